@@ -1,0 +1,38 @@
+"""t2t_jax: "Attention Is All You Need" as a complete system in JAX and Flax.
+
+    import t2t_jax
+
+    translator = t2t_jax.load("runs/quickstart", average=5)
+    translator.translate(["No devices found"])
+
+Importing the package is cheap: JAX is imported when something that needs it is used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from t2t_jax.config import Config as Config
+    from t2t_jax.decoding.translator import Translator as Translator
+    from t2t_jax.errors import UserError as UserError
+    from t2t_jax.loading import load as load
+
+__version__ = "0.1.0"
+__all__ = ["Config", "Translator", "UserError", "load"]
+
+_HOMES = {
+    "Config": "t2t_jax.config",
+    "Translator": "t2t_jax.decoding.translator",
+    "UserError": "t2t_jax.errors",
+    "load": "t2t_jax.loading",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

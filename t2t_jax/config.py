@@ -1,0 +1,449 @@
+"""One configuration for training, evaluation and decoding.
+
+A `Config` is a tree of frozen dataclasses. It is checked when it is made, changed only through
+`replace`, written to JSON and read back without loss. The defaults are the paper's base model
+("Attention Is All You Need", Vaswani et al. 2017, Table 3 and section 5).
+
+Whether a model is training or decoding is an argument of the call, never a field in here.
+"""
+
+import dataclasses
+import difflib
+import json
+import runpy
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from t2t_jax.errors import UserError
+
+# Fields that cannot change what a training step computes: a run may be continued under new values.
+_CADENCE = {"changes_during_run": True}
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UserError(message)
+
+
+def _check_fields(config: Any) -> None:
+    """Every value has the type its field declares (an int is accepted where a float is asked)."""
+    for name, hint in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        origin, args = get_origin(hint), get_args(hint)
+        if origin is Literal:
+            close = difflib.get_close_matches(str(value), args, n=1)
+            hint_text = f"; did you mean {close[0]!r}?" if close else ""
+            choices = ", ".join(map(repr, args))
+            _require(value in args, f"{name}={value!r} is not one of {choices}{hint_text}")
+            continue
+        allowed = args if origin in (types.UnionType, Union) else (hint,)
+        if float in allowed:
+            allowed = (*allowed, int)
+        fits = isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
+        expected = getattr(hint, "__name__", str(hint))
+        _require(fits, f"{name}={value!r} is a {type(value).__name__}, expected {expected}")
+
+
+def _check_range(config: Any, low: float, high: float, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        _require(low <= value <= high, f"{name}={value} is outside [{low:g}, {high:g}]")
+
+
+_INF = float("inf")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network: section 3 of the paper, with the options of its ablations."""
+
+    d_model: int = 512
+    """Width of every layer's output (section 3.1)."""
+    num_heads: int = 8
+    """Attention heads h (section 3.2.2)."""
+    d_k: int | None = None
+    """Width of a head's queries and keys; None means d_model / num_heads, as in the paper."""
+    d_v: int | None = None
+    """Width of a head's values; None means d_model / num_heads, as in the paper."""
+    d_ff: int = 2048
+    """Inner width of the position-wise feed-forward network (section 3.3)."""
+    num_encoder_layers: int = 6
+    """Encoder layers N."""
+    num_decoder_layers: int = 6
+    """Decoder layers N."""
+    norm_order: Literal["post", "pre"] = "post"
+    """Layer norm after the residual sum (the paper, section 3.1) or before the sub-layer."""
+    position: Literal["sinusoidal", "learned"] = "sinusoidal"
+    """Fixed sinusoids (section 3.5) or a learned table (Table 3, row E)."""
+    max_positions: int = 1024
+    """Rows of the learned position table; sinusoids have no limit and do not read it."""
+    share_embeddings: bool = True
+    """One matrix for source embedding, target embedding and output projection (section 3.4)."""
+    dropout_rate: float = 0.1
+    """P_drop: on every sub-layer's output and on the sum of embedding and position (5.4)."""
+    attention_dropout_rate: float = 0.0
+    """Dropout on the attention weights; the paper has none."""
+    activation_dropout_rate: float = 0.0
+    """Dropout on the feed-forward network's hidden activations; the paper has none."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Dtype of activations and matrix products; parameters, softmax and loss stay float32."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        _check_fields(self)
+        sizes = ("d_model", "num_heads", "d_ff", "max_positions")
+        _check_range(self, 1, _INF, *sizes, "num_encoder_layers", "num_decoder_layers")
+        _check_range(
+            self, 0, 0.99, "dropout_rate", "attention_dropout_rate", "activation_dropout_rate"
+        )
+        for name in ("d_k", "d_v"):
+            size = getattr(self, name)
+            _require(size is None or size >= 1, f"{name}={size} is not positive")
+            _require(
+                size is not None or self.d_model % self.num_heads == 0,
+                f"d_model={self.d_model} is not divisible by num_heads={self.num_heads}; "
+                "set d_k and d_v",
+            )
+        _require(
+            self.position != "sinusoidal" or self.d_model % 2 == 0,
+            f"d_model={self.d_model} is odd, but sinusoidal positions come in pairs of sine and "
+            "cosine; use an even d_model or position='learned'",
+        )
+
+    @property
+    def key_size(self) -> int:
+        """d_k, resolved."""
+        return self.d_k or self.d_model // self.num_heads
+
+    @property
+    def value_size(self) -> int:
+        """d_v, resolved."""
+        return self.d_v or self.d_model // self.num_heads
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The corpus, its vocabulary and how its pairs become batches: section 5.1."""
+
+    corpus: str = "bundled:"
+    """`bundled:`, `text:DIR` (train.en train.de dev.* test.*, also .gz) or `tfds:NAME/CONFIG`."""
+    source_language: str = "en"
+    """Language translated from; the file suffix or the TFDS feature name."""
+    target_language: str = "de"
+    """Language translated to; the file suffix or the TFDS feature name."""
+    vocab_size: int = 37_000
+    """Entries of the shared source-target BPE vocabulary, special ids included."""
+    max_length: int = 256
+    """Longest source or target in subwords, end of sentence included; longer pairs are left out
+    of training and counted."""
+    batching: Literal["bucket", "pack"] = "bucket"
+    """Pairs of similar length together (the paper), or several pairs a row (less padding)."""
+    source_tokens_per_step: int = 25_000
+    """Upper bound on source positions in one step, padding included, over all devices."""
+    target_tokens_per_step: int = 25_000
+    """Upper bound on target positions in one step, padding included, over all devices."""
+    cache_dir: str = ""
+    """Where tokenised corpora are kept; empty means the user's cache folder."""
+    prefetch: int = field(default=4, metadata=_CADENCE)
+    """Batches made ahead of the step that needs them."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        _check_fields(self)
+        _check_range(self, 8, _INF, "vocab_size", "max_length")
+        _check_range(self, 1, _INF, "prefetch")
+        for name in ("source_tokens_per_step", "target_tokens_per_step"):
+            tokens = getattr(self, name)
+            _require(
+                tokens >= self.max_length,
+                f"{name}={tokens} cannot hold one sentence of max_length={self.max_length}; "
+                f"raise {name} or lower max_length",
+            )
+        _require(
+            self.source_language != self.target_language,
+            f"source_language and target_language are both {self.source_language!r}",
+        )
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Optimiser, schedule and regularisation: sections 5.3 and 5.4."""
+
+    num_train_steps: int = field(default=100_000, metadata=_CADENCE)
+    """Steps to train (base: 100,000; big: 300,000)."""
+    warmup_steps: int = 4000
+    """Steps of linear warmup before the inverse square root decay (equation 3)."""
+    learning_rate_factor: float = 1.0
+    """Factor on equation 3; the paper has 1."""
+    adam_beta1: float = 0.9
+    """Adam's beta_1."""
+    adam_beta2: float = 0.98
+    """Adam's beta_2."""
+    adam_epsilon: float = 1e-9
+    """Adam's epsilon."""
+    label_smoothing: float = 0.1
+    """epsilon_ls: probability mass spread evenly over the vocabulary."""
+    seed: int = 0
+    """Seed of initialisation, dropout and the order of the data."""
+    max_nonfinite_steps: int = 5
+    """Steps in a row whose loss or gradient may be non-finite (each skipped) before the run stops."""
+    log_every_steps: int = field(default=100, metadata=_CADENCE)
+    """Steps between lines of the log."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        _check_fields(self)
+        _check_range(self, 1, _INF, "num_train_steps", "warmup_steps", "log_every_steps")
+        _check_range(self, 1, _INF, "max_nonfinite_steps")
+        _check_range(self, 0, 1, "adam_beta1", "adam_beta2")
+        _check_range(self, 0, 0.99, "label_smoothing")
+        _check_range(self, 0, _INF, "adam_epsilon", "learning_rate_factor")
+        _check_range(self, 0, 2**31 - 1, "seed")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When the training state is written, and what is kept of it."""
+
+    every_steps: int | None = field(default=None, metadata=_CADENCE)
+    """Steps between checkpoints; None leaves the pace to `every_minutes`."""
+    every_minutes: float | None = field(default=10.0, metadata=_CADENCE)
+    """Minutes between checkpoints (the paper: 10); None leaves the pace to `every_steps`."""
+    keep: int = field(default=5, metadata=_CADENCE)
+    """Newest checkpoints kept; averaging takes them from here (base: 5, big: 20)."""
+    keep_best: bool = field(default=True, metadata=_CADENCE)
+    """Also keep the checkpoint with the best dev score, apart from the newest."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        _check_fields(self)
+        _check_range(self, 1, _INF, "keep")
+        for name in ("every_steps", "every_minutes"):
+            value = getattr(self, name)
+            _require(value is None or value > 0, f"{name}={value} is not positive; use None")
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """The look at the dev set during training."""
+
+    every_steps: int = field(default=1000, metadata=_CADENCE)
+    """Steps between evaluations on dev."""
+    num_sentences: int | None = field(default=None, metadata=_CADENCE)
+    """Dev sentences translated for BLEU, from the first on; None means all. Loss uses all."""
+    num_samples: int = field(default=3, metadata=_CADENCE)
+    """Translations printed at each evaluation."""
+    beam_size: int = field(default=1, metadata=_CADENCE)
+    """Beam size during training; 1 is greedy search and fast."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        _check_fields(self)
+        _check_range(self, 1, _INF, "every_steps", "beam_size")
+        _check_range(self, 0, _INF, "num_samples")
+        _require(
+            self.num_sentences is None or self.num_sentences >= 1,
+            f"num_sentences={self.num_sentences} is not positive; use None for all",
+        )
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """The search for a translation: section 6.1."""
+
+    beam_size: int = field(default=4, metadata=_CADENCE)
+    """Hypotheses kept alive per sentence; 1 is greedy search."""
+    length_penalty: float = field(default=0.6, metadata=_CADENCE)
+    """alpha: scores are log-probabilities divided by ((5 + length) / 6) ** alpha."""
+    max_extra_length: int = field(default=50, metadata=_CADENCE)
+    """Output length is at most the source length plus this."""
+    temperature: float = field(default=0.0, metadata=_CADENCE)
+    """0 searches for the best translation; above 0, sample from the model at this temperature."""
+    top_k: int = field(default=0, metadata=_CADENCE)
+    """When sampling, draw from the k most probable subwords; 0 means all."""
+    top_p: float = field(default=1.0, metadata=_CADENCE)
+    """When sampling, draw from the smallest set of subwords that holds this probability."""
+    tokens_per_batch: int = field(default=4096, metadata=_CADENCE)
+    """Source positions decoded together, padding included."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        _check_fields(self)
+        _check_range(self, 1, _INF, "beam_size", "max_extra_length", "tokens_per_batch")
+        _check_range(self, 0, _INF, "temperature", "top_k", "length_penalty")
+        _check_range(self, 0, 1, "top_p")
+        _require(self.top_p > 0, "top_p=0 leaves nothing to sample from")
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """How the work of a step is laid out over devices."""
+
+    data: int = field(default=-1, metadata=_CADENCE)
+    """Devices that share a batch; -1 means all there are."""
+    tokens_per_device: int | None = None
+    """Most target positions a device computes at once: a larger share of a batch is taken in several
+    passes, whose sums are added before the one division. None takes every batch in one pass."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        _check_fields(self)
+        _require(
+            self.data == -1 or self.data >= 1,
+            f"data={self.data} is not a number of devices; use -1 for all",
+        )
+        tokens = self.tokens_per_device
+        _require(
+            tokens is None or tokens >= 1, f"tokens_per_device={tokens} is not positive; use None"
+        )
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a run depends on, besides its corpus."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+
+    def __post_init__(self) -> None:
+        """Check what one section cannot know of another."""
+        longest = self.data.max_length + self.decoding.max_extra_length
+        _require(
+            self.model.position != "learned" or self.model.max_positions >= longest,
+            f"max_positions={self.model.max_positions} is less than data.max_length="
+            f"{self.data.max_length} plus decoding.max_extra_length="
+            f"{self.decoding.max_extra_length}; raise model.max_positions to {longest}",
+        )
+
+    def replace(self, changes: Mapping[str, Any]) -> "Config":
+        """A copy with some fields changed, named by their dotted path.
+
+        Args:
+          changes: `{"model.d_ff": 1024, "training.seed": 1}`.
+
+        Raises:
+          UserError: a path names no field, or a value is refused.
+        """
+        nested = to_dict(self)
+        for path, value in changes.items():
+            section, _, name = path.partition(".")
+            fields = nested.get(section)
+            if not name or not isinstance(fields, dict) or name not in fields:
+                raise _unknown_field(path, [path for path, _, _ in walk(self)])
+            fields[name] = value
+        return from_dict(nested)
+
+    def to_json(self) -> str:
+        """The config as indented JSON; `from_json` reads back an equal one."""
+        return json.dumps(to_dict(self), indent=2) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> "Config":
+        """The config that `to_json` wrote.
+
+        Raises:
+          UserError: the text is not JSON, or has a field that does not exist, or lacks one.
+        """
+        try:
+            nested = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UserError(f"config is not JSON: {error}") from error
+        return from_dict(nested)
+
+
+def walk(config: Config) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+    """Every leaf of a config: its dotted path, its dataclass field and its value."""
+    for section in dataclasses.fields(config):
+        values = getattr(config, section.name)
+        for leaf in dataclasses.fields(values):
+            yield f"{section.name}.{leaf.name}", leaf, getattr(values, leaf.name)
+
+
+def differences(
+    old: Config, new: Config, *, only_binding: bool = False
+) -> dict[str, tuple[Any, Any]]:
+    """Fields in which two configs differ: `{dotted path: (old value, new value)}`.
+
+    Args:
+      old: a config.
+      new: another.
+      only_binding: leave out the fields that may change while a run is underway (how often it
+        logs, saves and evaluates, how long it trains, how it decodes, on how many devices it runs).
+    """
+    changed = {}
+    for (path, leaf, before), (_, _, after) in zip(walk(old), walk(new), strict=True):
+        if before != after and not (only_binding and leaf.metadata.get("changes_during_run")):
+            changed[path] = (before, after)
+    return changed
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """The config as nested dictionaries of plain values."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(nested: Mapping[str, Any]) -> Config:
+    """The config that nested dictionaries of plain values describe, every field given once.
+
+    Raises:
+      UserError: a field that does not exist, or a value that is refused.
+    """
+    known = [path for path, _, _ in walk(Config())]
+    given = [
+        f"{section}.{name}" if isinstance(values, Mapping) else section
+        for section, values in nested.items()
+        for name in (values if isinstance(values, Mapping) else [""])
+    ]
+    for path in given:
+        if path not in known:
+            raise _unknown_field(path, known)
+    missing = [path for path in known if path not in given]
+    if missing:
+        raise UserError(f"config lacks the field {missing[0]}; it was written by another version")
+    sections = get_type_hints(Config)
+    return Config(**{name: section(**nested[name]) for name, section in sections.items()})
+
+
+def load_config(spec: str) -> Config:
+    """The config that a Python file describes.
+
+    Args:
+      spec: `configs/base.py`, which defines `get_config() -> Config`, or `configs/grid.py:NAME`,
+        which defines `VARIANTS: dict[str, Config]`.
+
+    Raises:
+      UserError: no such file, no such variant, or the file defines neither.
+    """
+    path, _, variant = spec.partition(":")
+    if not Path(path).is_file():
+        raise UserError(f"no config file {path}; see configs/ for the ones that exist")
+    module = runpy.run_path(path)
+    if variant:
+        variants = module.get("VARIANTS", {})
+        if variant not in variants:
+            close = difflib.get_close_matches(variant, variants, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"it has: {', '.join(variants)}"
+            raise UserError(f"{path} has no variant {variant!r}; {hint}")
+        config = variants[variant]
+    elif "get_config" in module:
+        config = module["get_config"]()
+    else:
+        names = ", ".join(module.get("VARIANTS", {})) or "no VARIANTS either"
+        raise UserError(f"{path} defines no get_config(); name a variant as {path}:NAME ({names})")
+    if not isinstance(config, Config):
+        raise UserError(f"{spec} gave a {type(config).__name__}, not a t2t_jax.Config")
+    return config
+
+
+def _unknown_field(path: str, known: list[str]) -> UserError:
+    close = difflib.get_close_matches(path, known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]}?" if close else "see --help for all fields"
+    return UserError(f"unknown config field {path!r}; {hint}")
