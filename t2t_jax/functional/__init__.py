@@ -1,0 +1,1 @@
+"""The paper's equations as pure functions: arrays in, arrays out."""

@@ -1,0 +1,33 @@
+"""Section 3.3: the position-wise feed-forward network."""
+
+import jax
+from jaxtyping import Array, Float, Key
+
+from t2t_jax.functional.dropout import dropout
+
+
+def position_wise_feed_forward(
+    x: Float[Array, "b t d_model"],
+    kernel_1: Float[Array, "d_model d_ff"],
+    bias_1: Float[Array, " d_ff"],
+    kernel_2: Float[Array, "d_ff d_model"],
+    bias_2: Float[Array, " d_model"],
+    *,
+    dropout_rate: float = 0.0,
+    dropout_key: Key[Array, ""] | None = None,
+) -> Float[Array, "b t d_model"]:
+    """max(0, x W_1 + b_1) W_2 + b_2 at every position alike (equation 2).
+
+    Args:
+      x: one vector per position.
+      kernel_1: W_1.
+      bias_1: b_1.
+      kernel_2: W_2.
+      bias_2: b_2.
+      dropout_rate: share of the hidden activations set to zero (the paper: 0).
+      dropout_key: PRNG key; None means no dropout.
+    """
+    hidden = jax.nn.relu(x @ kernel_1 + bias_1)
+    if dropout_key is not None:
+        hidden = dropout(hidden, dropout_rate, dropout_key)
+    return hidden @ kernel_2 + bias_2

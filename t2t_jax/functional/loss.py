@@ -1,0 +1,68 @@
+"""Section 5.4: label-smoothed cross-entropy."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+_Losses = tuple[Float[Array, "*t"], Float[Array, "*t"]]
+_Residuals = tuple[Float[Array, "*t v"], Float[Array, "*t"], Int[Array, "*t"]]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def label_smoothed_cross_entropy(
+    logits: Float[Array, "*t v"], targets: Int[Array, "*t"], label_smoothing: float
+) -> _Losses:
+    """Cross-entropy against (1 - eps) one_hot(target) + eps / V, for every target token.
+
+    This is the smoothing of Szegedy et al. 2015, which the paper cites: the mass eps is spread over
+    all V entries, the target's included. (tensor2tensor spreads it over the V - 1 others and
+    subtracts the entropy; the gradient differs by a factor 1 + O(1/V).)
+
+    The derivative is written out, because it is softmax(logits) minus the smoothed distribution:
+    one pass over the logits, where differentiating a gather or a one-hot product takes several and
+    keeps copies.
+
+    Args:
+      logits: scores over the vocabulary.
+      targets: ids of the right tokens.
+      label_smoothing: eps_ls, in [0, 1).
+
+    Returns:
+      `(smoothed, nll)`, float32, in nats, per token: the smoothed loss, which training minimises, and
+      the negative log-likelihood, whose mean's exponential is the perplexity.
+    """
+    return _losses(logits, targets, label_smoothing)[0]
+
+
+def _losses(
+    logits: Float[Array, "*t v"], targets: Int[Array, "*t"], label_smoothing: float
+) -> tuple[_Losses, _Residuals]:
+    logits32 = logits.astype(jnp.float32)
+    log_normaliser = jax.nn.logsumexp(logits32, axis=-1)
+    target_logit = jnp.take_along_axis(logits32, targets[..., None], axis=-1)[..., 0]
+    nll = log_normaliser - target_logit
+    uniform = log_normaliser - logits32.mean(-1)
+    smoothed = (1 - label_smoothing) * nll + label_smoothing * uniform
+    return (smoothed, nll), (logits, log_normaliser, targets)
+
+
+def _gradient(
+    label_smoothing: float, residuals: _Residuals, cotangents: _Losses
+) -> tuple[Float[Array, "*t v"], None]:
+    logits, log_normaliser, targets = residuals
+    smoothed_bar, nll_bar = (c[..., None] for c in cotangents)
+    probabilities = jnp.exp(logits.astype(jnp.float32) - log_normaliser[..., None])
+    is_target = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == (
+        targets[..., None]
+    )
+    gradient = (
+        (smoothed_bar + nll_bar) * probabilities
+        - smoothed_bar * (label_smoothing / logits.shape[-1])
+        - jnp.where(is_target, (1 - label_smoothing) * smoothed_bar + nll_bar, 0)
+    )
+    return gradient.astype(logits.dtype), None
+
+
+label_smoothed_cross_entropy.defvjp(_losses, _gradient)
