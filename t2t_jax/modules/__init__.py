@@ -1,0 +1,1 @@
+"""Flax Linen modules: parameters around the functions of `t2t_jax.functional`."""

@@ -1,0 +1,62 @@
+"""Embeddings, positions and the output projection (sections 3.4 and 3.5)."""
+
+import math
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from t2t_jax.config import ModelConfig
+from t2t_jax.functional.position import sinusoidal_positions
+
+
+class TokenEmbedding(nn.Module):
+    """A `[vocab_size, d_model]` matrix, used as embedding and, when shared, as projection.
+
+    Rows start as N(0, 1 / d_model), so that an embedding times sqrt(d_model) has unit variance and
+    a logit of a unit-variance output has unit variance too.
+    """
+
+    config: ModelConfig
+    vocab_size: int
+
+    def setup(self) -> None:
+        """Create the matrix."""
+        width = self.config.d_model
+        init = nn.initializers.normal(stddev=width**-0.5)
+        self.embedding = self.param("embedding", init, (self.vocab_size, width))
+
+    def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t d_model"]:
+        """The embeddings of `tokens`, times sqrt(d_model) (section 3.4)."""
+        rows = jnp.take(self.embedding, tokens, axis=0)
+        scale = math.sqrt(self.config.d_model)
+        return (rows * scale).astype(self.config.compute_dtype)
+
+    def logits(self, x: Float[Array, "b t d_model"]) -> Float[Array, "b t vocab"]:
+        """The pre-softmax linear transformation (section 3.4), accumulated in float32."""
+        kernel = self.embedding.astype(x.dtype)
+        return jnp.einsum("btd,vd->btv", x, kernel, preferred_element_type=jnp.float32)
+
+
+class PositionEncoding(nn.Module):
+    """Adds positions to embeddings: fixed sinusoids, or a learned table (Table 3, row E)."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "b t d_model"], positions: Int[Array, "b t"], length: int
+    ) -> Float[Array, "b t d_model"]:
+        """Add to `x` the encoding of `positions`, all of which are below `length`."""
+        config = self.config
+        if config.position == "sinusoidal":
+            table = sinusoidal_positions(length, config.d_model)
+        else:
+            if length > config.max_positions:
+                raise ValueError(
+                    f"length {length} exceeds model.max_positions={config.max_positions}, the rows "
+                    "of the learned position table"
+                )
+            init = nn.initializers.normal(stddev=config.d_model**-0.5)
+            table = self.param("embedding", init, (config.max_positions, config.d_model))
+        return x + jnp.take(table, positions, axis=0).astype(x.dtype)

@@ -1,0 +1,213 @@
+"""Encoder and decoder layers (section 3.1): sub-layers with residual connections around them."""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+from jaxtyping import Array, Bool, Float
+
+from t2t_jax.config import ModelConfig
+from t2t_jax.functional.dropout import dropout
+from t2t_jax.functional.feed_forward import position_wise_feed_forward
+from t2t_jax.functional.normalization import layer_norm
+from t2t_jax.modules.attention import KeysValues, MultiHeadAttention
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation with a learned scale and bias."""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*t d_model"]) -> Float[Array, "*t d_model"]:
+        """Normalise the last axis of `x`."""
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
+        return layer_norm(x, scale, bias)
+
+
+class Dropout(nn.Module):
+    """Dropout at the model's P_drop (section 5.4)."""
+
+    rate: float
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "*t d_model"], *, deterministic: bool
+    ) -> Float[Array, "*t d_model"]:
+        """Drop elements of `x`, unless `deterministic`."""
+        if deterministic or self.rate == 0:
+            return x
+        return dropout(x, self.rate, self.make_rng("dropout"))
+
+
+class FeedForward(nn.Module):
+    """The position-wise feed-forward network (section 3.3)."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "b t d_model"], *, deterministic: bool
+    ) -> Float[Array, "b t d_model"]:
+        """Apply the network to every position."""
+        config = self.config
+        kernel_init, bias_init = nn.initializers.glorot_uniform(), nn.initializers.zeros
+        parameters = (
+            self.param("kernel_1", kernel_init, (config.d_model, config.d_ff)),
+            self.param("bias_1", bias_init, (config.d_ff,)),
+            self.param("kernel_2", kernel_init, (config.d_ff, config.d_model)),
+            self.param("bias_2", bias_init, (config.d_model,)),
+        )
+        drops = config.activation_dropout_rate > 0 and not deterministic
+        return position_wise_feed_forward(
+            x,
+            *(p.astype(x.dtype) for p in parameters),
+            dropout_rate=config.activation_dropout_rate,
+            dropout_key=self.make_rng("dropout") if drops else None,
+        )
+
+
+class Residual(nn.Module):
+    """LayerNorm(x + Dropout(Sublayer(x))), the paper's order (sections 3.1 and 5.4).
+
+    With `norm_order="pre"` it is x + Dropout(Sublayer(LayerNorm(x))) instead.
+    """
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "b t d_model"],
+        sublayer: Callable[[Float[Array, "b t d_model"]], Float[Array, "b t d_model"]],
+        *,
+        deterministic: bool,
+    ) -> Float[Array, "b t d_model"]:
+        """Wrap `sublayer` in dropout, residual connection and layer norm."""
+        norm = LayerNorm(name="norm")
+        drop = Dropout(self.config.dropout_rate)
+        if self.config.norm_order == "post":
+            return norm(x + drop(sublayer(x), deterministic=deterministic))
+        return x + drop(sublayer(norm(x)), deterministic=deterministic)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward network, each with a residual connection."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        """Create the sub-layers."""
+        self.self_attention = MultiHeadAttention(self.config)
+        self.self_attention_residual = Residual(self.config)
+        self.feed_forward = FeedForward(self.config)
+        self.feed_forward_residual = Residual(self.config)
+
+    def __call__(
+        self,
+        x: Float[Array, "b t d_model"],
+        mask: Bool[Array, "b 1 t t"],
+        *,
+        deterministic: bool,
+    ) -> Float[Array, "b t d_model"]:
+        """One layer of the encoder."""
+        x = self.self_attention_residual(
+            x,
+            lambda y: self.self_attention(y, y, mask, deterministic=deterministic),
+            deterministic=deterministic,
+        )
+        return self.feed_forward_residual(
+            x,
+            lambda y: self.feed_forward(y, deterministic=deterministic),
+            deterministic=deterministic,
+        )
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention, attention to the encoder's output, and feed-forward network."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        """Create the sub-layers."""
+        self.self_attention = MultiHeadAttention(self.config)
+        self.self_attention_residual = Residual(self.config)
+        self.cross_attention = MultiHeadAttention(self.config)
+        self.cross_attention_residual = Residual(self.config)
+        self.feed_forward = FeedForward(self.config)
+        self.feed_forward_residual = Residual(self.config)
+
+    def __call__(
+        self,
+        x: Float[Array, "b t d_model"],
+        encoded: Float[Array, "b s d_model"],
+        self_mask: Bool[Array, "b 1 t t"],
+        cross_mask: Bool[Array, "b 1 t s"],
+        *,
+        deterministic: bool,
+    ) -> Float[Array, "b t d_model"]:
+        """One layer of the decoder, all positions at once."""
+        return self._sublayers(
+            x,
+            lambda y: self.self_attention(y, y, self_mask, deterministic=deterministic),
+            self.cross_attention.keys_values(encoded),
+            cross_mask,
+            deterministic=deterministic,
+        )
+
+    def step(
+        self,
+        x: Float[Array, "b k d_model"],
+        cache: KeysValues,
+        memory: KeysValues,
+        write_at: int | Array,
+        self_mask: Bool[Array, "b 1 k slots"],
+        cross_mask: Bool[Array, "b 1 1 s"],
+    ) -> tuple[Float[Array, "b k d_model"], KeysValues]:
+        """One position of `k` hypotheses per sentence, with the earlier positions in a cache.
+
+        Args:
+          x: the position's vectors, one per hypothesis.
+          cache: self-attention keys and values, `[b, slots, h, d]`; see `Transformer.step`.
+          memory: keys and values of the encoder's output, one copy per sentence.
+          write_at: slot of the first of the `k` new entries.
+          self_mask: which slots each hypothesis attends to.
+          cross_mask: which source positions are real.
+        """
+
+        def attend_to_cache(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
+            nonlocal cache
+            new = self.self_attention.keys_values(y)
+            cache = (_write(cache[0], new[0], write_at), _write(cache[1], new[1], write_at))
+            return self.self_attention.attend(y, cache, self_mask, deterministic=True)
+
+        x = self._sublayers(x, attend_to_cache, memory, cross_mask, deterministic=True)
+        return x, cache
+
+    def _sublayers(
+        self,
+        x: Float[Array, "b t d_model"],
+        self_attend: Callable[[Float[Array, "b t d_model"]], Float[Array, "b t d_model"]],
+        memory: KeysValues,
+        cross_mask: Bool[Array, "b 1 #t s"],
+        *,
+        deterministic: bool,
+    ) -> Float[Array, "b t d_model"]:
+        x = self.self_attention_residual(x, self_attend, deterministic=deterministic)
+        x = self.cross_attention_residual(
+            x,
+            lambda y: self.cross_attention.attend(
+                y, memory, cross_mask, deterministic=deterministic
+            ),
+            deterministic=deterministic,
+        )
+        return self.feed_forward_residual(
+            x,
+            lambda y: self.feed_forward(y, deterministic=deterministic),
+            deterministic=deterministic,
+        )
+
+
+def _write(
+    cache: Float[Array, "b slots h d"], new: Float[Array, "b k h d"], at: int | Array
+) -> Float[Array, "b slots h d"]:
+    return jax.lax.dynamic_update_slice_in_dim(cache, new.astype(cache.dtype), at, axis=1)

@@ -1,0 +1,261 @@
+"""The encoder-decoder of section 3, for training and for decoding.
+
+Layer stacks are compiled as one scan: a parameter of all layers of a stack is one array with the
+layer as leading axis (`encoder/layers/self_attention/query/kernel`: `[layers, d_model, h * d_k]`).
+"""
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from t2t_jax.config import ModelConfig
+from t2t_jax.functional.masks import causal_mask, segment_mask
+from t2t_jax.modules.attention import KeysValues
+from t2t_jax.modules.embedding import PositionEncoding, TokenEmbedding
+from t2t_jax.modules.layers import DecoderLayer, Dropout, EncoderLayer, LayerNorm
+
+
+class Memory(NamedTuple):
+    """What decoding needs of the source, computed once per sentence and shared by its hypotheses.
+
+    Attributes:
+      keys_values: of the encoder's output, for each decoder layer.
+      mask: which source positions are real.
+    """
+
+    keys_values: tuple[KeysValues, ...]
+    mask: Bool[Array, "b 1 1 s"]
+
+
+# Self-attention keys and values of each decoder layer, `[b, max_length * k, h, d]`.
+Cache = tuple[KeysValues, ...]
+
+
+def _scan(layer: nn.Module, depth: int, x: Float[Array, "b t d"], *args: Any, **kwargs: Any) -> Any:
+    """Pass `x` through `depth` copies of `layer`, whose parameters are stacked."""
+    body = nn.scan(
+        lambda layer, carry, _: (layer(carry, *args, **kwargs), None),
+        variable_axes={"params": 0},
+        split_rngs={"params": True, "dropout": True},
+        length=depth,
+    )
+    return body(layer, x, None)[0]
+
+
+class Encoder(nn.Module):
+    """A stack of N encoder layers."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        """Create the stack; pre-norm needs one more norm at its end."""
+        self.layers = EncoderLayer(self.config)
+        self.norm = LayerNorm() if self.config.norm_order == "pre" else None
+
+    def __call__(
+        self, x: Float[Array, "b s d_model"], mask: Bool[Array, "b 1 s s"], *, deterministic: bool
+    ) -> Float[Array, "b s d_model"]:
+        """Encode embedded sources."""
+        depth = self.config.num_encoder_layers
+        x = _scan(self.layers, depth, x, mask, deterministic=deterministic)
+        return self.norm(x) if self.norm else x
+
+
+class Decoder(nn.Module):
+    """A stack of N decoder layers."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        """Create the stack; pre-norm needs one more norm at its end."""
+        self.layers = DecoderLayer(self.config)
+        self.norm = LayerNorm() if self.config.norm_order == "pre" else None
+
+    def __call__(
+        self,
+        x: Float[Array, "b t d_model"],
+        encoded: Float[Array, "b s d_model"],
+        self_mask: Bool[Array, "b 1 t t"],
+        cross_mask: Bool[Array, "b 1 t s"],
+        *,
+        deterministic: bool,
+    ) -> Float[Array, "b t d_model"]:
+        """Decode embedded targets, all positions at once."""
+        depth = self.config.num_decoder_layers
+        masks = (self_mask, cross_mask)
+        x = _scan(self.layers, depth, x, encoded, *masks, deterministic=deterministic)
+        return self.norm(x) if self.norm else x
+
+    def keys_values(self, encoded: Float[Array, "b s d_model"]) -> tuple[KeysValues, ...]:
+        """Project the encoder's output to keys and values for each layer's cross-attention."""
+        layer = DecoderLayer(self.config, parent=None)
+        return tuple(
+            layer.apply(p, encoded, method=lambda m, x: m.cross_attention.keys_values(x))
+            for p in self._unstacked()
+        )
+
+    def step(
+        self,
+        x: Float[Array, "b k d_model"],
+        cache: Cache,
+        memory: Memory,
+        write_at: int | Array,
+        self_mask: Bool[Array, "b 1 k slots"],
+    ) -> tuple[Float[Array, "b k d_model"], Cache]:
+        """One position of `k` hypotheses per sentence; see `DecoderLayer.step`."""
+        layer = DecoderLayer(self.config, parent=None)
+        new_cache = []
+        layers = zip(self._unstacked(), cache, memory.keys_values, strict=True)
+        for parameters, old, keys_values in layers:
+            arguments = (x, old, keys_values, write_at, self_mask, memory.mask)
+            x, new = layer.apply(parameters, *arguments, method="step")
+            new_cache.append(new)
+        return self.norm(x) if self.norm else x, tuple(new_cache)
+
+    def _unstacked(self) -> list[dict[str, Any]]:
+        """The variables of each layer. A decoding loop is small: unrolled, it copies no cache."""
+        stacked = self.variables["params"]["layers"]
+        depth = self.config.num_decoder_layers
+        return [{"params": jax.tree.map(lambda p, i=i: p[i], stacked)} for i in range(depth)]
+
+
+class Transformer(nn.Module):
+    """The Transformer (section 3, figure 1).
+
+    Attributes:
+      config: sizes and options.
+      vocab_size: entries of the shared vocabulary.
+      bos_id: id that stands before the first target token.
+    """
+
+    config: ModelConfig
+    vocab_size: int
+    bos_id: int
+
+    def setup(self) -> None:
+        """Create embeddings, encoder and decoder."""
+        config = self.config
+        if config.share_embeddings:
+            self.embedding = TokenEmbedding(config, self.vocab_size)
+        else:
+            self.source_embedding = TokenEmbedding(config, self.vocab_size)
+            self.target_embedding = TokenEmbedding(config, self.vocab_size)
+            self.output_projection = TokenEmbedding(config, self.vocab_size)
+        self.source_position = PositionEncoding(config)
+        self.target_position = PositionEncoding(config)
+        self.embedding_dropout = Dropout(config.dropout_rate)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+
+    def __call__(
+        self,
+        inputs: Int[Array, "b s"],
+        inputs_segments: Int[Array, "b s"],
+        inputs_positions: Int[Array, "b s"],
+        targets: Int[Array, "b t"],
+        targets_segments: Int[Array, "b t"],
+        targets_positions: Int[Array, "b t"],
+        *,
+        deterministic: bool,
+    ) -> Float[Array, "b t vocab"]:
+        """Logits of every target token, given the source and the target tokens before it.
+
+        The arguments are the fields of a `Batch`, in its order: `model.apply(variables, *batch)`.
+
+        Args:
+          inputs: source ids.
+          inputs_segments: sentence number from 1 within the row; 0 is padding.
+          inputs_positions: position within the sentence, from 0.
+          targets: target ids, not shifted; the model shifts them right within each sentence.
+          targets_segments: as for the inputs.
+          targets_positions: as for the inputs.
+          deterministic: no dropout; otherwise pass `rngs={"dropout": key}`.
+        """
+        encoded = self.encode(
+            inputs, inputs_segments, inputs_positions, deterministic=deterministic
+        )
+        previous = jnp.roll(targets, 1, axis=1)
+        previous = jnp.where(targets_positions == 0, self.bos_id, previous)
+        x = self._embed("target", previous, targets_positions, targets.shape[1])
+        x = self.embedding_dropout(x, deterministic=deterministic)
+        x = self.decoder(
+            x,
+            encoded,
+            segment_mask(targets_segments, targets_segments) & causal_mask(targets.shape[1]),
+            segment_mask(targets_segments, inputs_segments),
+            deterministic=deterministic,
+        )
+        return self._logits(x)
+
+    def encode(
+        self,
+        inputs: Int[Array, "b s"],
+        inputs_segments: Int[Array, "b s"],
+        inputs_positions: Int[Array, "b s"],
+        *,
+        deterministic: bool,
+    ) -> Float[Array, "b s d_model"]:
+        """The encoder's output."""
+        x = self._embed("source", inputs, inputs_positions, inputs.shape[1])
+        x = self.embedding_dropout(x, deterministic=deterministic)
+        mask = segment_mask(inputs_segments, inputs_segments)
+        return self.encoder(x, mask, deterministic=deterministic)
+
+    def memory(self, inputs: Int[Array, "b s"], inputs_segments: Int[Array, "b s"]) -> Memory:
+        """Encode sources, one a row, for decoding."""
+        positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
+        encoded = self.encode(inputs, inputs_segments, positions, deterministic=True)
+        mask = (inputs_segments != 0)[:, None, None, :]
+        return Memory(self.decoder.keys_values(encoded), mask)
+
+    def step(
+        self,
+        tokens: Int[Array, "b k"],
+        position: Int[Array, ""],
+        ancestry_mask: Bool[Array, "b k t k"],
+        cache: Cache,
+        memory: Memory,
+    ) -> tuple[Float[Array, "b k vocab"], Cache]:
+        """Logits of the next token of `k` hypotheses per sentence.
+
+        Args:
+          tokens: the hypotheses' tokens at `position`; `bos_id` at position 0.
+          position: where they stand, from 0.
+          ancestry_mask: `[b, j, t, i]`: the entry that slot `i` wrote at position `t` belongs to
+            hypothesis `j`'s history (its own entry at `position` included).
+          cache: from `init_cache`, or returned by the step before.
+          memory: from `memory`.
+
+        Returns:
+          The logits, and the cache with this position written.
+        """
+        batch, beams, length, _ = ancestry_mask.shape
+        positions = jnp.broadcast_to(position, tokens.shape)
+        x = self._embed("target", tokens, positions, length)
+        self_mask = ancestry_mask.reshape(batch, 1, beams, length * beams)
+        x, cache = self.decoder.step(x, cache, memory, position * beams, self_mask)
+        return self._logits(x), cache
+
+    def _embed(
+        self, side: str, tokens: Int[Array, "b t"], positions: Int[Array, "b t"], length: int
+    ) -> Float[Array, "b t d_model"]:
+        shared = self.config.share_embeddings
+        embedding = self.embedding if shared else getattr(self, f"{side}_embedding")
+        return getattr(self, f"{side}_position")(embedding(tokens), positions, length)
+
+    def _logits(self, x: Float[Array, "b t d_model"]) -> Float[Array, "b t vocab"]:
+        shared = self.config.share_embeddings
+        return (self.embedding if shared else self.output_projection).logits(x)
+
+
+def init_cache(config: ModelConfig, batch_size: int, beam_size: int, max_length: int) -> Cache:
+    """An empty decode cache for `beam_size` hypotheses of at most `max_length` tokens each."""
+    slots = (batch_size, max_length * beam_size, config.num_heads)
+    dtype = jnp.dtype(config.compute_dtype)
+    return tuple(
+        (jnp.zeros((*slots, config.key_size), dtype), jnp.zeros((*slots, config.value_size), dtype))
+        for _ in range(config.num_decoder_layers)
+    )
