@@ -1,0 +1,1 @@
+"""From text to batches: corpora, vocabulary, tokenised arrays, and step -> batch."""

@@ -1,0 +1,349 @@
+"""Step to batch: `batches(step)` needs nothing but the corpus, the config and the seed.
+
+Both strategies make rows and sort them into classes, one class per batch shape. To bucket, a row
+is one pair, and its class is the rung of the length ladder that holds both sides. To pack, a row is
+as many pairs as fit, and there is one class. From there on they are the same: each epoch shuffles
+the rows within their class, cuts batches from them, and shuffles the batches.
+"""
+
+import functools
+import threading
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import grain
+import numpy as np
+from jaxtyping import Int32, Int64, Integer, UInt, UInt8
+
+from t2t_jax.config import DataConfig
+from t2t_jax.data.tokenized import TokenizedSplit
+from t2t_jax.errors import UserError
+
+_PACKING = 0  # the random stream of the packing; epoch e has stream e + 1
+
+
+class Batch(NamedTuple):
+    """Sentence pairs in rows, several a row if packed. NumPy arrays on the host, JAX on a device.
+
+    A segment is one sentence; segment k of `inputs` and segment k of `targets` in the same row are
+    a pair. Segments count from 1; segment 0 is padding, where all three arrays are 0 (`PAD_ID`).
+    """
+
+    inputs: Int32[Any, "rows source"]
+    """Source tokens; every sentence ends with `EOS_ID`."""
+    inputs_segments: Int32[Any, "rows source"]
+    """Number of the sentence within its row."""
+    inputs_positions: Int32[Any, "rows source"]
+    """Position within the sentence, from 0."""
+    targets: Int32[Any, "rows target"]
+    """Target tokens; every sentence ends with `EOS_ID`."""
+    targets_segments: Int32[Any, "rows target"]
+    """Number of the sentence within its row."""
+    targets_positions: Int32[Any, "rows target"]
+    """Position within the sentence, from 0."""
+
+
+class BatchShape(NamedTuple):
+    """Shape of a global batch: `inputs` [rows, source_length], `targets` [rows, target_length]."""
+
+    rows: int
+    source_length: int
+    target_length: int
+
+
+def ladder_length(length: int) -> int:
+    """The rung of the length ladder that holds `length` tokens.
+
+    The rungs are 8, 16, 24, then 4, 5 and 6 times every power of two: 32 40 48 64 80 96 128 ...
+    All are multiples of 8, and from 32 on each is at most a third above the one before it, so that
+    few shapes are compiled and little is padded.
+    """
+    if length <= 32:
+        return max(8, _round_up(length, 8))
+    octave = 1 << ((length - 1).bit_length() - 3)  # 4 octaves < length <= 8 octaves
+    return next(octave * step for step in (5, 6, 8) if octave * step >= length)
+
+
+def length_ladder(max_length: int) -> tuple[int, ...]:
+    """All rungs up to `max_length`; the last is `max_length` rounded up to a multiple of 8."""
+    last = max(8, _round_up(max_length, 8))
+    return tuple(sorted({min(ladder_length(n), last) for n in range(8, last + 1, 8)}))
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+class Batches:
+    """The training batches of a tokenised split, by step: `batches(step) -> Batch`.
+
+    In an epoch every pair occurs once. Epoch e of a seed is the same on every host and after every
+    restart. Safe to call from several threads.
+    """
+
+    def __init__(self, split: TokenizedSplit, config: DataConfig, seed: int) -> None:
+        """Lays out the rows; no token is read yet.
+
+        Raises:
+          UserError: the split has no pairs.
+        """
+        if not len(split):
+            raise UserError(
+                f"no pairs are left of {split.num_pairs_read} read ({_reasons(split.skipped)}); "
+                f"check the corpus and max_length={config.max_length}"
+            )
+        self._seed = seed
+        self._prefetch = config.prefetch
+        self._source = np.asarray(split.source_tokens), np.asarray(split.source_offsets)
+        self._target = np.asarray(split.target_tokens), np.asarray(split.target_offsets)
+        lengths = split.source_lengths, split.target_lengths
+        pack = config.batching == "pack"
+        self._layout = _pack(*lengths, config, seed) if pack else _bucket(*lengths, config)
+        self._cuts = _cut(self._layout)
+        self._lock = threading.Lock()
+        # Two, because prefetching threads work on both sides of an epoch's end.
+        self._plan = functools.lru_cache(maxsize=2)(self._make_plan)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in an epoch, the same in every epoch."""
+        return len(self._cuts.classes)
+
+    @property
+    def shapes(self) -> set[BatchShape]:
+        """The shapes that occur, for one shard: compiled code is needed for these and no other."""
+        return {self._layout.shapes[number] for number in np.unique(self._cuts.classes)}
+
+    @property
+    def padding_waste(self) -> dict[str, float]:
+        """Fraction of an epoch's `source` and `target` positions that hold padding."""
+        counts = np.bincount(self._cuts.classes, minlength=len(self._layout.shapes))
+        rows, sources, targets = np.array(self._layout.shapes).T
+        return {
+            "source": 1 - len(self._source[0]) / int(counts @ (rows * sources)),
+            "target": 1 - len(self._target[0]) / int(counts @ (rows * targets)),
+        }
+
+    def __call__(self, step: int, shard: int = 0, num_shards: int = 1) -> Batch:
+        """One shard's rows of the global batch of a step.
+
+        Args:
+          step: counts from 0 over all epochs.
+          shard: which of the contiguous blocks of rows to make.
+          num_shards: into how many blocks the global batch is split. Where that leaves a
+            remainder, empty rows are added at its end; otherwise it does not depend on this.
+        """
+        if step < 0 or not 0 <= shard < num_shards:
+            raise ValueError(f"no batch {step} for shard {shard} of {num_shards}")
+        epoch, index = divmod(step, self.steps_per_epoch)
+        with self._lock:
+            plan = self._plan(epoch)
+        number = plan.batches[index]
+        shape = self._layout.shapes[self._cuts.classes[number]]
+        num_rows = _round_up(shape.rows, num_shards) // num_shards
+        rows = plan.rows[self._cuts.starts[number] : self._cuts.starts[number + 1]]
+        rows = rows[shard * num_rows : (shard + 1) * num_rows]
+        first, end = self._layout.starts[rows], self._layout.starts[rows + 1]
+        pairs = self._layout.members[_ranges(first, end - first)]
+        row_of_pair = np.repeat(np.arange(len(rows)), end - first)
+        segments = _ranges(np.ones_like(first), end - first)
+        return Batch(
+            *_fill(*self._source, pairs, row_of_pair, segments, (num_rows, shape.source_length)),
+            *_fill(*self._target, pairs, row_of_pair, segments, (num_rows, shape.target_length)),
+        )
+
+    def prefetch(
+        self, start: int, stop: int, shard: int = 0, num_shards: int = 1
+    ) -> Generator[Batch, None, None]:
+        """The batches of steps `start` to `stop - 1` in order, made ahead in the background.
+
+        An error in the background is raised here. Closing the iterator stops the work.
+        """
+        steps = grain.MapDataset.range(start, stop)
+        options = grain.ReadOptions(
+            num_threads=min(2, self._prefetch), prefetch_buffer_size=self._prefetch
+        )
+        made = steps.map(lambda step: self(int(step), shard, num_shards))
+        iterator = iter(made.to_iter_dataset(options))
+        try:
+            yield from iterator
+        finally:
+            iterator.close()
+
+    def _make_plan(self, epoch: int) -> "_Plan":
+        rng = _random_stream(self._seed, epoch + 1)
+        rows = _shuffled_within(self._layout.classes, rng)
+        batches = _shuffled_within(np.zeros(self.steps_per_epoch, np.uint8), rng)
+        return _Plan(rows, batches)
+
+
+def describe(split: TokenizedSplit, batches: Batches) -> str:
+    """What became of the corpus, in two lines: pairs kept and skipped, and padding."""
+    waste = batches.padding_waste
+    return (
+        f"{split.num_pairs_read:,} pairs read, {len(split):,} kept "
+        f"({_reasons(split.skipped)})\n"
+        f"{batches.steps_per_epoch:,} steps an epoch in {len(batches.shapes)} batch shapes; "
+        f"padding {waste['source']:.1%} of source, {waste['target']:.1%} of target positions"
+    )
+
+
+def _reasons(skipped: dict[str, int]) -> str:
+    return "skipped: " + ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in skipped.items())
+
+
+class _Layout(NamedTuple):
+    """What is the same in every epoch: the rows, and the shape each goes into."""
+
+    shapes: list[BatchShape]
+    """By class. A row of a class fits into the shapes of all later classes too."""
+    classes: UInt8[np.ndarray, " rows"]
+    members: Int32[np.ndarray, " pairs"]
+    """Pairs, row after row."""
+    starts: Int64[np.ndarray, " starts"]
+    """Row r holds `members[starts[r] : starts[r + 1]]`."""
+
+
+class _Cuts(NamedTuple):
+    """Where the rows, sorted by class, are cut into batches. It depends on counts only."""
+
+    starts: Int64[np.ndarray, " cuts"]
+    classes: Int64[np.ndarray, " batches"]
+
+
+class _Plan(NamedTuple):
+    """One epoch: the rows sorted by class and shuffled within it, and the batches' order."""
+
+    rows: Int32[np.ndarray, " rows"]
+    batches: Int32[np.ndarray, " batches"]
+
+
+def _bucket(
+    source_lengths: Int32[np.ndarray, " pairs"],
+    target_lengths: Int32[np.ndarray, " pairs"],
+    config: DataConfig,
+) -> _Layout:
+    """One pair a row; its class is the rung that holds its longer side."""
+    longest = np.maximum(source_lengths, target_lengths)
+    ladder = length_ladder(max(config.max_length, int(longest.max())))
+    classes = np.searchsorted(ladder, longest).astype(np.uint8)
+    shapes = [_shape(config, rung, rung) for rung in ladder[: classes.max() + 1]]
+    pairs = np.arange(len(longest) + 1)
+    return _Layout(shapes, classes, pairs[:-1].astype(np.int32), pairs)
+
+
+def _pack(
+    source_lengths: Int32[np.ndarray, " pairs"],
+    target_lengths: Int32[np.ndarray, " pairs"],
+    config: DataConfig,
+    seed: int,
+) -> _Layout:
+    """Rows of several pairs, the same in every epoch of a seed.
+
+    A round deals the longest pairs left out to the emptiest rows, one each. There are just as many
+    rows as the tokens would fill without a gap, so rows fill up evenly, and by then the pairs left
+    are short. Pairs that found no room in any round are dealt out again to new rows.
+    """
+    shape = _packed_shape(source_lengths, target_lengths, config)
+    capacity = np.array([[shape.source_length], [shape.target_length]])
+    sizes = np.stack([source_lengths, target_lengths])
+    gap = 1 - (sizes / capacity).max(axis=0)  # of a row that holds this pair alone
+    left = _shuffled_within((gap * 0xFFFF).astype(np.uint16), _random_stream(seed, _PACKING))
+    row_of_pair, num_rows = np.empty(len(left), np.int32), 0
+    while len(left):
+        num_new = int(np.ceil((sizes[:, left].sum(axis=1, keepdims=True) / capacity).max()))
+        room = np.tile(capacity, num_new)
+        unplaced = []
+        for dealt in np.split(left, range(num_new, len(left), num_new)):
+            emptiest = np.argsort(-(room / capacity).min(axis=0), kind="stable")[: len(dealt)]
+            fits = (sizes[:, dealt] <= room[:, emptiest]).all(axis=0)
+            room[:, emptiest[fits]] -= sizes[:, dealt[fits]]
+            row_of_pair[dealt[fits]] = num_rows + emptiest[fits]
+            unplaced.append(dealt[~fits])
+        left, num_rows = np.concatenate(unplaced), num_rows + num_new
+    starts = np.concatenate([[0], np.cumsum(np.bincount(row_of_pair))])
+    members = np.argsort(row_of_pair, kind="stable").astype(np.int32)
+    return _Layout([shape], np.zeros(num_rows, np.uint8), members, starts)
+
+
+def _packed_shape(
+    source_lengths: Int32[np.ndarray, " pairs"],
+    target_lengths: Int32[np.ndarray, " pairs"],
+    config: DataConfig,
+) -> BatchShape:
+    """Rows for the longest pair, and up to twice as long on the side with more tokens in all."""
+    longest = max(config.max_length, int(source_lengths.max()), int(target_lengths.max()))
+    shortest_row = _round_up(longest, 8)
+    totals = np.array([source_lengths.sum(), target_lengths.sum()])
+    bounds = np.array([config.source_tokens_per_step, config.target_tokens_per_step])
+    wanted = shortest_row * np.minimum(totals / totals.min(), 2)
+    lengths = np.rint(np.minimum(wanted, bounds - bounds % 8) / 8).astype(int) * 8
+    return _shape(config, *np.maximum(shortest_row, lengths).tolist())
+
+
+def _shape(config: DataConfig, source_length: int, target_length: int) -> BatchShape:
+    """As many rows as the bounds allow, but at least one (dev has sentences of any length)."""
+    rows = min(
+        config.source_tokens_per_step // source_length,
+        config.target_tokens_per_step // target_length,
+    )
+    return BatchShape(max(1, rows - rows % 8 if rows >= 8 else rows), source_length, target_length)
+
+
+def _cut(layout: _Layout) -> _Cuts:
+    """Full batches, class by class. What remains of a class goes into the batches of the next.
+
+    Rows are in order of class, so a remainder lies just before the rows it joins and every batch is
+    a slice. Only the very last batch may be short of rows.
+    """
+    counts = np.bincount(layout.classes, minlength=len(layout.shapes))
+    starts, classes, start = [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0
+    for number, (shape, end) in enumerate(zip(layout.shapes, np.cumsum(counts), strict=True)):
+        is_last = number == len(layout.shapes) - 1
+        stop = end if is_last else end - (end - start) % shape.rows
+        starts.append(np.arange(start, stop, shape.rows))
+        classes.append(np.full(len(starts[-1]), number))
+        start = stop
+    return _Cuts(np.concatenate([*starts, [start]]), np.concatenate(classes))
+
+
+def _random_stream(seed: int, stream: int) -> np.random.Philox:
+    """Raw bits, because only they are the same in every version of NumPy."""
+    return np.random.Philox(key=np.array([seed, stream], np.uint64))
+
+
+def _shuffled_within(
+    classes: UInt[np.ndarray, " n"], rng: np.random.Philox
+) -> Int32[np.ndarray, " n"]:
+    """Indices in order of class, and in random order within a class."""
+    order = np.argsort(rng.random_raw(len(classes)), kind="stable").astype(np.int32)
+    return order[np.argsort(classes[order], kind="stable")]
+
+
+def _ranges(
+    starts: Integer[np.ndarray, " n"], counts: Integer[np.ndarray, " n"]
+) -> Int64[np.ndarray, " total"]:
+    """`arange(starts[i], starts[i] + counts[i])` for every i, one after another."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(starts - before, counts) + np.arange(counts.sum())
+
+
+def _fill(
+    tokens: Integer[np.ndarray, " total"],
+    offsets: Int64[np.ndarray, " offsets"],
+    pairs: Int32[np.ndarray, " n"],
+    rows: Integer[np.ndarray, " n"],
+    segments: Integer[np.ndarray, " n"],
+    shape: tuple[int, int],
+) -> tuple[Int32[np.ndarray, "r l"], Int32[np.ndarray, "r l"], Int32[np.ndarray, "r l"]]:
+    """Tokens, segments and positions of one side; sentence i goes into row `rows[i]`."""
+    lengths = offsets[pairs + 1] - offsets[pairs]
+    before = np.cumsum(lengths) - lengths
+    columns = before - np.maximum.accumulate(np.where(segments == 1, before, 0))
+    cells = _ranges(rows * shape[1] + columns, lengths)
+    filled = np.zeros((3, shape[0] * shape[1]), np.int32)
+    filled[0, cells] = tokens[_ranges(offsets[pairs], lengths)]
+    filled[1, cells] = np.repeat(segments, lengths)
+    filled[2, cells] = _ranges(np.zeros_like(lengths), lengths)
+    first, second, third = filled.reshape(3, *shape)
+    return first, second, third

@@ -1,0 +1,187 @@
+"""The shared subword vocabulary (section 5.1): SentencePiece BPE. Every special id is owned here.
+
+Choices, and why:
+
+- Text is not normalised beyond white space. NFKC, the usual choice, turns … into three dots and ²
+  into 2: a model trained on it can never write what the reference says. Tabs and the line ends of
+  Unicode become spaces, and runs of spaces become one.
+- A large vocabulary spells rare characters in bytes, so every text can be written in it. Bytes
+  take 256 entries. A small vocabulary has no room for them and holds every character of its
+  training text instead.
+"""
+
+import hashlib
+import io
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+from jaxtyping import Integer
+from sentencepiece import sentencepiece_model_pb2
+
+from t2t_jax.errors import UserError
+
+PAD_ID = 0
+EOS_ID = 1
+BOS_ID = 2
+UNK_ID = 3
+
+RECIPE_VERSION = 1
+"""Raised whenever `train_vocabulary` would make another vocabulary from the same text."""
+
+_SPACES = "\t\n\v\f\r\x85\u2028\u2029"
+_MAX_TRAINING_PAIRS = 500_000
+# From this size on, the 256 bytes take no more than an eighth of the vocabulary.
+_SMALLEST_SIZE_WITH_BYTES = 2048
+
+
+class Vocabulary:
+    """Text to subword ids and back. Ids 0 to 3 are padding, end, begin and unknown."""
+
+    def __init__(self, model: bytes) -> None:
+        """Wraps a serialized SentencePiece model.
+
+        Raises:
+          ValueError: it is not one, or has other special ids.
+        """
+        self._model = model
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(model)
+        except RuntimeError as error:
+            raise ValueError("not a SentencePiece model") from error
+        processor = self._processor
+        ids = processor.pad_id(), processor.eos_id(), processor.bos_id(), processor.unk_id()
+        if ids != (PAD_ID, EOS_ID, BOS_ID, UNK_ID):
+            raise ValueError(f"a SentencePiece model with pad, eos, bos, unk = {ids}, not 0 to 3")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles as the serialized model."""
+        return Vocabulary, (self._model,)
+
+    def __len__(self) -> int:
+        """Number of ids."""
+        return self._processor.get_piece_size()
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "Vocabulary":
+        """The vocabulary that `save` wrote.
+
+        Raises:
+          UserError: the file is missing or damaged.
+        """
+        try:
+            return Vocabulary(Path(path).read_bytes())
+        except OSError as error:
+            raise UserError(f"vocabulary {path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise UserError(f"vocabulary {path} is {error}") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the vocabulary. A reader finds the whole file or none."""
+        unfinished = Path(f"{os.fspath(path)}.{os.getpid()}.tmp")
+        unfinished.write_bytes(self._model)
+        unfinished.replace(path)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the serialized model."""
+        return hashlib.sha256(self._model).hexdigest()
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Subword ids of each line, ended by `EOS_ID`. An empty line is `[EOS_ID]`."""
+        # One thread per core. White space is trimmed and collapsed by the model itself.
+        return self._processor.encode(list(lines), add_eos=True, num_threads=-1)
+
+    def decode(
+        self, ids: Sequence[Sequence[int]] | Integer[np.ndarray, "rows length"]
+    ) -> list[str]:
+        """Text of each row of ids, up to its first `EOS_ID`; padding and begin are left out."""
+        rows = [list(map(int, row)) for row in ids]
+        ends = [row.index(EOS_ID) if EOS_ID in row else len(row) for row in rows]
+        return self._processor.decode(
+            [
+                [token for token in row[:end] if token not in (PAD_ID, BOS_ID)]
+                for row, end in zip(rows, ends, strict=True)
+            ]
+        )
+
+
+def train_vocabulary(chunks: Iterable[tuple[list[str], list[str]]], size: int) -> Vocabulary:
+    """Learns a BPE vocabulary over both sides of a corpus: the same text gives the same bytes.
+
+    Of a large corpus, pairs spread evenly over it are used: BPE's merges settle long before.
+
+    Args:
+      chunks: aligned source and target lines, as `Corpus.pairs` gives them.
+      size: entries, special ids included.
+
+    Raises:
+      UserError: the corpus is too small for so many entries, or has too many characters for so few.
+    """
+    model = io.BytesIO()
+    with_bytes = size >= _SMALLEST_SIZE_WITH_BYTES
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as rule:
+        rule.writelines(f"{ord(space):X}\t20\n" for space in _SPACES)
+        rule.flush()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=chain.from_iterable(_spread(chunks, _MAX_TRAINING_PAIRS)),
+                model_writer=model,
+                model_type="bpe",
+                vocab_size=size,
+                byte_fallback=with_bytes,
+                character_coverage=0.9999 if with_bytes else 1.0,
+                normalization_rule_tsv=rule.name,
+                pad_id=PAD_ID,
+                eos_id=EOS_ID,
+                bos_id=BOS_ID,
+                unk_id=UNK_ID,
+                num_threads=os.cpu_count() or 1,
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            raise _explain(error, size) from error
+    return Vocabulary(_without_traces(model.getvalue()))
+
+
+def _spread(chunks: Iterable[tuple[list[str], list[str]]], limit: int) -> list[tuple[str, str]]:
+    """At most `limit` pairs: every first, second, fourth... pair, in one pass."""
+    kept: list[tuple[str, str]] = []
+    stride, seen = 1, 0
+    for source, target in chunks:
+        first = -seen % stride
+        kept.extend(zip(source[first::stride], target[first::stride], strict=True))
+        seen += len(source)
+        while len(kept) > limit:
+            kept = kept[::2]
+            stride *= 2
+    return kept
+
+
+def _without_traces(model: bytes) -> bytes:
+    """The model without the name of a temporary file and the number of threads that made it."""
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    proto.normalizer_spec.ClearField("normalization_rule_tsv")
+    proto.trainer_spec.ClearField("num_threads")
+    return proto.SerializeToString(deterministic=True)
+
+
+def _explain(error: RuntimeError, size: int) -> UserError:
+    """A SentencePiece error as one that says which vocabulary sizes work."""
+    message = str(error)
+    if match := re.search(r"value <= (\d+)", message):
+        most = match.group(1)
+        return UserError(f"vocab_size={size} is more than this corpus supports; at most {most}")
+    if match := re.search(r"required_chars\. \d+ vs (\d+)", message):
+        least = match.group(1)
+        return UserError(f"vocab_size={size} cannot hold all characters; at least {least}")
+    if "sentences_.empty()" in message or "all_chars_count" in message:
+        return UserError("the corpus has no text to learn a vocabulary from")
+    return UserError(f"SentencePiece cannot learn a vocabulary from this corpus: {message}")

@@ -1,0 +1,361 @@
+"""Every pair once an epoch, the same batches on any number of hosts, in shapes from the ladder."""
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from t2t_jax.config import DataConfig
+from t2t_jax.data.batching import (
+    Batch,
+    Batches,
+    describe,
+    ladder_length,
+    length_ladder,
+)
+from t2t_jax.data.tokenized import TokenizedSplit
+from t2t_jax.data.vocabulary import EOS_ID
+from t2t_jax.errors import UserError
+
+STRATEGIES = ("bucket", "pack")
+FIRST_WORD = 4
+MAX_LENGTH = 40
+
+
+def make_split(lengths: Sequence[tuple[int, int]]) -> TokenizedSplit:
+    """Pair i is the word `FIRST_WORD + i` repeated on both sides, so that it can be recognised."""
+
+    def side(sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        rows = [[FIRST_WORD + i] * (size - 1) + [EOS_ID] for i, size in enumerate(sizes)]
+        tokens = np.array([token for row in rows for token in row], np.int32)
+        return tokens, np.cumsum([0, *sizes])
+
+    source, target = side([s for s, _ in lengths]), side([t for _, t in lengths])
+    return TokenizedSplit(
+        *source, *target, skipped={"too_long": 2}, num_pairs_read=len(lengths) + 2
+    )
+
+
+def make_config(**changes: Any) -> DataConfig:
+    defaults = {
+        "max_length": MAX_LENGTH,
+        "source_tokens_per_step": 200,
+        "target_tokens_per_step": 240,
+    }
+    return DataConfig(**(defaults | changes))
+
+
+def pairs_in(batch: Batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Reads a batch back cell by cell, and checks the format on the way."""
+    found = []
+    for row in zip(*(array.tolist() for array in batch), strict=True):
+        sentences: list[dict[int, list[int]]] = [{}, {}]
+        for side in (0, 1):
+            for token, segment, position in zip(*row[3 * side : 3 * side + 3], strict=True):
+                if segment == 0:
+                    assert token == position == 0
+                    continue
+                sentence = sentences[side].setdefault(segment, [])
+                assert position == len(sentence)
+                sentence.append(token)
+        assert list(sentences[0]) == list(sentences[1]) == list(range(1, len(sentences[0]) + 1))
+        found += [(tuple(sentences[0][k]), tuple(sentences[1][k])) for k in sentences[0]]
+    return found
+
+
+def as_pair(number: int, lengths: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    source, target = ((FIRST_WORD + number,) * (size - 1) + (EOS_ID,) for size in lengths)
+    return source, target
+
+
+def assert_same(one: Batch, other: Batch) -> None:
+    for a, b in zip(one, other, strict=True):
+        assert a.dtype == b.dtype == np.int32
+        np.testing.assert_array_equal(a, b)
+
+
+LENGTHS = st.lists(
+    st.tuples(st.integers(1, MAX_LENGTH), st.integers(1, MAX_LENGTH)), min_size=1, max_size=80
+)
+SPREAD = [(2 + 7 * i % 37, 2 + 11 * i % 39) for i in range(300)]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@given(lengths=LENGTHS, seed=st.integers(0, 2**31 - 1), epoch=st.integers(0, 1000))
+def test_every_pair_occurs_exactly_once_an_epoch(
+    strategy: str, lengths: list[tuple[int, int]], seed: int, epoch: int
+) -> None:
+    batches = Batches(make_split(lengths), make_config(batching=strategy), seed)
+    steps = range(epoch * batches.steps_per_epoch, (epoch + 1) * batches.steps_per_epoch)
+    found = Counter(pair for step in steps for pair in pairs_in(batches(step)))
+    assert found == Counter(as_pair(i, sizes) for i, sizes in enumerate(lengths))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@given(
+    lengths=LENGTHS,
+    source_bound=st.integers(MAX_LENGTH, 300),
+    target_bound=st.integers(MAX_LENGTH, 300),
+)
+def test_batches_keep_to_the_bounds_and_to_the_announced_shapes(
+    strategy: str, lengths: list[tuple[int, int]], source_bound: int, target_bound: int
+) -> None:
+    config = make_config(
+        batching=strategy, source_tokens_per_step=source_bound, target_tokens_per_step=target_bound
+    )
+    batches = Batches(make_split(lengths), config, 0)
+    shapes = set()
+    for step in range(batches.steps_per_epoch):
+        batch = batches(step)
+        assert batch.inputs.size <= source_bound
+        assert batch.targets.size <= target_bound
+        assert len({array.shape for array in batch[:3]}) == 1
+        assert len({array.shape for array in batch[3:]}) == 1
+        shapes.add((len(batch.inputs), batch.inputs.shape[1], batch.targets.shape[1]))
+    assert shapes == batches.shapes
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@given(
+    lengths=LENGTHS,
+    step=st.integers(0, 500),
+    hosts=st.integers(1, 7),
+    seed=st.integers(0, 2**31 - 1),
+)
+def test_resuming_anywhere_on_any_number_of_hosts_gives_the_same_global_batch(
+    strategy: str, lengths: list[tuple[int, int]], step: int, hosts: int, seed: int
+) -> None:
+    config = make_config(batching=strategy)
+    running = Batches(make_split(lengths), config, seed)
+    for earlier in range(max(0, step - 3), step):
+        running(earlier)
+    whole = running(step)
+    resumed = Batches(make_split(lengths), config, seed)
+    shards = [resumed(step, shard, hosts) for shard in range(hosts)]
+    assert len({shard.inputs.shape for shard in shards}) == 1
+    joined = Batch(*(np.concatenate(arrays) for arrays in zip(*shards, strict=True)))
+    num_rows = len(whole.inputs)
+    assert_same(Batch(*(array[:num_rows] for array in joined)), whole)
+    assert not any(array[num_rows:].any() for array in joined)
+    assert len(joined.inputs) - num_rows < hosts
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_epochs_and_seeds_have_orders_of_their_own(strategy: str) -> None:
+    def order(seed: int, epoch: int) -> list[Any]:
+        batches = Batches(make_split(SPREAD), make_config(batching=strategy), seed)
+        start = epoch * batches.steps_per_epoch
+        return [pairs_in(batches(start + i)) for i in range(batches.steps_per_epoch)]
+
+    orders = [order(seed, epoch) for seed, epoch in ((0, 0), (0, 1), (1, 0), (1, 1))]
+    assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
+    assert order(1, 1) == orders[3]
+
+
+def test_batches_of_one_length_do_not_come_in_a_row() -> None:
+    batches = Batches(make_split(SPREAD), make_config(), 0)
+    lengths = [batches(step).inputs.shape[1] for step in range(batches.steps_per_epoch)]
+    assert lengths not in (sorted(lengths), sorted(lengths, reverse=True))
+    assert len(set(lengths)) > 2
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [("bucket", [94, 297, 147, 215, 112, 168]), ("pack", [247, 21, 198, 298, 233, 27])],
+)
+def test_the_order_is_the_same_in_every_version(strategy: str, expected: list[int]) -> None:
+    # A run that goes on under another NumPy must see the batches it would have seen.
+    batches = Batches(make_split(SPREAD), make_config(batching=strategy), 7)
+    step = 3 * batches.steps_per_epoch + 1
+    first_pairs = pairs_in(batches(step))[:6]
+    assert [source[0] - FIRST_WORD for source, _ in first_pairs] == expected
+
+
+@given(lengths=LENGTHS)
+def test_a_bucketed_row_is_one_pair_and_one_batch_at_most_lacks_rows(
+    lengths: list[tuple[int, int]],
+) -> None:
+    batches = Batches(make_split(lengths), make_config(), 0)
+    num_short = 0
+    for step in range(batches.steps_per_epoch):
+        batch = batches(step)
+        longest = max(max(len(source), len(target)) for source, target in pairs_in(batch))
+        assert batch.inputs.shape[1] == batch.targets.shape[1] >= ladder_length(longest)
+        assert batch.inputs_segments.max() == batch.targets_segments.max() == 1
+        num_short += not batch.inputs_segments.any(axis=1).all()
+    assert num_short <= 1
+
+
+def test_what_remains_of_a_bucket_goes_up_to_the_next() -> None:
+    batches = Batches(make_split([(5, 5)] * 30 + [(17, 3)] * 2 + [(40, 40)] * 50), make_config(), 0)
+    shapes = Counter(batches(step).inputs.shape for step in range(batches.steps_per_epoch))
+    # 24 of the 30 short pairs fill a batch. Six and the two of 17 fill the only batch of 8 rows.
+    assert shapes == {(24, 8): 1, (8, 24): 1, (5, 40): 10}
+
+
+def test_rows_come_in_eights_where_there_are_enough() -> None:
+    split = make_split([(5, 5)] * 50 + [(40, 40)] * 50)
+    shapes = Batches(split, make_config(), 0).shapes
+    # 200 source tokens hold 25 rows of 8, of which 24 are used, and 5 rows of 40.
+    assert shapes == {(24, 8, 8), (5, 40, 40)}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@given(lengths=LENGTHS)
+def test_padding_waste_is_the_fraction_of_empty_cells(
+    strategy: str, lengths: list[tuple[int, int]]
+) -> None:
+    batches = Batches(make_split(lengths), make_config(batching=strategy), 0)
+    epoch = [batches(step) for step in range(batches.steps_per_epoch)]
+    for side, segments in (
+        ("source", [batch.inputs_segments for batch in epoch]),
+        ("target", [batch.targets_segments for batch in epoch]),
+    ):
+        empty = sum(int((cells == 0).sum()) for cells in segments)
+        total = sum(cells.size for cells in segments)
+        assert batches.padding_waste[side] == pytest.approx(empty / total)
+
+
+def sentence_like(num_pairs: int, ratio: float, max_length: int) -> TokenizedSplit:
+    rng = np.random.default_rng(0)
+    source = rng.gamma(2.2, 6, num_pairs) + 2
+    target = source * rng.normal(ratio, 0.15, num_pairs)
+    lengths = [np.clip(side, 2, max_length).astype(np.int64) for side in (source, target)]
+    flat = [(np.zeros(int(side.sum()), np.uint16), np.cumsum([0, *side])) for side in lengths]
+    return TokenizedSplit(*flat[0], *flat[1], {}, num_pairs)
+
+
+@pytest.mark.parametrize("ratio", [0.8, 1.0, 1.15])
+def test_packing_leaves_little_padding_on_either_side(ratio: float) -> None:
+    split = sentence_like(20_000, ratio, 256)
+    packed = Batches(split, DataConfig(batching="pack"), 0).padding_waste
+    bucketed = Batches(split, DataConfig(batching="bucket"), 0).padding_waste
+    # The last batch of an epoch may be almost empty: one of about 12.
+    last_batch = 1 / Batches(split, DataConfig(batching="pack"), 0).steps_per_epoch
+    assert max(packed.values()) < 0.05 + last_batch
+    assert max(packed.values()) < min(bucketed.values())
+
+
+@pytest.mark.parametrize(
+    ("lengths", "shape"),
+    [
+        ([(10, 10)], (5, 40, 40)),  # 200 source tokens hold 5 rows
+        ([(10, 12)], (5, 40, 48)),  # as much longer as the target is
+        ([(12, 10)], (4, 48, 40)),
+        ([(2, 30)], (3, 40, 80)),  # but never more than twice as long
+    ],
+)
+def test_packed_rows_are_longer_on_the_side_with_more_tokens(
+    lengths: list[tuple[int, int]], shape: tuple[int, int, int]
+) -> None:
+    batches = Batches(make_split(lengths * 20), make_config(batching="pack"), 0)
+    assert batches.shapes == {shape}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_sentences_beyond_max_length_and_the_bounds_still_have_a_batch(strategy: str) -> None:
+    lengths = [(900, 3), (3, 3), (3, 250)]
+    batches = Batches(make_split(lengths), make_config(batching=strategy), 0)
+    found = [pair for step in range(batches.steps_per_epoch) for pair in pairs_in(batches(step))]
+    assert sorted(found) == sorted(as_pair(i, sizes) for i, sizes in enumerate(lengths))
+
+
+def test_an_empty_split_is_refused_with_what_became_of_it() -> None:
+    with pytest.raises(UserError, match=r"no pairs are left of 2 read .*2 too long.*max_length=40"):
+        Batches(make_split([]), make_config(), 0)
+
+
+@pytest.mark.parametrize(("step", "shard", "num_shards"), [(-1, 0, 1), (0, 1, 1), (0, -1, 2)])
+def test_a_step_or_shard_that_does_not_exist_is_refused(
+    step: int, shard: int, num_shards: int
+) -> None:
+    batches = Batches(make_split(SPREAD), make_config(), 0)
+    with pytest.raises(ValueError, match="no batch"):
+        batches(step, shard, num_shards)
+
+
+def test_the_ladder_to_256_has_13_rungs() -> None:
+    assert length_ladder(256) == (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
+    assert length_ladder(100) == (8, 16, 24, 32, 40, 48, 64, 80, 96, 104)
+    assert length_ladder(8) == (8,)
+
+
+@given(length=st.integers(1, 100_000))
+def test_a_rung_holds_its_length_closely(length: int) -> None:
+    rung = ladder_length(length)
+    assert rung >= length
+    assert rung % 8 == 0
+    assert ladder_length(rung) == rung
+    assert rung == 8 or rung - length < max(8, rung / 4)
+
+
+@given(max_length=st.integers(1, 1500))
+def test_a_ladder_has_the_rungs_below_its_last(max_length: int) -> None:
+    ladder = length_ladder(max_length)
+    assert ladder[-1] == -(-max_length // 8) * 8
+    assert ladder[:-1] == tuple(n for n in range(8, ladder[-1]) if ladder_length(n) == n)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_prefetched_batches_come_in_order(strategy: str) -> None:
+    batches = Batches(make_split(SPREAD), make_config(batching=strategy), 0)
+    start, stop = batches.steps_per_epoch - 3, batches.steps_per_epoch + 4
+    prefetched = list(batches.prefetch(start, stop, shard=1, num_shards=2))
+    assert len(prefetched) == 7
+    for step, batch in enumerate(prefetched, start):
+        assert_same(batch, batches(step, 1, 2))
+    assert list(batches.prefetch(5, 5)) == []
+
+
+def test_abandoned_prefetching_ends_its_threads() -> None:
+    before = set(threading.enumerate())
+    iterator = Batches(make_split(SPREAD), make_config(), 0).prefetch(0, 1000)
+    next(iterator)
+    started = set(threading.enumerate()) - before
+    assert started
+    iterator.close()
+    for thread in started:
+        thread.join(timeout=10)
+    assert not any(thread.is_alive() for thread in started)
+
+
+def test_an_error_while_prefetching_reaches_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = Batches(make_split(SPREAD), make_config(), 0)
+    first = batches(0)
+
+    def fail_later(self: Batches, step: int, shard: int = 0, num_shards: int = 1) -> Batch:
+        if step == 3:
+            raise RuntimeError("the disk is gone")
+        return first
+
+    monkeypatch.setattr(Batches, "__call__", fail_later)
+    iterator = batches.prefetch(0, 10)
+    for _ in range(3):
+        assert_same(next(iterator), first)
+    with pytest.raises(RuntimeError, match="the disk is gone"):
+        next(iterator)
+
+
+def test_threads_on_both_sides_of_an_epoch_get_the_same_batches() -> None:
+    steps = [step for i in range(20) for step in (i, 1000 - i)]
+    alone = Batches(make_split(SPREAD), make_config(), 0)
+    shared = Batches(make_split(SPREAD), make_config(), 0)
+    with ThreadPoolExecutor(8) as pool:
+        for step, batch in zip(steps, pool.map(shared, steps), strict=True):
+            assert_same(batch, alone(step))
+
+
+def test_the_report_states_pairs_steps_and_padding() -> None:
+    # Two rows of 8 + 8 cells with 4 + 8 tokens each, in a batch of 24 rows.
+    split = make_split([(4, 8), (4, 8)])
+    report = describe(split, Batches(split, make_config(), 0))
+    assert report == (
+        "4 pairs read, 2 kept (skipped: 2 too long)\n"
+        "1 steps an epoch in 1 batch shapes; padding 95.8% of source, 91.7% of target positions"
+    )

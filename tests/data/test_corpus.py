@@ -1,0 +1,219 @@
+"""Corpora are read untouched, line n beside line n, or refused with the way out."""
+
+import gzip
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow_datasets as tfds
+from tensorflow_datasets.translate import Wmt14Translate
+
+from t2t_jax.config import DataConfig
+from t2t_jax.data import corpus as corpus_module
+from t2t_jax.data.corpus import Corpus, open_corpus
+from t2t_jax.errors import UserError
+
+tfds.disable_progress_bar()
+
+
+def text_corpus(directory: Path, **files: str | bytes) -> Corpus:
+    """Writes `train_en="..."` to `train.en`, `train_en_gz` to `train.en.gz`, and opens them."""
+    for name, content in files.items():
+        data = content.encode() if isinstance(content, str) else content
+        path = directory / name.replace("_", ".")
+        path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return open_corpus(DataConfig(corpus=f"text:{directory}"))
+
+
+def test_bundled_corpus_has_the_pairs_its_sources_page_states() -> None:
+    corpus = open_corpus(DataConfig())
+    assert corpus.splits == ("train", "dev", "test")
+    for split, count in (("train", 43_873), ("dev", 1000), ("test", 1000)):
+        source, target = corpus.lines(split)
+        assert len(source) == len(target) == count
+        assert all(source)
+        assert all(target)
+    # Too many words on the wrong side would tell if the languages were swapped.
+    assert sum("the" in line.split() for line in source) > 200
+    assert sum("der" in line.split() for line in target) > 100
+
+
+def test_bundled_corpus_translates_in_both_directions() -> None:
+    forward = open_corpus(DataConfig())
+    backward = open_corpus(DataConfig(source_language="de", target_language="en"))
+    assert backward.lines("dev") == forward.lines("dev")[::-1]
+    assert backward.fingerprint("dev") != forward.fingerprint("dev")
+
+
+def test_only_newlines_end_lines(tmp_path: Path) -> None:
+    odd = "a\u2028b\x85c\x0bd\x0ce\rf \t"
+    corpus = text_corpus(tmp_path, train_en=f"{odd}\n\nlast", train_de="1\r\n 2 \r\r\n3\n")
+    assert corpus.lines("train") == ([odd, "", "last"], ["1", " 2 \r", "3"])
+
+
+def test_gzip_holds_the_same_corpus(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "packed").mkdir()
+    plain = text_corpus(tmp_path / "plain", dev_en="Grüße\nx\n", dev_de="1\n2\n")
+    packed = text_corpus(tmp_path / "packed", dev_en_gz="Grüße\nx\n", dev_de_gz="1\n2\n")
+    assert plain.splits == packed.splits == ("dev",)
+    assert plain.lines("dev") == packed.lines("dev")
+    assert plain.fingerprint("dev") == packed.fingerprint("dev")
+
+
+def test_fingerprint_follows_the_content_of_either_side(tmp_path: Path) -> None:
+    seen = {
+        text_corpus(tmp_path, train_en=source, train_de=target).fingerprint("train")
+        for source, target in (("a\n", "b\n"), ("c\n", "b\n"), ("a\n", "c\n"), ("a", "b\n"))
+    }
+    assert len(seen) == 4
+
+
+def test_chunks_stay_aligned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_module, "_CHUNK_LINES", 2)
+    source = "".join(f"s{i}\n" for i in range(5))
+    corpus = text_corpus(tmp_path, train_en=source, train_de=source.replace("s", "t"))
+    chunks = list(corpus.pairs("train"))
+    assert [len(chunk[0]) for chunk in chunks] == [2, 2, 1]
+    assert [pair for chunk in chunks for pair in zip(*chunk, strict=True)] == [
+        (f"s{i}", f"t{i}") for i in range(5)
+    ]
+
+
+def test_a_split_of_no_lines_has_no_pairs(tmp_path: Path) -> None:
+    assert text_corpus(tmp_path, train_en="", train_de="").lines("train") == ([], [])
+
+
+def test_unequal_files_are_refused_by_name_and_count(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"train\.en has 3 lines, but .*train\.de has 2;"):
+        text_corpus(tmp_path, train_en="a\nb\nc", train_de="a\nb\n")
+
+
+def test_a_line_that_is_not_utf8_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_module, "_CHUNK_LINES", 2)
+    corpus = text_corpus(tmp_path, train_en=b"a\nb\nc\nGr\xfc\xdfe\ne\n", train_de="1\n" * 5)
+    with pytest.raises(UserError, match=r"train\.en line 4 is not UTF-8"):
+        corpus.lines("train")
+
+
+def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.en.gz").write_bytes(gzip.compress(b"a\n" * 1000)[:-12])
+    with pytest.raises(UserError, match=r"train\.en\.gz cannot be read"):
+        text_corpus(tmp_path, train_de="a\n" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, r"has no train\.en and train\.de"),
+        ({"train_en": "a"}, r"has .*train\.en, but no train\.de"),
+        (
+            {"train_en": "a", "train_de": "a", "dev_de_gz": "a"},
+            r"has .*dev\.de\.gz, but no dev\.en",
+        ),
+    ],
+)
+def test_missing_files_are_named(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        text_corpus(tmp_path, **files)
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere does not exist"):
+        open_corpus(DataConfig(corpus=f"text:{tmp_path}/nowhere"))
+
+
+def test_a_missing_split_is_named_with_those_there_are(tmp_path: Path) -> None:
+    corpus = text_corpus(tmp_path, train_en="a", train_de="a", test_en="a", test_de="a")
+    with pytest.raises(UserError, match="has no dev split, only train, test"):
+        corpus.pairs("dev")
+
+
+@pytest.mark.parametrize("corpus", ["wmt14", "", "bundled", "bundled:x", "text:", "tfds:", "hf:x"])
+def test_an_unknown_scheme_is_refused(corpus: str) -> None:
+    with pytest.raises(UserError, match=f"corpus={re.escape(repr(corpus))} is not bundled:,"):
+        open_corpus(DataConfig(corpus=corpus))
+
+
+class ThreeGreetings(tfds.core.GeneratorBasedBuilder):  # type: ignore[misc]
+    """A TFDS translation data set small enough to read."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    code_path = None  # TFDS need not look for checksums of downloads beside this file
+
+    def _info(self) -> Any:
+        features = tfds.features.Translation(languages=("de", "en"))
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+        del dl_manager
+        greetings = [("Guten Tag", "good day"), ("Grüß Gott\u2028", "hello"), ("", "empty")]
+        return {
+            "train": self._generate_examples(greetings),
+            "validation": self._generate_examples(greetings[:1]),
+        }
+
+    def _generate_examples(self, pairs: list[tuple[str, str]]) -> Iterator[tuple[int, Any]]:
+        for number, (german, english) in enumerate(pairs):
+            yield number, {"de": german, "en": english}
+
+
+@pytest.fixture
+def tfds_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_tfds_data_set_is_read_without_tensorflow(tfds_directory: Path) -> None:
+    ThreeGreetings(data_dir=tfds_directory, file_format="array_record").download_and_prepare()
+    corpus = open_corpus(DataConfig(corpus="tfds:three_greetings"))
+    assert corpus.splits == ("train", "dev")
+    assert corpus.lines("dev") == (["good day"], ["Guten Tag"])
+    assert set(zip(*corpus.lines("train"), strict=True)) == {  # TFDS shuffles as it writes
+        ("good day", "Guten Tag"),
+        ("hello", "Grüß Gott\u2028"),
+        ("empty", ""),
+    }
+    assert corpus.fingerprint("train") != corpus.fingerprint("dev")
+    with pytest.raises(UserError, match="has no language 'fr', only de, en"):
+        open_corpus(DataConfig(corpus="tfds:three_greetings", target_language="fr"))
+
+
+def test_wmt14_opens_although_tfds_does_not_register_it(tfds_directory: Path) -> None:
+    class SmallWmt14(Wmt14Translate, skip_registration=True):  # type: ignore[misc]
+        """WMT14 with nothing to download: the same name, features and layout on disk."""
+
+        name = "wmt14_translate"
+        code_path = None
+        _split_generators = ThreeGreetings._split_generators
+        _generate_examples = ThreeGreetings._generate_examples
+
+    builder = SmallWmt14(config="de-en", data_dir=tfds_directory, file_format="array_record")
+    builder.download_and_prepare()
+    corpus = open_corpus(DataConfig(corpus="tfds:wmt14_translate/de-en"))
+    assert corpus.lines("dev") == (["good day"], ["Guten Tag"])
+
+
+def test_tfds_data_set_that_is_not_prepared_names_the_command(tfds_directory: Path) -> None:
+    name = "wmt14_translate/de-en"
+    with pytest.raises(UserError, match="download_and_prepare") as caught:
+        open_corpus(DataConfig(corpus=f"tfds:{name}"))
+    assert f"'{name}', file_format='array_record'" in str(caught.value)
+    assert str(tfds_directory) in str(caught.value)
+
+
+def test_tfds_data_set_for_tensorflow_only_names_the_way_out(tfds_directory: Path) -> None:
+    ThreeGreetings(data_dir=tfds_directory, file_format="array_record").download_and_prepare()
+    info = tfds_directory / "three_greetings" / "1.0.0" / "dataset_info.json"
+    info.write_text(info.read_text().replace('"array_record"', '"tfrecord"'))
+    with pytest.raises(UserError, match="set TFDS_DATA_DIR to an empty directory and run: python"):
+        open_corpus(DataConfig(corpus="tfds:three_greetings"))
+
+
+@pytest.mark.parametrize("name", ["no_such_data", "wmt14_translate/de-xx", "not a name"])
+def test_an_unknown_tfds_name_is_refused_in_one_line(tfds_directory: Path, name: str) -> None:
+    with pytest.raises(UserError, match=f"TFDS has no data set '{name}'") as caught:
+        open_corpus(DataConfig(corpus=f"tfds:{name}"))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,253 @@
+"""A corpus is tokenised once, whatever happens meanwhile, and nothing is lost uncounted."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t2t_jax.config import DataConfig
+from t2t_jax.data import corpus as corpus_module
+from t2t_jax.data import tokenized
+from t2t_jax.data.corpus import Corpus, open_corpus
+from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
+from t2t_jax.data.vocabulary import EOS_ID, Vocabulary
+from t2t_jax.errors import UserError
+
+TRAIN = [
+    ("a small house", "ein kleines Haus"),
+    ("", "leer"),
+    ("the end", "das Ende"),
+    ("empty", "\t"),
+    ("", " "),
+    ("long " * 30, "lang"),
+    ("short", "kurz " * 30),
+    ("the last house", "das letzte Haus"),
+]
+KEPT = [TRAIN[0], TRAIN[2], TRAIN[7]]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> DataConfig:
+    """Eight training pairs, of which three are kept, and two dev pairs."""
+    text = tmp_path / "text"
+    text.mkdir()
+    for split, pairs in (("train", TRAIN), ("dev", [TRAIN[1], TRAIN[5]])):
+        for side, language in enumerate(("en", "de")):
+            lines = "".join(f"{pair[side]}\n" for pair in pairs)
+            (text / f"{split}.{language}").write_text(lines)
+    return DataConfig(
+        corpus=f"text:{text}", vocab_size=50, max_length=24, cache_dir=str(tmp_path / "cache")
+    )
+
+
+class CountingVocabulary(Vocabulary):
+    """Counts the lines it encodes."""
+
+    encoded = 0
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        self.encoded += len(lines)
+        return super().encode(lines)
+
+
+def opened(config: DataConfig) -> tuple[Corpus, CountingVocabulary]:
+    corpus = open_corpus(config)
+    return corpus, CountingVocabulary(prepare_vocabulary(config, corpus)._model)
+
+
+def sentences(split: TokenizedSplit) -> list[tuple[list[int], list[int]]]:
+    def side(tokens: np.ndarray, offsets: np.ndarray) -> list[list[int]]:
+        return [tokens[start:end].tolist() for start, end in pairwise(offsets)]
+
+    source = side(split.source_tokens, split.source_offsets)
+    return list(zip(source, side(split.target_tokens, split.target_offsets), strict=True))
+
+
+@pytest.mark.parametrize("chunk_lines", [1, 3, 50_000])
+def test_train_keeps_what_fits_and_counts_what_does_not(
+    config: DataConfig, monkeypatch: pytest.MonkeyPatch, chunk_lines: int
+) -> None:
+    monkeypatch.setattr(corpus_module, "_CHUNK_LINES", chunk_lines)
+    corpus, vocabulary = opened(config)
+    split = prepare(config, corpus, vocabulary, "train")
+    expected = [tuple(vocabulary.encode(list(pair))) for pair in KEPT]
+    assert sentences(split) == expected
+    assert split.skipped == {"empty_source": 2, "empty_target": 1, "too_long": 2}
+    assert (split.num_pairs_read, len(split)) == (8, 3)
+    assert split.source_lengths.tolist() == [len(source) for source, _ in expected]
+    assert split.target_lengths.tolist() == [len(target) for _, target in expected]
+
+
+def test_max_length_is_the_longest_that_is_kept(config: DataConfig) -> None:
+    corpus, vocabulary = opened(config)
+    longest = max(len(row) for pair in KEPT for row in vocabulary.encode(list(pair)))
+    for max_length, kept in ((longest, 3), (longest - 1, 2)):
+        shorter = DataConfig(**{**vars(config), "max_length": max_length})
+        assert len(prepare(shorter, corpus, vocabulary, "train")) == kept
+
+
+def test_dev_keeps_every_pair(config: DataConfig) -> None:
+    corpus, vocabulary = opened(config)
+    split = prepare(config, corpus, vocabulary, "dev")
+    assert sentences(split)[0][0] == [EOS_ID]
+    assert split.source_lengths[1] > config.max_length
+    assert (len(split), split.num_pairs_read, sum(split.skipped.values())) == (2, 2, 0)
+
+
+def test_a_second_start_reads_memory_mapped_arrays(config: DataConfig) -> None:
+    corpus, vocabulary = opened(config)
+    first = sentences(prepare(config, corpus, vocabulary, "train"))
+    encoded = vocabulary.encoded
+    second = prepare(config, corpus, vocabulary, "train")
+    assert vocabulary.encoded == encoded == 2 * len(TRAIN)
+    assert sentences(second) == first
+    assert isinstance(second.source_tokens, np.memmap)
+    assert isinstance(second.target_offsets, np.memmap)
+
+
+def test_the_vocabulary_is_learned_once(
+    config: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = open_corpus(config)
+    learned = prepare_vocabulary(config, corpus)
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenized, "train_vocabulary", None)
+        assert prepare_vocabulary(config, corpus).fingerprint == learned.fingerprint
+    (file,) = Path(config.cache_dir).glob("vocabulary-*")
+    file.write_bytes(file.read_bytes()[:50])  # damaged: learned again
+    assert prepare_vocabulary(config, corpus).fingerprint == learned.fingerprint
+    assert Vocabulary.load(file).fingerprint == learned.fingerprint
+
+
+def test_changed_text_or_limits_or_vocabulary_are_tokenised_anew(config: DataConfig) -> None:
+    corpus, vocabulary = opened(config)
+    prepare(config, corpus, vocabulary, "train")
+    other_limit = DataConfig(**{**vars(config), "max_length": 100})
+    assert len(prepare(other_limit, corpus, vocabulary, "train")) == 5
+    other_vocabulary = prepare_vocabulary(DataConfig(**{**vars(config), "vocab_size": 45}), corpus)
+    expected = [tuple(other_vocabulary.encode(list(pair))) for pair in KEPT]
+    assert sentences(prepare(config, corpus, other_vocabulary, "train")) == expected
+    train = Path(config.corpus.removeprefix("text:")) / "train.en"
+    train.write_text(train.read_text().replace("the end", ""))
+    split = prepare(config, open_corpus(config), vocabulary, "train")
+    assert split.skipped["empty_source"] == 3
+
+
+def cut_tokens(entry: Path) -> None:
+    path = entry / "source_tokens.npy"
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+def lose_a_pair(entry: Path) -> None:
+    np.save(entry / "target_offsets.npy", np.load(entry / "target_offsets.npy")[:-1])
+
+
+def lose_a_file(entry: Path) -> None:
+    (entry / "target_tokens.npy").unlink()
+
+
+def empty_counts(entry: Path) -> None:
+    (entry / "counts.json").write_text("{}")
+
+
+def cut_counts(entry: Path) -> None:
+    (entry / "counts.json").write_text('{"skip')
+
+
+def empty_array(entry: Path) -> None:
+    (entry / "source_offsets.npy").write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    "damage", [cut_tokens, lose_a_pair, lose_a_file, empty_counts, cut_counts, empty_array]
+)
+def test_a_damaged_entry_is_made_again(config: DataConfig, damage: Callable[[Path], None]) -> None:
+    corpus, vocabulary = opened(config)
+    whole = sentences(prepare(config, corpus, vocabulary, "train"))
+    (entry,) = Path(config.cache_dir).glob("tokens-*")
+    damage(entry)
+    assert sentences(prepare(config, corpus, vocabulary, "train")) == whole
+    encoded = vocabulary.encoded
+    assert encoded == 4 * len(TRAIN)  # both sides, twice
+    prepare(config, corpus, vocabulary, "train")
+    assert vocabulary.encoded == encoded
+
+
+def test_an_interrupted_start_leaves_nothing_behind(config: DataConfig) -> None:
+    corpus, vocabulary = opened(config)
+
+    class Interrupted(Vocabulary):
+        def encode(self, lines: Sequence[str]) -> list[list[int]]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(config, corpus, Interrupted(vocabulary._model), "train")
+    assert [path.name[:10] for path in Path(config.cache_dir).iterdir()] == ["vocabulary"]
+    assert len(prepare(config, corpus, vocabulary, "train")) == 3
+
+
+def test_processes_may_make_the_same_entry_at_once(
+    config: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus, vocabulary = opened(config)
+    made = prepare(config, corpus, vocabulary, "train")
+    (entry,) = Path(config.cache_dir).glob("tokens-*")
+    shutil.move(entry, entry.with_name("made-by-another"))
+    write = tokenized._write
+
+    def write_while_another_finishes(folder: Path, split: TokenizedSplit) -> None:
+        write(folder, split)
+        entry.with_name("made-by-another").rename(entry)
+
+    monkeypatch.setattr(tokenized, "_write", write_while_another_finishes)
+    assert sentences(prepare(config, corpus, vocabulary, "train")) == sentences(made)
+    left = {path.name.split("-")[0] for path in Path(config.cache_dir).iterdir()}
+    assert left == {"vocabulary", "tokens"}
+
+
+def test_many_threads_get_the_same_arrays(config: DataConfig) -> None:
+    corpus, vocabulary = opened(config)
+    with ThreadPoolExecutor(4) as pool:
+        splits = list(pool.map(lambda _: prepare(config, corpus, vocabulary, "train"), range(4)))
+    assert all(sentences(split) == sentences(splits[0]) for split in splits)
+
+
+def test_tokens_take_two_bytes_where_the_vocabulary_allows(config: DataConfig) -> None:
+    corpus, vocabulary = opened(config)
+
+    class Huge(Vocabulary):
+        def __len__(self) -> int:
+            return (1 << 16) + 1
+
+        def encode(self, lines: Sequence[str]) -> list[list[int]]:
+            return [[1 << 16, EOS_ID] for _ in lines]
+
+        @property
+        def fingerprint(self) -> str:
+            return "huge"
+
+    assert prepare(config, corpus, vocabulary, "train").source_tokens.dtype == np.uint16
+    huge = prepare(config, corpus, Huge(vocabulary._model), "train")
+    assert huge.target_tokens.dtype == np.int32
+    assert huge.target_tokens.max() == 1 << 16
+
+
+def test_a_split_of_which_nothing_is_left_is_counted(config: DataConfig) -> None:
+    train = Path(config.corpus.removeprefix("text:")) / "train.en"
+    _, vocabulary = opened(config)
+    train.write_text("\n" * len(TRAIN))
+    for _ in range(2):  # made, then read
+        split = prepare(config, open_corpus(config), vocabulary, "train")
+        assert len(split) == 0
+        assert split.skipped == {"empty_source": 8, "empty_target": 0, "too_long": 0}
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    config = DataConfig(cache_dir=str(tmp_path / "file" / "cache"))
+    with pytest.raises(UserError, match=r"file/cache cannot be made .*; set data\.cache_dir"):
+        prepare_vocabulary(config, open_corpus(config))

@@ -1,0 +1,169 @@
+"""The vocabulary can write every text, always the same way, and says which sizes work."""
+
+import io
+import pickle
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+from hypothesis import given
+from hypothesis import strategies as st
+
+from t2t_jax.config import DataConfig
+from t2t_jax.data import vocabulary as vocabulary_module
+from t2t_jax.data.corpus import open_corpus
+from t2t_jax.data.vocabulary import (
+    BOS_ID,
+    EOS_ID,
+    PAD_ID,
+    UNK_ID,
+    Vocabulary,
+    train_vocabulary,
+)
+from t2t_jax.errors import UserError
+
+DEV = open_corpus(DataConfig()).lines("dev")
+
+
+@pytest.fixture(scope="module")
+def large() -> Vocabulary:
+    """Large enough to spell rare characters in bytes."""
+    return train_vocabulary(open_corpus(DataConfig()).pairs("train"), 4000)
+
+
+@pytest.fixture(scope="module")
+def small() -> Vocabulary:
+    """Too small for bytes."""
+    return train_vocabulary([DEV], 300)
+
+
+def one_space(text: str) -> str:
+    """What SentencePiece makes of white space; it also reads its own mark, U+2581, as a space."""
+    return re.sub("[ \t\n\v\f\r\x85\u2028\u2029\u2581]+", " ", text).strip(" ")
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_survives_a_large_vocabulary(large: Vocabulary, text: str) -> None:
+    assert large.decode(large.encode([text])) == [one_space(text)]
+
+
+def test_the_corpus_survives_a_small_vocabulary(small: Vocabulary) -> None:
+    lines = DEV[0] + DEV[1]
+    ids = small.encode(lines)
+    assert small.decode(ids) == [one_space(line) for line in lines]
+    assert not any(UNK_ID in row for row in ids)
+
+
+def test_typography_of_references_can_be_written(large: Vocabulary) -> None:
+    text = "„Größe“ – 5\u00a0m² … ½ ﬁ"
+    assert large.decode(large.encode([text])) == [text]
+
+
+def test_sentences_end_with_eos_and_hold_no_other_special_id(large: Vocabulary) -> None:
+    lines = ["", "  \t\n", "a b", "<pad> </s> <s> <unk> <0x41>"]
+    ids = large.encode(lines)
+    assert ids[:2] == [[EOS_ID], [EOS_ID]]
+    for row in ids:
+        assert row[-1] == EOS_ID
+        assert min(row[:-1], default=4) > max(PAD_ID, EOS_ID, BOS_ID, UNK_ID)
+    assert large.decode(ids) == ["", "", *lines[2:]]
+    assert large.encode([]) == []
+
+
+def test_decoding_stops_at_the_first_end_and_drops_padding(large: Vocabulary) -> None:
+    (words,) = large.encode(["two words"])
+    padded = [BOS_ID, *words[:-1], PAD_ID, EOS_ID, *words, PAD_ID]
+    assert large.decode([padded, words[:-1], []]) == ["two words", "two words", ""]
+    assert large.decode(np.array([padded])) == ["two words"]
+
+
+def test_size_is_kept_and_ids_are_below_it(large: Vocabulary, small: Vocabulary) -> None:
+    assert (len(large), len(small)) == (4000, 300)
+    assert max(max(row) for row in small.encode(DEV[0])) < 300
+
+
+def test_the_same_text_gives_the_same_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = set()
+    for num_cores in (1, 2, 5):
+        monkeypatch.setattr(vocabulary_module.os, "cpu_count", lambda num=num_cores: num)
+        made.add(train_vocabulary([DEV], 500).fingerprint)
+    assert len(made) == 1
+    assert train_vocabulary([DEV[::-1]], 501).fingerprint not in made
+
+
+def test_how_the_text_is_cut_into_chunks_does_not_matter(small: Vocabulary) -> None:
+    chunks = [(DEV[0][i : i + 7], DEV[1][i : i + 7]) for i in range(0, len(DEV[0]), 7)]
+    assert train_vocabulary(chunks, 300).fingerprint == small.fingerprint
+
+
+def test_saved_and_pickled_copies_are_the_same(tmp_path: Path, small: Vocabulary) -> None:
+    path = tmp_path / "vocabulary.model"
+    small.save(path)
+    assert list(tmp_path.iterdir()) == [path]
+    for copy in (Vocabulary.load(path), pickle.loads(pickle.dumps(small))):
+        assert copy.fingerprint == small.fingerprint
+        assert copy.encode(DEV[0]) == small.encode(DEV[0])
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no model", "cut"])
+def test_a_missing_or_damaged_file_is_named(
+    tmp_path: Path, small: Vocabulary, content: bytes | str | None
+) -> None:
+    path = tmp_path / "vocabulary.model"
+    if content == "cut":
+        small.save(path)
+        content = path.read_bytes()[:-100]
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=r"vocabulary\.model"):
+        Vocabulary.load(path)
+
+
+def test_a_model_with_other_special_ids_is_refused(tmp_path: Path) -> None:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(DEV[0]), model_writer=model, vocab_size=200, minloglevel=2
+    )
+    path = tmp_path / "foreign.model"
+    path.write_bytes(model.getvalue())
+    with pytest.raises(UserError, match=r"foreign\.model .* pad, eos, bos, unk = \(-1, 2, 1, 0\)"):
+        Vocabulary.load(path)
+
+
+def test_a_size_the_corpus_cannot_fill_names_the_largest_that_works() -> None:
+    chunk = (["low lower lowest"] * 3, ["new newer newest"] * 3)
+    with pytest.raises(UserError, match="vocab_size=500 is more than") as caught:
+        train_vocabulary([chunk], 500)
+    largest = int(str(caught.value).split()[-1])
+    assert len(train_vocabulary([chunk], largest)) == largest
+
+
+def test_a_size_too_small_for_the_alphabet_names_the_smallest_that_works() -> None:
+    with pytest.raises(UserError, match="vocab_size=20 cannot hold") as caught:
+        train_vocabulary([DEV], 20)
+    smallest = int(str(caught.value).split()[-1])
+    assert len(train_vocabulary([DEV], smallest)) == smallest
+
+
+@pytest.mark.parametrize("chunks", [[], [([""], [" "])]])
+def test_a_corpus_without_text_is_refused(chunks: list[tuple[list[str], list[str]]]) -> None:
+    with pytest.raises(UserError, match="no text"):
+        train_vocabulary(chunks, 100)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=20),
+    limit=st.integers(1, 50),
+)
+def test_a_large_corpus_is_thinned_evenly(sizes: list[int], limit: int) -> None:
+    lines = [str(i) for i in range(sum(sizes))]
+    cuts = np.cumsum([0, *sizes])
+    chunks = [(lines[a:b], lines[a:b]) for a, b in pairwise(cuts)]
+    kept = [int(source) for source, _ in vocabulary_module._spread(chunks, limit)]
+    stride = kept[1] - kept[0] if len(kept) > 1 else len(lines)
+    assert kept == list(range(0, len(lines), stride))[: len(kept)]
+    assert len(kept) <= limit
+    assert 2 * len(kept) > min(limit, len(lines))
