@@ -1,0 +1,499 @@
+"""The searches against enumeration, plain-Python searches and known distributions."""
+
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from t2t_jax.decoding.search import (
+    IMPOSSIBLE,
+    SearchResult,
+    beam_search,
+    greedy_search,
+    length_penalty,
+    sample,
+)
+
+PAD, BOS, EOS = 0, 1, 2
+IDS = {"bos_id": BOS, "eos_id": EOS}
+STATES = 997
+SENTENCES = np.arange(12)
+
+# The toy model: a hypothesis is in a state, (sum of weight[position] * (token + 1) + 31 * sentence)
+# mod 997, and a table says the logits of each state. A cache entry too many, too few, or of another
+# hypothesis leads to another state. Entries not yet written hold 500 and would be noticed too.
+WEIGHTS = np.random.default_rng(7).integers(1, STATES, size=32)
+
+
+def make_table(seed, vocab_size, eos_bonus=0.0):
+    table = np.random.default_rng(seed).normal(size=(STATES, vocab_size)).astype(np.float32) * 1.5
+    table[:, EOS] += eos_bonus
+    return table
+
+
+def toy_step(table, sentences):
+    def step(tokens, position, mask, cache):
+        cache = jax.lax.dynamic_update_index_in_dim(cache, tokens, position, axis=1)
+        weights = jnp.asarray(WEIGHTS[: cache.shape[1]], jnp.int32)
+        state = jnp.einsum("bjti,bti,t->bj", mask.astype(jnp.int32), cache + 1, weights)
+        return table[(state + 31 * sentences[:, None]) % STATES], cache
+
+    return step
+
+
+def toy_cache(batch_size, max_length, beam_size):
+    return jnp.full((batch_size, max_length, beam_size), 500, jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnames=("max_length", "beam_size", "alpha"))
+def toy_beam(table, sentences, max_lengths, *, max_length, beam_size, alpha):
+    return beam_search(
+        toy_step(table, sentences),
+        toy_cache(len(sentences), max_length, beam_size),
+        batch_size=len(sentences),
+        beam_size=beam_size,
+        alpha=alpha,
+        max_lengths=max_lengths,
+        max_length=max_length,
+        **IDS,
+    )
+
+
+@functools.partial(jax.jit, static_argnames="max_length")
+def toy_greedy(table, sentences, max_lengths, *, max_length):
+    return greedy_search(
+        toy_step(table, sentences),
+        toy_cache(len(sentences), max_length, 1),
+        batch_size=len(sentences),
+        max_lengths=max_lengths,
+        max_length=max_length,
+        **IDS,
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("max_length", "temperature", "top_k", "top_p"))
+def toy_sample(table, sentences, max_lengths, keys, *, max_length, **how):
+    return sample(
+        toy_step(table, sentences),
+        toy_cache(len(sentences), max_length, 1),
+        keys=keys,
+        batch_size=len(sentences),
+        max_lengths=max_lengths,
+        max_length=max_length,
+        **how,
+        **IDS,
+    )
+
+
+def to_numpy(result):
+    result = SearchResult(*map(np.asarray, result))
+    for array in result:
+        assert np.isfinite(array).all()
+    assert result.scores.dtype == result.log_probs.dtype == np.float32
+    assert result.tokens.dtype == result.lengths.dtype == np.int32
+    return result
+
+
+def hypotheses(result, row):
+    """The n-best list of one sentence: [(tokens, score, log_prob)]; checks what is left empty."""
+    found = []
+    for tokens, score, log_prob, length in zip(*(array[row] for array in result), strict=True):
+        assert (tokens[length:] == PAD).all()
+        if score == IMPOSSIBLE:
+            assert length == 0
+        else:
+            found.append((tuple(tokens[:length].tolist()), float(score), float(log_prob)))
+    return found
+
+
+def assert_same_hypotheses(found, expected):
+    assert [tokens for tokens, _, _ in found] == [tokens for tokens, _, _ in expected]
+    for (_, *numbers), (_, *expected_numbers) in zip(found, expected, strict=True):
+        assert numbers == pytest.approx(expected_numbers, rel=1e-5, abs=1e-5)
+
+
+# The oracles: float64, one hypothesis at a time, no early stop.
+
+
+def next_log_probs(table, sentence, tokens):
+    history = np.array([BOS, *tokens])
+    state = (WEIGHTS[: len(history)] * (history + 1)).sum() + 31 * sentence
+    logits = table[state % STATES].astype(np.float64)
+    return logits - np.log(np.exp(logits).sum())
+
+
+def penalised(log_prob, length, alpha):
+    return log_prob / ((5 + length) / 6) ** alpha
+
+
+def python_beam_search(table, sentence, beam_size, alpha, limit):
+    live, finished = [((), 0.0)], []
+    for length in range(1, limit + 1):
+        candidates = [
+            ((*tokens, token), log_prob + step_log_prob)
+            for tokens, log_prob in live
+            for token, step_log_prob in enumerate(next_log_probs(table, sentence, tokens))
+        ]
+        candidates.sort(key=lambda candidate: -candidate[1])
+        candidates = candidates[: 2 * beam_size]
+        live = [candidate for candidate in candidates if candidate[0][-1] != EOS][:beam_size]
+        finished += [
+            (tokens, penalised(log_prob, length, alpha), log_prob)
+            for tokens, log_prob in candidates
+            if tokens[-1] == EOS
+        ]
+        finished.sort(key=lambda hypothesis: -hypothesis[1])
+        finished = finished[:beam_size]
+    return finished or [(tokens, penalised(lp, limit, alpha), lp) for tokens, lp in live]
+
+
+def all_sequences(table, sentence, alpha, limit):
+    """Every sequence that ends within the limit, best first."""
+    others = [token for token in range(table.shape[1]) if token != EOS]
+    sequences = [(*body, EOS) for n in range(limit) for body in itertools.product(others, repeat=n)]
+
+    def scored(tokens):
+        log_prob = sum(
+            next_log_probs(table, sentence, tokens[:i])[token] for i, token in enumerate(tokens)
+        )
+        return tokens, penalised(log_prob, len(tokens), alpha), log_prob
+
+    return sorted(map(scored, sequences), key=lambda hypothesis: -hypothesis[1])
+
+
+def limits_array(limits):
+    return jnp.asarray(limits, jnp.int32)
+
+
+def sentence_keys(sentences, seed=0):
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), jnp.asarray(sentences))
+
+
+def test_length_penalty_matches_hand_computed_values():
+    lengths = jnp.array([1, 7, 19])  # (5 + length) / 6 is 1, 2 and 4
+    np.testing.assert_allclose(length_penalty(lengths, 0.0), [1, 1, 1])
+    np.testing.assert_allclose(length_penalty(lengths, 1.0), [1, 2, 4])
+    np.testing.assert_allclose(length_penalty(lengths, 0.5), [1, math.sqrt(2), 2], rtol=1e-6)
+    np.testing.assert_allclose(length_penalty(lengths, 0.6), [1, 1.5157166, 2.2973967], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "max_length", "beam_size", "alpha"),
+    [(3, 5, 32, 0.0), (3, 5, 32, 2.0), (4, 4, 64, 0.6)],
+)
+def test_beam_wide_enough_for_everything_ranks_all_sequences(
+    vocab_size, max_length, beam_size, alpha
+):
+    table = make_table(0, vocab_size, eos_bonus=-1.0)
+    limits = limits_array(np.full(len(SENTENCES), max_length))
+    result = to_numpy(
+        toy_beam(table, SENTENCES, limits, max_length=max_length, beam_size=beam_size, alpha=alpha)
+    )
+    for sentence in SENTENCES:
+        expected = all_sequences(table, sentence, alpha, max_length)
+        assert_same_hypotheses(hypotheses(result, sentence), expected)
+
+
+@pytest.mark.parametrize(("beam_size", "alpha"), [(1, 0.0), (2, 1.5), (3, 0.6)])
+@settings(max_examples=10)
+@given(
+    seed=st.integers(0, 10_000),
+    eos_bonus=st.sampled_from([-4.0, -1.0, 0.0, 2.0]),
+    limits=st.lists(st.integers(1, 8), min_size=12, max_size=12),
+)
+def test_beam_search_equals_plain_python_beam_search(beam_size, alpha, seed, eos_bonus, limits):
+    table = make_table(seed, 7, eos_bonus)
+    result = to_numpy(
+        toy_beam(
+            table, SENTENCES, limits_array(limits), max_length=8, beam_size=beam_size, alpha=alpha
+        )
+    )
+    for sentence, limit in enumerate(limits):
+        expected = python_beam_search(table, sentence, beam_size, alpha, limit)
+        assert_same_hypotheses(hypotheses(result, sentence), expected)
+
+
+@settings(max_examples=15)
+@given(
+    seed=st.integers(0, 10_000),
+    limits=st.lists(st.integers(0, 8), min_size=12, max_size=12),
+)
+def test_greedy_search_takes_the_most_probable_token_at_every_position(seed, limits):
+    table = make_table(seed, 7)
+    result = to_numpy(toy_greedy(table, SENTENCES, limits_array(limits), max_length=8))
+    for sentence, limit in enumerate(limits):
+        tokens, log_prob = (), 0.0
+        while len(tokens) < limit and tokens[-1:] != (EOS,):
+            choices = next_log_probs(table, sentence, tokens)
+            tokens, log_prob = (*tokens, int(choices.argmax())), log_prob + choices.max()
+        assert_same_hypotheses(hypotheses(result, sentence), [(tokens, log_prob, log_prob)])
+
+
+def test_beam_of_one_is_greedy_search_where_the_end_is_either_certain_or_impossible():
+    table = make_table(3, 7)
+    table[:, EOS] = np.where(np.arange(STATES) % 8 == 0, 30.0, -30.0)
+    limits = limits_array(np.full(len(SENTENCES), 8))
+    greedy = to_numpy(toy_greedy(table, SENTENCES, limits, max_length=8))
+    beam = to_numpy(toy_beam(table, SENTENCES, limits, max_length=8, beam_size=1, alpha=0.0))
+    assert 0 < (greedy.tokens == EOS).sum() < len(SENTENCES)  # some end, some meet the limit
+    np.testing.assert_array_equal(beam.tokens, greedy.tokens)
+    np.testing.assert_allclose(beam.log_probs, greedy.log_probs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["greedy", "sample", "beam"])
+def test_a_sentence_decoded_alone_gives_what_it_gives_in_a_batch(method):
+    table = make_table(11, 7)
+    limits = np.array([8, 1, 3, 8, 0, 5, 8, 2, 8, 7, 8, 4])
+
+    def decode(rows):
+        arguments = (table, SENTENCES[rows], limits_array(limits[rows]))
+        if method == "greedy":
+            return to_numpy(toy_greedy(*arguments, max_length=8))
+        if method == "sample":
+            keys = sentence_keys(rows)
+            how = {"temperature": 1.0, "top_k": 4, "top_p": 0.95}
+            return to_numpy(toy_sample(*arguments, keys, max_length=8, **how))
+        return to_numpy(toy_beam(*arguments, max_length=8, beam_size=3, alpha=0.6))
+
+    together = decode(np.arange(12))
+    reversed_rows = decode(np.arange(12)[::-1])
+    for row in range(12):
+        alone = decode(np.array([row]))
+        for batched, turned, single in zip(together, reversed_rows, alone, strict=True):
+            np.testing.assert_array_equal(batched[row], single[0])
+            np.testing.assert_array_equal(turned[11 - row], single[0])
+
+
+def test_best_live_hypotheses_are_returned_at_each_limit_if_none_ended():
+    table = make_table(5, 7, eos_bonus=-60.0)  # never among the best 6 of the first 7 candidates
+    limits = np.array([8, 1, 3, 20, 0, 5, 8, 2, 8, 7, 8, 4])  # 20 is more than there is room for
+    result = to_numpy(
+        toy_beam(table, SENTENCES, limits_array(limits), max_length=8, beam_size=3, alpha=0.6)
+    )
+    for sentence, limit in enumerate(np.minimum(limits, 8)):
+        found = hypotheses(result, sentence)
+        assert {len(tokens) for tokens, _, _ in found} == {limit}
+        assert_same_hypotheses(found, python_beam_search(table, sentence, 3, 0.6, limit))
+
+
+def test_places_without_a_hypothesis_are_empty():
+    table = make_table(0, 7, eos_bonus=5.0)
+    result = to_numpy(
+        toy_beam(table, SENTENCES, limits_array([1] * 12), max_length=8, beam_size=3, alpha=0.6)
+    )
+    for sentence in SENTENCES:  # one token, of which one ends: one hypothesis for three places
+        assert [tokens for tokens, _, _ in hypotheses(result, sentence)] == [(EOS,)]
+    assert (result.scores[:, 1:] == IMPOSSIBLE).all()
+
+
+def test_search_stops_early_without_changing_the_result():
+    table = make_table(2, 5, eos_bonus=2.5)
+    sentences, limits = np.arange(3), np.full(3, 30)
+    positions = []
+
+    @jax.jit
+    def search(table):
+        step = toy_step(table, sentences)
+
+        def counted_step(tokens, position, mask, cache):
+            jax.debug.callback(lambda position: positions.append(int(position)), position)
+            return step(tokens, position, mask, cache)
+
+        return beam_search(
+            counted_step,
+            toy_cache(3, 30, 2),
+            batch_size=3,
+            beam_size=2,
+            alpha=0.6,
+            max_lengths=limits_array(limits),
+            max_length=30,
+            **IDS,
+        )
+
+    result = to_numpy(search(table))
+    jax.effects_barrier()
+    assert len(positions) < 20
+    for sentence in sentences:
+        expected = python_beam_search(table, sentence, 2, 0.6, 30)
+        assert_same_hypotheses(hypotheses(result, sentence), expected)
+
+
+def test_forbidden_tokens_never_appear():
+    table = make_table(4, 7)
+    table[:, PAD], table[:, BOS] = -np.inf, -1e9
+    limits = limits_array(np.full(len(SENTENCES), 8))
+    beam = toy_beam(table, SENTENCES, limits, max_length=8, beam_size=3, alpha=0.6)
+    how = {"temperature": 2.0, "top_k": 0, "top_p": 0.99}
+    drawn = toy_sample(table, SENTENCES, limits, sentence_keys(SENTENCES), max_length=8, **how)
+    for result in map(to_numpy, (beam, drawn)):
+        for sentence in SENTENCES:
+            for tokens, _, log_prob in hypotheses(result, sentence):
+                assert not {PAD, BOS} & set(tokens)
+                assert log_prob > -100
+
+
+def test_scores_are_float32_for_bfloat16_logits():
+    table = make_table(6, 5)
+    rounded = jnp.asarray(table, jnp.bfloat16)
+    limits = np.full(len(SENTENCES), 6)
+    result = to_numpy(
+        toy_beam(rounded, SENTENCES, limits_array(limits), max_length=6, beam_size=2, alpha=0.6)
+    )
+    for sentence in SENTENCES:
+        exact = python_beam_search(np.asarray(rounded, np.float32), sentence, 2, 0.6, 6)
+        (_, score, _), *_ = hypotheses(result, sentence)
+        assert score == pytest.approx(exact[0][1], rel=1e-5)
+
+
+# Sampling.
+
+LOGITS = np.log(np.array([0.05, 0.3, 0.1, 0.2, 0.1, 0.25]))
+NO_EOS = 99
+
+
+@functools.cache
+def two_draws(temperature, top_k, top_p):
+    """Two tokens each for 6000 sentences, whatever came before: [6000, 2]."""
+    count = 6000
+
+    def step(tokens, position, mask, cache):
+        return jnp.broadcast_to(jnp.asarray(LOGITS, jnp.float32), (count, 1, 6)), cache
+
+    result = jax.jit(
+        lambda keys: sample(
+            step,
+            (),
+            keys=keys,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            batch_size=count,
+            max_lengths=jnp.full((count,), 2),
+            max_length=2,
+            bos_id=BOS,
+            eos_id=NO_EOS,
+        )
+    )(sentence_keys(np.arange(count), seed=1))
+    return to_numpy(result)
+
+
+# (temperature, top_k, top_p), and the distribution that is left of LOGITS.
+CUTS = [
+    ((1.0, 0, 1.0), [0.05, 0.3, 0.1, 0.2, 0.1, 0.25]),
+    ((0.5, 0, 1.0), np.array([0.0025, 0.09, 0.01, 0.04, 0.01, 0.0625]) / 0.215),
+    ((1.0, 3, 1.0), np.array([0, 0.3, 0, 0.2, 0, 0.25]) / 0.75),
+    ((1.0, 100, 1.0), [0.05, 0.3, 0.1, 0.2, 0.1, 0.25]),
+    ((1.0, 0, 0.01), [0, 1, 0, 0, 0, 0]),
+    ((1.0, 0, 0.8), np.array([0, 0.3, 0.1, 0.2, 0, 0.25]) / 0.85),  # two tokens tie; one is enough
+    ((1.0, 3, 0.7), np.array([0, 0.3, 0, 0, 0, 0.25]) / 0.55),  # 0.55 / 0.75 is more than 0.7
+    ((2.0, 2, 1.0), np.sqrt([0, 0.3, 0, 0, 0, 0.25]) / (np.sqrt(0.3) + 0.5)),
+]
+
+
+@pytest.mark.parametrize(("how", "expected"), CUTS)
+def test_sampled_frequencies_follow_the_distribution(how, expected):
+    tokens = two_draws(*how).tokens[:, 0]  # [sentence, position]
+    expected = np.asarray(expected)
+    for drawn in tokens.T:
+        counts = np.bincount(drawn, minlength=6)
+        support = expected > 0
+        assert counts[~support].sum() == 0
+        assert (counts[support] > 0).all()
+        wanted = expected[support] * len(tokens)
+        # 0.999 quantile of chi-square with 5 degrees of freedom.
+        assert ((counts[support] - wanted) ** 2 / wanted).sum() < 20.5
+
+
+@jax.jit
+def half_of_the_probability(logits):
+    """One token each for 2000 sentences, with top_p=0.5."""
+    return sample(
+        lambda tokens, position, mask, cache: (jnp.tile(logits, (2000, 1, 1)), cache),
+        (),
+        keys=sentence_keys(np.arange(2000)),
+        top_p=0.5,
+        batch_size=2000,
+        max_lengths=jnp.full((2000,), 1),
+        max_length=1,
+        **IDS,
+    )
+
+
+@settings(max_examples=20)
+@given(
+    weights=st.lists(st.integers(1, 5), min_size=12, max_size=12).filter(lambda w: sum(w) % 2 == 1)
+)
+def test_top_p_keeps_the_fewest_tokens_that_hold_the_share(weights):
+    kept, held = set(), 0
+    for token in sorted(range(12), key=lambda token: -weights[token]):
+        if held < sum(weights) / 2:  # the sum is odd: never a matter of rounding
+            kept.add(token)
+            held += weights[token]
+    drawn = half_of_the_probability(jnp.log(jnp.array(weights, jnp.float32)))
+    assert set(np.asarray(drawn.tokens).ravel().tolist()) == kept
+
+
+def test_draws_at_two_positions_are_independent():
+    first, second = two_draws(1.0, 0, 1.0).tokens[:, 0].T
+    counts = np.bincount(first * 6 + second, minlength=36)
+    wanted = np.outer(np.exp(LOGITS), np.exp(LOGITS)).ravel() * len(first)
+    # 0.999 quantile of chi-square with 35 degrees of freedom.
+    assert ((counts - wanted) ** 2 / wanted).sum() < 66.6
+
+
+@pytest.mark.parametrize("how", [(1.0, 0, 1.0), (0.5, 0, 1.0), (1.0, 3, 0.7)])
+def test_samples_report_the_log_probability_under_the_model_itself(how):
+    result = two_draws(*how)
+    np.testing.assert_allclose(
+        result.log_probs[:, 0], LOGITS[result.tokens[:, 0]].sum(axis=1), rtol=1e-5
+    )
+
+
+def test_sampling_at_a_tiny_temperature_is_greedy_search():
+    table = make_table(8, 7)
+    limits = limits_array(np.full(len(SENTENCES), 8))
+    how = {"temperature": 1e-36, "top_k": 0, "top_p": 1.0}
+    drawn = toy_sample(table, SENTENCES, limits, sentence_keys(SENTENCES), max_length=8, **how)
+    greedy = toy_greedy(table, SENTENCES, limits, max_length=8)
+    np.testing.assert_array_equal(drawn.tokens, greedy.tokens)
+    np.testing.assert_allclose(drawn.log_probs, greedy.log_probs)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"temperature": 0.0},
+        {"temperature": 1.0, "top_k": -1},
+        {"temperature": 1.0, "top_p": 0.0},
+        {"temperature": 1.0, "top_p": 1.1},
+    ],
+)
+def test_sampling_refuses_impossible_settings(how):
+    with pytest.raises(ValueError, match="cannot sample"):
+        toy_sample(
+            make_table(0, 4),
+            SENTENCES,
+            limits_array([1] * 12),
+            sentence_keys(SENTENCES),
+            max_length=2,
+            **how,
+        )
+
+
+@pytest.mark.parametrize(("beam_size", "alpha"), [(0, 0.6), (2, -0.1)])
+def test_beam_search_refuses_impossible_settings(beam_size, alpha):
+    with pytest.raises(ValueError, match="cannot search"):
+        toy_beam(
+            make_table(0, 4),
+            SENTENCES,
+            limits_array([1] * 12),
+            max_length=2,
+            beam_size=beam_size,
+            alpha=alpha,
+        )
