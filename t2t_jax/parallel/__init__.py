@@ -1,0 +1,1 @@
+"""How arrays are laid out over devices."""

@@ -1,0 +1,1 @@
+"""The optimiser, the training step and its checkpoints."""

@@ -1,0 +1,166 @@
+"""Checkpoints of a run, and parameters out of them.
+
+    W/checkpoints/STEP/params       the parameters
+    W/checkpoints/STEP/progress     optimiser moments and counters: what resuming needs besides
+    W/best/STEP/params              the parameters with the best dev score so far, and its score
+
+A checkpoint is written beside its place and renamed into it, so one that has its name is whole.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+from t2t_jax.config import CheckpointConfig
+from t2t_jax.errors import UserError
+from t2t_jax.training.step import Parameters, TrainState
+
+_CHECKPOINTS, _BEST = "checkpoints", "best"
+
+
+def _manager(directory: Path, keep: int, *, read_only: bool = False) -> ocp.CheckpointManager:
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=None if read_only else keep,
+        create=not read_only,
+        read_only=read_only,
+        cleanup_tmp_directories=not read_only,
+    )
+    return ocp.CheckpointManager(directory.absolute(), options=options)
+
+
+class Checkpoints:
+    """The checkpoints of a run that is being trained."""
+
+    def __init__(self, workdir: Path, config: CheckpointConfig) -> None:
+        """Open the checkpoints of `workdir`; what an interrupted save left behind is removed."""
+        self._workdir = workdir
+        self._last = _manager(workdir / _CHECKPOINTS, config.keep)
+        self._best = _manager(workdir / _BEST, 1) if config.keep_best else None
+
+    def restore(self, like: TrainState) -> TrainState | None:
+        """The newest state, laid out over devices as `like`; None when there is none.
+
+        Args:
+          like: a `jax.ShapeDtypeStruct` with a sharding for every array of the state.
+
+        Raises:
+          UserError: the checkpoint is damaged, or belongs to another model.
+        """
+        step = self._last.latest_step()
+        if step is None:
+            return None
+        arguments = ocp.args.Composite(
+            params=ocp.args.StandardRestore(like.params),
+            progress=ocp.args.StandardRestore(_progress(like)),
+        )
+        restored = _restore(self._last, self._workdir / _CHECKPOINTS, step, arguments)
+        return TrainState(params=restored["params"], **restored["progress"])
+
+    def save(self, state: TrainState) -> None:
+        """Write `state` in the background, unless its step is written already."""
+        step = int(state.step)
+        if step == self._last.latest_step():
+            return
+        arguments = ocp.args.Composite(
+            params=ocp.args.StandardSave(state.params),
+            progress=ocp.args.StandardSave(_progress(state)),
+        )
+        self._last.save(step, args=arguments, force=True)
+
+    def save_if_best(self, state: TrainState, score: float) -> bool:
+        """Keep the parameters apart if `score` is higher than that of those kept so far."""
+        if self._best is None:
+            return False
+        step = self._best.latest_step()
+        if step is not None:
+            saved = self._best.restore(
+                step, args=ocp.args.Composite(score=ocp.args.JsonRestore())
+            )
+            if saved["score"]["score"] >= score:
+                return False
+        arguments = ocp.args.Composite(
+            params=ocp.args.StandardSave(state.params),
+            score=ocp.args.JsonSave({"score": score}),
+        )
+        return bool(self._best.save(int(state.step), args=arguments, force=True))
+
+    def close(self) -> None:
+        """Wait until everything is written."""
+        for manager in (self._last, self._best):
+            if manager is not None:
+                manager.wait_until_finished()
+                manager.close()
+
+
+def load_parameters(
+    workdir: Path,
+    like: Parameters,
+    *,
+    average: int = 1,
+    step: int | Literal["best"] | None = None,
+) -> tuple[Parameters, list[int]]:
+    """The parameters of a run, averaged over its last checkpoints (section 6.1).
+
+    Args:
+      workdir: the run directory.
+      like: a `jax.ShapeDtypeStruct` with a sharding for every parameter.
+      average: how many checkpoints to average, up to and including `step`.
+      step: the last of them; None is the newest, "best" the one with the best dev score.
+
+    Returns:
+      The parameters, and the steps they were averaged over.
+
+    Raises:
+      UserError: there are no such checkpoints, or one is damaged.
+    """
+    directory = workdir / (_BEST if step == "best" else _CHECKPOINTS)
+    if not directory.is_dir():
+        raise UserError(f"{workdir} has no {directory.name}/ directory: nothing was saved there yet")
+    manager = _manager(directory, 0, read_only=True)
+    there = sorted(manager.all_steps())
+    chosen = _choose(there, average, step, directory)
+    arguments = ocp.args.Composite(params=ocp.args.StandardRestore(like))
+    total: Parameters | None = None
+    for one in chosen:
+        params = _restore(manager, directory, one, arguments)["params"]
+        total = params if total is None else jax.tree.map(jnp.add, total, params)
+    manager.close()
+    return jax.tree.map(lambda x: x / len(chosen), total), chosen
+
+
+def _choose(
+    there: Sequence[int], average: int, step: int | str | None, directory: Path
+) -> list[int]:
+    if average < 1:
+        raise UserError(f"average={average} is not a number of checkpoints; use 1 for the newest")
+    if isinstance(step, int):
+        if step not in there:
+            raise UserError(f"{directory} has no step {step}; it has {list(there)}")
+        there = [s for s in there if s <= step]
+    if len(there) < average:
+        raise UserError(
+            f"{directory} has {len(there)} checkpoints {list(there)}, fewer than average={average}"
+            "; ask for fewer, or train with a larger checkpoint.keep"
+        )
+    return list(there[-average:])
+
+
+def _progress(state: TrainState) -> dict[str, Any]:
+    return {name: value for name, value in state._asdict().items() if name != "params"}
+
+
+def _restore(
+    manager: ocp.CheckpointManager, directory: Path, step: int, arguments: ocp.args.Composite
+) -> Any:
+    try:
+        return manager.restore(step, args=arguments)
+    except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file.
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(
+            f"checkpoint {directory / str(step)} cannot be read ({reason}); "
+            "remove that directory to go on from the one before it"
+        ) from error

@@ -1,0 +1,60 @@
+"""A tiny run: config, model, mesh and a batch of two pairs in rows of different lengths."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from t2t_jax.config import Config
+from t2t_jax.data.batching import Batch
+from t2t_jax.modules.transformer import Transformer
+from t2t_jax.parallel.mesh import make_mesh
+
+VOCAB_SIZE = 13
+
+
+class TinyRun(NamedTuple):
+    """What a step needs."""
+
+    config: Config
+    model: Transformer
+    mesh: Mesh
+
+    def changed(self, **changes: Any) -> "TinyRun":
+        """The same with some fields of the config changed; `__` stands for the dot."""
+        dotted = {name.replace("__", "."): value for name, value in changes.items()}
+        config = self.config.replace(dotted)
+        return TinyRun(config, Transformer(config.model, VOCAB_SIZE, 2), self.mesh)
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """A run of a model with one layer of each kind."""
+    config = Config().replace(
+        {
+            "model.d_model": 8,
+            "model.num_heads": 2,
+            "model.d_ff": 16,
+            "model.num_encoder_layers": 1,
+            "model.num_decoder_layers": 1,
+            "model.dropout_rate": 0.0,
+            "training.warmup_steps": 10,
+        }
+    )
+    return TinyRun(config, Transformer(config.model, VOCAB_SIZE, 2), make_mesh(config.parallel))
+
+
+@pytest.fixture(scope="session")
+def batch():
+    """Eight pairs of random tokens, of 3 to 6 tokens a side."""
+    rng = np.random.default_rng(0)
+
+    def side(length):
+        lengths = rng.integers(3, length + 1, (8, 1))
+        positions = np.broadcast_to(np.arange(length, dtype=np.int32), (8, length))
+        real = positions < lengths
+        tokens = rng.integers(4, VOCAB_SIZE, (8, length), dtype=np.int32)
+        return tokens * real, real.astype(np.int32), positions * real
+
+    return Batch(*side(6), *side(5))

@@ -1,0 +1,142 @@
+"""Checkpoints: exact, kept as asked, and refused in one line when damaged."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t2t_jax.config import CheckpointConfig
+from t2t_jax.errors import UserError
+from t2t_jax.training.checkpoint import Checkpoints, load_parameters
+from t2t_jax.training.step import TrainState
+
+
+def _state(step, value):
+    """Values that do not compress, in arrays of their own (a state is donated)."""
+    rng = np.random.default_rng(int(value))
+    params = {"a": {"kernel": jnp.asarray(rng.normal(size=(64, 64)), jnp.float32)}}
+    moments = {"mu": jax.tree.map(lambda x: x * 2, params), "count": jnp.int32(step)}
+    return TrainState(jnp.int32(step), params, moments, jnp.int32(1), jnp.int32(2))
+
+
+def _like(state):
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+    )
+
+
+def _save(workdir, steps, **config):
+    checkpoints = Checkpoints(workdir, CheckpointConfig(**config))
+    for step in steps:
+        checkpoints.save(_state(step, step))
+    checkpoints.close()
+
+
+def _assert_equal(one, other):
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_state_comes_back_bit_for_bit_and_of_the_same_types(tmp_path):
+    _save(tmp_path, [3])
+    state = _state(3, 3)
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    restored = checkpoints.restore(_like(state))
+    checkpoints.close()
+    assert jax.tree.structure(restored) == jax.tree.structure(state)
+    _assert_equal(restored, state)
+
+
+def test_what_is_saved_is_the_state_before_later_steps_that_reuse_its_memory(tmp_path):
+    step = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep=4))
+    state = _state(0, 0)
+    for _ in range(4):
+        checkpoints.save(state)
+        state = step(step(step(state)))
+    checkpoints.close()
+    for number in (0, 3, 6, 9):
+        params, _ = load_parameters(tmp_path, _like(state.params), step=number)
+        expected = jax.tree.map(lambda x, n=number: x + n, _state(0, 0).params)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), params, expected)
+
+
+def test_nothing_saved_restores_nothing(tmp_path):
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    assert checkpoints.restore(_like(_state(0, 0))) is None
+    checkpoints.close()
+
+
+def test_only_the_newest_are_kept(tmp_path):
+    _save(tmp_path, [1, 2, 3, 4, 5], keep=2)
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["4", "5"]
+
+
+def test_the_best_is_kept_apart_and_survives_a_restart(tmp_path):
+    scores = {1: 10.0, 2: 30.0, 3: 20.0, 4: 30.0}
+    for step, score in scores.items():  # each in a process of its own, as it were
+        checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep=1))
+        checkpoints.save(_state(step, step))
+        assert checkpoints.save_if_best(_state(step, step), score) == (step in (1, 2))
+        checkpoints.close()
+    params, steps = load_parameters(tmp_path, _like(_state(0, 0).params), step="best")
+    assert steps == [2]
+    _assert_equal(params, _state(2, 2).params)
+
+
+def test_keep_best_can_be_turned_off(tmp_path):
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep_best=False))
+    assert not checkpoints.save_if_best(_state(1, 1), 99.0)
+    checkpoints.close()
+    assert not (tmp_path / "best").exists()
+
+
+def test_averaging_is_the_mean_of_the_last_checkpoints(tmp_path):
+    _save(tmp_path, [1, 2, 3, 4], keep=4)
+    like = _like(_state(0, 0).params)
+    params, steps = load_parameters(tmp_path, like, average=3)
+    assert steps == [2, 3, 4]
+    mean = sum(np.float64(_state(n, n).params["a"]["kernel"]) for n in steps) / 3
+    np.testing.assert_allclose(params["a"]["kernel"], mean, atol=1e-6)
+    assert load_parameters(tmp_path, like, average=2, step=3)[1] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"average": 3}, "average=3"),
+        ({"average": 0}, "average=0"),
+        ({"step": 9}, "no step 9"),
+        ({"step": "best"}, "best"),
+    ],
+)
+def test_what_is_not_there_is_refused_by_name(tmp_path, options, named):
+    _save(tmp_path, [1, 2], keep_best=False)
+    with pytest.raises(UserError, match=named):
+        load_parameters(tmp_path, _like(_state(0, 0).params), **options)
+
+
+def _damage(checkpoint: Path) -> None:
+    largest = max(checkpoint.rglob("*"), key=lambda p: p.stat().st_size if p.is_file() else 0)
+    with largest.open("r+b") as file:
+        file.truncate(100)
+
+
+def test_a_damaged_checkpoint_is_named_in_one_line_with_the_way_out(tmp_path):
+    _save(tmp_path, [1, 2])
+    _damage(tmp_path / "checkpoints" / "2")
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    with pytest.raises(UserError, match="checkpoints/2 cannot be read") as refused:
+        checkpoints.restore(_like(_state(0, 0)))
+    checkpoints.close()
+    assert "\n" not in str(refused.value)
+    assert "remove that directory" in str(refused.value)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    _save(tmp_path, [1])
+    other = {"a": {"kernel": jax.ShapeDtypeStruct((3, 3), jnp.float32)}}
+    with pytest.raises(UserError, match="checkpoints/1"):
+        load_parameters(tmp_path, other)
