@@ -28,10 +28,15 @@ def _require(condition: bool, message: str) -> None:
         raise UserError(message)
 
 
+def _section(config: Any) -> str:
+    """`ModelConfig` is the section `model`."""
+    return type(config).__name__.removesuffix("Config").lower()
+
+
 def _check_fields(config: Any) -> None:
     """Every value has the type its field declares (an int is accepted where a float is asked)."""
-    for name, hint in get_type_hints(type(config)).items():
-        value = getattr(config, name)
+    for field_name, hint in get_type_hints(type(config)).items():
+        value, name = getattr(config, field_name), f"{_section(config)}.{field_name}"
         origin, args = get_origin(hint), get_args(hint)
         if origin is Literal:
             close = difflib.get_close_matches(str(value), args, n=1)
@@ -50,7 +55,8 @@ def _check_fields(config: Any) -> None:
 def _check_range(config: Any, low: float, high: float, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
-        _require(low <= value <= high, f"{name}={value} is outside [{low:g}, {high:g}]")
+        label = f"{_section(config)}.{name}={value}"
+        _require(low <= value <= high, f"{label} is outside [{low:g}, {high:g}]")
 
 
 _INF = float("inf")
@@ -223,7 +229,7 @@ class CheckpointConfig:
         _check_range(self, 1, _INF, "keep")
         for name in ("every_steps", "every_minutes"):
             value = getattr(self, name)
-            _require(value is None or value > 0, f"{name}={value} is not positive; use None")
+            _require(value is None or value > 0, f"checkpoint.{name}={value} is not positive; use None")
 
 
 @dataclass(frozen=True)
@@ -246,7 +252,7 @@ class EvaluationConfig:
         _check_range(self, 0, _INF, "num_samples")
         _require(
             self.num_sentences is None or self.num_sentences >= 1,
-            f"num_sentences={self.num_sentences} is not positive; use None for all",
+            f"evaluation.num_sentences={self.num_sentences} is not positive; use None for all",
         )
 
 
@@ -293,11 +299,12 @@ class ParallelConfig:
         _check_fields(self)
         _require(
             self.data == -1 or self.data >= 1,
-            f"data={self.data} is not a number of devices; use -1 for all",
+            f"parallel.data={self.data} is not a number of devices; use -1 for all",
         )
         tokens = self.tokens_per_device
         _require(
-            tokens is None or tokens >= 1, f"tokens_per_device={tokens} is not positive; use None"
+            tokens is None or tokens >= 1,
+            f"parallel.tokens_per_device={tokens} is not positive; use None",
         )
 
 
@@ -396,6 +403,8 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
     Raises:
       UserError: a field that does not exist, or a value that is refused.
     """
+    if not isinstance(nested, Mapping):
+        raise UserError(f"config is a {type(nested).__name__}, not an object with sections")
     known = [path for path, _, _ in walk(Config())]
     given = [
         f"{section}.{name}" if isinstance(values, Mapping) else section

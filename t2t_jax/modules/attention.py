@@ -7,7 +7,8 @@ from jaxtyping import Array, Bool, Float
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.attention import merge_heads, scaled_dot_product_attention, split_heads
 
-KeysValues = tuple[Float[Array, "b k h d_k"], Float[Array, "b k h d_v"]]
+# Of the positions attended to, whose number differs from use to use: "_" binds no name.
+KeysValues = tuple[Float[Array, "b _ h d_k"], Float[Array, "b _ h d_v"]]
 
 
 class MultiHeadAttention(nn.Module):

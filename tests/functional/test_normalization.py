@@ -1,0 +1,42 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t2t_jax.functional.normalization import layer_norm
+
+
+def test_one_vector_worked_by_hand():
+    # mean 2, variance ((-2)^2 + 0 + 0 + 2^2) / 4 = 2 over d, not d - 1; epsilon is 1e-6.
+    x = jnp.array([0.0, 2.0, 2.0, 4.0])
+    scale, bias = jnp.array([1.0, 2.0, 3.0, 4.0]), jnp.array([0.0, 0.5, 1.0, -1.0])
+    root = (2 + 1e-6) ** 0.5
+    np.testing.assert_allclose(
+        layer_norm(x, scale, bias), [-2 / root, 0.5, 1.0, 8 / root - 1], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("size", "offset"), [(1, 0), (1e-4, 0), (1e4, 0), (1, 100)])
+def test_last_axis_is_normalised_in_any_magnitude(size, offset):
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(2, 3, 64)) * size + offset).astype(np.float32)
+    scale, bias = rng.normal(size=(2, 64)).astype(np.float32)
+    wide = x.astype(np.float64)
+    variance = wide.var(-1, keepdims=True)
+    expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(variance + 1e-6) * scale + bias
+    np.testing.assert_allclose(layer_norm(*map(jnp.array, (x, scale, bias))), expected, atol=2e-4)
+
+
+def test_constant_vector_gives_the_bias_and_a_finite_gradient():
+    x, bias = jnp.full((1, 8), 5.0), jnp.arange(8.0)
+    np.testing.assert_array_equal(layer_norm(x, jnp.ones(8), bias), bias[None])
+    gradient = jax.grad(lambda x: jnp.square(layer_norm(x, jnp.ones(8), bias)).sum())(x)
+    assert np.all(np.isfinite(gradient))
+
+
+def test_bfloat16_is_computed_in_float32_and_returned_as_bfloat16():
+    # In bfloat16 arithmetic the mean of 256 and 258 would be lost.
+    x = jnp.array([256, 258, 256, 258], jnp.bfloat16)
+    output = layer_norm(x, jnp.ones(4), jnp.zeros(4))
+    assert output.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(np.asarray(output, np.float32), [-1, 1, -1, 1])

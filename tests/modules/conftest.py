@@ -1,0 +1,97 @@
+"""Tiny models in every kind, and batches written as lists of sentences."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t2t_jax.config import ModelConfig
+from t2t_jax.modules.transformer import Transformer
+
+VOCAB_SIZE, BOS_ID = 11, 1
+
+_PAPER = ModelConfig(
+    d_model=16,
+    num_heads=2,
+    d_ff=32,
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    dropout_rate=0.0,
+    max_positions=12,
+)
+# Together they hold every option; few, because compiling each takes longer than all its tests.
+_KINDS = {
+    "paper": {},
+    "pre_norm_learned_positions": {"norm_order": "pre", "position": "learned"},
+    "untied_uneven_heads": {"share_embeddings": False, "d_k": 6, "d_v": 10},
+}
+
+
+class TinyModel(NamedTuple):
+    """A module, its variables (all of them random) and jitted calls of it."""
+
+    config: ModelConfig
+    module: Transformer
+    variables: Any
+
+    def logits(self, batch, **options):
+        """Logits as a NumPy array, without dropout unless told otherwise."""
+        return np.asarray(_apply(self.module, self.variables, batch, **options))
+
+
+@partial(jax.jit, static_argnames=("module", "deterministic"))
+def _apply(module, variables, batch, deterministic=True, key=None):
+    rngs = None if key is None else {"dropout": key}
+    return module.apply(variables, *batch, deterministic=deterministic, rngs=rngs)
+
+
+def make_batch(sources, targets, source_length=8, target_length=7):
+    """The six arrays of a batch. A row is a list of sentences, a sentence a list of ids."""
+
+    def pack(rows, length):
+        ids, segments, positions = np.zeros((3, len(rows), length), np.int32)
+        for r, sentences in enumerate(rows):
+            at = 0
+            for number, sentence in enumerate(sentences, start=1):
+                here = (r, slice(at, at + len(sentence)))
+                ids[here], segments[here] = sentence, number
+                positions[here] = np.arange(len(sentence))
+                at += len(sentence)
+        return tuple(map(jnp.array, (ids, segments, positions)))
+
+    return pack(sources, source_length) + pack(targets, target_length)
+
+
+def make_model(**changes):
+    """A tiny model: the paper's, but for `changes`."""
+    config = ModelConfig(**(vars(_PAPER) | changes))
+    module = Transformer(config, VOCAB_SIZE, BOS_ID)
+    batch = make_batch([[[3, 4]]], [[[5, 6]]], 2, 2)
+    initialise = partial(module.init, deterministic=True)
+    shapes = jax.eval_shape(initialise, jax.random.key(0), *batch)
+    rng = np.random.default_rng(0)
+
+    def draw(path, leaf):
+        is_scale = jax.tree_util.keystr(path).endswith("['scale']")
+        return jnp.array(is_scale + 0.25 * rng.normal(size=leaf.shape), leaf.dtype)
+
+    return TinyModel(config, module, jax.tree_util.tree_map_with_path(draw, shapes))
+
+
+@pytest.fixture(scope="session", params=list(_KINDS))
+def model(request):
+    """A tiny model of every kind: norm orders, positions, sharing, head sizes."""
+    return make_model(**_KINDS[request.param])
+
+
+@pytest.fixture(scope="session", name="make_model")
+def _make_model():
+    return make_model
+
+
+@pytest.fixture(scope="session", name="make_batch")
+def _make_batch():
+    return make_batch

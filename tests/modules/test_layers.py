@@ -1,0 +1,74 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t2t_jax.config import ModelConfig
+from t2t_jax.modules.layers import Dropout, FeedForward, LayerNorm, Residual
+
+_X = np.random.default_rng(0).normal(size=(1, 3, 4)).astype(np.float32)
+_SCALE, _BIAS = np.array([1.0, 2.0, 0.5, -1.0]), np.array([0.0, 1.0, -1.0, 0.5])
+_NORM = {"scale": jnp.array(_SCALE, jnp.float32), "bias": jnp.array(_BIAS, jnp.float32)}
+
+
+def _norm(x):
+    x = np.asarray(x, np.float64)
+    deviation = np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+    return (x - x.mean(-1, keepdims=True)) / deviation * _SCALE + _BIAS
+
+
+def _residual(order, sublayer, **options):
+    config = ModelConfig(d_model=4, num_heads=1, norm_order=order, **options)
+    return Residual(config).apply(
+        {"params": {"norm": _NORM}}, jnp.array(_X), sublayer, deterministic=True
+    )
+
+
+def test_post_norm_normalises_the_sum():
+    output = _residual("post", lambda y: y * y + 1)
+    np.testing.assert_allclose(output, _norm(_X + _X**2 + 1), rtol=1e-4, atol=1e-5)
+
+
+def test_pre_norm_normalises_the_input_of_the_sublayer_alone():
+    output = _residual("pre", lambda y: y * y + 1)
+    np.testing.assert_allclose(output, _X + _norm(_X) ** 2 + 1, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", ["post", "pre"])
+def test_residual_drops_the_sublayer_but_never_the_input(order):
+    config = ModelConfig(d_model=4, num_heads=1, norm_order=order, dropout_rate=0.5)
+    x = jnp.array(_X)
+    output = Residual(config).apply(
+        {"params": {"norm": _NORM}},
+        x,
+        lambda y: jnp.full_like(y, 100.0),
+        deterministic=False,
+        rngs={"dropout": jax.random.key(0)},
+    )
+    if order == "pre":
+        dropped = np.round(np.asarray(output) - _X)
+        assert set(np.unique(dropped)) == {0, 200}
+    else:
+        # Every position is explained by a mask of zeros and two hundreds, not always the same.
+        masks = (np.arange(16)[:, None] >> np.arange(4)) & 1
+        expected = _norm(_X[0, :, None] + 200 * masks)
+        errors = np.abs(expected - np.asarray(output)[0, :, None]).max(-1)
+        assert np.all(errors.min(-1) < 1e-4)
+        assert len(set(errors.argmin(-1))) > 1
+
+
+def test_dropout_is_the_identity_when_deterministic_or_at_rate_0():
+    x = jnp.array(_X)
+    np.testing.assert_array_equal(Dropout(0.5).apply({}, x, deterministic=True), x)
+    np.testing.assert_array_equal(Dropout(0.0).apply({}, x, deterministic=False), x)
+
+
+def test_norm_and_feed_forward_start_as_documented():
+    x = jnp.array(_X)
+    norm = LayerNorm().init(jax.random.key(0), x)["params"]
+    np.testing.assert_array_equal(norm["scale"], jnp.ones(4))
+    np.testing.assert_array_equal(norm["bias"], jnp.zeros(4))
+    config = ModelConfig(d_model=4, num_heads=1, d_ff=8)
+    feed_forward = FeedForward(config).init(jax.random.key(0), x, deterministic=True)["params"]
+    np.testing.assert_array_equal(feed_forward["bias_1"], jnp.zeros(8))
+    np.testing.assert_array_equal(feed_forward["bias_2"], jnp.zeros(4))

@@ -1,0 +1,141 @@
+"""Decoding position by position with a cache, against the full forward pass."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t2t_jax.modules.transformer import init_cache
+
+_BOS, _LENGTH, _BEAMS = 1, 5, 3
+
+# Two sentences with three hypotheses each, over five positions. `_TOKENS[b, t, j]` is the token
+# that hypothesis j of sentence b feeds at position t; `_PARENTS[b, t, j]` the slot of position
+# t - 1 that it continues. Slots die, split in two and in three, and cross over.
+_TOKENS = np.array(
+    [
+        [[1, 1, 1], [3, 4, 5], [6, 7, 8], [9, 10, 3], [4, 5, 6]],
+        [[1, 1, 1], [5, 5, 9], [2, 4, 4], [8, 3, 3], [7, 9, 10]],
+    ]
+)
+_PARENTS = np.array(
+    [
+        [[0, 1, 2], [0, 0, 0], [2, 0, 2], [1, 1, 1], [2, 0, 1]],
+        [[0, 1, 2], [0, 0, 0], [0, 1, 2], [1, 2, 0], [0, 0, 2]],
+    ]
+)
+_SOURCES = [[[3, 4, 5, 6, 2]], [[7, 2]]]
+
+
+def _ancestry(b, t, j):
+    """The slot at each position up to `t` that belongs to hypothesis `j`, by following parents."""
+    slots = [j]
+    for position in range(t, 0, -1):
+        slots.append(int(_PARENTS[b, position, slots[-1]]))
+    return slots[::-1]
+
+
+def _mask(t):
+    mask = np.zeros((2, _BEAMS, _LENGTH, _BEAMS), bool)
+    for b, j in np.ndindex(2, _BEAMS):
+        for position, slot in enumerate(_ancestry(b, t, j)):
+            mask[b, j, position, slot] = True
+    return jnp.array(mask)
+
+
+@partial(jax.jit, static_argnames="module")
+def _step(module, variables, *args):
+    return module.apply(variables, *args, method="step")
+
+
+@partial(jax.jit, static_argnames="module")
+def _memory(module, variables, inputs, segments):
+    return module.apply(variables, inputs, segments, method="memory")
+
+
+def test_ancestry_of_the_tree_written_out():
+    # Hypothesis 0 of sentence 0 ends in slot 0, which continues slot 2 of position 3, and so on.
+    expected = [[0, 0, 1, 2, 0], [0, 0, 1, 0, 1], [0, 0, 1, 1, 2]]
+    assert [_ancestry(0, 4, j) for j in range(3)] == expected
+    visible = np.argwhere(_mask(4)[0, 2])
+    np.testing.assert_array_equal(visible, [[0, 0], [1, 0], [2, 1], [3, 1], [4, 2]])
+
+
+def test_cached_steps_of_branching_hypotheses_equal_full_passes(model, make_batch):
+    inputs, segments, *_ = make_batch(_SOURCES, [[], []])
+    memory = _memory(model.module, model.variables, inputs, segments)
+    cache = init_cache(model.config, 2, _BEAMS, _LENGTH)
+    for t in range(_LENGTH):
+        tokens = jnp.array(_TOKENS[:, t])
+        logits, cache = _step(
+            model.module, model.variables, tokens, jnp.array(t), _mask(t), cache, memory
+        )
+        # The hypotheses as six independent rows. A path starts with <s>, which the model puts there
+        # itself; the last target of a row is not seen by its own logits.
+        paths = []
+        for b, j in np.ndindex(2, _BEAMS):
+            path = [int(_TOKENS[b, p, slot]) for p, slot in enumerate(_ancestry(b, t, j))]
+            assert path[0] == _BOS
+            paths.append([[*path[1:], 0]])
+        sources = [_SOURCES[b] for b, _ in np.ndindex(2, _BEAMS)]
+        full = model.logits(make_batch(sources, paths, target_length=_LENGTH))
+        expected = full[:, t].reshape(2, _BEAMS, -1)
+        np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_unused_slots_of_the_cache_are_never_read(make_model, make_batch):
+    model = make_model()
+    inputs, segments, *_ = make_batch(_SOURCES, [[], []])
+    memory = _memory(model.module, model.variables, inputs, segments)
+    empty = init_cache(model.config, 2, _BEAMS, _LENGTH)
+    garbage = jax.tree.map(lambda x: jnp.full_like(x, 1e6), empty)
+    arguments = (jnp.array(_TOKENS[:, 0]), jnp.array(0), _mask(0))
+    clean, _ = _step(model.module, model.variables, *arguments, empty, memory)
+    dirty, _ = _step(model.module, model.variables, *arguments, garbage, memory)
+    np.testing.assert_array_equal(clean, dirty)
+
+
+def test_padding_of_the_source_changes_no_step(make_model, make_batch):
+    model = make_model()
+    cache = init_cache(model.config, 2, _BEAMS, _LENGTH)
+    arguments = (jnp.array(_TOKENS[:, 0]), jnp.array(0), _mask(0), cache)
+    logits = []
+    for length in (5, 8):
+        inputs, segments, *_ = make_batch(_SOURCES, [[], []], source_length=length)
+        inputs = jnp.where(segments == 0, 9, inputs)
+        memory = _memory(model.module, model.variables, inputs, segments)
+        logits.append(_step(model.module, model.variables, *arguments, memory)[0])
+    np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)
+
+
+def test_cache_holds_keys_and_values_of_their_own_widths_in_the_compute_dtype(make_model):
+    config = make_model(d_k=6, d_v=10, compute_dtype="bfloat16").config
+    cache = init_cache(config, 2, _BEAMS, _LENGTH)
+    assert [[(x.shape, x.dtype) for x in layer] for layer in cache] == 2 * [
+        [((2, 15, 2, 6), jnp.bfloat16), ((2, 15, 2, 10), jnp.bfloat16)]
+    ]
+
+
+def test_bfloat16_steps_give_float32_logits_near_the_full_pass(make_model, make_batch):
+    model = make_model(compute_dtype="bfloat16")
+    inputs, segments, *_ = make_batch(_SOURCES, [[], []])
+    memory = _memory(model.module, model.variables, inputs, segments)
+    cache = init_cache(model.config, 2, _BEAMS, _LENGTH)
+    arguments = (jnp.array(_TOKENS[:, 0]), jnp.array(0), _mask(0))
+    logits, new_cache = _step(model.module, model.variables, *arguments, cache, memory)
+    assert logits.dtype == jnp.float32
+    assert jax.tree.map(lambda x: x.dtype, new_cache) == jax.tree.map(lambda x: x.dtype, cache)
+    full = model.logits(make_batch(_SOURCES, [[[0]], [[0]]]))[:, :1]
+    np.testing.assert_allclose(logits, np.repeat(full, _BEAMS, 1), atol=0.05 * np.abs(full).max())
+
+
+def test_steps_beyond_a_learned_table_are_refused(make_model, make_batch):
+    model = make_model(position="learned", max_positions=4)
+    inputs, segments, *_ = make_batch([[[3, 2]], [[4, 2]]], [[], []], source_length=4)
+    memory = _memory(model.module, model.variables, inputs, segments)
+    cache = init_cache(model.config, 2, _BEAMS, _LENGTH)
+    arguments = (jnp.array(_TOKENS[:, 0]), jnp.array(0), _mask(0), cache, memory)
+    with pytest.raises(ValueError, match=r"length 5 exceeds model\.max_positions=4"):
+        _step(model.module, model.variables, *arguments)

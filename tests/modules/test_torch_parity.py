@@ -1,0 +1,88 @@
+"""Parity with PyTorch's own Transformer; see `tests/goldens/make_transformer_goldens.py`."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t2t_jax.config import ModelConfig
+from t2t_jax.functional.masks import causal_mask, segment_mask
+from t2t_jax.modules.transformer import Decoder, Encoder
+
+_PATH = Path(__file__).parents[1] / "goldens" / "transformer.npz"
+
+
+@pytest.fixture(scope="module")
+def goldens():
+    with np.load(_PATH) as arrays:
+        return dict(arrays)
+
+
+def _subtree(goldens, prefix):
+    """`{"encoder": {"layers": ...}}` of the arrays whose names start with `prefix`."""
+    tree = {}
+    for name, array in goldens.items():
+        if name.startswith(prefix):
+            *path, leaf = name.removeprefix(prefix).split("/")
+            node = tree
+            for part in path:
+                node = node.setdefault(part, {})
+            node[leaf] = jnp.array(array)
+    return tree
+
+
+@pytest.mark.parametrize("norm_order", ["post", "pre"])
+def test_stacks_and_their_gradients_equal_those_of_pytorch(goldens, norm_order):
+    config = ModelConfig(
+        d_model=8,
+        num_heads=2,
+        d_ff=16,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        norm_order=norm_order,
+        dropout_rate=0.0,
+    )
+    weights = _subtree(goldens, "weights/")
+    if norm_order == "post":
+        weights = {stack: {"layers": weights[stack]["layers"]} for stack in weights}
+    inputs = _subtree(goldens, "inputs/")
+    source_segments, target_segments = inputs["source_segments"], inputs["target_segments"]
+
+    def run(weights, source, target):
+        encoded = Encoder(config).apply(
+            {"params": weights["encoder"]},
+            source,
+            segment_mask(source_segments, source_segments),
+            deterministic=True,
+        )
+        decoded = Decoder(config).apply(
+            {"params": weights["decoder"]},
+            target,
+            encoded,
+            segment_mask(target_segments, target_segments) & causal_mask(target.shape[1]),
+            segment_mask(target_segments, source_segments),
+            deterministic=True,
+        )
+        loss = (encoded * inputs["source_cotangent"]).sum()
+        return loss + (decoded * inputs["target_cotangent"]).sum(), (encoded, decoded)
+
+    differentiate = jax.jit(jax.value_and_grad(run, argnums=(0, 1, 2), has_aux=True))
+    (_, outputs), gradients = differentiate(weights, inputs["source"], inputs["target"])
+
+    segments = (source_segments, target_segments)
+    for name, output, real in zip(("encoded", "decoded"), outputs, segments, strict=True):
+        expected = goldens[f"{norm_order}/{name}"]
+        real = np.asarray(real) == 1
+        np.testing.assert_allclose(np.asarray(output)[real], expected[real], atol=1e-5)
+
+    by_weight, source, target = gradients
+    expected = _subtree(goldens, f"{norm_order}/gradient/")
+    gradients = by_weight | {"source": source, "target": target}
+    assert jax.tree.structure(gradients) == jax.tree.structure(expected)
+    for (path, gradient), golden in zip(
+        jax.tree.leaves_with_path(gradients), jax.tree.leaves(expected), strict=True
+    ):
+        name = jax.tree_util.keystr(path)
+        np.testing.assert_allclose(gradient, golden, rtol=1e-5, atol=1e-5, err_msg=name)

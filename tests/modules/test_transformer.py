@@ -1,0 +1,217 @@
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import TypeCheckError
+
+from t2t_jax.modules.transformer import Encoder, Transformer
+
+_SOURCES = [[[3, 4, 5, 6, 2]], [[7, 2]], [[8, 9, 2]]]
+_TARGETS = [[[5, 6, 7, 2]], [[8, 9, 10, 3, 2]], [[4, 2]]]
+_DROPOUTS = ["dropout_rate", "attention_dropout_rate", "activation_dropout_rate"]
+
+
+def _change(array, where, value):
+    return jnp.array(array).at[where].set(value)
+
+
+def test_arrays_are_checked_under_pytest(make_model, make_batch):
+    model = make_model()
+    batch = make_batch(_SOURCES, _TARGETS)
+    wrong = (batch[0].astype(jnp.float32), *batch[1:])
+    with pytest.raises(TypeCheckError):
+        model.logits(wrong)
+    wrong = (batch[0][:2], *batch[1:])
+    with pytest.raises(TypeCheckError):
+        model.logits(wrong)
+
+
+def test_token_is_not_seen_by_its_own_logits_nor_by_earlier_ones(model, make_batch):
+    # The logits at position t predict target t from the targets before it.
+    batch = make_batch(_SOURCES, _TARGETS)
+    before = model.logits(batch)
+    for t in range(4):
+        after = model.logits((*batch[:3], _change(batch[3], (0, t), 9), *batch[4:]))
+        np.testing.assert_array_equal(after[0, : t + 1], before[0, : t + 1])
+        np.testing.assert_array_equal(after[1:], before[1:])
+        assert t == 3 or np.all(np.any(after[0, t + 1 : 4] != before[0, t + 1 : 4], axis=-1))
+
+
+def test_every_source_token_is_seen_by_every_target_of_its_row_alone(model, make_batch):
+    batch = make_batch(_SOURCES, _TARGETS)
+    before = model.logits(batch)
+    for s in range(5):
+        after = model.logits((_change(batch[0], (0, s), 10), *batch[1:]))
+        assert np.all(np.any(after[0, :4] != before[0, :4], axis=-1))
+        np.testing.assert_array_equal(after[1:], before[1:])
+
+
+def test_order_of_the_tokens_matters(model, make_batch):
+    batch = make_batch(_SOURCES, _TARGETS)
+    before = model.logits(batch)
+    swapped = model.logits((batch[0].at[0, :2].set(batch[0][0, 1::-1]), *batch[1:]))
+    assert np.abs(swapped[0, :4] - before[0, :4]).max() > 1e-3
+    # The last logits of row 0 see targets 0, 1 and 2; exchange the first two.
+    swapped = model.logits((*batch[:3], batch[3].at[0, :2].set(batch[3][0, 1::-1]), *batch[4:]))
+    assert np.abs(swapped[0, 3] - before[0, 3]).max() > 1e-3
+
+
+def test_padding_and_empty_rows_change_nothing(model, make_batch):
+    tight = model.logits(make_batch(_SOURCES[:2], _TARGETS[:2], 5, 5))
+    padded = make_batch([*_SOURCES[:2], []], [*_TARGETS[:2], []])
+    inputs, inputs_segments, _, targets, targets_segments, _ = padded
+    padded = (
+        jnp.where(inputs_segments == 0, 10, inputs),
+        *padded[1:3],
+        jnp.where(targets_segments == 0, 9, targets),
+        *padded[4:],
+    )
+    loose = model.logits(padded)
+    assert np.all(np.isfinite(loose))
+    for row, (sentence,) in enumerate(_TARGETS[:2]):
+        real = slice(len(sentence))
+        np.testing.assert_allclose(loose[row, real], tight[row, real], rtol=1e-4, atol=1e-5)
+
+
+def test_packed_sentences_do_not_know_of_each_other(model, make_batch):
+    source_1, source_2, source_3 = ([3, 4, 2], [7, 2], [5, 6, 2])
+    target_1, target_2, target_3 = ([5, 6, 7, 2], [8, 2], [9])
+    alone = model.logits(
+        make_batch([[source_1], [source_2], [source_3]], [[target_1], [target_2], [target_3]])
+    )
+    packed = model.logits(
+        make_batch(
+            [[source_1, source_2, source_3], [], []], [[target_1, target_2, target_3], [], []]
+        )
+    )
+    for start, row, length in ((0, 0, 4), (4, 1, 2), (6, 2, 1)):
+        np.testing.assert_allclose(
+            packed[0, start : start + length], alone[row, :length], rtol=1e-4, atol=1e-5
+        )
+
+
+def test_deterministic_calls_ignore_all_dropout_rates(make_model, make_batch):
+    batch = make_batch(_SOURCES, _TARGETS)
+    plain, dropping = make_model(), make_model(**dict.fromkeys(_DROPOUTS, 0.5))
+    np.testing.assert_array_equal(dropping.logits(batch), plain.logits(batch))
+    # Without rates, no PRNG key is asked for.
+    np.testing.assert_array_equal(plain.logits(batch, deterministic=False), plain.logits(batch))
+
+
+@pytest.mark.parametrize("option", _DROPOUTS)
+def test_each_dropout_option_has_an_effect_of_its_own(make_model, make_batch, option):
+    batch = make_batch(_SOURCES, _TARGETS)
+    model = make_model(**{option: 0.3})
+    plain = make_model().logits(batch)
+    keys = jax.random.split(jax.random.key(0))
+    first, second = (model.logits(batch, deterministic=False, key=key) for key in keys)
+    again = model.logits(batch, deterministic=False, key=keys[0])
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - plain).max() > 1e-3
+    assert np.abs(first - second).max() > 1e-3
+
+
+def test_each_layer_drops_elements_of_its_own(make_model):
+    # With zero kernels and b_2 = 1, pre-norm layers only add their dropped ones to the residual
+    # stream: after two layers an element is the number of layers that kept it, 0, 1 or 2, times 2.
+    config = make_model(norm_order="pre", d_model=64, dropout_rate=0.5).config
+    encoder = Encoder(config)
+    x, mask = jnp.zeros((2, 8, 64)), jnp.ones((2, 1, 8, 8), bool)
+    shapes = jax.eval_shape(
+        lambda key: encoder.init(key, x, mask, deterministic=True), jax.random.key(0)
+    )
+    variables = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jnp.full(
+            leaf.shape, float(jax.tree_util.keystr(path).endswith(("['bias_2']", "['scale']")))
+        ),
+        shapes,
+    )
+    apply = jax.jit(partial(encoder.apply, deterministic=False))
+    out = np.asarray(apply(variables, x, mask, rngs={"dropout": jax.random.key(0)}))
+    # The final norm keeps the order of the values within a position.
+    ranks = [np.unique(row.round(4), return_inverse=True)[1] for row in out.reshape(16, 64)]
+    counts = np.bincount(np.concatenate(ranks), minlength=3)
+    assert len(counts) == 3
+    # Of 1024 elements a quarter is kept by none, a half by one, a quarter by both.
+    np.testing.assert_allclose(counts / 1024, [0.25, 0.5, 0.25], atol=0.08)
+
+
+def test_every_parameter_gets_a_gradient(make_model, make_batch):
+    # The layers' own gradients are compared with PyTorch's in test_torch_parity.py.
+    model = make_model(
+        norm_order="pre",
+        position="learned",
+        share_embeddings=False,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+    )
+    batch = make_batch(_SOURCES, _TARGETS)
+
+    def loss(variables):
+        logits = model.module.apply(variables, *batch, deterministic=True)
+        return jnp.where(batch[4][..., None] != 0, jax.nn.log_softmax(logits), 0)[..., 2].sum()
+
+    gradient = jax.jit(jax.grad(loss))(model.variables)["params"]
+    for path, leaf in jax.tree.leaves_with_path(gradient):
+        name = jax.tree_util.keystr(path)
+        assert np.all(np.isfinite(leaf)), name
+        assert np.any(leaf != 0), name
+    # Rows are reached by the tokens and positions of the batch (bos is 1), and by no others.
+    reached = {
+        name: set(np.flatnonzero(np.any(gradient[name]["embedding"] != 0, axis=1)))
+        for name in ("source_embedding", "target_embedding", "source_position", "target_position")
+    }
+    assert reached == {
+        "source_embedding": {2, 3, 4, 5, 6, 7, 8, 9},
+        "target_embedding": {1, 3, 4, 5, 6, 7, 8, 9, 10},
+        "source_position": {0, 1, 2, 3, 4},
+        "target_position": {0, 1, 2, 3, 4},
+    }
+
+
+def test_bfloat16_stays_near_float32_with_float32_logits_and_gradients(make_model, make_batch):
+    batch = make_batch(_SOURCES, _TARGETS)
+    wide, narrow = make_model(), make_model(compute_dtype="bfloat16")
+    expected, logits = wide.logits(batch), narrow.logits(batch)
+    assert logits.dtype == np.float32
+    real = np.asarray(batch[4]) != 0
+    error = np.abs(logits - expected)[real]
+    assert 0 < error.max() < 0.05 * np.abs(expected[real]).max()
+
+    def loss(variables):
+        return narrow.module.apply(variables, *batch, deterministic=True).sum()
+
+    gradient = jax.eval_shape(jax.grad(loss), narrow.variables)
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
+
+
+def test_first_target_is_predicted_from_bos(make_model, make_batch):
+    model, batch = make_model(), make_batch(_SOURCES, _TARGETS)
+    other = model._replace(module=Transformer(model.config, 11, bos_id=3))
+    difference = np.abs(other.logits(batch) - model.logits(batch))
+    assert np.all(difference[:, 0].max(-1) > 1e-3)
+
+
+def test_learned_positions_beyond_the_table_are_refused(make_model, make_batch):
+    model = make_model(position="learned", max_positions=7)
+
+    def shape(source_length, target_length):
+        batch = make_batch(_SOURCES, _TARGETS, source_length, target_length)
+        apply = partial(model.module.apply, deterministic=True)
+        return jax.eval_shape(apply, model.variables, *batch).shape
+
+    assert shape(7, 7) == (3, 7, 11)
+    message = r"length 8 exceeds model\.max_positions=7"
+    with pytest.raises(ValueError, match=message):
+        shape(8, 7)
+    with pytest.raises(ValueError, match=message):
+        shape(7, 8)
+
+
+def test_sinusoids_read_no_longest_length(make_model, make_batch):
+    model = make_model(max_positions=1)
+    batch = make_batch(_SOURCES, _TARGETS)
+    apply = partial(model.module.apply, deterministic=True)
+    assert jax.eval_shape(apply, model.variables, *batch).shape == (3, 7, 11)
