@@ -1,0 +1,277 @@
+"""Runs from the first step to the last, with everything that can come between.
+
+The runs are real programs where it matters: they are killed, stopped and started again.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from t2t_jax.config import Config
+from t2t_jax.data.corpus import open_corpus
+from t2t_jax.errors import UserError
+from t2t_jax.loading import load
+from t2t_jax.trainer import train
+
+REPOSITORY = Path(__file__).parents[1]
+STEPS = 40
+TINY = {
+    "model.d_model": 16,
+    "model.num_heads": 2,
+    "model.d_ff": 32,
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+    "data.vocab_size": 300,
+    "data.max_length": 64,
+    "data.batching": "pack",
+    "data.source_tokens_per_step": 512,
+    "data.target_tokens_per_step": 512,
+    "training.num_train_steps": STEPS,
+    "training.warmup_steps": 20,
+    "training.log_every_steps": 1,
+    "evaluation.every_steps": 20,
+    "evaluation.num_sentences": 4,
+    "evaluation.num_samples": 1,
+    "decoding.max_extra_length": 10,
+    "checkpoint.every_minutes": None,
+    "checkpoint.every_steps": 7,
+    "checkpoint.keep": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """A corpus of 400 + 8 + 8 real pairs, and room for runs."""
+    root = tmp_path_factory.mktemp("trainer")
+    bundled = open_corpus(Config().data)
+    (root / "corpus").mkdir()
+    for split, count in (("train", 400), ("dev", 8), ("test", 8)):
+        for language, lines in zip(("en", "de"), bundled.lines(split), strict=True):
+            text = "\n".join(lines[:count]) + "\n"
+            (root / "corpus" / f"{split}.{language}").write_text(text, encoding="utf-8")
+    return root
+
+
+@pytest.fixture(scope="module")
+def config(directory):
+    """A run of 40 steps that takes seconds."""
+    paths = {
+        "data.corpus": f"text:{directory / 'corpus'}",
+        "data.cache_dir": str(directory / "cache"),
+    }
+    return Config().replace({**TINY, **paths})
+
+
+@pytest.fixture(scope="module")
+def undisturbed(directory, config):
+    """The run directory of a run that nothing happened to."""
+    assert _finish(directory / "undisturbed", config).returncode == 0
+    return directory / "undisturbed"
+
+
+def _program(workdir, config, **options):
+    """`train.py` as a user starts it; compiled code is shared between the runs."""
+    file = workdir.parent / f"{workdir.name}_config.py"
+    fields = dict(TINY)
+    fields |= {"data.corpus": config.data.corpus, "data.cache_dir": config.data.cache_dir}
+    file.write_text(
+        "from t2t_jax import Config\n\n\ndef get_config() -> Config:\n"
+        f"    return Config().replace({fields!r})\n"
+    )
+    compiled = {"JAX_COMPILATION_CACHE_DIR": str(workdir.parent / "compiled")}
+    return subprocess.Popen(
+        [sys.executable, "train.py", "--config", str(file), "--workdir", str(workdir)],
+        cwd=REPOSITORY,
+        env={**os.environ, **compiled, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def _finish(workdir, config):
+    program = _program(workdir, config)
+    output, errors = program.communicate()
+    return subprocess.CompletedProcess(program.args, program.returncode, output, errors)
+
+
+def _wait_for_step(program, step):
+    for line in program.stdout:
+        if line.startswith(f"step {step}  loss"):
+            return
+    pytest.fail(f"the run ended before step {step}: {program.stderr.read()}")
+
+
+def _parameters(workdir):
+    return [np.asarray(x) for x in jax.tree.leaves(load(workdir).params)]
+
+
+def _assert_same_parameters(one, other):
+    for a, b in zip(_parameters(one), _parameters(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def _records(workdir, of="train"):
+    lines = (workdir / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    return [record for line in lines if (record := json.loads(line))["of"] == of]
+
+
+def test_a_run_writes_what_it_promises(undisturbed, config):
+    assert Config.from_json((undisturbed / "config.json").read_text()) == config
+    assert [r["step"] for r in _records(undisturbed)] == list(range(1, STEPS + 1))
+    assert [r["step"] for r in _records(undisturbed, "dev")] == [20, 40]
+    kept = sorted(int(p.name) for p in (undisturbed / "checkpoints").iterdir())
+    assert kept == [28, 35, 40]
+    first, last = _records(undisturbed)[0], _records(undisturbed)[-1]
+    assert last["loss"] < first["loss"]
+    # Packed rows: 512 positions a step, of which few are padding.
+    assert 400 < first["target_tokens"] <= 512
+    assert any(p.name.startswith("events.out.tfevents") for p in undisturbed.iterdir())
+
+
+def test_a_run_killed_again_and_again_ends_with_the_same_bits(directory, config, undisturbed):
+    workdir = directory / "killed"
+    rng = random.Random(0)
+    for step in sorted(rng.sample(range(2, STEPS - 2), 3)):
+        program = _program(workdir, config)
+        _wait_for_step(program, max(step, _last_checkpoint(workdir) + 1))
+        time.sleep(rng.uniform(0, 0.05))
+        program.kill()
+        program.communicate()
+    assert _finish(workdir, config).returncode == 0
+    _assert_same_parameters(workdir, undisturbed)
+    assert [r["step"] for r in _records(workdir)] == list(range(1, STEPS + 1))
+    for a, b in zip(_records(workdir), _records(undisturbed), strict=True):
+        assert a["loss"] == b["loss"]
+
+
+def _last_checkpoint(workdir):
+    steps = (workdir / "checkpoints").glob("[0-9]*")
+    return max((int(p.name) for p in steps if p.name.isdigit()), default=0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_with_a_checkpoint_and_the_run_goes_on_from_it(
+    directory, config, undisturbed, number
+):
+    workdir = directory / number.name
+    program = _program(workdir, config)
+    _wait_for_step(program, 9)
+    program.send_signal(number)
+    output, errors = program.communicate()
+    assert program.returncode == 128 + number, errors
+    assert "the same command goes on from there" in output
+    stopped = _last_checkpoint(workdir)
+    assert 9 <= stopped < STEPS
+    done = _finish(workdir, config)
+    assert f"step {stopped + 1} of {STEPS} begins" in done.stdout
+    _assert_same_parameters(workdir, undisturbed)
+
+
+def test_a_run_that_is_done_stays_as_it_is(undisturbed, config):
+    before = _parameters(undisturbed)
+    assert train(config, undisturbed) == 0
+    for a, b in zip(before, _parameters(undisturbed), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def _snapshot(workdir):
+    return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in workdir.rglob("*")}
+
+
+def test_a_workdir_with_another_config_is_refused_and_left_alone(undisturbed, config):
+    before = _snapshot(undisturbed)
+    other = config.replace({"model.d_ff": 64, "training.num_train_steps": 50})
+    with pytest.raises(UserError, match=r"model\.d_ff 32 -> 64") as refused:
+        train(other, undisturbed)
+    assert "num_train_steps" not in str(refused.value)
+    assert _snapshot(undisturbed) == before
+
+
+def test_a_directory_that_is_no_run_is_refused_and_left_alone(tmp_path, config):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="not a run directory"):
+        train(config, tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(UserError, match="not a run directory"):
+        train(config, tmp_path / "thesis.tex")
+
+
+def test_a_missing_corpus_is_refused_before_anything_is_written(tmp_path, config):
+    with pytest.raises(UserError, match="nowhere"):
+        train(config.replace({"data.corpus": "text:/nowhere"}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_corpus_that_changed_under_a_run_is_refused(directory, config, undisturbed):
+    path = directory / "corpus" / "train.en"
+    text = path.read_text(encoding="utf-8")
+    try:
+        path.write_text(text.replace("the", "ye"), encoding="utf-8")
+        with pytest.raises(UserError, match="is not what"):
+            train(config, undisturbed)
+    finally:
+        path.write_text(text, encoding="utf-8")
+
+
+def test_a_damaged_checkpoint_ends_the_program_with_one_line_and_code_2(directory, config):
+    workdir = directory / "damaged"
+    program = _program(workdir, config)
+    _wait_for_step(program, 9)
+    program.terminate()
+    program.communicate()
+    step = _last_checkpoint(workdir)
+    checkpoint = workdir / "checkpoints" / str(step)
+    files = [p for p in checkpoint.rglob("*") if p.is_file()]
+    with max(files, key=lambda p: p.stat().st_size).open("r+b") as file:
+        file.truncate(50)
+    before = _snapshot(checkpoint)
+    done = _finish(workdir, config)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: checkpoint {checkpoint} cannot be read")
+    assert done.stderr.count("\n") == 1
+    assert _snapshot(checkpoint) == before
+
+
+def test_a_run_whose_loss_diverges_stops_and_says_so(tmp_path, config):
+    wild = config.replace(
+        {"training.learning_rate_factor": 1e36, "training.max_nonfinite_steps": 3}
+    )
+    with pytest.raises(UserError, match="not finite in 3 steps in a row"):
+        train(wild, tmp_path / "run")
+
+
+def test_a_run_trains_longer_when_asked(tmp_path, config):
+    short = config.replace({"training.num_train_steps": 3, "evaluation.every_steps": 100})
+    assert train(short, tmp_path / "run") == 0
+    assert train(short.replace({"training.num_train_steps": 5}), tmp_path / "run") == 0
+    assert [r["step"] for r in _records(tmp_path / "run")] == [1, 2, 3, 4, 5]
+    stored = Config.from_json((tmp_path / "run" / "config.json").read_text())
+    assert stored.training.num_train_steps == 5
+
+
+def test_load_needs_nothing_but_the_run_directory(undisturbed, tmp_path):
+    moved = tmp_path / "elsewhere"
+    subprocess.run(["cp", "-r", str(undisturbed), str(moved)], check=True)
+    program = (
+        "import sys, t2t_jax\n"
+        "assert 'jax' not in sys.modules\n"
+        f"translator = t2t_jax.load({str(moved)!r}, average=2)\n"
+        "lines = translator.translate(['No devices found', '', 'Open'])\n"
+        "assert len(lines) == 3 and lines[1] == '' and translator.steps == (35, 40)\n"
+        "assert not any(name.startswith('tensorflow.') for name in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
