@@ -1,0 +1,290 @@
+"""A trained model that translates text: lines in, lines out.
+
+Sentences are sorted by length and decoded in batches. The shapes of the batches come from short
+ladders (a few lengths, powers of two of rows), so that a corpus needs a handful of compilations and
+a single sentence does not cost a whole batch.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int32, Key
+
+from t2t_jax.config import Config, DecodingConfig
+from t2t_jax.data.batching import ladder_length
+from t2t_jax.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
+from t2t_jax.decoding.search import SearchResult, beam_search, greedy_search, sample
+from t2t_jax.errors import UserError
+from t2t_jax.modules.transformer import Cache, Transformer, init_cache
+
+Parameters = dict[str, Any]
+_T = TypeVar("_T")
+
+
+class Hypothesis(NamedTuple):
+    """One translation of a line."""
+
+    text: str
+    """The translation, without a line break."""
+    score: float
+    """What ranks hypotheses: `log_prob` over the length penalty, or without a beam `log_prob`."""
+    log_prob: float
+    """Log-probability of the whole translation under the model, in nats."""
+    tokens: tuple[int, ...]
+    """Its subwords, with the end of sentence if it was reached."""
+
+
+_NOTHING = Hypothesis("", 0.0, 0.0, ())
+
+
+class _Batch(NamedTuple):
+    """Sentences decoded together, one a row. Rows beyond them are empty and generate nothing."""
+
+    lines: list[int]  # the line each row is of
+    inputs: Int32[np.ndarray, "b s"]
+    max_lengths: Int32[np.ndarray, " b"]
+    numbers: Int32[np.ndarray, " b"]  # of the lines; folded into the key when sampling
+    max_length: int
+
+
+class Translator:
+    """A model with its vocabulary and parameters.
+
+    Attributes:
+      config: the config the model was trained with; its `decoding` holds the defaults.
+      vocabulary: the shared subword vocabulary.
+      model: the network.
+      params: its parameters, on the device.
+      steps: the training steps whose checkpoints `params` is the average of, where known.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        vocabulary: Vocabulary,
+        params: Parameters,
+        *,
+        steps: Sequence[int] = (),
+    ) -> None:
+        """Put the parameters on the device, unless they are there."""
+        self.config = config
+        self.vocabulary = vocabulary
+        self.model = Transformer(config.model, len(vocabulary), BOS_ID)
+        self.params = jax.device_put(params)
+        self.steps = tuple(steps)
+
+    def translate(
+        self, lines: Sequence[str], *, seed: int = 0, first_line: int = 1, **overrides: Any
+    ) -> list[str]:
+        """Translate lines, each into exactly one line; see `nbest`.
+
+        Args:
+          lines: sentences. A line of nothing but white space stays empty.
+          seed: of sampling (`temperature` above 0).
+          first_line: number of the first line, where these are a part of something longer.
+          overrides: fields of `DecodingConfig`.
+
+        Returns:
+          The translations, in the order of the lines.
+        """
+        found = self.nbest(lines, 1, seed=seed, first_line=first_line, **overrides)
+        return [hypotheses[0].text for hypotheses in found]
+
+    def nbest(
+        self,
+        lines: Sequence[str],
+        num_best: int,
+        *,
+        seed: int = 0,
+        first_line: int = 1,
+        **overrides: Any,
+    ) -> list[list[Hypothesis]]:
+        """The best translations of each line.
+
+        What is found for a line depends on the line, on its number when sampling, and on nothing
+        else that is translated with it.
+
+        Args:
+          lines: sentences; a line break within one counts as a space. A line of nothing but white
+            space has one empty translation with probability 1, and costs nothing.
+          num_best: translations for each line, at most the beam size.
+          seed: of sampling (`temperature` above 0).
+          first_line: number of the first line, where these are a part of something longer. Errors
+            name lines by it.
+          overrides: fields of `DecodingConfig`.
+
+        Returns:
+          For each line between 1 and `num_best` hypotheses, best first.
+
+        Raises:
+          UserError: an override is refused, the search cannot give `num_best` hypotheses, or a line
+            is longer than a learned position table. Nothing has been translated then.
+        """
+        decoding = self._decoding(overrides)
+        _check_num_best(num_best, decoding)
+        sources = self.vocabulary.encode([line.replace("\n", " ").strip() for line in lines])
+        self._check_lengths(sources, decoding, first_line)
+        launched = (
+            (batch, self._launch(batch, decoding, seed))
+            for batch in self._batches(sources, decoding, first_line)
+        )
+        found: list[list[Hypothesis]] = [[_NOTHING]] * len(lines)
+        for batch, result in _one_ahead(launched):
+            for line, hypotheses in zip(
+                batch.lines, self._read(batch, result, num_best), strict=True
+            ):
+                found[line] = hypotheses
+        return found
+
+    def _decoding(self, overrides: dict[str, Any]) -> DecodingConfig:
+        changes = {f"decoding.{name}": value for name, value in overrides.items()}
+        return self.config.replace(changes).decoding
+
+    @property
+    def _max_positions(self) -> float:
+        model = self.config.model
+        return model.max_positions if model.position == "learned" else math.inf
+
+    def _check_lengths(
+        self, sources: list[list[int]], decoding: DecodingConfig, first_line: int
+    ) -> None:
+        limit = self._max_positions - decoding.max_extra_length
+        for number, source in enumerate(sources, first_line):
+            if len(source) > limit:
+                raise UserError(
+                    f"line {number} has {len(source)} subwords, but the learned positions of this "
+                    f"model allow {limit} (model.max_positions={self._max_positions} less "
+                    f"max_extra_length={decoding.max_extra_length}); split the line"
+                )
+
+    def _batches(
+        self, sources: list[list[int]], decoding: DecodingConfig, first_line: int
+    ) -> Iterator[_Batch]:
+        """Longest first: what takes most memory and most compilation is met at once."""
+        # An encoded line ends in the end of sentence; one that is nothing else is blank.
+        left = [line for line, source in enumerate(sources) if len(source) > 1]
+        left.sort(key=lambda line: -len(sources[line]))
+        while left:
+            length = self._padded(len(sources[left[0]]))
+            capacity = max(1, decoding.tokens_per_batch // length)
+            lines, left = left[:capacity], left[capacity:]
+            rows = min(capacity, 1 << (len(lines) - 1).bit_length())
+            inputs = np.full((rows, length), PAD_ID, np.int32)
+            max_lengths, numbers = np.zeros((2, rows), np.int32)
+            for row, line in enumerate(lines):
+                inputs[row, : len(sources[line])] = sources[line]
+                max_lengths[row] = len(sources[line]) + decoding.max_extra_length
+                numbers[row] = first_line + line
+            max_length = self._padded(length + decoding.max_extra_length)
+            yield _Batch(lines, inputs, max_lengths, numbers, max_length)
+
+    def _padded(self, length: int) -> int:
+        """The rung that holds a length; no longer than learned positions allow."""
+        return int(min(ladder_length(length), self._max_positions))
+
+    def _launch(self, batch: _Batch, decoding: DecodingConfig, seed: int) -> SearchResult:
+        return _search(
+            self.model,
+            decoding,
+            batch.max_length,
+            self.params,
+            batch.inputs,
+            batch.max_lengths,
+            jax.random.key(seed),
+            batch.numbers,
+        )
+
+    def _read(self, batch: _Batch, result: SearchResult, num_best: int) -> list[list[Hypothesis]]:
+        """The hypotheses of each line of a batch; places that hold none are left out."""
+        best = jax.tree.map(lambda x: np.asarray(x)[: len(batch.lines), :num_best], result)
+        tokens, scores, log_probs, lengths = (
+            array.reshape(-1, *array.shape[2:]).tolist() for array in best
+        )
+        places = [
+            # A vocabulary that spells bytes can write a line break.
+            Hypothesis(text.replace("\n", " "), score, log_prob, tuple(ids[:length]))
+            for text, score, log_prob, ids, length in zip(
+                self.vocabulary.decode(tokens), scores, log_probs, tokens, lengths, strict=True
+            )
+        ]
+        num_best = best.lengths.shape[1]
+        rows = (places[first : first + num_best] for first in range(0, len(places), num_best))
+        return [[place for place in row if place.tokens] for row in rows]
+
+
+def _one_ahead(items: Iterator[_T]) -> Iterator[_T]:
+    """The items, each held back until the next is made: while one is awaited, another computes."""
+    held: list[_T] = []
+    for item in items:
+        yield from held
+        held = [item]
+    yield from held
+
+
+def _check_num_best(num_best: int, decoding: DecodingConfig) -> None:
+    if num_best < 1:
+        raise UserError(f"num_best={num_best} is not positive")
+    if decoding.temperature > 0 and num_best > 1:
+        raise UserError(
+            f"num_best={num_best} with temperature={decoding.temperature}: sampling gives one "
+            "translation a line; use temperature=0, or sample several times with other seeds"
+        )
+    if num_best > decoding.beam_size:
+        raise UserError(
+            f"num_best={num_best} is more than beam_size={decoding.beam_size}; raise beam_size"
+        )
+
+
+@partial(jax.jit, static_argnames=("model", "decoding", "max_length"))
+def _search(
+    model: Transformer,
+    decoding: DecodingConfig,
+    max_length: int,
+    params: Parameters,
+    inputs: Int32[Array, "b s"],
+    max_lengths: Int32[Array, " b"],
+    key: Key[Array, ""],
+    numbers: Int32[Array, " b"],
+) -> SearchResult:
+    """Search with the model as step function; sample where the temperature asks for it."""
+    variables = {"params": params}
+    segments = (inputs != PAD_ID).astype(jnp.int32)
+    memory = model.apply(variables, inputs, segments, method="memory")
+
+    def step(
+        tokens: Array, position: Array, ancestry_mask: Array, cache: Cache
+    ) -> tuple[Array, Cache]:
+        return cast(
+            tuple[Array, Cache],
+            model.apply(variables, tokens, position, ancestry_mask, cache, memory, method="step"),
+        )
+
+    batch_size = inputs.shape[0]
+    beam_size = decoding.beam_size
+    search: Callable[..., SearchResult] = greedy_search
+    if decoding.temperature > 0:
+        beam_size = 1
+        search = partial(
+            sample,
+            keys=jax.vmap(jax.random.fold_in, (None, 0))(key, numbers),
+            temperature=decoding.temperature,
+            top_k=decoding.top_k,
+            top_p=decoding.top_p,
+        )
+    elif beam_size > 1:
+        search = partial(beam_search, beam_size=beam_size, alpha=decoding.length_penalty)
+    return search(
+        step,
+        init_cache(model.config, batch_size, beam_size, max_length),
+        batch_size=batch_size,
+        max_lengths=max_lengths,
+        max_length=max_length,
+        bos_id=BOS_ID,
+        eos_id=EOS_ID,
+        pad_id=PAD_ID,
+    )

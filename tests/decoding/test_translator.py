@@ -1,0 +1,267 @@
+import dataclasses
+import random
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig
+from t2t_jax.data.batching import length_ladder
+from t2t_jax.data.vocabulary import EOS_ID, Vocabulary, train_vocabulary
+from t2t_jax.decoding import translator as translator_module
+from t2t_jax.decoding.search import length_penalty
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import UserError
+from t2t_jax.modules.transformer import Transformer
+
+WORDS = ["ein", "zwei", "rot", "blau", "haus", "baum", "gehen", "sehen", "große", "kleine", "tür"]
+WORDS += ["fenster", "und", "oder", "nicht"]
+CONFIG = Config(
+    model=ModelConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1),
+    data=DataConfig(max_length=32),
+    decoding=DecodingConfig(max_extra_length=6, tokens_per_batch=128),
+)
+VOCAB_SIZE = 100
+ROOM = 32  # target positions of the reference forward pass
+
+
+def sentences(count: int, longest: int, seed: int = 0) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(1, longest))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation() -> Iterator[None]:
+    """Compiling takes nearly all the time of these tests."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    """Large enough that most words are one subword."""
+    lines = sentences(300, 12)
+    return train_vocabulary([(lines, lines)], VOCAB_SIZE)
+
+
+def random_translator(vocabulary: Vocabulary, config: Config = CONFIG) -> Translator:
+    """Random weights, large enough that no two tokens are nearly as probable."""
+    model = Transformer(config.model, len(vocabulary), 2)
+    tokens = jnp.ones((1, 8), jnp.int32)
+    params = model.init(jax.random.key(0), *[tokens] * 6, deterministic=True)["params"]
+    params["embedding"]["embedding"] *= 4
+    return Translator(config, vocabulary, params, steps=[7])
+
+
+@pytest.fixture(scope="module")
+def translator(vocabulary: Vocabulary) -> Translator:
+    return random_translator(vocabulary)
+
+
+@jax.jit
+def full_forward(params, source, target):
+    """Log-probabilities [t, v] from the training pass over one whole, unpadded source."""
+    model = Transformer(CONFIG.model, VOCAB_SIZE, 2)
+    rows = [
+        part[None]
+        for ids in (source, target)
+        for part in (ids, jnp.ones_like(ids), jnp.arange(len(ids), dtype=jnp.int32))
+    ]
+    logits = model.apply({"params": params}, *rows, deterministic=True)
+    return jax.nn.log_softmax(logits[0])
+
+
+def log_probs(translator: Translator, line: str, tokens: list[int]) -> np.ndarray:
+    [source] = translator.vocabulary.encode([line])
+    target = np.zeros(ROOM, np.int32)
+    target[: len(tokens)] = tokens
+    return np.asarray(full_forward(translator.params, jnp.array(source, jnp.int32), target))
+
+
+def test_greedy_search_takes_the_most_probable_token_of_the_full_forward_pass(translator):
+    for line in ["rot haus", "ein kleine tür und nicht sehen", "blau"]:
+        tokens: list[int] = []
+        limit = len(translator.vocabulary.encode([line])[0]) + 6
+        while len(tokens) < limit and EOS_ID not in tokens:
+            tokens.append(int(log_probs(translator, line, tokens)[len(tokens)].argmax()))
+        [[best]] = translator.nbest([line], 1, beam_size=1)
+        assert list(best.tokens) == tokens
+        assert [best.text] == translator.vocabulary.decode([tokens])
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_log_probabilities_are_those_of_the_full_forward_pass(translator, beam_size):
+    line = "große fenster gehen oder baum"
+    [hypotheses] = translator.nbest([line], beam_size, beam_size=beam_size)
+    assert 1 <= len(hypotheses) <= beam_size
+    for _, score, log_prob, tokens in hypotheses:
+        steps = log_probs(translator, line, list(tokens))
+        expected = sum(steps[place, token] for place, token in enumerate(tokens))
+        assert log_prob == pytest.approx(expected, rel=1e-4)
+        alpha = 0.6 if beam_size > 1 else 0.0
+        penalty = float(length_penalty(jnp.array(len(tokens)), alpha))
+        assert score == pytest.approx(expected / penalty, rel=1e-4)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_line_is_translated_the_same_alone_and_among_others(translator, beam_size):
+    lines = sentences(20, 12, seed=1)
+    together = translator.translate(lines, beam_size=beam_size)
+    alone = [translator.translate([line], beam_size=beam_size)[0] for line in lines]
+    assert together == alone
+    assert len(set(together)) > 10  # they are not the same whatever the source
+
+
+def test_blank_lines_stay_blank_in_their_place(translator):
+    lines = ["", "rot haus", "   ", "\t\r", "\u2003", "blau baum", "\n"]
+    result = translator.translate(lines)
+    assert result == [
+        "",
+        translator.translate(["rot haus"])[0],
+        "",
+        "",
+        "",
+        translator.translate(["blau baum"])[0],
+        "",
+    ]
+    assert translator.nbest([" "], 4) == [[("", 0.0, 0.0, ())]]
+
+
+def test_nothing_and_only_blanks_need_no_search(translator, monkeypatch):
+    monkeypatch.setattr(translator_module, "_search", None)
+    assert translator.translate([]) == []
+    assert translator.translate(["", " "]) == ["", ""]
+
+
+def test_a_line_break_within_a_line_counts_as_a_space(translator):
+    assert translator.translate(["rot\nhaus"]) == translator.translate(["rot haus"])
+
+
+def test_a_line_break_that_the_model_writes_becomes_a_space(translator, monkeypatch):
+    monkeypatch.setattr(Vocabulary, "decode", lambda self, rows: ["a\nb" for _ in rows])
+    assert translator.translate(["rot", "blau baum"]) == ["a b", "a b"]
+
+
+def test_nbest_is_sorted_distinct_and_led_by_the_translation(translator):
+    lines = sentences(6, 6, seed=2)
+    found = translator.nbest(lines, 4)
+    assert [hypotheses[0].text for hypotheses in found] == translator.translate(lines)
+    for hypotheses in found:
+        scores = [hypothesis.score for hypothesis in hypotheses]
+        assert scores == sorted(scores, reverse=True)
+        assert len({hypothesis.tokens for hypothesis in hypotheses}) == len(hypotheses)
+    assert translator.nbest(lines, 2) == [hypotheses[:2] for hypotheses in found]
+
+
+def test_no_translation_is_longer_than_its_source_and_the_extra_length(translator):
+    lines = sentences(20, 12, seed=3)
+    sources = translator.vocabulary.encode(lines)
+    found = translator.nbest(lines, 1)
+    lengths = [len(hypotheses[0].tokens) for hypotheses in found]
+    limits = [len(source) + 6 for source in sources]
+    assert all(length <= limit for length, limit in zip(lengths, limits, strict=True))
+    assert any(length == limit for length, limit in zip(lengths, limits, strict=True))
+
+
+def test_a_line_longer_than_any_in_training_is_translated(translator):
+    line = " ".join(WORDS * 8)
+    [source] = translator.vocabulary.encode([line])
+    assert len(source) > 100 > CONFIG.data.max_length
+    short = "rot haus"
+    result = translator.translate([short, line], beam_size=1)
+    assert result[0] == translator.translate([short], beam_size=1)[0]
+    assert result[1]
+
+
+def test_shapes_are_few_and_used_again(translator):
+    lines = sentences(60, 20, seed=4)
+    decoding = {"beam_size": 2, "tokens_per_batch": 256}  # not used by any other test
+    before = translator_module._search._cache_size()
+    translator.translate(lines, **decoding)
+    first = translator_module._search._cache_size() - before
+    lengths = [len(source) for source in translator.vocabulary.encode(lines)]
+    assert 1 < first <= len(length_ladder(max(lengths))) + 1
+    translator.translate(lines[::-1], **decoding)
+    assert translator_module._search._cache_size() - before == first
+
+
+def test_one_line_costs_one_row(translator):
+    [source] = translator.vocabulary.encode(["rot haus"])
+    [batch] = translator._batches([source], CONFIG.decoding, 1)
+    assert batch.inputs.shape == (1, 8)
+    assert batch.inputs[0, : len(source)].tolist() == source
+
+
+def test_batches_keep_to_the_bound_and_hold_every_line_once(translator):
+    sources = translator.vocabulary.encode(sentences(50, 14, seed=5))
+    batches = list(translator._batches(sources, CONFIG.decoding, 1))
+    assert all(batch.inputs.size <= 128 for batch in batches)
+    assert sorted(line for batch in batches for line in batch.lines) == list(range(50))
+    lengths = [batch.inputs.shape[1] for batch in batches]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+def test_a_batch_is_launched_before_the_one_before_it_is_read():
+    made: list[int] = []
+    items = (made.append(i) or i for i in range(3))
+    seen = [(item, list(made)) for item in translator_module._one_ahead(items)]
+    assert seen == [(0, [0, 1]), (1, [0, 1, 2]), (2, [0, 1, 2])]
+
+
+def test_samples_depend_on_seed_and_line_number_alone(translator):
+    lines = ["rot haus und tür"] * 4 + sentences(6, 6, seed=6)
+    decoding = {"temperature": 1.0, "seed": 3}
+    together = translator.translate(lines, **decoding)
+    alone = [
+        translator.translate([line], first_line=number, **decoding)[0]
+        for number, line in enumerate(lines, 1)
+    ]
+    assert together == alone
+    assert len(set(together[:4])) > 1
+    assert together != translator.translate(lines, temperature=1.0, seed=4)
+
+
+def test_sampling_the_single_best_token_is_greedy_search(translator):
+    lines = sentences(5, 6, seed=7)
+    sampled = translator.nbest(lines, 1, temperature=0.7, top_k=1)
+    greedy = translator.nbest(lines, 1, beam_size=1)
+    assert [h[0].tokens for h in sampled] == [h[0].tokens for h in greedy]
+
+
+def test_an_unknown_override_is_refused_with_a_hint(translator):
+    with pytest.raises(UserError, match=r"did you mean decoding\.beam_size"):
+        translator.translate(["rot"], beamsize=3)
+
+
+@pytest.mark.parametrize(
+    ("num_best", "overrides", "message"),
+    [
+        (5, {"beam_size": 4}, "num_best=5 is more than beam_size=4"),
+        (2, {"temperature": 1.0}, "sampling gives one"),
+        (0, {}, "num_best=0 is not positive"),
+    ],
+)
+def test_num_best_must_suit_the_search(translator, num_best, overrides, message):
+    with pytest.raises(UserError, match=message):
+        translator.nbest(["rot"], num_best, **overrides)
+
+
+def test_learned_positions_limit_the_length_of_a_line(vocabulary):
+    model = dataclasses.replace(CONFIG.model, position="learned", max_positions=38)
+    translator = random_translator(vocabulary, dataclasses.replace(CONFIG, model=model))
+    fits = "rot"
+    while len(vocabulary.encode([fits + " rot"])[0]) <= 32:
+        fits += " rot"
+    assert translator.translate([fits], beam_size=1) != [""]
+    with pytest.raises(UserError, match=r"line 12 has \d+ subwords.* allow 32 .*split the line"):
+        translator.translate(["rot", "blau", fits + " rot rot"], first_line=10)
+
+
+def test_it_keeps_what_it_was_made_of(translator, vocabulary):
+    assert translator.config is CONFIG
+    assert translator.vocabulary is vocabulary
+    assert translator.steps == (7,)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(translator.params))

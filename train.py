@@ -1,0 +1,23 @@
+"""Train a Transformer.
+
+python train.py --config configs/base.py --workdir runs/base
+python train.py --config configs/base.py --workdir runs/wide --model.d-ff 4096
+python train.py --workdir runs/base          # go on with a run that was stopped
+python train.py --help                       # every field of the config is a flag
+"""
+
+from collections.abc import Sequence
+
+from t2t_jax.command_line import run, train_command
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Train as the command line says; returns the exit code."""
+    command = train_command(arguments)
+    from t2t_jax.trainer import train  # imports JAX, which --help and mistakes need not wait for
+
+    return train(command.fields, command.workdir)
+
+
+if __name__ == "__main__":
+    run(main)
