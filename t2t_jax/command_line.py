@@ -27,6 +27,7 @@ from rich.text import Text
 
 from t2t_jax.config import Config, DecodingConfig, load_config, walk
 from t2t_jax.errors import UserError
+from t2t_jax.parallel.host_memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translator import Hypothesis, Translator
@@ -176,6 +177,7 @@ def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(compiled))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
     absl.logging.set_verbosity(absl.logging.ERROR)  # Orbax warns of everything it does
+    keep_freed_memory()
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()

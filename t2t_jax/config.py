@@ -19,6 +19,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from t2t_jax.errors import UserError
 
+_INF = float("inf")
+
 # Fields that cannot change what a training step computes: a run may be continued under new values.
 _CADENCE = {"changes_during_run": True}
 
@@ -57,9 +59,6 @@ def _check_range(config: Any, low: float, high: float, *names: str) -> None:
         value = getattr(config, name)
         label = f"{_section(config)}.{name}={value}"
         _require(low <= value <= high, f"{label} is outside [{low:g}, {high:g}]")
-
-
-_INF = float("inf")
 
 
 @dataclass(frozen=True)
@@ -128,6 +127,11 @@ class ModelConfig:
     def value_size(self) -> int:
         """d_v, resolved."""
         return self.d_v or self.d_model // self.num_heads
+
+    @property
+    def longest_sentence(self) -> float:
+        """Most tokens of a sentence that the model has positions for."""
+        return self.max_positions if self.position == "learned" else _INF
 
 
 @dataclass(frozen=True)
@@ -324,8 +328,8 @@ class Config:
         """Check what one section cannot know of another."""
         longest = self.data.max_length + self.decoding.max_extra_length
         _require(
-            self.model.position != "learned" or self.model.max_positions >= longest,
-            f"max_positions={self.model.max_positions} is less than data.max_length="
+            self.model.longest_sentence >= longest,
+            f"model.max_positions={self.model.max_positions} is less than data.max_length="
             f"{self.data.max_length} plus decoding.max_extra_length="
             f"{self.decoding.max_extra_length}; raise model.max_positions to {longest}",
         )

@@ -5,7 +5,6 @@ ladders (a few lengths, powers of two of rows), so that a corpus needs a handful
 a single sentence does not cost a whole batch.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
@@ -145,20 +144,16 @@ class Translator:
         changes = {f"decoding.{name}": value for name, value in overrides.items()}
         return self.config.replace(changes).decoding
 
-    @property
-    def _max_positions(self) -> float:
-        model = self.config.model
-        return model.max_positions if model.position == "learned" else math.inf
-
     def _check_lengths(
         self, sources: list[list[int]], decoding: DecodingConfig, first_line: int
     ) -> None:
-        limit = self._max_positions - decoding.max_extra_length
+        longest = self.config.model.longest_sentence
+        limit = longest - decoding.max_extra_length
         for number, source in enumerate(sources, first_line):
             if len(source) > limit:
                 raise UserError(
                     f"line {number} has {len(source)} subwords, but the learned positions of this "
-                    f"model allow {limit} (model.max_positions={self._max_positions} less "
+                    f"model allow {limit} (model.max_positions={longest} less "
                     f"max_extra_length={decoding.max_extra_length}); split the line"
                 )
 
@@ -170,7 +165,7 @@ class Translator:
         left = [line for line, source in enumerate(sources) if len(source) > 1]
         left.sort(key=lambda line: -len(sources[line]))
         while left:
-            length = self._padded(len(sources[left[0]]))
+            length = ladder_length(len(sources[left[0]]))
             capacity = max(1, decoding.tokens_per_batch // length)
             lines, left = left[:capacity], left[capacity:]
             rows = min(capacity, 1 << (len(lines) - 1).bit_length())
@@ -180,12 +175,8 @@ class Translator:
                 inputs[row, : len(sources[line])] = sources[line]
                 max_lengths[row] = len(sources[line]) + decoding.max_extra_length
                 numbers[row] = first_line + line
-            max_length = self._padded(length + decoding.max_extra_length)
+            max_length = ladder_length(length + decoding.max_extra_length)
             yield _Batch(lines, inputs, max_lengths, numbers, max_length)
-
-    def _padded(self, length: int) -> int:
-        """The rung that holds a length; no longer than learned positions allow."""
-        return int(min(ladder_length(length), self._max_positions))
 
     def _launch(self, batch: _Batch, decoding: DecodingConfig, seed: int) -> SearchResult:
         return _search(

@@ -98,9 +98,19 @@ def evaluate(
 
 
 def corpus_loss(translator: Translator, corpus: Corpus, split: str) -> CorpusLoss:
-    """The losses over all pairs of a split."""
+    """The losses over all pairs of a split.
+
+    Raises:
+      UserError: there is no such split, or a sentence is longer than a learned position table.
+    """
     config = translator.config
     pairs = prepare(config.data, corpus, translator.vocabulary, split)
+    longest = max(pairs.source_lengths.max(initial=0), pairs.target_lengths.max(initial=0))
+    if longest > config.model.longest_sentence:
+        raise UserError(
+            f"the {split} split has a sentence of {longest} subwords, more than the learned "
+            f"positions of this model (model.max_positions={config.model.max_positions}); split it"
+        )
     batches = Batches(pairs, config.data, seed=0)
     smoothing = config.training.label_smoothing
     mesh, tokens_per_device = mesh_of(translator.params), config.parallel.tokens_per_device

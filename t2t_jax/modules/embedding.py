@@ -47,16 +47,15 @@ class PositionEncoding(nn.Module):
     def __call__(
         self, x: Float[Array, "b t d_model"], positions: Int[Array, "b t"], length: int
     ) -> Float[Array, "b t d_model"]:
-        """Add to `x` the encoding of `positions`, all of which are below `length`."""
+        """Add to `x` the encoding of `positions`, all of which are below `length`.
+
+        Beyond a learned table lies only padding (`ModelConfig.longest_sentence` is its limit), which
+        gets the last row.
+        """
         config = self.config
         if config.position == "sinusoidal":
             table = sinusoidal_positions(length, config.d_model)
         else:
-            if length > config.max_positions:
-                raise ValueError(
-                    f"length {length} exceeds model.max_positions={config.max_positions}, the rows "
-                    "of the learned position table"
-                )
             init = nn.initializers.normal(stddev=config.d_model**-0.5)
             table = self.param("embedding", init, (config.max_positions, config.d_model))
-        return x + jnp.take(table, positions, axis=0).astype(x.dtype)
+        return x + jnp.take(table, positions, axis=0, mode="clip").astype(x.dtype)

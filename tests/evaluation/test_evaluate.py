@@ -122,3 +122,11 @@ def test_an_unknown_decoding_setting_is_refused(setting):
     translator, corpus = setting
     with pytest.raises(UserError, match="did you mean"):
         evaluate(translator, corpus, "dev", beamsize=2)
+
+
+def test_a_sentence_beyond_a_learned_table_is_refused(setting):
+    translator, corpus = setting
+    learned = translator.config.replace({"model.position": "learned", "model.max_positions": 20})
+    other = Translator(learned, translator.vocabulary, translator.params)
+    with pytest.raises(UserError, match=r"the dev split has a sentence of \d+ subwords"):
+        corpus_loss(other, corpus, "dev")

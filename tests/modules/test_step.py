@@ -129,13 +129,3 @@ def test_bfloat16_steps_give_float32_logits_near_the_full_pass(make_model, make_
     assert jax.tree.map(lambda x: x.dtype, new_cache) == jax.tree.map(lambda x: x.dtype, cache)
     full = model.logits(make_batch(_SOURCES, [[[0]], [[0]]]))[:, :1]
     np.testing.assert_allclose(logits, np.repeat(full, _BEAMS, 1), atol=0.05 * np.abs(full).max())
-
-
-def test_steps_beyond_a_learned_table_are_refused(make_model, make_batch):
-    model = make_model(position="learned", max_positions=4)
-    inputs, segments, *_ = make_batch([[[3, 2]], [[4, 2]]], [[], []], source_length=4)
-    memory = _memory(model.module, model.variables, inputs, segments)
-    cache = init_cache(model.config, 2, _BEAMS, _LENGTH)
-    arguments = (jnp.array(_TOKENS[:, 0]), jnp.array(0), _mask(0), cache, memory)
-    with pytest.raises(ValueError, match=r"length 5 exceeds model\.max_positions=4"):
-        _step(model.module, model.variables, *arguments)
