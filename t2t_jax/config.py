@@ -199,7 +199,7 @@ class TrainingConfig:
     seed: int = 0
     """Seed of initialisation, dropout and the order of the data."""
     max_nonfinite_steps: int = 5
-    """Steps in a row whose loss or gradient may be non-finite (each skipped) before the run stops."""
+    """Steps in a row with a non-finite loss or gradient (each is skipped) that end the run."""
     log_every_steps: int = field(default=100, metadata=_CADENCE)
     """Steps between lines of the log."""
 
@@ -233,7 +233,9 @@ class CheckpointConfig:
         _check_range(self, 1, _INF, "keep")
         for name in ("every_steps", "every_minutes"):
             value = getattr(self, name)
-            _require(value is None or value > 0, f"checkpoint.{name}={value} is not positive; use None")
+            _require(
+                value is None or value > 0, f"checkpoint.{name}={value} is not positive; use None"
+            )
 
 
 @dataclass(frozen=True)
@@ -295,8 +297,8 @@ class ParallelConfig:
     data: int = field(default=-1, metadata=_CADENCE)
     """Devices that share a batch; -1 means all there are."""
     tokens_per_device: int | None = None
-    """Most target positions a device computes at once: a larger share of a batch is taken in several
-    passes, whose sums are added before the one division. None takes every batch in one pass."""
+    """Most target positions a device computes at once: a larger share of a batch is taken in
+    several passes, whose sums are added before the one division. None takes it in one pass."""
 
     def __post_init__(self) -> None:
         """Check every field."""

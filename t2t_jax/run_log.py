@@ -97,11 +97,15 @@ class RunLog:
         )
         lines = zip(evaluation.sources, evaluation.references, evaluation.hypotheses, strict=True)
         for (source, reference, hypothesis), _ in zip(lines, range(num_samples), strict=False):
-            self.say(f"    source     {source}\n    reference  {reference}\n    model      {hypothesis}")
+            self.say(
+                f"    source     {source}\n    reference  {reference}\n    model      {hypothesis}"
+            )
         self._record(step, evaluation.split, summary)
 
     def _record(self, step: int, name: str, figures: dict[str, Any]) -> None:
-        self._file.write(json.dumps({"step": step, "of": name, "time": time.time(), **figures}) + "\n")
+        self._file.write(
+            json.dumps({"step": step, "of": name, "time": time.time(), **figures}) + "\n"
+        )
         for figure, value in figures.items():
             if isinstance(value, int | float) and math.isfinite(value):
                 self._events.add_scalar(f"{name}/{figure}", value, step)

@@ -72,7 +72,9 @@ def train(config: Config, workdir: Path) -> int:
             run = _Run(config, model, mesh, corpus, vocabulary, checkpoints, log, stop)
             step = run.loop(state, batches)
             if step >= last_step:
-                log.say(f"{last_step:,} steps are done; score them: eval.py bleu --workdir {workdir}")
+                log.say(
+                    f"{last_step:,} steps are done; score them: eval.py bleu --workdir {workdir}"
+                )
                 return 0
             log.say(f"stopped after step {step:,}; the same command goes on from there")
             return 128 + stop[0]
@@ -290,8 +292,8 @@ def _signals() -> Iterator[list[int]]:
         for each, handler in before.items():
             signal.signal(each, handler)  # type: ignore[arg-type]
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before[number] = signal.signal(number, receive)
+    for each in (signal.SIGTERM, signal.SIGINT):
+        before[each] = signal.signal(each, receive)
     try:
         yield received
     finally:

@@ -13,6 +13,7 @@ from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.tokenized import prepare
 from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import UserError
 from t2t_jax.evaluation.bleu import CorpusScores, corpus_scores
 from t2t_jax.parallel.mesh import mesh_of, put_batch
 from t2t_jax.training.step import eval_step

@@ -29,9 +29,7 @@ def random_words(shape: tuple[int, ...], key: Key[Array, ""]) -> UInt32[Array, "
     return _mix(_mix(index ^ low) + high)
 
 
-def dropout(
-    x: Float[Array, "*shape"], rate: float, key: Key[Array, ""]
-) -> Float[Array, "*shape"]:
+def dropout(x: Float[Array, "*shape"], rate: float, key: Key[Array, ""]) -> Float[Array, "*shape"]:
     """Set each element to zero with probability `rate`, and divide the others by `1 - rate`.
 
     Args:

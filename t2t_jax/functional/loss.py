@@ -30,8 +30,8 @@ def label_smoothed_cross_entropy(
       label_smoothing: eps_ls, in [0, 1).
 
     Returns:
-      `(smoothed, nll)`, float32, in nats, per token: the smoothed loss, which training minimises, and
-      the negative log-likelihood, whose mean's exponential is the perplexity.
+      `(smoothed, nll)`, float32, in nats, per token: the smoothed loss, which training minimises,
+      and the negative log-likelihood, whose mean's exponential is the perplexity.
     """
     return _losses(logits, targets, label_smoothing)[0]
 
@@ -54,8 +54,8 @@ def _gradient(
     logits, log_normaliser, targets = residuals
     smoothed_bar, nll_bar = (c[..., None] for c in cotangents)
     probabilities = jnp.exp(logits.astype(jnp.float32) - log_normaliser[..., None])
-    is_target = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == (
-        targets[..., None]
+    is_target = (
+        jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == (targets[..., None])
     )
     gradient = (
         (smoothed_bar + nll_bar) * probabilities

@@ -49,8 +49,8 @@ class PositionEncoding(nn.Module):
     ) -> Float[Array, "b t d_model"]:
         """Add to `x` the encoding of `positions`, all of which are below `length`.
 
-        Beyond a learned table lies only padding (`ModelConfig.longest_sentence` is its limit), which
-        gets the last row.
+        Beyond a learned table lies only padding (`ModelConfig.longest_sentence` is its limit),
+        which gets the last row.
         """
         config = self.config
         if config.position == "sinusoidal":

@@ -4,6 +4,7 @@ Layer stacks are compiled as one scan: a parameter of all layers of a stack is o
 layer as leading axis (`encoder/layers/self_attention/query/kernel`: `[layers, d_model, h * d_k]`).
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -92,10 +93,11 @@ class Decoder(nn.Module):
     def keys_values(self, encoded: Float[Array, "b s d_model"]) -> tuple[KeysValues, ...]:
         """Project the encoder's output to keys and values for each layer's cross-attention."""
         layer = DecoderLayer(self.config, parent=None)
-        return tuple(
-            layer.apply(p, encoded, method=lambda m, x: m.cross_attention.keys_values(x))
-            for p in self._unstacked()
+
+        project: Any = partial(
+            layer.apply, method=lambda layer, x: layer.cross_attention.keys_values(x)
         )
+        return tuple(project(parameters, encoded) for parameters in self._unstacked())
 
     def step(
         self,
@@ -106,12 +108,12 @@ class Decoder(nn.Module):
         self_mask: Bool[Array, "b 1 k slots"],
     ) -> tuple[Float[Array, "b k d_model"], Cache]:
         """One position of `k` hypotheses per sentence; see `DecoderLayer.step`."""
-        layer = DecoderLayer(self.config, parent=None)
+        layer_step: Any = partial(DecoderLayer(self.config, parent=None).apply, method="step")
         new_cache = []
         layers = zip(self._unstacked(), cache, memory.keys_values, strict=True)
         for parameters, old, keys_values in layers:
             arguments = (x, old, keys_values, write_at, self_mask, memory.mask)
-            x, new = layer.apply(parameters, *arguments, method="step")
+            x, new = layer_step(parameters, *arguments)
             new_cache.append(new)
         return self.norm(x) if self.norm else x, tuple(new_cache)
 

@@ -23,4 +23,5 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_ARENA_MAX, 1))
-    return all([mallopt(*setting) for setting in settings])
+    accepted = [mallopt(*setting) for setting in settings]  # all of them, whatever the first says
+    return all(accepted)

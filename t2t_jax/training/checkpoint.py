@@ -77,9 +77,7 @@ class Checkpoints:
             return False
         step = self._best.latest_step()
         if step is not None:
-            saved = self._best.restore(
-                step, args=ocp.args.Composite(score=ocp.args.JsonRestore())
-            )
+            saved = self._best.restore(step, args=ocp.args.Composite(score=ocp.args.JsonRestore()))
             if saved["score"]["score"] >= score:
                 return False
         arguments = ocp.args.Composite(
@@ -119,7 +117,9 @@ def load_parameters(
     """
     directory = workdir / (_BEST if step == "best" else _CHECKPOINTS)
     if not directory.is_dir():
-        raise UserError(f"{workdir} has no {directory.name}/ directory: nothing was saved there yet")
+        raise UserError(
+            f"{workdir} has no {directory.name}/ directory: nothing was saved there yet"
+        )
     manager = _manager(directory, 0, read_only=True)
     there = sorted(manager.all_steps())
     chosen = _choose(there, average, step, directory)

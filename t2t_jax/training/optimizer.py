@@ -23,7 +23,7 @@ def learning_rate(
 
 
 def make_optimizer(config: TrainingConfig) -> optax.GradientTransformation:
-    """Adam's direction (Kingma and Ba 2015) with the paper's constants; the step multiplies the rate.
+    """Adam's direction (Kingma and Ba 2015) with the paper's constants, before the learning rate.
 
     The rate is kept apart because it follows the step of the run, which goes on where an update is
     skipped, and not Adam's own count of updates.

@@ -104,9 +104,7 @@ def eval_step(
     model: Transformer, label_smoothing: float, params: Parameters, batch: Batch
 ) -> LossSums:
     """The losses of a batch (arrays `[passes, rows, t]`), without dropout."""
-    return _sum_over_passes(
-        lambda rows, _: loss_sums(model, label_smoothing, params, rows), batch
-    )
+    return _sum_over_passes(lambda rows, _: loss_sums(model, label_smoothing, params, rows), batch)
 
 
 def init_state(config: Config, model: Transformer) -> TrainState:

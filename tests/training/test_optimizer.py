@@ -26,7 +26,9 @@ def test_learning_rate_rises_linearly_then_falls():
 
 
 def test_factor_multiplies_the_rate():
-    assert float(learning_rate(7, 64, 10, 2.0)) == pytest.approx(2 * float(learning_rate(7, 64, 10)))
+    assert float(learning_rate(7, 64, 10, 2.0)) == pytest.approx(
+        2 * float(learning_rate(7, 64, 10))
+    )
 
 
 def test_adam_under_the_schedule_equals_pytorch():

@@ -127,7 +127,9 @@ def test_a_step_with_a_nonfinite_loss_is_skipped_and_counted(tiny, batch):
 def test_a_nonfinite_gradient_with_a_finite_loss_is_skipped_too(tiny, batch):
     # Rows of 1e30 leave layer norm's loss finite and overflow the norm of some gradient.
     state = _state(tiny)
-    huge = state.params | {"embedding": {"embedding": state.params["embedding"]["embedding"] * 1e30}}
+    huge = state.params | {
+        "embedding": {"embedding": state.params["embedding"]["embedding"] * 1e30}
+    }
     after, metrics = _train(tiny, batch, state=state._replace(params=huge))
     skipped = not (np.isfinite(metrics.losses.smoothed) and np.isfinite(metrics.gradient_norm))
     assert int(after.nonfinite_total) == skipped
@@ -149,7 +151,9 @@ def test_bfloat16_trains_float32_parameters(tiny, batch):
 
 def test_train_step_runs_outside_jit_as_the_pure_function_it_is(tiny, batch):
     state = _state(tiny)
-    plain, _ = train_step(tiny.config, tiny.model, state, jax.tree.map(lambda x: jnp.asarray(x[None]), batch))
+    plain, _ = train_step(
+        tiny.config, tiny.model, state, jax.tree.map(lambda x: jnp.asarray(x[None]), batch)
+    )
     compiled, _ = _train(tiny, batch)
     for a, b in zip(_leaves(plain), _leaves(compiled), strict=True):
         np.testing.assert_allclose(b, a, atol=1e-5)
