@@ -7,16 +7,16 @@ flag answer at once.
 import argparse
 import contextlib
 import dataclasses
-import difflib
 import io
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NoReturn, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NoReturn, Union
 
 import absl.logging
 import platformdirs
@@ -26,13 +26,12 @@ from rich.table import Table
 from rich.text import Text
 
 from t2t_jax.config import Config, DecodingConfig, load_config, walk
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.parallel.host_memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translator import Hypothesis, Translator
 
-_Command = TypeVar("_Command")
 _LINES_AT_ONCE = 10_000
 
 
@@ -40,7 +39,7 @@ _LINES_AT_ONCE = 10_000
 class Train:
     """Train a Transformer, or go on with a run that was stopped."""
 
-    workdir: Path
+    workdir: Path = tyro.MISSING
     """Directory of the run."""
     config: str | None = None
     """Config file: configs/base.py, or configs/grid.py:NAME. A run goes on without one."""
@@ -53,11 +52,11 @@ class Train:
 class _Decode:
     """Which model decodes, and how."""
 
-    workdir: Path
+    workdir: Path = tyro.MISSING
     """Directory of the run."""
     average: int = 1
     """How many of the last checkpoints to average (section 6.1; base: 5, big: 20)."""
-    checkpoint: int | Literal["best"] | None = None
+    step: int | Literal["best"] | None = None
     """Step of the last of them, or best for the best dev score; None is the newest."""
     seed: int = 0
     """Seed of sampling (temperature above 0)."""
@@ -69,7 +68,7 @@ class _Decode:
         """The translator of the run."""
         from t2t_jax.loading import load
 
-        return load(self.workdir, average=self.average, step=self.checkpoint)
+        return load(self.workdir, average=self.average, step=self.step)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -113,7 +112,7 @@ class Bleu(_Decode):
             "decoding": self.settings,
         }
         if self.json:
-            print(json.dumps(summary))
+            print(_json(summary))
         else:
             Console(width=100, markup=False, highlight=False).print(_table(summary))
         return 0
@@ -204,7 +203,7 @@ def train_command(arguments: Sequence[str]) -> Train:
     _check_flags(arguments, [*_names(Train), *(path for path, _, _ in walk(Config()))])
     config_file, workdir = _peek(arguments)
     base = load_config(config_file) if config_file else _stored_config(workdir)
-    defaults = _without_workdir(Train(Path(), fields=base or Config()))
+    defaults = Train(fields=base or Config())
     command = _parse(Train, arguments, prog="train.py", default=defaults)
     if base is None:
         raise UserError(
@@ -233,11 +232,7 @@ def eval_command(arguments: Sequence[str]) -> Bleu | Translate:
         tuple(
             Annotated[
                 command,
-                tyro.conf.subcommand(
-                    name,
-                    default=_without_workdir(command(Path(), decoding=decoding)),
-                    prefix_name=False,
-                ),
+                tyro.conf.subcommand(name, default=command(decoding=decoding), prefix_name=False),
             ]
             for name, command in COMMANDS.items()
         )
@@ -245,24 +240,17 @@ def eval_command(arguments: Sequence[str]) -> Bleu | Translate:
     return _parse(commands, arguments, prog="eval.py")
 
 
-def _without_workdir(command: _Command) -> _Command:
-    """The defaults of a command, for tyro; its mark of a flag that must be given is no `Path`."""
-    object.__setattr__(command, "workdir", tyro.MISSING)
-    return command
-
-
 def _names(command: type) -> list[str]:
     return [field.name for field in dataclasses.fields(command)]
 
 
 def _check_flags(arguments: Sequence[str], known: list[str]) -> None:
+    flags = [f"--{name.replace('_', '-')}" for name in [*known, "help"]]
     for argument in arguments:
         flag = argument.partition("=")[0]
-        name = flag.removeprefix("--").replace("-", "_")
-        if flag.startswith("--") and name not in [*known, "help"]:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            flags = [f"did you mean --{match.replace('_', '-')}?" for match in close]
-            raise UserError(f"unknown flag {flag}; {''.join(flags) or 'see --help for all flags'}")
+        if flag.startswith("--") and (dashed := flag.replace("_", "-")) not in flags:
+            hint = did_you_mean(dashed, flags, "see --help for all flags")
+            raise UserError(f"unknown flag {flag}; {hint}")
 
 
 def _peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:
@@ -277,9 +265,9 @@ def _peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:
 def _stored_config(workdir: Path | None) -> Config | None:
     if workdir is None or not workdir.is_dir():
         return None
-    from t2t_jax.loading import CONFIG_FILE, read_config
+    from t2t_jax.workdir import is_run, read_config
 
-    return read_config(workdir) if (workdir / CONFIG_FILE).is_file() else None
+    return read_config(workdir) if is_run(workdir) else None
 
 
 def _parse(command: Any, arguments: Sequence[str], **settings: Any) -> Any:
@@ -346,6 +334,16 @@ def _decode_lines(lines: list[bytes], first_line: int) -> list[str]:
                 "convert it to UTF-8"
             ) from error
     return texts
+
+
+def _json(summary: Mapping[str, Any]) -> str:
+    """The figures of an evaluation as one line. JSON has neither NaN nor infinity: null is both."""
+    unknown = {
+        name: None
+        for name, value in summary.items()
+        if isinstance(value, float) and not math.isfinite(value)
+    }
+    return json.dumps({**summary, **unknown}, allow_nan=False)
 
 
 def _table(summary: Mapping[str, Any]) -> Table:

@@ -7,22 +7,25 @@ A `Config` is a tree of frozen dataclasses. It is checked when it is made, chang
 Whether a model is training or decoding is an argument of the call, never a field in here.
 """
 
+import contextlib
 import dataclasses
-import difflib
 import json
+import math
 import runpy
+import traceback
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, did_you_mean
 
 _INF = float("inf")
 
-# Fields that cannot change what a training step computes: a run may be continued under new values.
-_CADENCE = {"changes_during_run": True}
+# Fields under which a run may be continued: they change when and where things are done, or, for the
+# number of devices under dropout, which elements are dropped, never the recipe.
+_MAY_CHANGE = {"may_change": True}
 
 
 def _require(condition: bool, message: str) -> None:
@@ -41,10 +44,9 @@ def _check_fields(config: Any) -> None:
         value, name = getattr(config, field_name), f"{_section(config)}.{field_name}"
         origin, args = get_origin(hint), get_args(hint)
         if origin is Literal:
-            close = difflib.get_close_matches(str(value), args, n=1)
-            hint_text = f"; did you mean {close[0]!r}?" if close else ""
             choices = ", ".join(map(repr, args))
-            _require(value in args, f"{name}={value!r} is not one of {choices}{hint_text}")
+            hint_text = did_you_mean(str(value), args, "use one of these")
+            _require(value in args, f"{name}={value!r} is not one of {choices}; {hint_text}")
             continue
         allowed = args if origin in (types.UnionType, Union) else (hint,)
         if float in allowed:
@@ -52,6 +54,8 @@ def _check_fields(config: Any) -> None:
         fits = isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
         expected = getattr(hint, "__name__", str(hint))
         _require(fits, f"{name}={value!r} is a {type(value).__name__}, expected {expected}")
+        finite = not isinstance(value, float) or math.isfinite(value)
+        _require(finite, f"{name}={value} is not a finite number")
 
 
 def _check_range(config: Any, low: float, high: float, *names: str) -> None:
@@ -138,7 +142,7 @@ class ModelConfig:
 class DataConfig:
     """The corpus, its vocabulary and how its pairs become batches: section 5.1."""
 
-    corpus: str = "bundled:"
+    corpus: str = field(default="bundled:", metadata=_MAY_CHANGE)  # a hash guards its content
     """`bundled:`, `text:DIR` (train.en train.de dev.* test.*, also .gz) or `tfds:NAME/CONFIG`."""
     source_language: str = "en"
     """Language translated from; the file suffix or the TFDS feature name."""
@@ -155,9 +159,9 @@ class DataConfig:
     """Upper bound on source positions in one step, padding included, over all devices."""
     target_tokens_per_step: int = 25_000
     """Upper bound on target positions in one step, padding included, over all devices."""
-    cache_dir: str = ""
+    cache_dir: str = field(default="", metadata=_MAY_CHANGE)
     """Where tokenised corpora are kept; empty means the user's cache folder."""
-    prefetch: int = field(default=4, metadata=_CADENCE)
+    prefetch: int = field(default=4, metadata=_MAY_CHANGE)
     """Batches made ahead of the step that needs them."""
 
     def __post_init__(self) -> None:
@@ -165,12 +169,13 @@ class DataConfig:
         _check_fields(self)
         _check_range(self, 8, _INF, "vocab_size", "max_length")
         _check_range(self, 1, _INF, "prefetch")
+        padded_length = -(-self.max_length // 8) * 8
         for name in ("source_tokens_per_step", "target_tokens_per_step"):
             tokens = getattr(self, name)
             _require(
-                tokens >= self.max_length,
-                f"{name}={tokens} cannot hold one sentence of max_length={self.max_length}; "
-                f"raise {name} or lower max_length",
+                tokens >= padded_length,
+                f"{name}={tokens} cannot hold one sentence of max_length={self.max_length}, padded "
+                f"to a multiple of 8; raise {name} to {padded_length} or lower max_length",
             )
         _require(
             self.source_language != self.target_language,
@@ -182,7 +187,7 @@ class DataConfig:
 class TrainingConfig:
     """Optimiser, schedule and regularisation: sections 5.3 and 5.4."""
 
-    num_train_steps: int = field(default=100_000, metadata=_CADENCE)
+    num_train_steps: int = field(default=100_000, metadata=_MAY_CHANGE)
     """Steps to train (base: 100,000; big: 300,000)."""
     warmup_steps: int = 4000
     """Steps of linear warmup before the inverse square root decay (equation 3)."""
@@ -198,9 +203,9 @@ class TrainingConfig:
     """epsilon_ls: probability mass spread evenly over the vocabulary."""
     seed: int = 0
     """Seed of initialisation, dropout and the order of the data."""
-    max_nonfinite_steps: int = 5
+    max_nonfinite_steps: int = field(default=5, metadata=_MAY_CHANGE)
     """Steps in a row with a non-finite loss or gradient (each is skipped) that end the run."""
-    log_every_steps: int = field(default=100, metadata=_CADENCE)
+    log_every_steps: int = field(default=100, metadata=_MAY_CHANGE)
     """Steps between lines of the log."""
 
     def __post_init__(self) -> None:
@@ -208,9 +213,11 @@ class TrainingConfig:
         _check_fields(self)
         _check_range(self, 1, _INF, "num_train_steps", "warmup_steps", "log_every_steps")
         _check_range(self, 1, _INF, "max_nonfinite_steps")
-        _check_range(self, 0, 1, "adam_beta1", "adam_beta2")
+        # At a beta of 1 or an epsilon of 0 an update is 0 / 0.
+        _check_range(self, 0, 0.999999, "adam_beta1", "adam_beta2")
+        _check_range(self, 1e-30, _INF, "adam_epsilon")
         _check_range(self, 0, 0.99, "label_smoothing")
-        _check_range(self, 0, _INF, "adam_epsilon", "learning_rate_factor")
+        _check_range(self, 0, _INF, "learning_rate_factor")
         _check_range(self, 0, 2**31 - 1, "seed")
 
 
@@ -218,13 +225,13 @@ class TrainingConfig:
 class CheckpointConfig:
     """When the training state is written, and what is kept of it."""
 
-    every_steps: int | None = field(default=None, metadata=_CADENCE)
+    every_steps: int | None = field(default=None, metadata=_MAY_CHANGE)
     """Steps between checkpoints; None leaves the pace to `every_minutes`."""
-    every_minutes: float | None = field(default=10.0, metadata=_CADENCE)
+    every_minutes: float | None = field(default=10.0, metadata=_MAY_CHANGE)
     """Minutes between checkpoints (the paper: 10); None leaves the pace to `every_steps`."""
-    keep: int = field(default=5, metadata=_CADENCE)
+    keep: int = field(default=5, metadata=_MAY_CHANGE)
     """Newest checkpoints kept; averaging takes them from here (base: 5, big: 20)."""
-    keep_best: bool = field(default=True, metadata=_CADENCE)
+    keep_best: bool = field(default=True, metadata=_MAY_CHANGE)
     """Also keep the checkpoint with the best dev score, apart from the newest."""
 
     def __post_init__(self) -> None:
@@ -242,13 +249,13 @@ class CheckpointConfig:
 class EvaluationConfig:
     """The look at the dev set during training."""
 
-    every_steps: int = field(default=1000, metadata=_CADENCE)
+    every_steps: int = field(default=1000, metadata=_MAY_CHANGE)
     """Steps between evaluations on dev."""
-    num_sentences: int | None = field(default=None, metadata=_CADENCE)
+    num_sentences: int | None = field(default=None, metadata=_MAY_CHANGE)
     """Dev sentences translated for BLEU, from the first on; None means all. Loss uses all."""
-    num_samples: int = field(default=3, metadata=_CADENCE)
+    num_samples: int = field(default=3, metadata=_MAY_CHANGE)
     """Translations printed at each evaluation."""
-    beam_size: int = field(default=1, metadata=_CADENCE)
+    beam_size: int = field(default=1, metadata=_MAY_CHANGE)
     """Beam size during training; 1 is greedy search and fast."""
 
     def __post_init__(self) -> None:
@@ -266,20 +273,21 @@ class EvaluationConfig:
 class DecodingConfig:
     """The search for a translation: section 6.1."""
 
-    beam_size: int = field(default=4, metadata=_CADENCE)
+    beam_size: int = field(default=4, metadata=_MAY_CHANGE)
     """Hypotheses kept alive per sentence; 1 is greedy search."""
-    length_penalty: float = field(default=0.6, metadata=_CADENCE)
+    length_penalty: float = field(default=0.6, metadata=_MAY_CHANGE)
     """alpha: scores are log-probabilities divided by ((5 + length) / 6) ** alpha."""
-    max_extra_length: int = field(default=50, metadata=_CADENCE)
+    max_extra_length: int = field(default=50, metadata=_MAY_CHANGE)
     """Output length is at most the source length plus this."""
-    temperature: float = field(default=0.0, metadata=_CADENCE)
+    temperature: float = field(default=0.0, metadata=_MAY_CHANGE)
     """0 searches for the best translation; above 0, sample from the model at this temperature."""
-    top_k: int = field(default=0, metadata=_CADENCE)
+    top_k: int = field(default=0, metadata=_MAY_CHANGE)
     """When sampling, draw from the k most probable subwords; 0 means all."""
-    top_p: float = field(default=1.0, metadata=_CADENCE)
+    top_p: float = field(default=1.0, metadata=_MAY_CHANGE)
     """When sampling, draw from the smallest set of subwords that holds this probability."""
-    tokens_per_batch: int = field(default=4096, metadata=_CADENCE)
-    """Source positions decoded together, padding included."""
+    tokens_per_batch: int = field(default=8192, metadata=_MAY_CHANGE)
+    """Positions decoded together, padding included: of the sources or of the room for outputs,
+    whichever is longer. Each hypothesis of a beam keeps keys and values for as many."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -294,11 +302,12 @@ class DecodingConfig:
 class ParallelConfig:
     """How the work of a step is laid out over devices."""
 
-    data: int = field(default=-1, metadata=_CADENCE)
+    data: int = field(default=-1, metadata=_MAY_CHANGE)
     """Devices that share a batch; -1 means all there are."""
     tokens_per_device: int | None = None
-    """Most target positions a device computes at once: a larger share of a batch is taken in
-    several passes, whose sums are added before the one division. None takes it in one pass."""
+    """Most positions, of source or target, whichever is longer, a device computes at once: a larger
+    share of a batch is taken in several passes, whose sums are added before the one division. None
+    takes it in one pass. With dropout, another number of passes draws other dropout masks."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -356,7 +365,7 @@ class Config:
 
     def to_json(self) -> str:
         """The config as indented JSON; `from_json` reads back an equal one."""
-        return json.dumps(to_dict(self), indent=2) + "\n"
+        return json.dumps(to_dict(self), indent=2, allow_nan=False) + "\n"
 
     @staticmethod
     def from_json(text: str) -> "Config":
@@ -388,12 +397,13 @@ def differences(
     Args:
       old: a config.
       new: another.
-      only_binding: leave out the fields that may change while a run is underway (how often it
-        logs, saves and evaluates, how long it trains, how it decodes, on how many devices it runs).
+      only_binding: leave out the fields under which a run may be continued (how often it logs,
+        saves and evaluates, how long it trains, how it decodes, on how many devices it runs, when
+        it gives up, where its corpus and cache are).
     """
     changed = {}
     for (path, leaf, before), (_, _, after) in zip(walk(old), walk(new), strict=True):
-        if before != after and not (only_binding and leaf.metadata.get("changes_during_run")):
+        if before != after and not (only_binding and leaf.metadata.get("may_change")):
             changed[path] = (before, after)
     return changed
 
@@ -435,30 +445,56 @@ def load_config(spec: str) -> Config:
         which defines `VARIANTS: dict[str, Config]`.
 
     Raises:
-      UserError: no such file, no such variant, or the file defines neither.
+      UserError: no such file, no such variant, or the file defines neither, or it has a mistake.
     """
     path, _, variant = spec.partition(":")
     if not Path(path).is_file():
         raise UserError(f"no config file {path}; see configs/ for the ones that exist")
-    module = runpy.run_path(path)
+    if Path(path).suffix != ".py":
+        raise UserError(f"config file {path} is not a .py file; see configs/ for the ones that are")
+    with _mistakes_of(path):
+        module = runpy.run_path(path)
+    variants = module.get("VARIANTS", {})
+    if not isinstance(variants, Mapping):
+        raise UserError(
+            f"VARIANTS of {path} is a {type(variants).__name__}; make it a dict of names to configs"
+        )
+    names = ", ".join(map(str, variants)) or "no VARIANTS"
     if variant:
-        variants = module.get("VARIANTS", {})
         if variant not in variants:
-            close = difflib.get_close_matches(variant, variants, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"it has: {', '.join(variants)}"
+            hint = did_you_mean(variant, map(str, variants), f"it has: {names}")
             raise UserError(f"{path} has no variant {variant!r}; {hint}")
         config = variants[variant]
     elif "get_config" in module:
-        config = module["get_config"]()
+        with _mistakes_of(path):
+            config = module["get_config"]()
     else:
-        names = ", ".join(module.get("VARIANTS", {})) or "no VARIANTS either"
         raise UserError(f"{path} defines no get_config(); name a variant as {path}:NAME ({names})")
     if not isinstance(config, Config):
         raise UserError(f"{spec} gave a {type(config).__name__}, not a t2t_jax.Config")
     return config
 
 
+@contextlib.contextmanager
+def _mistakes_of(path: str) -> Iterator[None]:
+    """Turn whatever a config file raises into one line that says where in the file."""
+    try:
+        yield
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == path]
+        if isinstance(error, SyntaxError) and error.filename == path:
+            lines = [error.lineno]
+        where = f"{path} line {lines[-1]}" if lines else path
+        what = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+        if isinstance(error, UserError):
+            raise UserError(f"{where}: {what}") from error
+        raise UserError(
+            f"{where}: {type(error).__name__}: {what}; mend the file, where get_config() without "
+            "arguments or VARIANTS gives a t2t_jax.Config, as in configs/base.py"
+        ) from error
+
+
 def _unknown_field(path: str, known: list[str]) -> UserError:
-    close = difflib.get_close_matches(path, known, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]}?" if close else "see --help for all fields"
+    hint = did_you_mean(path, known, "see --help for all fields")
     return UserError(f"unknown config field {path!r}; {hint}")

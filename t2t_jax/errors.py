@@ -1,5 +1,8 @@
 """The errors a user can mend."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class UserError(ValueError):
     """Something the user gave does not work: a field, a file, a directory, a checkpoint.
@@ -7,3 +10,9 @@ class UserError(ValueError):
     The message is one line: what was wrong, where, and the way out. The command line prints it
     without a traceback and exits with code 2; a Python caller can catch it as a `ValueError`.
     """
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The way out of a misspelt name: the nearest one that is known, or `otherwise` if none is."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else otherwise

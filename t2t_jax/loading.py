@@ -5,27 +5,12 @@ from typing import Literal
 
 import jax
 
-from t2t_jax.config import Config
-from t2t_jax.data.vocabulary import BOS_ID, Vocabulary
+from t2t_jax.data.vocabulary import BOS_ID
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.errors import UserError
 from t2t_jax.modules.transformer import Transformer
 from t2t_jax.training.checkpoint import load_parameters
-from t2t_jax.training.step import init_state
-
-CONFIG_FILE, VOCABULARY_FILE = "config.json", "vocabulary.model"
-
-
-def read_config(workdir: Path) -> Config:
-    """The config of a run.
-
-    Raises:
-      UserError: `workdir` is not a run directory.
-    """
-    path = workdir / CONFIG_FILE
-    if not path.is_file():
-        raise UserError(f"{workdir} is not a run directory: it has no {CONFIG_FILE}")
-    return Config.from_json(path.read_text(encoding="utf-8"))
+from t2t_jax.training.step import abstract_state
+from t2t_jax.workdir import read_config, read_vocabulary
 
 
 def load(
@@ -42,13 +27,9 @@ def load(
       UserError: `workdir` is not a run directory, or its checkpoints are missing or damaged.
     """
     workdir = Path(workdir)
-    config = read_config(workdir)
-    vocabulary = Vocabulary.load(workdir / VOCABULARY_FILE)
+    config, vocabulary = read_config(workdir), read_vocabulary(workdir)
     model = Transformer(config.model, len(vocabulary), BOS_ID)
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    like = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device),
-        jax.eval_shape(lambda: init_state(config, model)).params,
-    )
+    like = abstract_state(config, model, device).params
     params, steps = load_parameters(workdir, like, average=average, step=step)
     return Translator(config, vocabulary, params, steps=steps)

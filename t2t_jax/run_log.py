@@ -11,6 +11,7 @@ import tensorboardX
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from t2t_jax.atomic_file import write_whole
 from t2t_jax.evaluation.evaluate import Evaluation
 
 _LOG_FILE = "log.jsonl"
@@ -30,7 +31,8 @@ class RunLog:
         self._console = Console(soft_wrap=True)
         path = workdir / _LOG_FILE
         kept = _records_up_to(path, start_step)
-        path.write_text("".join(kept), encoding="utf-8")
+        write_whole(path, "".join(line for line, _ in kept).encode())
+        self._recorded = {(record["of"], record["step"]) for _, record in kept}
         self._file = path.open("a", encoding="utf-8", buffering=1)
         self._events = tensorboardX.SummaryWriter(str(workdir), purge_step=start_step + 1)
         self._progress = Progress(
@@ -70,21 +72,25 @@ class RunLog:
         """Move the progress bar."""
         self._progress.update(self._bar, completed=step)
 
-    def training(self, step: int, figures: dict[str, float]) -> None:
-        """Record the means of the steps since the last record.
+    def has_evaluation(self, step: int, split: str) -> bool:
+        """Whether the log, as it was opened, holds the scores on a split after a step."""
+        return (split, step) in self._recorded
+
+    def training(self, step: int, figures: dict[str, float], seconds_left: float) -> None:
+        """Record the means of the steps since the last record, or since the run was resumed.
 
         Args:
           step: the last of these steps.
-          figures: under their names; `seconds_left` is shown and not kept.
+          figures: under their names.
+          seconds_left: until the last step.
         """
-        left = figures.pop("seconds_left")
         line = (
             f"loss {figures['loss']:.3f}  learning rate {figures['learning_rate']:.2e}  "
             f"{figures['target_tokens_per_second']:,.0f} target tokens/s"
         )
         self._progress.update(self._bar, figures=line)
         if not self._console.is_terminal:
-            self.say(f"step {step:,}  {line}  {_minutes(left)} left")
+            self.say(f"step {step:,}  {line}  {_minutes(seconds_left)} left")
         self._record(step, "train", figures)
 
     def evaluation(self, step: int, evaluation: Evaluation, num_samples: int) -> None:
@@ -103,25 +109,29 @@ class RunLog:
         self._record(step, evaluation.split, summary)
 
     def _record(self, step: int, name: str, figures: dict[str, Any]) -> None:
-        self._file.write(
-            json.dumps({"step": step, "of": name, "time": time.time(), **figures}) + "\n"
-        )
+        record = {"step": step, "of": name, "time": time.time(), **figures}
         for figure, value in figures.items():
-            if isinstance(value, int | float) and math.isfinite(value):
-                self._events.add_scalar(f"{name}/{figure}", value, step)
+            if isinstance(value, int | float):
+                if math.isfinite(value):
+                    self._events.add_scalar(f"{name}/{figure}", value, step)
+                else:
+                    record[figure] = None  # JSON has no NaN
+        self._file.write(json.dumps(record, allow_nan=False) + "\n")
 
 
-def _records_up_to(path: Path, step: int) -> list[str]:
-    """The lines of a log that hold records up to `step`; a line cut short by a kill holds none."""
+def _records_up_to(path: Path, step: int) -> list[tuple[str, dict[str, Any]]]:
+    """The lines of a log up to a step, and what they hold. A line that a kill cut is left out."""
     if not path.exists():
         return []
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
         try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line)
+            record = json.loads(line)
         except json.JSONDecodeError:
             continue
+        whole = line.endswith("\n") and isinstance(record, dict)
+        if whole and record.get("step", step + 1) <= step:
+            kept.append((line, record))
     return kept
 
 

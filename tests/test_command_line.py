@@ -1,4 +1,5 @@
 import dataclasses
+import inspect
 import io
 import json
 import os
@@ -162,12 +163,12 @@ def test_a_run_goes_on_with_its_stored_config_and_the_flags(workdir):
 
 
 def test_decoding_settings_are_those_of_the_run_and_the_flags(workdir):
-    arguments = ["bleu", "--workdir", str(workdir), "--length-penalty", "1", "--checkpoint", "best"]
+    arguments = ["bleu", "--workdir", str(workdir), "--length-penalty", "1", "--step", "best"]
     command = eval_command(arguments)
     expected = DecodingConfig(beam_size=2, max_extra_length=5, length_penalty=1.0)
     assert command.decoding == expected
-    assert command.checkpoint == "best"
-    assert eval_command([*arguments, "--checkpoint", "12"]).checkpoint == 12
+    assert command.step == "best"
+    assert eval_command([*arguments, "--step", "12"]).step == 12
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,7 @@ def test_a_bad_command_line_of_train_is_refused(arguments, message):
         ("bleu", "Missing from eval.py bleu: --workdir PATH"),
         ("bleu --workdir w --beamsize 3", "unknown flag --beamsize; did you mean --beam-size?"),
         ("bleu --workdir w --num-best 3", "unknown flag --num-best"),
-        ("bleu --workdir w --checkpoint worst", "--checkpoint: no type matching"),
+        ("bleu --workdir w --step worst", "--step: no type matching"),
         ("bleu --workdir w --beam-size 0", "beam_size=0 is outside"),
     ],
 )
@@ -280,6 +281,34 @@ def test_json_output_is_one_object_with_every_figure(workdir, one_translator, ca
     assert summary["num_sentences"] == 4
     assert summary["bleu_signature"].startswith("nrefs:1|case:mixed")
     assert summary["perplexity"] > 1
+
+
+def test_flags_that_choose_a_model_have_the_names_of_the_arguments_of_load(monkeypatch):
+    known = inspect.signature(t2t_jax.loading.load).parameters
+    called = {}
+    monkeypatch.setattr(t2t_jax.loading, "load", lambda workdir, **choice: called.update(choice))
+    eval_command(["bleu", "--workdir", "w", "--step", "12", "--average", "3"]).load()
+    assert called == {"step": 12, "average": 3}
+    assert called.keys() <= known.keys()
+
+
+def test_a_figure_that_is_not_finite_is_null_in_json_and_named_in_the_table(
+    workdir, translator, monkeypatch, capsys
+):
+    import jax
+
+    from t2t_jax.decoding.translator import Translator
+
+    broken = jax.tree.map(lambda x: x * float("nan"), translator.params)
+    poisoned = Translator(translator.config, translator.vocabulary, broken, steps=[6])
+    monkeypatch.setattr(poisoned, "translate", lambda lines, **settings: lines)
+    monkeypatch.setattr(t2t_jax.loading, "load", lambda workdir, **choice: poisoned)
+    eval_command(["bleu", "--workdir", str(workdir), "--json"]).run()
+    summary = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (summary["loss"], summary["nll"], summary["perplexity"]) == (None, None, None)
+    assert summary["bleu"] >= 0
+    eval_command(["bleu", "--workdir", str(workdir)]).run()
+    assert "nan" in capsys.readouterr().out
 
 
 def test_the_table_shows_scores_with_signatures(workdir, one_translator, capsys, tmp_path):
@@ -388,17 +417,32 @@ def python(*arguments: str, **options) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-def test_a_pipe_in_any_locale_gives_translations_and_nothing_else(workdir, translator, tmp_path):
-    environment = {
+@pytest.fixture(scope="module")
+def bare_environment(tmp_path_factory):
+    """Of a program in the plainest locale, with caches of its own."""
+    return {
         **os.environ,
         "LC_ALL": "C",
         "PYTHONUTF8": "0",
         "PYTHONIOENCODING": "ascii",
-        "XDG_CACHE_HOME": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("caches")),
         "JAX_PLATFORMS": "cpu",
     }
+
+
+def test_scores_go_to_stdout_and_nothing_else_does(workdir, bare_environment):
+    arguments = ["bleu", "--workdir", str(workdir), "--beam-size", "1", "--json"]
+    done = python("eval.py", *arguments, env=bare_environment)
+    assert (done.returncode, done.stderr.decode()) == (0, "")
+    [line] = done.stdout.decode().splitlines()
+    assert json.loads(line)["num_sentences"] == 4
+
+
+def test_a_pipe_in_any_locale_gives_translations_and_nothing_else(
+    workdir, translator, bare_environment
+):
     arguments = ["translate", "--workdir", str(workdir), "--average", "2"]
-    done = python("eval.py", *arguments, input=TEXT.encode(), env=environment)
+    done = python("eval.py", *arguments, input=TEXT.encode(), env=bare_environment)
     assert (done.returncode, done.stderr.decode()) == (0, "")
     translations = translator.translate(TEXT.split("\n"))
     assert done.stdout.decode() == "".join(f"{line}\n" for line in translations)

@@ -24,7 +24,8 @@ from t2t_jax.config import (
     to_dict,
     walk,
 )
-from t2t_jax.errors import UserError
+from t2t_jax.data.batching import length_ladder
+from t2t_jax.errors import UserError, did_you_mean
 
 _ROOT = Path(t2t_jax.config.__file__).parents[1]
 
@@ -38,10 +39,11 @@ _changes = st.fixed_dictionaries(
         "model.dropout_rate": st.floats(0, 0.99),
         "data.corpus": st.text(),
         "data.vocab_size": st.integers(8, 2**70),
-        "training.adam_epsilon": st.floats(0, allow_infinity=False),
+        "training.adam_epsilon": st.floats(1e-30, allow_infinity=False),
         "training.learning_rate_factor": st.integers(0, 9),
         "training.seed": st.integers(0, 2**31 - 1),
-        "checkpoint.every_minutes": st.none() | st.floats(0, exclude_min=True),
+        "checkpoint.every_minutes": st.none()
+        | st.floats(0, exclude_min=True, allow_infinity=False),
         "checkpoint.keep_best": st.booleans(),
         "decoding.length_penalty": st.floats(0, 5),
         "parallel.data": st.just(-1) | st.integers(1, 999),
@@ -114,10 +116,10 @@ def test_head_sizes_follow_d_k_and_d_v_where_given():
 
 # What each section refuses, and what its message must say besides the field and the value.
 _REFUSED = [
-    (ModelConfig, {"norm_order": "psot"}, "not one of 'post', 'pre'; did you mean 'post'?"),
-    (ModelConfig, {"compute_dtype": "float16"}, "did you mean 'bfloat16'?"),
+    (ModelConfig, {"norm_order": "psot"}, "not one of 'post', 'pre'; did you mean post?"),
+    (ModelConfig, {"compute_dtype": "float16"}, "did you mean bfloat16?"),
     (ModelConfig, {"position": "rotary"}, "not one of 'sinusoidal', 'learned'"),
-    (ModelConfig, {"position": None}, "not one of 'sinusoidal', 'learned'"),
+    (ModelConfig, {"position": None}, "not one of 'sinusoidal', 'learned'; use one of"),
     (ModelConfig, {"d_model": 512.0}, "is a float, expected int"),
     (ModelConfig, {"d_model": True}, "is a bool, expected int"),
     (ModelConfig, {"d_model": "512"}, "is a str, expected int"),
@@ -129,7 +131,7 @@ _REFUSED = [
     (ModelConfig, {"dropout_rate": "0.1"}, "is a str, expected float"),
     (ModelConfig, {"dropout_rate": 1.0}, "outside [0, 0.99]"),
     (ModelConfig, {"dropout_rate": -0.1}, "outside [0, 0.99]"),
-    (ModelConfig, {"dropout_rate": float("nan")}, "outside [0, 0.99]"),
+    (ModelConfig, {"dropout_rate": float("nan")}, "is not a finite number"),
     (ModelConfig, {"attention_dropout_rate": 1.5}, "outside [0, 0.99]"),
     (ModelConfig, {"activation_dropout_rate": 1.5}, "outside [0, 0.99]"),
     (ModelConfig, {"d_ff": 0}, "outside [1, inf]"),
@@ -140,17 +142,20 @@ _REFUSED = [
     (ModelConfig, {"d_v": -1}, "is not positive"),
     (ModelConfig, {"d_model": 500}, "is not divisible by num_heads=8; set d_k and d_v"),
     (ModelConfig, {"d_model": 513, "d_k": 64, "d_v": 64}, "even d_model or position='learned'"),
-    (DataConfig, {"batching": "packed"}, "did you mean 'pack'?"),
+    (DataConfig, {"batching": "packed"}, "did you mean pack?"),
     (DataConfig, {"vocab_size": 7}, "outside [8, inf]"),
     (DataConfig, {"max_length": 0}, "outside [8, inf]"),
     (DataConfig, {"prefetch": 0}, "outside [1, inf]"),
     (DataConfig, {"source_tokens_per_step": 255}, "lower max_length"),
+    (DataConfig, {"max_length": 257, "source_tokens_per_step": 263}, "per_step to 264"),
     (DataConfig, {"target_tokens_per_step": 255}, "raise target_tokens_per_step"),
     (DataConfig, {"target_language": "en"}, "are both 'en'"),
     (TrainingConfig, {"warmup_steps": 0}, "outside [1, inf]"),
     (TrainingConfig, {"num_train_steps": 0}, "outside [1, inf]"),
-    (TrainingConfig, {"adam_beta2": 1.5}, "outside [0, 1]"),
-    (TrainingConfig, {"adam_epsilon": -1e-9}, "outside [0, inf]"),
+    (TrainingConfig, {"adam_beta1": 1.0}, "outside [0, 0.999999]"),
+    (TrainingConfig, {"adam_beta2": 1.0}, "outside [0, 0.999999]"),
+    (TrainingConfig, {"adam_epsilon": 0.0}, "outside [1e-30, inf]"),
+    (TrainingConfig, {"learning_rate_factor": float("inf")}, "is not a finite number"),
     (TrainingConfig, {"label_smoothing": 1}, "outside [0, 0.99]"),
     (TrainingConfig, {"seed": -1}, "outside [0, "),
     (TrainingConfig, {"seed": 2**31}, "outside [0, "),
@@ -182,6 +187,12 @@ def test_refused_value_is_explained_in_one_line(section, values, message):
 def test_int_is_accepted_where_a_float_is_asked():
     assert TrainingConfig(learning_rate_factor=2).learning_rate_factor == 2
     assert CheckpointConfig(every_minutes=5).every_minutes == 5
+
+
+def test_a_step_holds_a_sentence_of_max_length_with_its_padding():
+    fits = DataConfig(max_length=257, source_tokens_per_step=264, target_tokens_per_step=264)
+    length = length_ladder(fits.max_length)[-1]
+    assert length == fits.source_tokens_per_step
 
 
 def test_odd_width_is_fine_with_learned_positions():
@@ -255,10 +266,13 @@ def test_configs_are_immutable():
         Config().model.d_ff = 1
 
 
-def test_only_binding_differences_leave_out_what_may_change_during_a_run():
-    cadence = {
+def test_only_binding_differences_leave_out_what_may_change_when_a_run_is_continued():
+    may_change = {
+        "data.corpus": "text:elsewhere",
+        "data.cache_dir": "elsewhere",
         "data.prefetch": 9,
         "training.num_train_steps": 9,
+        "training.max_nonfinite_steps": 9,
         "training.log_every_steps": 9,
         "checkpoint.every_steps": 9,
         "checkpoint.every_minutes": None,
@@ -278,15 +292,14 @@ def test_only_binding_differences_leave_out_what_may_change_during_a_run():
         "parallel.data": 9,
     }
     binding = {"model.d_ff": 9, "training.seed": 9, "data.batching": "pack"}
-    new = Config().replace(cadence | binding)
+    new = Config().replace(may_change | binding)
     assert differences(Config(), new, only_binding=True) == {
         "model.d_ff": (2048, 9),
         "training.seed": (0, 9),
         "data.batching": ("bucket", "pack"),
     }
-    assert set(differences(Config(), new)) == set(cadence | binding)
-    may_change = {p for p, leaf, _ in walk(Config()) if leaf.metadata.get("changes_during_run")}
-    assert may_change == set(cadence)
+    assert set(differences(Config(), new)) == set(may_change | binding)
+    assert {p for p, leaf, _ in walk(Config()) if leaf.metadata} == set(may_change)
 
 
 def _write(folder, text):
@@ -319,6 +332,8 @@ def test_config_file_gives_a_variant_by_name(tmp_path):
         ("", ":base", "has no variant 'base'"),
         ("def get_config():\n    return {'d_ff': 1}\n", "", "gave a dict, not a t2t_jax.Config"),
         ("VARIANTS = {'a': 3}\n", ":a", "gave a int, not a t2t_jax.Config"),
+        ("VARIANTS = ['a']\n", ":a", "is a list; make it a dict of names to configs"),
+        ("VARIANTS = {1: Config()}\n", ":base", "has no variant 'base'; it has: 1"),
     ],
 )
 def test_config_file_without_the_config_asked_for_is_explained(tmp_path, text, suffix, message):
@@ -326,6 +341,63 @@ def test_config_file_without_the_config_asked_for_is_explained(tmp_path, text, s
     with pytest.raises(UserError, match=re.escape(message)) as error:
         load_config(path + suffix)
     assert path in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def get_config(:\n", " line 2: SyntaxError: invalid syntax; mend the file"),
+        ("import nosuchmodule\n", " line 2: ModuleNotFoundError: No module named 'nosuchmodule'; "),
+        (
+            "def get_config():\n    return none\n",
+            " line 3: NameError: name 'none' is not defined; ",
+        ),
+        (
+            "from t2t_jax.config import ModelConfig\nModelConfig(dmodel=3)\n",
+            " line 3: TypeError: ModelConfig.__init__() got an unexpected keyword argument 'd",
+        ),
+        (
+            "def get_config(size):\n    return Config()\n",
+            ": TypeError: get_config() missing 1 required positional argument: 'size'; mend",
+        ),
+        (
+            "def get_config():\n    return Config().replace(\n        {'model.d_ff': 0})\n",
+            " line 3: model.d_ff=0 is outside [1, inf]",
+        ),
+        ("import json\njson.loads('\\n{')\n", " line 3: JSONDecodeError: Expecting property name"),
+        ("raise OSError('two\\nlines')\n", " line 2: OSError: two lines; mend the file"),
+    ],
+)
+def test_a_mistake_in_a_config_file_is_one_line_that_says_where(tmp_path, text, message):
+    path = _write(tmp_path, text)
+    with pytest.raises(UserError, match=re.escape(f"{path}{message}")) as error:
+        load_config(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_syntax_error_in_an_imported_module_is_told_by_the_line_that_imports_it(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "imported_by_config.py").write_text("\n\n\n=\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = _write(tmp_path, "import imported_by_config\n")
+    with pytest.raises(UserError, match=re.escape(f"{path} line 2: SyntaxError")):
+        load_config(path)
+
+
+def test_a_file_that_is_not_python_is_refused(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(Config().to_json())
+    with pytest.raises(UserError, match=r"config\.json is not a \.py file; see configs/"):
+        load_config(str(path))
+
+
+def test_the_nearest_name_is_proposed_or_else_what_the_caller_says():
+    assert did_you_mean("beamsize", iter(["beam_size", "top_k"]), "no idea") == (
+        "did you mean beam_size?"
+    )
+    assert did_you_mean("zzz", ["beam_size", "top_k"], "no idea") == "no idea"
+    assert did_you_mean("zzz", [], "no idea") == "no idea"
 
 
 def test_missing_config_file_is_explained(tmp_path):

@@ -6,6 +6,7 @@ The runs are real programs where it matters: they are killed, stopped and starte
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
 from t2t_jax.loading import load
 from t2t_jax.trainer import train
+from t2t_jax.workdir import locked
 
 REPOSITORY = Path(__file__).parents[1]
 STEPS = 40
@@ -78,7 +80,7 @@ def undisturbed(directory, config):
     return directory / "undisturbed"
 
 
-def _program(workdir, config, **options):
+def _program(workdir, config):
     """`train.py` as a user starts it; compiled code is shared between the runs."""
     file = workdir.parent / f"{workdir.name}_config.py"
     fields = dict(TINY)
@@ -95,7 +97,6 @@ def _program(workdir, config, **options):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,
     )
 
 
@@ -198,6 +199,63 @@ def test_a_workdir_with_another_config_is_refused_and_left_alone(undisturbed, co
     assert _snapshot(undisturbed) == before
 
 
+def test_a_refused_start_leaves_the_stored_config_alone(undisturbed, config):
+    before = _snapshot(undisturbed)
+    with pytest.raises(UserError, match=r"parallel\.data=99"):
+        train(config.replace({"parallel.data": 99}), undisturbed)
+    assert _snapshot(undisturbed) == before
+
+
+def test_a_bad_dev_set_is_refused_before_anything_is_written(directory, config, tmp_path):
+    corpus = tmp_path / "corpus"
+    shutil.copytree(directory / "corpus", corpus)
+    (corpus / "dev.de").write_bytes(b"gut\n" * 3 + b"\xff\n" + b"gut\n" * 4)
+    bad = config.replace({"data.corpus": f"text:{corpus}"})
+    with pytest.raises(UserError, match=r"dev\.de.*4"):
+        train(bad, tmp_path / "run")
+    (corpus / "dev.de").write_text("")
+    (corpus / "dev.en").write_text("")
+    with pytest.raises(UserError, match="dev"):
+        train(bad, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_without_dev_says_so_and_trains(directory, config, tmp_path, capsys):
+    corpus = tmp_path / "corpus"
+    shutil.copytree(directory / "corpus", corpus, ignore=shutil.ignore_patterns("dev.*"))
+    short = {"data.corpus": f"text:{corpus}", "training.num_train_steps": 2}
+    assert train(config.replace(short), tmp_path / "run") == 0
+    assert "no dev split" in capsys.readouterr().out
+    assert _last_checkpoint(tmp_path / "run") == 2
+
+
+def test_a_second_trainer_in_the_same_workdir_is_refused(config, undisturbed):
+    with (
+        locked(undisturbed),
+        pytest.raises(UserError, match="another process trains"),
+        locked(undisturbed),
+    ):
+        pass
+    assert train(config, undisturbed) == 0
+
+
+def test_the_same_corpus_under_another_name_goes_on(directory, config, undisturbed, tmp_path):
+    shutil.copytree(directory / "corpus", tmp_path / "moved")
+    assert train(config.replace({"data.corpus": f"text:{tmp_path / 'moved'}"}), undisturbed) == 0
+    assert train(config, undisturbed) == 0
+
+
+def test_an_evaluation_that_a_signal_ended_is_made_up_for(directory, config, undisturbed, tmp_path):
+    shutil.copytree(undisturbed, tmp_path / "run")
+    log = tmp_path / "run" / "log.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line for line in lines if '"step": 40, "of": "dev"' not in line))
+    assert train(config, tmp_path / "run") == 0
+    scores = [{k: r[k] for k in ("step", "loss", "bleu")} for r in _records(undisturbed, "dev")]
+    again = [{k: r[k] for k in scores[0]} for r in _records(tmp_path / "run", "dev")]
+    assert again == scores
+
+
 def test_a_directory_that_is_no_run_is_refused_and_left_alone(tmp_path, config):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match="not a run directory"):
@@ -205,6 +263,8 @@ def test_a_directory_that_is_no_run_is_refused_and_left_alone(tmp_path, config):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(UserError, match="not a run directory"):
         train(config, tmp_path / "thesis.tex")
+    with pytest.raises(UserError, match=r"thesis\.tex is not a writable directory"):
+        train(config, tmp_path / "thesis.tex" / "run")
 
 
 def test_a_missing_corpus_is_refused_before_anything_is_written(tmp_path, config):
@@ -262,7 +322,7 @@ def test_a_run_trains_longer_when_asked(tmp_path, config):
 
 def test_load_needs_nothing_but_the_run_directory(undisturbed, tmp_path):
     moved = tmp_path / "elsewhere"
-    subprocess.run(["cp", "-r", str(undisturbed), str(moved)], check=True)
+    shutil.copytree(undisturbed, moved)
     program = (
         "import sys, t2t_jax\n"
         "assert 'jax' not in sys.modules\n"

@@ -1,8 +1,9 @@
 """A corpus tokenised once into memory-mapped arrays.
 
 Everything made is kept in a cache under the fingerprint of what it was made from, so a second
-start reads nothing but a few file headers. Entries appear whole or not at all: two processes may
-make the same one at once, and one that is killed leaves nothing that looks finished.
+start hashes the corpus, which is quick, and tokenises nothing. Entries appear whole or not at all:
+two processes may make the same one at once, and one that is killed leaves nothing that looks
+finished.
 """
 
 import contextlib

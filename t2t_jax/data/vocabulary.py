@@ -25,6 +25,7 @@ import sentencepiece
 from jaxtyping import Integer
 from sentencepiece import sentencepiece_model_pb2
 
+from t2t_jax.atomic_file import write_whole
 from t2t_jax.errors import UserError
 
 PAD_ID = 0
@@ -85,9 +86,7 @@ class Vocabulary:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the vocabulary. A reader finds the whole file or none."""
-        unfinished = Path(f"{os.fspath(path)}.{os.getpid()}.tmp")
-        unfinished.write_bytes(self._model)
-        unfinished.replace(path)
+        write_whole(path, self._model)
 
     @property
     def fingerprint(self) -> str:

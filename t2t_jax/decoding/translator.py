@@ -5,6 +5,7 @@ ladders (a few lengths, powers of two of rows), so that a corpus needs a handful
 a single sentence does not cost a whole batch.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
@@ -12,16 +13,15 @@ from typing import Any, NamedTuple, TypeVar, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int32, Key
+from jaxtyping import Array, Bool, Float, Int32, Key
 
 from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.data.batching import ladder_length
 from t2t_jax.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from t2t_jax.decoding.search import SearchResult, beam_search, greedy_search, sample
 from t2t_jax.errors import UserError
-from t2t_jax.modules.transformer import Cache, Transformer, init_cache
+from t2t_jax.modules.transformer import Cache, Parameters, Transformer, init_cache
 
-Parameters = dict[str, Any]
 _T = TypeVar("_T")
 
 
@@ -122,9 +122,10 @@ class Translator:
 
         Raises:
           UserError: an override is refused, the search cannot give `num_best` hypotheses, or a line
-            is longer than a learned position table. Nothing has been translated then.
+            is longer than a learned position table: nothing has been translated then. Or the model
+            has diverged, and its probabilities for a line are not finite.
         """
-        decoding = self._decoding(overrides)
+        decoding = self.configured(**overrides).decoding
         _check_num_best(num_best, decoding)
         sources = self.vocabulary.encode([line.replace("\n", " ").strip() for line in lines])
         self._check_lengths(sources, decoding, first_line)
@@ -133,16 +134,20 @@ class Translator:
             for batch in self._batches(sources, decoding, first_line)
         )
         found: list[list[Hypothesis]] = [[_NOTHING]] * len(lines)
-        for batch, result in _one_ahead(launched):
+        for batch, result in one_ahead(launched):
             for line, hypotheses in zip(
                 batch.lines, self._read(batch, result, num_best), strict=True
             ):
                 found[line] = hypotheses
         return found
 
-    def _decoding(self, overrides: dict[str, Any]) -> DecodingConfig:
-        changes = {f"decoding.{name}": value for name, value in overrides.items()}
-        return self.config.replace(changes).decoding
+    def configured(self, **overrides: Any) -> Config:
+        """The config with other fields of `DecodingConfig`.
+
+        Raises:
+          UserError: an override is refused.
+        """
+        return self.config.replace({f"decoding.{name}": value for name, value in overrides.items()})
 
     def _check_lengths(
         self, sources: list[list[int]], decoding: DecodingConfig, first_line: int
@@ -166,7 +171,9 @@ class Translator:
         left.sort(key=lambda line: -len(sources[line]))
         while left:
             length = ladder_length(len(sources[left[0]]))
-            capacity = max(1, decoding.tokens_per_batch // length)
+            max_length = ladder_length(length + decoding.max_extra_length)
+            # An output has more room than its source, and the decode cache takes all of it.
+            capacity = max(1, decoding.tokens_per_batch // max_length)
             lines, left = left[:capacity], left[capacity:]
             rows = min(capacity, 1 << (len(lines) - 1).bit_length())
             inputs = np.full((rows, length), PAD_ID, np.int32)
@@ -175,7 +182,6 @@ class Translator:
                 inputs[row, : len(sources[line])] = sources[line]
                 max_lengths[row] = len(sources[line]) + decoding.max_extra_length
                 numbers[row] = first_line + line
-            max_length = ladder_length(length + decoding.max_extra_length)
             yield _Batch(lines, inputs, max_lengths, numbers, max_length)
 
     def _launch(self, batch: _Batch, decoding: DecodingConfig, seed: int) -> SearchResult:
@@ -191,7 +197,11 @@ class Translator:
         )
 
     def _read(self, batch: _Batch, result: SearchResult, num_best: int) -> list[list[Hypothesis]]:
-        """The hypotheses of each line of a batch; places that hold none are left out."""
+        """The hypotheses of each line of a batch; places that hold none are left out.
+
+        Raises:
+          UserError: a line has none.
+        """
         best = jax.tree.map(lambda x: np.asarray(x)[: len(batch.lines), :num_best], result)
         tokens, scores, log_probs, lengths = (
             array.reshape(-1, *array.shape[2:]).tolist() for array in best
@@ -205,10 +215,17 @@ class Translator:
         ]
         num_best = best.lengths.shape[1]
         rows = (places[first : first + num_best] for first in range(0, len(places), num_best))
-        return [[place for place in row if place.tokens] for row in rows]
+        found = [[one for one in row if one.tokens and math.isfinite(one.log_prob)] for row in rows]
+        for number, hypotheses in zip(batch.numbers.tolist(), found, strict=False):
+            if not hypotheses:
+                raise UserError(
+                    f"the model gives no finite probabilities for line {number}; its training has "
+                    "diverged: use an earlier step, or train again at a lower learning rate"
+                )
+        return found
 
 
-def _one_ahead(items: Iterator[_T]) -> Iterator[_T]:
+def one_ahead(items: Iterator[_T]) -> Iterator[_T]:
     """The items, each held back until the next is made: while one is awaited, another computes."""
     held: list[_T] = []
     for item in items:
@@ -248,8 +265,11 @@ def _search(
     memory = model.apply(variables, inputs, segments, method="memory")
 
     def step(
-        tokens: Array, position: Array, ancestry_mask: Array, cache: Cache
-    ) -> tuple[Array, Cache]:
+        tokens: Int32[Array, "b k"],
+        position: Int32[Array, ""],
+        ancestry_mask: Bool[Array, "b k t k"],
+        cache: Cache,
+    ) -> tuple[Float[Array, "b k vocab"], Cache]:
         return cast(
             tuple[Array, Cache],
             model.apply(variables, tokens, position, ancestry_mask, cache, memory, method="step"),

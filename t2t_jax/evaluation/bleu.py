@@ -1,4 +1,9 @@
-"""Scores of translations, by sacreBLEU, each with the signature that defines it."""
+"""Scores of translations, by sacreBLEU, each with the signature that defines it.
+
+BLEU is computed on the words of the 13a tokenisation, whatever the language. That suits languages
+with spaces between words; for Chinese or Japanese, score the translations with sacreBLEU's own
+tokenisers for them (`sacrebleu -tok zh`, `-tok ja-mecab`).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

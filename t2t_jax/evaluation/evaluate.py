@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from t2t_jax.config import Config
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.tokenized import prepare
-from t2t_jax.decoding.translator import Translator
+from t2t_jax.data.tokenized import TokenizedSplit, prepare
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.decoding.translator import Translator, one_ahead
 from t2t_jax.errors import UserError
 from t2t_jax.evaluation.bleu import CorpusScores, corpus_scores
 from t2t_jax.parallel.mesh import mesh_of, put_batch
@@ -37,7 +39,7 @@ class Evaluation:
     split: str
     """The split's name."""
     loss: CorpusLoss
-    """Losses over all pairs of the split."""
+    """Losses over all pairs of the split; of train, over those that training sees."""
     scores: CorpusScores
     """Scores of the translated sentences."""
     sources: list[str]
@@ -74,6 +76,7 @@ def evaluate(
     split: str,
     *,
     num_sentences: int | None = None,
+    seed: int = 0,
     **overrides: Any,
 ) -> Evaluation:
     """Evaluate a model on a split.
@@ -83,47 +86,78 @@ def evaluate(
       corpus: where the split is.
       split: its name.
       num_sentences: how many sentences to translate, from the first on; None means all. The losses
-        are always over all pairs.
+        do not depend on it.
+      seed: of sampling (`temperature` above 0).
       overrides: fields of `DecodingConfig`, for the translation.
 
     Raises:
-      UserError: there is no such split, or the translation refuses something.
+      UserError: `num_sentences` is not positive, `prepare_evaluation` refuses the split, or the
+        translation refuses something.
     """
+    if num_sentences is not None and num_sentences < 1:
+        raise UserError(f"num_sentences={num_sentences} is not positive; use None for all")
     start = time.monotonic()
+    config = translator.configured(**overrides)
+    pairs = prepare_evaluation(config, corpus, translator.vocabulary, split)
     sources, references = (lines[:num_sentences] for lines in corpus.lines(split))
-    hypotheses = translator.translate(sources, **overrides)
+    hypotheses = translator.translate(sources, seed=seed, **overrides)
     scores = corpus_scores(hypotheses, references)
-    loss = corpus_loss(translator, corpus, split)
+    loss = _mean_losses(translator, pairs)
     seconds = time.monotonic() - start
     return Evaluation(split, loss, scores, sources, hypotheses, references, seconds)
 
 
-def corpus_loss(translator: Translator, corpus: Corpus, split: str) -> CorpusLoss:
-    """The losses over all pairs of a split.
+def prepare_evaluation(
+    config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str
+) -> TokenizedSplit:
+    """The pairs of a split, for a model that can translate all of them.
 
     Raises:
-      UserError: there is no such split, or a sentence is longer than a learned position table.
+      UserError: there is no such split, it is empty, or a sentence is too long for the learned
+        positions of the model.
     """
+    pairs = prepare(config.data, corpus, vocabulary, split)
+    if not len(pairs):
+        raise UserError(f"the {split} split of {corpus.name} has no pairs; add some, or remove it")
+    longest = config.model.longest_sentence
+    room = {"source": longest - config.decoding.max_extra_length, "target": longest}
+    for side, lengths in (("source", pairs.source_lengths), ("target", pairs.target_lengths)):
+        line, length = int(lengths.argmax()) + 1, int(lengths.max())
+        if length > room[side]:
+            raise UserError(
+                f"{side} line {line} in the {split} split of {corpus.name} has {length} subwords, "
+                f"but the learned positions of the model allow {room[side]} (model.max_positions="
+                f"{longest}, decoding.max_extra_length={config.decoding.max_extra_length}); split "
+                "the line, or train with more positions"
+            )
+    return pairs
+
+
+def corpus_loss(translator: Translator, corpus: Corpus, split: str) -> CorpusLoss:
+    """The losses over all pairs of a split; of train, over those that training sees.
+
+    Raises:
+      UserError: `prepare_evaluation` refuses the split.
+    """
+    pairs = prepare_evaluation(translator.config, corpus, translator.vocabulary, split)
+    return _mean_losses(translator, pairs)
+
+
+def _mean_losses(translator: Translator, pairs: TokenizedSplit) -> CorpusLoss:
     config = translator.config
-    pairs = prepare(config.data, corpus, translator.vocabulary, split)
-    longest = max(pairs.source_lengths.max(initial=0), pairs.target_lengths.max(initial=0))
-    if longest > config.model.longest_sentence:
-        raise UserError(
-            f"the {split} split has a sentence of {longest} subwords, more than the learned "
-            f"positions of this model (model.max_positions={config.model.max_positions}); split it"
-        )
     batches = Batches(pairs, config.data, seed=0)
-    smoothing = config.training.label_smoothing
     mesh, tokens_per_device = mesh_of(translator.params), config.parallel.tokens_per_device
-    # Nothing is fetched before all is launched: the device never waits for the host.
-    sums = [
+    launched = (
         eval_step(
             translator.model,
-            smoothing,
+            config.training.label_smoothing,
             translator.params,
             put_batch(batches(step), mesh, tokens_per_device),
         )
         for step in range(batches.steps_per_epoch)
-    ]
-    smoothed, nll, tokens = np.asarray(jax.device_get(sums), np.float64).sum(axis=0)
-    return CorpusLoss(float(smoothed / tokens), float(nll / tokens), int(tokens))
+    )
+    totals = np.zeros(3)
+    for sums in one_ahead(launched):
+        totals += jax.device_get(sums)
+    smoothed, nll, tokens = totals.tolist()
+    return CorpusLoss(smoothed / tokens, nll / tokens, int(tokens))

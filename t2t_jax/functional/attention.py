@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from t2t_jax.functional.dropout import dropout
+from t2t_jax.functional.products import einsum_float32
 
 
 def attention_weights(
@@ -25,7 +26,7 @@ def attention_weights(
       float32 weights that sum to one over `k`, or to zero for a query that may attend to nothing.
     """
     scale = 1 / math.sqrt(query.shape[-1])
-    scores = jnp.einsum("bqhd,bkhd->bhqk", query * scale, key, preferred_element_type=jnp.float32)
+    scores = einsum_float32("bqhd,bkhd->bhqk", query * scale, key)
     if mask is None:
         return jax.nn.softmax(scores)
     # A finite floor: exp() of it is exactly zero beside any real score, and never makes NaN.

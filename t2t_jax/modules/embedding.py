@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.position import sinusoidal_positions
+from t2t_jax.functional.products import einsum_float32
 
 
 class TokenEmbedding(nn.Module):
@@ -34,8 +35,7 @@ class TokenEmbedding(nn.Module):
 
     def logits(self, x: Float[Array, "b t d_model"]) -> Float[Array, "b t vocab"]:
         """The pre-softmax linear transformation (section 3.4), accumulated in float32."""
-        kernel = self.embedding.astype(x.dtype)
-        return jnp.einsum("btd,vd->btv", x, kernel, preferred_element_type=jnp.float32)
+        return einsum_float32("btd,vd->btv", x, self.embedding.astype(x.dtype))
 
 
 class PositionEncoding(nn.Module):

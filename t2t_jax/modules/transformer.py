@@ -31,6 +31,9 @@ class Memory(NamedTuple):
     mask: Bool[Array, "b 1 1 s"]
 
 
+Parameters = dict[str, Any]
+"""The parameters of a `Transformer`, by module and name."""
+
 # Self-attention keys and values of each decoder layer, `[b, max_length * k, h, d]`.
 Cache = tuple[KeysValues, ...]
 

@@ -16,8 +16,13 @@ def make_mesh(config: ParallelConfig) -> Mesh:
     """The devices as a mesh with one axis, `data`.
 
     Raises:
-      UserError: more devices are asked for than there are.
+      UserError: more devices are asked for than there are, or they are on several hosts.
     """
+    if jax.process_count() > 1:
+        raise UserError(
+            f"{jax.process_count()} processes have joined; this version trains on one host, "
+            "so start one process"
+        )
     devices = jax.devices()
     size = len(devices) if config.data == -1 else config.data
     if size > len(devices):

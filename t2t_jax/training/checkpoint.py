@@ -44,6 +44,8 @@ class Checkpoints:
     def restore(self, like: TrainState) -> TrainState | None:
         """The newest state, laid out over devices as `like`; None when there is none.
 
+        A best score from a later step is forgotten: the run comes past that step again.
+
         Args:
           like: a `jax.ShapeDtypeStruct` with a sharding for every array of the state.
 
@@ -51,8 +53,14 @@ class Checkpoints:
           UserError: the checkpoint is damaged, or belongs to another model.
         """
         step = self._last.latest_step()
-        if step is None:
-            return None
+        state = None if step is None else self._restore(step, like)
+        if self._best:
+            for best in self._best.all_steps():
+                if step is None or best > step:
+                    self._best.delete(best)
+        return state
+
+    def _restore(self, step: int, like: TrainState) -> TrainState:
         arguments = ocp.args.Composite(
             params=ocp.args.StandardRestore(like.params),
             progress=ocp.args.StandardRestore(_progress(like)),
@@ -71,18 +79,25 @@ class Checkpoints:
         )
         self._last.save(step, args=arguments, force=True)
 
-    def save_if_best(self, state: TrainState, score: float) -> bool:
-        """Keep the parameters apart if `score` is higher than that of those kept so far."""
+    def save_if_best(self, state: TrainState, score: float, measure: dict[str, Any]) -> bool:
+        """Keep the parameters apart if `score` is higher than that of those kept so far.
+
+        Args:
+          state: whose parameters were scored.
+          score: higher is better.
+          measure: what defines the score. Scores by another measure do not count.
+        """
         if self._best is None:
             return False
         step = self._best.latest_step()
         if step is not None:
-            saved = self._best.restore(step, args=ocp.args.Composite(score=ocp.args.JsonRestore()))
-            if saved["score"]["score"] >= score:
+            arguments = ocp.args.Composite(score=ocp.args.JsonRestore())
+            best = _restore(self._best, self._workdir / _BEST, step, arguments)["score"]
+            if best["measure"] == measure and best["score"] >= score:
                 return False
         arguments = ocp.args.Composite(
             params=ocp.args.StandardSave(state.params),
-            score=ocp.args.JsonSave({"score": score}),
+            score=ocp.args.JsonSave({"score": score, "measure": measure}),
         )
         return bool(self._best.save(int(state.step), args=arguments, force=True))
 
@@ -158,9 +173,13 @@ def _restore(
 ) -> Any:
     try:
         return manager.restore(step, args=arguments)
+    except MemoryError:
+        raise
     except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file.
+        if "RESOURCE_EXHAUSTED" in str(error):
+            raise
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
             f"checkpoint {directory / str(step)} cannot be read ({reason}); "
-            "remove that directory to go on from the one before it"
+            "move that directory away to go on from the one before it"
         ) from error

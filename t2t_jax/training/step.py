@@ -2,22 +2,20 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, Sharding
 from jaxtyping import Array, Float32, Int32, Key
 
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batch
 from t2t_jax.functional.loss import label_smoothed_cross_entropy
-from t2t_jax.modules.transformer import Transformer
+from t2t_jax.modules.transformer import Parameters, Transformer
 from t2t_jax.parallel.mesh import by_rows, replicated
 from t2t_jax.training.optimizer import learning_rate, make_optimizer
-
-Parameters = dict[str, Any]
 
 
 class TrainState(NamedTuple):
@@ -115,6 +113,14 @@ def init_state(config: Config, model: Transformer) -> TrainState:
     optimizer = make_optimizer(config.training).init(params)
     zero = jnp.zeros((), jnp.int32)
     return TrainState(zero, params, optimizer, zero, zero)
+
+
+def abstract_state(config: Config, model: Transformer, sharding: Sharding) -> TrainState:
+    """A `jax.ShapeDtypeStruct` with `sharding` for every array of the state."""
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        jax.eval_shape(partial(init_state, config, model)),
+    )
 
 
 def train_step(

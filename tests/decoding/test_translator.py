@@ -195,10 +195,21 @@ def test_one_line_costs_one_row(translator):
     assert batch.inputs[0, : len(source)].tolist() == source
 
 
+def test_a_batch_leaves_room_for_outputs_that_are_longer_than_its_sources(translator):
+    # Sources fill 8 positions; outputs of up to 8 + 40 tokens need 48 positions of 8 * 48.
+    decoding = DecodingConfig(max_extra_length=40, tokens_per_batch=8 * 48)
+    sources = translator.vocabulary.encode(["rot haus"] * 20)
+    batches = list(translator._batches(sources, decoding, 1))
+    assert [batch.inputs.shape for batch in batches] == [(8, 8), (8, 8), (4, 8)]
+    assert {batch.max_length for batch in batches} == {48}
+
+
 def test_batches_keep_to_the_bound_and_hold_every_line_once(translator):
     sources = translator.vocabulary.encode(sentences(50, 14, seed=5))
     batches = list(translator._batches(sources, CONFIG.decoding, 1))
-    assert all(batch.inputs.size <= 128 for batch in batches)
+    shapes = [(*batch.inputs.shape, batch.max_length) for batch in batches]
+    assert all(rows * max(source, output) <= 128 for rows, source, output in shapes)
+    assert max(rows for rows, _, _ in shapes) > 1
     assert sorted(line for batch in batches for line in batch.lines) == list(range(50))
     lengths = [batch.inputs.shape[1] for batch in batches]
     assert lengths == sorted(lengths, reverse=True)
@@ -207,7 +218,7 @@ def test_batches_keep_to_the_bound_and_hold_every_line_once(translator):
 def test_a_batch_is_launched_before_the_one_before_it_is_read():
     made: list[int] = []
     items = (made.append(i) or i for i in range(3))
-    seen = [(item, list(made)) for item in translator_module._one_ahead(items)]
+    seen = [(item, list(made)) for item in translator_module.one_ahead(items)]
     assert seen == [(0, [0, 1]), (1, [0, 1, 2]), (2, [0, 1, 2])]
 
 
@@ -258,6 +269,16 @@ def test_learned_positions_limit_the_length_of_a_line(vocabulary):
     assert translator.translate([fits], beam_size=1) != [""]
     with pytest.raises(UserError, match=r"line 12 has \d+ subwords.* allow 32 .*split the line"):
         translator.translate(["rot", "blau", fits + " rot rot"], first_line=10)
+
+
+@pytest.mark.parametrize(
+    "search", [{"beam_size": 4}, {"beam_size": 1}, {"temperature": 1.0}], ids=str
+)
+def test_a_model_that_has_diverged_is_refused_by_line(translator, search):
+    broken = jax.tree.map(lambda x: x * np.nan, translator.params)
+    diverged = Translator(CONFIG, translator.vocabulary, broken)
+    with pytest.raises(UserError, match=r"no finite probabilities for line 12; .* earlier step"):
+        diverged.translate(["", "", "rot haus", ""], first_line=10, **search)
 
 
 def test_it_keeps_what_it_was_made_of(translator, vocabulary):

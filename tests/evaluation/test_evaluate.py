@@ -12,8 +12,9 @@ from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabulary import train_vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
+from t2t_jax.evaluation import evaluate as evaluate_module
 from t2t_jax.evaluation.bleu import corpus_scores
-from t2t_jax.evaluation.evaluate import corpus_loss, evaluate
+from t2t_jax.evaluation.evaluate import corpus_loss, evaluate, prepare_evaluation
 from t2t_jax.modules.transformer import Transformer
 
 SOURCES = ["a red house", "the dog", "", "two dogs see a  red house ", "the house sees two dogs"]
@@ -116,6 +117,8 @@ def test_a_missing_split_is_refused_with_those_that_exist(setting):
     translator, corpus = setting
     with pytest.raises(UserError, match="no test split, only train, dev"):
         evaluate(translator, corpus, "test")
+    with pytest.raises(UserError, match="no test split, only train, dev"):
+        prepare_evaluation(translator.config, corpus, translator.vocabulary, "test")
 
 
 def test_an_unknown_decoding_setting_is_refused(setting):
@@ -124,9 +127,82 @@ def test_an_unknown_decoding_setting_is_refused(setting):
         evaluate(translator, corpus, "dev", beamsize=2)
 
 
-def test_a_sentence_beyond_a_learned_table_is_refused(setting):
+def test_an_empty_split_is_refused(setting, tmp_path):
+    translator, _ = setting
+    for language in ("en", "de"):
+        (tmp_path / f"dev.{language}").write_text("")
+    config = translator.config.replace({"data.corpus": f"text:{tmp_path}"})
+    message = f"the dev split of text:{tmp_path} has no pairs"
+    with pytest.raises(UserError, match=message):
+        prepare_evaluation(config, open_corpus(config.data), translator.vocabulary, "dev")
+    with pytest.raises(UserError, match=message):
+        evaluate(translator, open_corpus(config.data), "dev")
+
+
+def test_a_split_is_prepared_whole_except_train(setting):
     translator, corpus = setting
-    learned = translator.config.replace({"model.position": "learned", "model.max_positions": 20})
-    other = Translator(learned, translator.vocabulary, translator.params)
-    with pytest.raises(UserError, match=r"the dev split has a sentence of \d+ subwords"):
-        corpus_loss(other, corpus, "dev")
+    for split, pairs in (("dev", 5), ("train", 3)):  # an empty source and a long target less
+        prepared = prepare_evaluation(translator.config, corpus, translator.vocabulary, split)
+        assert len(prepared) == pairs
+
+
+def test_sentences_beyond_a_learned_table_are_refused_before_anything_is_translated(setting):
+    translator, corpus = setting
+    vocabulary = translator.vocabulary
+    sources, targets = (list(map(len, vocabulary.encode(lines))) for lines in (SOURCES, TARGETS))
+
+    def prepared(positions: int, extra: int) -> int:
+        config = translator.config.replace(
+            {
+                "model.position": "learned",
+                "model.max_positions": positions,
+                "data.max_length": 8,
+                "decoding.max_extra_length": extra,
+            }
+        )
+        return len(prepare_evaluation(config, corpus, vocabulary, "dev"))
+
+    room = max(targets) - max(sources)
+    assert prepared(max(targets), room) == 5
+    line = targets.index(max(targets)) + 1
+    message = rf"target line {line} in the dev split of {corpus.name} has {max(targets)} subwords"
+    with pytest.raises(UserError, match=message):
+        prepared(max(targets) - 1, 1)
+    line = sources.index(max(sources)) + 1
+    with pytest.raises(UserError, match=rf"source line {line} .* allow {max(sources) - 1} "):
+        prepared(max(targets), room + 1)
+    learned = {"model.position": "learned", "model.max_positions": max(targets) - 1}
+    config = translator.config.replace(learned)
+    narrow = Translator(config, vocabulary, translator.params)
+    narrow.translate = None
+    with pytest.raises(UserError, match="target line"):
+        evaluate(narrow, corpus, "dev")
+    with pytest.raises(UserError, match="target line"):
+        corpus_loss(narrow, corpus, "dev")
+
+
+@pytest.mark.parametrize("num_sentences", [0, -1])
+def test_a_number_of_sentences_that_is_not_positive_is_refused(setting, num_sentences):
+    translator, corpus = setting
+    with pytest.raises(UserError, match=f"num_sentences={num_sentences} is not positive; use None"):
+        evaluate(translator, corpus, "dev", num_sentences=num_sentences)
+
+
+def test_at_most_two_batches_of_the_loss_are_on_the_device(setting, monkeypatch):
+    translator, corpus = setting
+    config = translator.config.replace(
+        {"data.source_tokens_per_step": 16, "data.target_tokens_per_step": 16}
+    )
+    small = Translator(config, translator.vocabulary, translator.params)
+    whole = corpus_loss(small, corpus, "dev")
+    events = []
+    step, get = evaluate_module.eval_step, jax.device_get
+    monkeypatch.setattr(
+        evaluate_module, "eval_step", lambda *arguments: events.append(1) or step(*arguments)
+    )
+    monkeypatch.setattr(jax, "device_get", lambda sums: events.append(-1) or get(sums))
+    assert corpus_loss(small, corpus, "dev") == whole
+    under_way = np.cumsum(events)
+    assert under_way.max() == 2
+    assert under_way[-1] == 0
+    assert len(events) >= 6

@@ -1,5 +1,6 @@
 """Checkpoints: exact, kept as asked, and refused in one line when damaged."""
 
+import gc
 from pathlib import Path
 
 import jax
@@ -11,6 +12,8 @@ from t2t_jax.config import CheckpointConfig
 from t2t_jax.errors import UserError
 from t2t_jax.training.checkpoint import Checkpoints, load_parameters
 from t2t_jax.training.step import TrainState
+
+MEASURE = {"beam_size": 4}
 
 
 def _state(step, value):
@@ -78,17 +81,38 @@ def test_the_best_is_kept_apart_and_survives_a_restart(tmp_path):
     scores = {1: 10.0, 2: 30.0, 3: 20.0, 4: 30.0}
     for step, score in scores.items():  # each in a process of its own, as it were
         checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep=1))
+        checkpoints.restore(_like(_state(0, 0)))
         checkpoints.save(_state(step, step))
-        assert checkpoints.save_if_best(_state(step, step), score) == (step in (1, 2))
+        assert checkpoints.save_if_best(_state(step, step), score, MEASURE) == (step in (1, 2))
         checkpoints.close()
     params, steps = load_parameters(tmp_path, _like(_state(0, 0).params), step="best")
     assert steps == [2]
     _assert_equal(params, _state(2, 2).params)
 
 
+def test_a_best_by_another_measure_does_not_count(tmp_path):
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    assert checkpoints.save_if_best(_state(1, 1), 30.0, MEASURE)
+    assert checkpoints.save_if_best(_state(2, 2), 20.0, {"beam_size": 1})
+    checkpoints.close()
+    assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [2]
+
+
+def test_a_best_that_a_resumed_run_comes_past_again_is_forgotten(tmp_path):
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    checkpoints.save(_state(3, 3))
+    assert checkpoints.save_if_best(_state(5, 5), 30.0, MEASURE)
+    checkpoints.close()
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    checkpoints.restore(_like(_state(0, 0)))
+    assert checkpoints.save_if_best(_state(4, 4), 20.0, MEASURE)
+    checkpoints.close()
+    assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [4]
+
+
 def test_keep_best_can_be_turned_off(tmp_path):
     checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep_best=False))
-    assert not checkpoints.save_if_best(_state(1, 1), 99.0)
+    assert not checkpoints.save_if_best(_state(1, 1), 99.0, MEASURE)
     checkpoints.close()
     assert not (tmp_path / "best").exists()
 
@@ -124,19 +148,40 @@ def _damage(checkpoint: Path) -> None:
         file.truncate(100)
 
 
+def _refusal(work):
+    """The message of the error, and none of the frames that it holds: see `orbax_gives_up`."""
+    with pytest.raises(UserError) as refused:
+        work()
+    return str(refused.value)
+
+
+# A restore that fails leaves unfinished coroutines of Orbax behind, which complain when collected.
+orbax_gives_up = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture
+def collected():
+    """Collect garbage while the filter of the test holds."""
+    yield
+    gc.collect()
+
+
+@orbax_gives_up
+@pytest.mark.usefixtures("collected")
 def test_a_damaged_checkpoint_is_named_in_one_line_with_the_way_out(tmp_path):
     _save(tmp_path, [1, 2])
     _damage(tmp_path / "checkpoints" / "2")
     checkpoints = Checkpoints(tmp_path, CheckpointConfig())
-    with pytest.raises(UserError, match="checkpoints/2 cannot be read") as refused:
-        checkpoints.restore(_like(_state(0, 0)))
+    message = _refusal(lambda: checkpoints.restore(_like(_state(0, 0))))
     checkpoints.close()
-    assert "\n" not in str(refused.value)
-    assert "remove that directory" in str(refused.value)
+    assert "checkpoints/2 cannot be read" in message
+    assert "move that directory away" in message
+    assert "\n" not in message
 
 
+@orbax_gives_up
+@pytest.mark.usefixtures("collected")
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     _save(tmp_path, [1])
     other = {"a": {"kernel": jax.ShapeDtypeStruct((3, 3), jnp.float32)}}
-    with pytest.raises(UserError, match="checkpoints/1"):
-        load_parameters(tmp_path, other)
+    assert "checkpoints/1" in _refusal(lambda: load_parameters(tmp_path, other))

@@ -1,0 +1,120 @@
+"""The run directory: what makes a directory a run's, and whose it is.
+
+W/config.json          the config, as resolved from file and flags
+W/vocabulary.model     the vocabulary
+W/corpus.sha256        the training text's fingerprint
+W/checkpoints, W/best  see `training.checkpoint`
+W/log.jsonl, events    see `run_log`
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from t2t_jax.atomic_file import write_whole
+from t2t_jax.config import Config, differences
+from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.tokenized import prepare_vocabulary
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.errors import UserError
+
+_CONFIG, _VOCABULARY, _CORPUS = "config.json", "vocabulary.model", "corpus.sha256"
+
+
+def is_run(workdir: Path) -> bool:
+    """Whether a run was started there."""
+    return (workdir / _CONFIG).is_file()
+
+
+def read_config(workdir: Path) -> Config:
+    """The config of a run.
+
+    Raises:
+      UserError: `workdir` is not a run directory, or its config is damaged.
+    """
+    path = workdir / _CONFIG
+    if not path.is_file():
+        raise UserError(f"{workdir} is not a run directory: it has no {_CONFIG}")
+    try:
+        return Config.from_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # UserError and UnicodeDecodeError are
+        raise UserError(f"{path}: {error}") from error
+
+
+def read_vocabulary(workdir: Path) -> Vocabulary:
+    """The vocabulary of a run.
+
+    Raises:
+      UserError: it is missing or damaged.
+    """
+    return Vocabulary.load(workdir / _VOCABULARY)
+
+
+def check_workdir(config: Config, workdir: Path) -> None:
+    """Refuse a directory that cannot be this run's. Nothing is written.
+
+    Raises:
+      UserError: it holds something else, or a run with another config, or cannot be written to.
+    """
+    if is_run(workdir):
+        changed = differences(read_config(workdir), config, only_binding=True)
+        if changed:
+            listed = ", ".join(f"{path} {old!r} -> {new!r}" for path, (old, new) in changed.items())
+            raise UserError(
+                f"{workdir} holds a run with another config ({listed}); choose another --workdir, "
+                "or leave these fields as they are to go on with it"
+            )
+    elif workdir.is_file() or (workdir.is_dir() and any(_visible(workdir))):
+        raise UserError(f"{workdir} exists and is not a run directory; choose another --workdir")
+    there = next(path for path in (workdir, *workdir.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise UserError(f"cannot write {workdir}: {there} is not a writable directory")
+
+
+def _visible(directory: Path) -> Iterator[Path]:
+    return (path for path in directory.iterdir() if not path.name.startswith("."))
+
+
+def run_vocabulary(config: Config, corpus: Corpus, workdir: Path) -> Vocabulary:
+    """The run's own vocabulary; for a new run that of the corpus, trained on first use.
+
+    Raises:
+      UserError: the corpus is not the one that the run was started with.
+    """
+    if not (workdir / _VOCABULARY).exists():
+        return prepare_vocabulary(config.data, corpus)
+    stored = workdir / _CORPUS
+    if not stored.exists() or stored.read_text().strip() != corpus.fingerprint("train"):
+        raise UserError(
+            f"the training text of {config.data.corpus} is not what {workdir} was started with "
+            f"({_CORPUS} in there); restore the files, or choose another --workdir"
+        )
+    return read_vocabulary(workdir)
+
+
+def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
+    """Make the directory this run's. The vocabulary comes last: where it is, the rest is."""
+    write_whole(workdir / _CONFIG, config.to_json().encode())
+    if not (workdir / _VOCABULARY).exists():
+        write_whole(workdir / _CORPUS, f"{corpus.fingerprint('train')}\n".encode())
+        vocabulary.save(workdir / _VOCABULARY)
+
+
+@contextmanager
+def locked(workdir: Path) -> Iterator[None]:
+    """Hold the directory, which is made if need be; the kernel lets go when the process ends.
+
+    Raises:
+      UserError: another process trains in there.
+    """
+    workdir.mkdir(parents=True, exist_ok=True)
+    with (workdir / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"another process trains in {workdir}; wait for it, or choose another --workdir"
+            ) from error
+        yield

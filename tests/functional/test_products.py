@@ -1,0 +1,48 @@
+"""Products with a float32 result."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from t2t_jax.functional.products import einsum_float32
+
+
+def _operands(dtype):
+    keys = jax.random.split(jax.random.key(0))
+    return (jax.random.normal(keys[0], (2, 3, 4), dtype), jax.random.normal(keys[1], (5, 4), dtype))
+
+
+def _plain(a, b):
+    return jnp.einsum("btd,vd->btv", a, b)
+
+
+def _ours(a, b):
+    return einsum_float32("btd,vd->btv", a, b)
+
+
+def test_in_float32_it_is_einsum_with_its_derivative():
+    a, b = _operands(jnp.float32)
+    np.testing.assert_array_equal(_ours(a, b), _plain(a, b))
+    cotangent = jax.random.normal(jax.random.key(1), (2, 3, 5))
+    for got, expected in zip(
+        jax.vjp(_ours, a, b)[1](cotangent), jax.vjp(_plain, a, b)[1](cotangent), strict=True
+    ):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_bfloat16_operands_give_a_float32_result_of_exact_products():
+    a, b = _operands(jnp.bfloat16)
+    exact = np.einsum("btd,vd->btv", np.float64(a), np.float64(b))
+    assert _ours(a, b).dtype == jnp.float32
+    np.testing.assert_allclose(_ours(a, b), exact, rtol=1e-5, atol=1e-6)
+
+
+def test_the_derivative_multiplies_bfloat16_by_bfloat16():
+    a, b = _operands(jnp.bfloat16)
+    gradient = jax.jit(jax.grad(lambda a, b: _ours(a, b).sum(), argnums=(0, 1)))
+    text = gradient.lower(a, b).as_text()
+    operands = re.findall(r"dot_general.*: \((.*)\) ->", text)
+    assert len(operands) >= 2
+    assert all(re.fullmatch(r"tensor<\w*bf16>, tensor<\w*bf16>", pair) for pair in operands)
