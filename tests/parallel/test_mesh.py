@@ -44,7 +44,7 @@ def test_passes_hold_every_row_once_in_order_and_are_small_enough(rows, source, 
             assert rows_per_pass * max(source, target) <= max(limit, source, target)
 
 
-_ON_EIGHT_DEVICES = """
+_ON_FOUR_DEVICES = """
 import jax, numpy as np
 from functools import partial
 from t2t_jax.config import Config
@@ -59,7 +59,7 @@ ones = np.ones_like(tokens)
 positions = np.broadcast_to(np.arange(6, dtype=np.int32), (12, 6))
 batch = Batch(tokens, ones, positions, tokens, ones, positions)
 losses = []
-for devices in (1, 8, 5):
+for devices in (1, 4, 3):
     config = Config().replace({
         "model.d_model": 8, "model.num_heads": 2, "model.d_ff": 16, "parallel.data": devices,
         "model.num_encoder_layers": 1, "model.num_decoder_layers": 1, "training.warmup_steps": 10,
@@ -81,10 +81,10 @@ print("same losses")
 """
 
 
-def test_one_five_and_eight_devices_give_the_same_losses_dropout_included():
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+def test_one_three_and_four_devices_give_the_same_losses_dropout_included():
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-c", _ON_EIGHT_DEVICES],
+        [sys.executable, "-c", _ON_FOUR_DEVICES],
         env={**os.environ, **flags},
         capture_output=True,
         text=True,
