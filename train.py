@@ -6,6 +6,7 @@ python train.py --workdir runs/base          # go on with a run that was stopped
 python train.py --help                       # every field of the config is a flag
 """
 
+import signal
 from collections.abc import Sequence
 
 from t2t_jax.command_line import run, train_command
@@ -20,4 +21,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    # Until the training loop takes over, Ctrl-C ends the program: nothing is lost yet, and Python's
+    # own handler raises an exception that callbacks within JAX can swallow.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     run(main)

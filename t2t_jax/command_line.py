@@ -90,6 +90,8 @@ class Bleu(_Decode):
     """Print one JSON object instead of a table."""
     output: Path | None = None
     """File for the translations, one a line."""
+    cache_dir: str | None = None
+    """Another place for tokenised corpora than the run's data.cache_dir."""
 
     def run(self) -> int:
         """Evaluate and print."""
@@ -97,6 +99,8 @@ class Bleu(_Decode):
         from t2t_jax.evaluation.evaluate import evaluate
 
         translator = self.load()
+        if self.cache_dir is not None:
+            translator.config = translator.config.replace({"data.cache_dir": self.cache_dir})
         data = translator.config.data
         corpus = open_corpus(dataclasses.replace(data, corpus=self.corpus or data.corpus))
         with _writing(self.output) if self.output else contextlib.nullcontext() as file:
@@ -168,28 +172,52 @@ COMMANDS: dict[str, type[Bleu] | type[Translate]] = {"bleu": Bleu, "translate": 
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Run a program on its command line and exit with the code it returns.
 
-    A `UserError` becomes one line on stderr and exit code 2. Ctrl-C and a reader that goes away
-    (`| head`) end the program quietly, with the exit codes that shells give them.
+    A `UserError`, or a file that the system refuses, becomes one line on stderr and exit code 2.
+    Ctrl-C and a reader that goes away (`| head`) end the program quietly, with the exit codes that
+    shells give them.
     """
-    # JAX reads these when it is imported. What one run compiles, the next one finds.
-    compiled = platformdirs.user_cache_path("t2t_jax") / "compiled"
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(compiled))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
-    absl.logging.set_verbosity(absl.logging.ERROR)  # Orbax warns of everything it does
-    keep_freed_memory()
+    _prepare_process()
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()
     except UserError as error:
-        print("error:", " ".join(str(error).split()), file=sys.stderr)
-        code = 2
+        _refuse(str(error))
     except BrokenPipeError:
         # Python flushes stdout once more at exit, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 128 + 13
+    except OSError as error:
+        _refuse(
+            f"{error.filename or 'a file'}: {error.strerror or error}; check place and permission"
+        )
     except KeyboardInterrupt:
         code = 128 + 2
     sys.exit(code)
+
+
+def _prepare_process() -> None:
+    """Set what has to be set before JAX is imported."""
+    # What one run compiles, the next one finds.
+    compiled = platformdirs.user_cache_path("t2t_jax") / "compiled"
+    with contextlib.suppress(OSError):  # then nothing is kept
+        compiled.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(compiled))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+    absl.logging.set_verbosity(absl.logging.ERROR)  # Orbax warns of everything it does
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a sample translation must not end a training
+        sys.stdout.reconfigure(errors="backslashreplace")
+    keep_freed_memory()
+
+
+def _refuse(message: str) -> NoReturn:
+    """Say why in one line, and end the process.
+
+    At once: threads of a restore that failed would go on to complain while Python shuts down.
+    """
+    print("error:", " ".join(message.split()), file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    os._exit(2)
 
 
 def train_command(arguments: Sequence[str]) -> Train:

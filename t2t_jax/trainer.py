@@ -66,11 +66,10 @@ def train(config: Config, workdir: Path) -> int:
             if "dev" not in corpus.splits:
                 log.say(f"{corpus.name} has no dev split: no scores, and no best checkpoint")
             size = sum(x.size for x in jax.tree.leaves(state.params))
-            log.say(
-                f"{size:,} parameters on {mesh.size} {mesh.devices.flat[0].platform} device(s); "
-                f"step {first + 1:,} of {last:,} begins {time.monotonic() - start:.1f} s "
-                "after the start"
-            )
+            log.say(f"{size:,} parameters on {mesh.size} {mesh.devices.flat[0].platform} device(s)")
+            if first < last:
+                seconds = time.monotonic() - start
+                log.say(f"step {first + 1:,} of {last:,} begins {seconds:.1f} s after the start")
             run = _Run(config, corpus, vocabulary, model, mesh, checkpoints, log, stop)
             step = run.loop(state, batches)
             if stop.number:
@@ -100,26 +99,31 @@ class _Run:
         train_step = compile_train_step(config, self.model, self.mesh)
         meter = StepMeter(self.log, config.training, first)
         saved_at, step = time.monotonic(), first
-        if first >= last and not self.log.has_evaluation(first, "dev"):
-            self._evaluate(first, state)  # which a signal had ended
+        if first and self._evaluates(first) and not self.log.has_evaluation(first, "dev"):
+            self._evaluate(first, state)  # which a signal or a kill had ended
         with closing(batches.prefetch(first, last)) as ahead:
             for step, batch in enumerate(ahead, first + 1):
                 on_devices = put_batch(batch, self.mesh, config.parallel.tokens_per_device)
                 state, metrics = train_step(state, on_devices)
                 meter.add(step, metrics)
                 ends = step == last or self.stop.number > 0
-                evaluates = step == last or step % config.evaluation.every_steps == 0
+                evaluates = self._evaluates(step)
                 saves = ends or _is_due(config.checkpoint, step, time.monotonic() - saved_at)
                 if evaluates or saves:
                     with meter.paused():
-                        if evaluates:
-                            self._evaluate(step, state)
-                        if saves or self.stop.number:
+                        if saves:
                             self.checkpoints.save(state)
                             saved_at = time.monotonic()
+                        if evaluates:
+                            self._evaluate(step, state)
                 if self.stop.number:
+                    self.checkpoints.save(state)
                     break
         return step
+
+    def _evaluates(self, step: int) -> bool:
+        is_last = step >= self.config.training.num_train_steps
+        return is_last or step % self.config.evaluation.every_steps == 0
 
     def _evaluate(self, step: int, state: TrainState) -> None:
         """Score the model on dev; a signal ends that at once."""

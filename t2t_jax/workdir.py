@@ -66,7 +66,7 @@ def check_workdir(config: Config, workdir: Path) -> None:
                 f"{workdir} holds a run with another config ({listed}); choose another --workdir, "
                 "or leave these fields as they are to go on with it"
             )
-    elif workdir.is_file() or (workdir.is_dir() and any(_visible(workdir))):
+    elif workdir.exists() and (not workdir.is_dir() or any(_visible(workdir))):
         raise UserError(f"{workdir} exists and is not a run directory; choose another --workdir")
     there = next(path for path in (workdir, *workdir.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
@@ -83,15 +83,19 @@ def run_vocabulary(config: Config, corpus: Corpus, workdir: Path) -> Vocabulary:
     Raises:
       UserError: the corpus is not the one that the run was started with.
     """
-    if not (workdir / _VOCABULARY).exists():
+    stored, vocabulary = workdir / _CORPUS, workdir / _VOCABULARY
+    if not stored.exists() and not vocabulary.exists():
         return prepare_vocabulary(config.data, corpus)
-    stored = workdir / _CORPUS
-    if not stored.exists() or stored.read_text().strip() != corpus.fingerprint("train"):
+    fingerprint = stored.read_bytes().strip() if stored.exists() else b""
+    if fingerprint != corpus.fingerprint("train").encode():
         raise UserError(
             f"the training text of {config.data.corpus} is not what {workdir} was started with "
             f"({_CORPUS} in there); restore the files, or choose another --workdir"
         )
-    return read_vocabulary(workdir)
+    # A kill may have come between the two files. The same text gives the same vocabulary.
+    return (
+        read_vocabulary(workdir) if vocabulary.exists() else prepare_vocabulary(config.data, corpus)
+    )
 
 
 def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:

@@ -223,6 +223,7 @@ def test_a_bad_command_line_of_eval_is_refused(arguments, message):
 def environment(monkeypatch):
     """A copy of the environment: what `run` sets for JAX must not reach the other tests."""
     monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(os, "_exit", sys.exit)  # as good to the caller, and not the end of pytest
     return os.environ
 
 
@@ -242,6 +243,11 @@ def test_compiled_code_is_kept_where_the_user_says_or_in_the_user_cache(environm
     ("error", "code", "printed"),
     [
         (UserError("no such\n thing"), 2, "error: no such thing\n"),
+        (
+            PermissionError(13, "Permission denied", "a/file"),
+            2,
+            "error: a/file: Permission denied; check place and permission\n",
+        ),
         (KeyboardInterrupt(), 130, ""),
     ],
 )

@@ -284,6 +284,19 @@ def test_a_corpus_that_changed_under_a_run_is_refused(directory, config, undistu
         path.write_text(text, encoding="utf-8")
 
 
+def test_a_lost_vocabulary_is_made_again_from_the_same_text_and_from_no_other(
+    config, undisturbed, tmp_path
+):
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run)
+    vocabulary = (run / "vocabulary.model").read_bytes()
+    (run / "vocabulary.model").unlink()
+    with pytest.raises(UserError, match="is not what"):
+        train(config.replace({"data.corpus": "bundled:"}), run)
+    assert train(config, run) == 0
+    assert (run / "vocabulary.model").read_bytes() == vocabulary
+
+
 def test_a_damaged_checkpoint_ends_the_program_with_one_line_and_code_2(directory, config):
     workdir = directory / "damaged"
     program = _program(workdir, config)

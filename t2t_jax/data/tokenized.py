@@ -100,7 +100,9 @@ def prepare(
     key = _hash(_FORMAT_VERSION, corpus.fingerprint(split), vocabulary.fingerprint, str(max_length))
     entry = _cache(config) / f"tokens-{key}"
     if entry.exists():
-        with contextlib.suppress(OSError, EOFError, ValueError, KeyError):
+        with contextlib.suppress(
+            OSError, EOFError, ValueError, KeyError, TypeError, AttributeError
+        ):
             return _open(entry)
         shutil.rmtree(entry, ignore_errors=True)  # damaged
     with tempfile.TemporaryDirectory(dir=entry.parent, prefix="unfinished-") as folder:
@@ -134,7 +136,7 @@ def _open(entry: Path) -> TokenizedSplit:
     """Maps a cache entry into memory.
 
     Raises:
-      OSError, EOFError, ValueError, KeyError: the entry is damaged.
+      OSError, EOFError, ValueError, KeyError, TypeError, AttributeError: the entry is damaged.
     """
     counts = json.loads((entry / "counts.json").read_text())
     num_kept = counts["num_pairs_read"] - sum(counts["skipped"].values())

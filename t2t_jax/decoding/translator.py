@@ -125,6 +125,8 @@ class Translator:
             is longer than a learned position table: nothing has been translated then. Or the model
             has diverged, and its probabilities for a line are not finite.
         """
+        if isinstance(lines, str):
+            raise TypeError("lines is one string; give a list of lines, as in [line]")
         decoding = self.configured(**overrides).decoding
         _check_num_best(num_best, decoding)
         sources = self.vocabulary.encode([line.replace("\n", " ").strip() for line in lines])

@@ -7,13 +7,16 @@
 A checkpoint is written beside its place and renamed into it, so one that has its name is whole.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
+from absl import logging
 
 from t2t_jax.config import CheckpointConfig
 from t2t_jax.errors import UserError
@@ -29,7 +32,24 @@ def _manager(directory: Path, keep: int, *, read_only: bool = False) -> ocp.Chec
         read_only=read_only,
         cleanup_tmp_directories=not read_only,
     )
-    return ocp.CheckpointManager(directory.absolute(), options=options)
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)  # it warns of being read-only
+    try:
+        return ocp.CheckpointManager(directory.absolute(), options=options)
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+@contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    """Errors of a save, which come when it starts, or when the next one or the end waits for it."""
+    try:
+        yield
+    except Exception as error:  # of many kinds
+        raise UserError(
+            f"a checkpoint in {directory} cannot be written ({_reason(error)}); the ones before it "
+            "are whole: make room, and the same command goes on from them"
+        ) from error
 
 
 class Checkpoints:
@@ -77,7 +97,8 @@ class Checkpoints:
             params=ocp.args.StandardSave(state.params),
             progress=ocp.args.StandardSave(_progress(state)),
         )
-        self._last.save(step, args=arguments, force=True)
+        with _writing(self._workdir / _CHECKPOINTS):
+            self._last.save(step, args=arguments, force=True)
 
     def save_if_best(self, state: TrainState, score: float, measure: dict[str, Any]) -> bool:
         """Keep the parameters apart if `score` is higher than that of those kept so far.
@@ -87,26 +108,24 @@ class Checkpoints:
           score: higher is better.
           measure: what defines the score. Scores by another measure do not count.
         """
-        if self._best is None:
+        if self._best is None or _best_score(self._best, self._workdir, measure) >= score:
             return False
-        step = self._best.latest_step()
-        if step is not None:
-            arguments = ocp.args.Composite(score=ocp.args.JsonRestore())
-            best = _restore(self._best, self._workdir / _BEST, step, arguments)["score"]
-            if best["measure"] == measure and best["score"] >= score:
-                return False
+        if int(state.step) in self._best.all_steps():  # by another measure, or damaged
+            self._best.delete(int(state.step))
         arguments = ocp.args.Composite(
             params=ocp.args.StandardSave(state.params),
             score=ocp.args.JsonSave({"score": score, "measure": measure}),
         )
-        return bool(self._best.save(int(state.step), args=arguments, force=True))
+        with _writing(self._workdir / _BEST):
+            return bool(self._best.save(int(state.step), args=arguments, force=True))
 
     def close(self) -> None:
         """Wait until everything is written."""
         for manager in (self._last, self._best):
             if manager is not None:
-                manager.wait_until_finished()
-                manager.close()
+                with _writing(self._workdir):
+                    manager.wait_until_finished()
+                    manager.close()
 
 
 def load_parameters(
@@ -140,10 +159,10 @@ def load_parameters(
     chosen = _choose(there, average, step, directory)
     arguments = ocp.args.Composite(params=ocp.args.StandardRestore(like))
     total: Parameters | None = None
-    for one in chosen:
-        params = _restore(manager, directory, one, arguments)["params"]
-        total = params if total is None else jax.tree.map(jnp.add, total, params)
-    manager.close()
+    with closing(manager):
+        for one in chosen:
+            params = _restore(manager, directory, one, arguments)["params"]
+            total = params if total is None else jax.tree.map(jnp.add, total, params)
     return jax.tree.map(lambda x: x / len(chosen), total), chosen
 
 
@@ -156,12 +175,27 @@ def _choose(
         if step not in there:
             raise UserError(f"{directory} has no step {step}; it has {list(there)}")
         there = [s for s in there if s <= step]
+    if not there:
+        raise UserError(f"{directory} is empty: nothing was saved there yet")
     if len(there) < average:
         raise UserError(
             f"{directory} has {len(there)} checkpoints {list(there)}, fewer than average={average}"
             "; ask for fewer, or train with a larger checkpoint.keep"
         )
     return list(there[-average:])
+
+
+def _best_score(best: ocp.CheckpointManager, workdir: Path, measure: dict[str, Any]) -> float:
+    """The score to beat; minus infinity if it was measured otherwise, or cannot be read."""
+    step = best.latest_step()
+    if step is None:
+        return -math.inf
+    arguments = ocp.args.Composite(score=ocp.args.JsonRestore())
+    try:
+        stored = _restore(best, workdir / _BEST, step, arguments)["score"]
+    except UserError:
+        return -math.inf
+    return stored["score"] if stored.get("measure") == measure else -math.inf
 
 
 def _progress(state: TrainState) -> dict[str, Any]:
@@ -178,8 +212,12 @@ def _restore(
     except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file.
         if "RESOURCE_EXHAUSTED" in str(error):
             raise
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
-            f"checkpoint {directory / str(step)} cannot be read ({reason}); "
-            "move that directory away to go on from the one before it"
+            f"checkpoint {directory / str(step)} cannot be read ({_reason(error)}); if config.json "
+            "and vocabulary.model are still its own, it is damaged: move that directory away to go "
+            "on from the one before it"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

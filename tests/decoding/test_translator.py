@@ -286,3 +286,8 @@ def test_it_keeps_what_it_was_made_of(translator, vocabulary):
     assert translator.vocabulary is vocabulary
     assert translator.steps == (7,)
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(translator.params))
+
+
+def test_one_string_is_not_taken_for_lines(translator):
+    with pytest.raises(TypeError, match=r"give a list of lines"):
+        translator.translate("rot")

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from t2t_jax.config import CheckpointConfig
@@ -96,6 +97,41 @@ def test_a_best_by_another_measure_does_not_count(tmp_path):
     assert checkpoints.save_if_best(_state(2, 2), 20.0, {"beam_size": 1})
     checkpoints.close()
     assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [2]
+
+
+def test_a_best_of_the_same_step_is_replaced(tmp_path):
+    for score, measure in ((30.0, MEASURE), (20.0, {"beam_size": 1})):
+        checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+        assert checkpoints.save_if_best(_state(1, score), score, measure)
+        checkpoints.close()
+    params, steps = load_parameters(tmp_path, _like(_state(0, 0).params), step="best")
+    assert steps == [1]
+    _assert_equal(params, _state(1, 20).params)
+
+
+def test_a_best_whose_score_is_damaged_is_replaced(tmp_path):
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    checkpoints.save_if_best(_state(1, 1), 30.0, MEASURE)
+    checkpoints.close()
+    (tmp_path / "best" / "1" / "score" / "metadata").write_text("")
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    assert checkpoints.save_if_best(_state(2, 2), 20.0, MEASURE)
+    checkpoints.close()
+    assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [2]
+
+
+def test_a_save_that_fails_says_that_the_ones_before_are_whole(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    checkpoints.save(_state(1, 1))
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", full)
+    with pytest.raises(UserError, match=r"No space left.*make room"):
+        checkpoints.save(_state(2, 2))
+    checkpoints.close()
+    assert load_parameters(tmp_path, _like(_state(0, 0).params))[1] == [1]
 
 
 def test_a_best_that_a_resumed_run_comes_past_again_is_forgotten(tmp_path):
