@@ -23,7 +23,7 @@ from t2t_jax.signals import StopSignal
 from t2t_jax.step_meter import StepMeter
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.step import TrainState, abstract_state, compile_train_step, init_state
-from t2t_jax.workdir import check_workdir, claim, locked, run_vocabulary
+from t2t_jax.workdir import check_workdir, claim, is_run, locked, run_vocabulary
 
 
 def train(config: Config, workdir: Path) -> int:
@@ -53,30 +53,22 @@ def train(config: Config, workdir: Path) -> int:
         prepare_evaluation(config, corpus, vocabulary, "dev")
 
     model = Transformer(config.model, len(vocabulary), BOS_ID)
-    with (
-        locked(workdir),
-        closing(Checkpoints(workdir, config.checkpoint)) as checkpoints,
-        StopSignal() as stop,
-    ):
-        state = _initial_state(config, model, mesh, checkpoints)
-        first, last = int(state.step), config.training.num_train_steps
-        claim(workdir, config, corpus, vocabulary)
-        with RunLog(workdir, first, last) as log:
-            log.say(describe(split, batches))
-            if "dev" not in corpus.splits:
-                log.say(f"{corpus.name} has no dev split: no scores, and no best checkpoint")
-            size = sum(x.size for x in jax.tree.leaves(state.params))
-            log.say(f"{size:,} parameters on {mesh.size} {mesh.devices.flat[0].platform} device(s)")
-            if first < last:
-                seconds = time.monotonic() - start
-                log.say(f"step {first + 1:,} of {last:,} begins {seconds:.1f} s after the start")
-            run = _Run(config, corpus, vocabulary, model, mesh, checkpoints, log, stop)
-            step = run.loop(state, batches)
-            if stop.number:
-                log.say(f"stopped after step {step:,}; the same command goes on from there")
-                return 128 + stop.number
-            log.say(f"{step:,} steps are done; score them: eval.py bleu --workdir {workdir}")
-            return 0
+    with locked(workdir), StopSignal() as stop:
+        if not is_run(workdir):  # first of all: a kill from here on leaves a run
+            claim(workdir, config, corpus, vocabulary)
+        with closing(Checkpoints(workdir, config.checkpoint)) as checkpoints:
+            state = _initial_state(config, model, mesh, checkpoints)
+            claim(workdir, config, corpus, vocabulary)  # what may change, now that all fits
+            with RunLog(workdir, int(state.step), config.training.num_train_steps) as log:
+                log.say(describe(split, batches))
+                run = _Run(config, corpus, vocabulary, model, mesh, checkpoints, log, stop)
+                run.introduce(state, time.monotonic() - start)
+                step = run.loop(state, batches)
+                if stop.number:
+                    log.say(f"stopped after step {step:,}; the same command goes on from there")
+                    return 128 + stop.number
+                log.say(f"{step:,} steps are done; score them: eval.py bleu --workdir {workdir}")
+                return 0
 
 
 @dataclass(frozen=True)
@@ -91,6 +83,17 @@ class _Run:
     checkpoints: Checkpoints
     log: RunLog
     stop: StopSignal
+
+    def introduce(self, state: TrainState, seconds: float) -> None:
+        """Say what is about to be trained, `seconds` after the start."""
+        if "dev" not in self.corpus.splits:
+            self.log.say(f"{self.corpus.name} has no dev split: no scores, no best checkpoint")
+        size = sum(x.size for x in jax.tree.leaves(state.params))
+        devices = f"{self.mesh.size} {self.mesh.devices.flat[0].platform} device(s)"
+        self.log.say(f"{size:,} parameters on {devices}")
+        first, last = int(state.step), self.config.training.num_train_steps
+        if first < last:
+            self.log.say(f"step {first + 1:,} of {last:,} begins {seconds:.1f} s after the start")
 
     def loop(self, state: TrainState, batches: Batches) -> int:
         """Train from `state` on, to the last step or a signal; returns the number of the step."""

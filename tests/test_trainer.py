@@ -127,6 +127,19 @@ def _records(workdir, of="train"):
     return [record for line in lines if (record := json.loads(line))["of"] == of]
 
 
+def test_a_new_directory_is_a_run_before_checkpoints_are_made(config, tmp_path, monkeypatch):
+    def killed(*_):
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr("t2t_jax.trainer.Checkpoints", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        train(config, tmp_path / "run")
+    assert Config.from_json((tmp_path / "run" / "config.json").read_text()) == config
+    monkeypatch.undo()
+    short = config.replace({"training.num_train_steps": 1, "evaluation.every_steps": 9})
+    assert train(short, tmp_path / "run") == 0
+
+
 def test_a_run_writes_what_it_promises(undisturbed, config):
     assert Config.from_json((undisturbed / "config.json").read_text()) == config
     assert [r["step"] for r in _records(undisturbed)] == list(range(1, STEPS + 1))
