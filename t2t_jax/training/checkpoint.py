@@ -26,15 +26,15 @@ _CHECKPOINTS, _BEST = "checkpoints", "best"
 
 
 def _manager(directory: Path, keep: int, *, read_only: bool = False) -> ocp.CheckpointManager:
-    options = ocp.CheckpointManagerOptions(
-        max_to_keep=None if read_only else keep,
-        create=not read_only,
-        read_only=read_only,
-        cleanup_tmp_directories=not read_only,
-    )
     verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)  # it warns of being read-only
+    logging.set_verbosity(logging.ERROR)  # Orbax warns of being read-only
     try:
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=None if read_only else keep,
+            create=not read_only,
+            read_only=read_only,
+            cleanup_tmp_directories=not read_only,
+        )
         return ocp.CheckpointManager(directory.absolute(), options=options)
     finally:
         logging.set_verbosity(verbosity)

@@ -146,6 +146,13 @@ def test_a_best_that_a_resumed_run_comes_past_again_is_forgotten(tmp_path):
     assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [4]
 
 
+def test_reading_says_nothing(tmp_path, capfd):
+    _save(tmp_path, [1])
+    capfd.readouterr()
+    load_parameters(tmp_path, _like(_state(0, 0).params))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_keep_best_can_be_turned_off(tmp_path):
     checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep_best=False))
     assert not checkpoints.save_if_best(_state(1, 1), 99.0, MEASURE)
