@@ -1,23 +1,23 @@
-"""Sentence pairs, whatever holds them: the bundled corpus, parallel text files, or TFDS.
+"""Sentence pairs, whatever holds them: the bundled corpus, parallel text files, TFDS, or trees.
 
-Lines are handed on exactly as they were written: BLEU compares against them. The one thing taken
-off is the end of the line.
+Lines of text are handed on exactly as they were written: BLEU compares against them. The one thing
+taken off is the end of the line.
 """
 
-import gzip
+import functools
 import hashlib
 import importlib.resources
-import io
 import os
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from t2t_jax.config import DataConfig
+from t2t_jax.data.lines import read_lines, survey
+from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, linearise, read_trees
 from t2t_jax.errors import UserError
 
 Chunk = tuple[list[str], list[str]]
@@ -25,7 +25,6 @@ Chunk = tuple[list[str], list[str]]
 
 SPLITS = ("train", "dev", "test")
 
-_BinaryFile = gzip.GzipFile | io.BufferedReader
 _CHUNK_LINES = 50_000
 _TFDS_SPLITS = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
 
@@ -33,31 +32,40 @@ _TFDS_SPLITS = {"train": "train", "validation": "dev", "dev": "dev", "test": "te
 class Split(NamedTuple):
     """One part of a corpus: what identifies its content, and a way to read it from the start."""
 
-    fingerprint: str
+    fingerprint: Callable[[], str]
+    """Checks the files on the first call; then the answer is known."""
     read: Callable[[], Iterator[Chunk]]
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sentence pairs of one language pair in up to three splits."""
+    """Sentence pairs of one language pair, or sentences and their trees, in splits."""
 
     name: str
-    """As in the config: `bundled:`, `text:DIR` or `tfds:NAME/CONFIG`."""
+    """As in the config: `bundled:`, `text:DIR`, `tfds:NAME/CONFIG` or `trees:DIR`."""
     parts: Mapping[str, Split]
     """The splits that exist, by name."""
 
     @property
+    def is_treebank(self) -> bool:
+        """Whether the targets are linearised trees; see `data.trees`."""
+        return self.name.startswith("trees:")
+
+    @property
     def splits(self) -> tuple[str, ...]:
-        """Which of train, dev and test exist."""
+        """Those of train, dev and test that exist, and other test sets by name."""
         return tuple(self.parts)
 
     def pairs(self, split: str) -> Iterator[Chunk]:
         """Aligned chunks of untouched source and target lines, in the corpus's own order.
 
         Raises:
-          UserError: there is no such split, or a line is not UTF-8.
+          UserError: there is no such split, a file cannot be read, or its content is not aligned
+            lines of UTF-8 or not trees.
         """
-        return self._part(split).read()
+        part = self._part(split)
+        part.fingerprint()  # has checked the files
+        return part.read()
 
     def lines(self, split: str) -> tuple[list[str], list[str]]:
         """All source and all target lines of a split, untouched."""
@@ -70,7 +78,7 @@ class Corpus:
 
     def fingerprint(self, split: str) -> str:
         """A hash that changes when the content of the split does."""
-        return self._part(split).fingerprint
+        return self._part(split).fingerprint()
 
     def _part(self, split: str) -> Split:
         if split not in self.parts:
@@ -91,27 +99,41 @@ def open_corpus(config: DataConfig) -> Corpus:
     languages = config.source_language, config.target_language
     if scheme == "bundled" and colon and not place:
         bundled = Path(str(importlib.resources.files("t2t_jax.data"))) / "bundled"
-        return Corpus(config.corpus, _text_splits(bundled, *languages))
-    if scheme == "text" and place:
-        return Corpus(config.corpus, _text_splits(Path(place).expanduser(), *languages))
-    if scheme == "tfds" and place:
-        return Corpus(config.corpus, _tfds_splits(place, *languages))
-    raise UserError(f"corpus={config.corpus!r} is not bundled:, text:DIR or tfds:NAME/CONFIG")
+        parts = _text_splits(bundled, *languages)
+    elif scheme == "text" and place:
+        parts = _text_splits(_directory(place), *languages)
+    elif scheme == "tfds" and place:
+        parts = _tfds_splits(place, *languages)
+    elif scheme == "trees" and all(place.split("+")):
+        parts = _tree_splits(*map(_directory, place.split("+")))
+    else:
+        raise UserError(
+            f"corpus={config.corpus!r} is not bundled:, text:DIR, tfds:NAME/CONFIG or trees:DIR"
+        )
+    for name in SPLITS:  # other test sets may be large, and never asked for
+        if name in parts:
+            parts[name].fingerprint()
+    return Corpus(config.corpus, parts)
+
+
+def _directory(name: str) -> Path:
+    directory = Path(name).expanduser()
+    if not directory.is_dir():
+        raise UserError(f"corpus directory {directory} does not exist")
+    return directory
 
 
 def _text_splits(directory: Path, source_language: str, target_language: str) -> dict[str, Split]:
-    if not directory.is_dir():
-        raise UserError(f"corpus directory {directory} does not exist")
     splits = {}
-    for split in SPLITS:
+    for name in (*SPLITS, *_other_names(directory, source_language)):
         source, target = (
-            _find(directory, f"{split}.{language}")
+            _find(directory, f"{name}.{language}")
             for language in (source_language, target_language)
         )
         if source and target:
-            splits[split] = _text_split(source, target)
-        elif source or target:
-            missing = f"{split}.{target_language if source else source_language}"
+            splits[name] = _split(_survey_text, _read_text, source, target)
+        elif name in SPLITS and (source or target):
+            missing = f"{name}.{target_language if source else source_language}"
             raise UserError(f"{directory} has {source or target}, but no {missing} beside it")
     if not splits:
         raise UserError(
@@ -121,60 +143,74 @@ def _text_splits(directory: Path, source_language: str, target_language: str) ->
     return splits
 
 
+def _other_names(directory: Path, language: str) -> list[str]:
+    """What could be test sets of this language, by the names of the files."""
+    files = (path.name.removesuffix(".gz") for path in directory.iterdir())
+    names = {file.removesuffix(f".{language}") for file in files if file.endswith(f".{language}")}
+    return sorted(names.difference(SPLITS, [""]))
+
+
 def _find(directory: Path, name: str) -> Path | None:
     paths = (directory / name, directory / f"{name}.gz")
     return next((path for path in paths if path.is_file()), None)
 
 
-def _text_split(source: Path, target: Path) -> Split:
-    source_count, source_hash = _survey(source)
-    target_count, target_hash = _survey(target)
+def _split(
+    fingerprint: Callable[..., str], read: Callable[..., Iterator[Chunk]], *paths: Path
+) -> Split:
+    return Split(functools.cache(partial(fingerprint, *paths)), partial(read, *paths))
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+
+def _survey_text(source: Path, target: Path) -> str:
+    source_count, source_hash = survey(source)
+    target_count, target_hash = survey(target)
     if source_count != target_count:
         raise UserError(
             f"{source} has {source_count} lines, but {target} has {target_count}; "
             "line n of one must translate line n of the other"
         )
-    fingerprint = hashlib.sha256(f"{source_hash} {target_hash}".encode()).hexdigest()
-    return Split(fingerprint, partial(_read_text, source, target))
-
-
-def _open(path: Path) -> _BinaryFile:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
-
-
-def _survey(path: Path) -> tuple[int, str]:
-    """Number of lines, and the hash of the (uncompressed) content, in one pass."""
-    digest, count, block = hashlib.sha256(), 0, b"\n"
-    try:
-        with _open(path) as file:
-            while following := file.read(1 << 20):
-                block = following
-                digest.update(block)
-                count += block.count(b"\n")
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-    return count + (not block.endswith(b"\n")), digest.hexdigest()
+    return _hash(source_hash, target_hash)
 
 
 def _read_text(source: Path, target: Path) -> Iterator[Chunk]:
-    with _open(source) as source_file, _open(target) as target_file:
-        read = 0
-        while lines := _read_lines(source_file, source, read):
-            yield lines, _read_lines(target_file, target, read)
-            read += len(lines)
+    return _chunks(zip(read_lines(source), read_lines(target), strict=True))
 
 
-def _read_lines(file: _BinaryFile, path: Path, already_read: int) -> list[str]:
-    r"""The next lines of a file. Only \n ends a line: str.splitlines knows ten more ends."""
-    block = b"".join(islice(file, _CHUNK_LINES))
-    if not block:
-        return []
-    try:
-        lines = block.decode().removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        line = already_read + block.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path} line {line} is not UTF-8; convert the file to UTF-8") from error
-    return [line.removesuffix("\r") for line in lines]
+def _chunks(pairs: Iterator[tuple[str, str]]) -> Iterator[Chunk]:
+    while chunk := list(islice(pairs, _CHUNK_LINES)):
+        sources, targets = zip(*chunk, strict=True)
+        yield list(sources), list(targets)
+
+
+def _tree_splits(first: Path, *more: Path) -> dict[str, Split]:
+    paths = {name: [path] for name in SPLITS if (path := _find(first, f"{name}.mrg"))}
+    for directory in more:
+        path = _find(directory, "train.mrg")
+        if path is None:
+            raise UserError(f"corpus directory {directory} has no train.mrg (nor train.mrg.gz)")
+        paths.setdefault("train", []).append(path)
+    if not paths:
+        raise UserError(
+            f"corpus directory {first} has no train.mrg, dev.mrg or test.mrg (nor with .gz)"
+        )
+    return {
+        name: _split(_survey_trees, _read_trees, *paths[name]) for name in SPLITS if name in paths
+    }
+
+
+def _survey_trees(*paths: Path) -> str:
+    return _hash(str(FORMAT_VERSION), *(survey(path)[1] for path in paths))
+
+
+def _read_trees(*paths: Path) -> Iterator[Chunk]:
+    """Cleaned trees, each as a line of words and a line of symbols."""
+    trees = chain.from_iterable(map(read_trees, paths))
+    flat = (linearise(clean_tree(tree)) for tree in trees)
+    return _chunks((" ".join(words), " ".join(symbols)) for words, symbols in flat)
 
 
 def _tfds_splits(name: str, source_language: str, target_language: str) -> dict[str, Split]:
@@ -190,7 +226,7 @@ def _tfds_splits(name: str, source_language: str, target_language: str) -> dict[
             content = (builder.info.full_name, tfds_name, info.shard_lengths, info.num_bytes)
             identity = repr((*content, source_language, target_language))
             splits[split] = Split(
-                hashlib.sha256(identity.encode()).hexdigest(),
+                partial(_hash, identity),
                 partial(_read_tfds, builder, tfds_name, source_language, target_language),
             )
     return splits

@@ -80,7 +80,9 @@ def prepare_vocabulary(config: DataConfig, corpus: Corpus) -> Vocabulary:
     path = _cache(config) / f"vocabulary-{key}.model"
     with contextlib.suppress(UserError):  # neither there nor whole: learn it
         return Vocabulary.load(path)
-    vocabulary = train_vocabulary(corpus.pairs("train"), config.vocab_size)
+    vocabulary = train_vocabulary(
+        corpus.pairs("train"), config.vocab_size, across_scripts=corpus.is_treebank
+    )
     vocabulary.save(path)
     return vocabulary
 

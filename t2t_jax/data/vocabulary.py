@@ -98,6 +98,10 @@ class Vocabulary:
         # One thread per core. White space is trimmed and collapsed by the model itself.
         return self._processor.encode(list(lines), add_eos=True, num_threads=-1)
 
+    def pieces(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
+        """The subword that each id stands for, row by row."""
+        return [self._processor.id_to_piece(list(map(int, row))) for row in ids]
+
     def decode(
         self, ids: Sequence[Sequence[int]] | Integer[np.ndarray, "rows length"]
     ) -> list[str]:
@@ -112,7 +116,9 @@ class Vocabulary:
         )
 
 
-def train_vocabulary(chunks: Iterable[tuple[list[str], list[str]]], size: int) -> Vocabulary:
+def train_vocabulary(
+    chunks: Iterable[tuple[list[str], list[str]]], size: int, *, across_scripts: bool = False
+) -> Vocabulary:
     """Learns a BPE vocabulary over both sides of a corpus: the same text gives the same bytes.
 
     Of a large corpus, pairs spread evenly over it are used: BPE's merges settle long before.
@@ -120,6 +126,8 @@ def train_vocabulary(chunks: Iterable[tuple[list[str], list[str]]], size: int) -
     Args:
       chunks: aligned source and target lines, as `Corpus.pairs` gives them.
       size: entries, special ids included.
+      across_scripts: whether a subword may hold letters and punctuation, as the symbols of trees
+        do: so `(NP` is one. In text that would join words and what follows them.
 
     Raises:
       UserError: the corpus is too small for so many entries, or has too many characters for so few.
@@ -136,6 +144,7 @@ def train_vocabulary(chunks: Iterable[tuple[list[str], list[str]]], size: int) -
                 model_type="bpe",
                 vocab_size=size,
                 byte_fallback=with_bytes,
+                split_by_unicode_script=not across_scripts,
                 character_coverage=0.9999 if with_bytes else 1.0,
                 normalization_rule_tsv=rule.name,
                 pad_id=PAD_ID,

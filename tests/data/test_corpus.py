@@ -12,6 +12,7 @@ from tensorflow_datasets.translate import Wmt14Translate
 
 from t2t_jax.config import DataConfig
 from t2t_jax.data import corpus as corpus_module
+from t2t_jax.data import lines as lines_module
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.errors import UserError
 
@@ -92,7 +93,7 @@ def test_unequal_files_are_refused_by_name_and_count(tmp_path: Path) -> None:
 
 
 def test_a_line_that_is_not_utf8_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_module, "_CHUNK_LINES", 2)
+    monkeypatch.setattr(lines_module, "_BLOCK_LINES", 2)
     corpus = text_corpus(tmp_path, train_en=b"a\nb\nc\nGr\xfc\xdfe\ne\n", train_de="1\n" * 5)
     with pytest.raises(UserError, match=r"train\.en line 4 is not UTF-8"):
         corpus.lines("train")
@@ -131,7 +132,112 @@ def test_a_missing_split_is_named_with_those_there_are(tmp_path: Path) -> None:
         corpus.pairs("dev")
 
 
-@pytest.mark.parametrize("corpus", ["wmt14", "", "bundled", "bundled:x", "text:", "tfds:", "hf:x"])
+def test_other_pairs_of_files_are_test_sets_by_their_names(tmp_path: Path) -> None:
+    corpus = text_corpus(
+        tmp_path,
+        train_en="a",
+        train_de="b",
+        newstest2014_en_gz="c\n",
+        newstest2014_de="d\n",
+        flickr_2016_en="e",
+        flickr_2016_de="f",
+        notes_en="no partner",
+        notes_fr="another language",
+        SOURCES_md="# Where this is from",
+    )
+    assert corpus.splits == ("train", "flickr.2016", "newstest2014")
+    assert corpus.lines("newstest2014") == (["c"], ["d"])
+    assert corpus.lines("flickr.2016") == (["e"], ["f"])
+    assert len({corpus.fingerprint(split) for split in corpus.splits}) == 3
+
+
+def test_a_directory_of_test_sets_alone_is_a_corpus(tmp_path: Path) -> None:
+    assert text_corpus(tmp_path, old_en="a", old_de="b", en="c", de="d").splits == ("old",)
+
+
+def test_a_bad_test_set_stops_only_who_asks_for_it(tmp_path: Path) -> None:
+    corpus = text_corpus(tmp_path, dev_en="a", dev_de="b", odd_en="a\nb\nc", odd_de="b\n")
+    assert corpus.lines("dev") == (["a"], ["b"])
+    for ask in (corpus.pairs, corpus.lines, corpus.fingerprint):
+        with pytest.raises(UserError, match=r"odd\.en has 3 lines, but .*odd\.de has 1;"):
+            ask("odd")
+
+
+DOG = "(TOP (S-HLN (NP-SBJ (DT The) (NN dog)) (VP (VBZ barks) (NP (-NONE- *))) (. .)))"
+DOG_PAIR = ("The dog barks .", "(S (NP DT NN )NP (VP VBZ )VP . )S")
+
+
+def tree_corpus(root: Path, files: dict[str, str]) -> Corpus:
+    """Writes files, as `{"a/train.mrg": ...}`, and opens their directories in order."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(exist_ok=True)
+        data = content.encode()
+        path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    directories = dict.fromkeys(str((root / name).parent) for name in files)
+    return open_corpus(DataConfig(corpus="trees:" + "+".join(directories)))
+
+
+def test_trees_are_pairs_of_words_and_symbols(tmp_path: Path) -> None:
+    files = {"a/train.mrg": f"{DOG}\n(TOP (-NONE- 0))", "a/test.mrg.gz": "(UH Oh)"}
+    corpus = tree_corpus(tmp_path, files)
+    assert corpus.splits == ("train", "test")
+    assert corpus.lines("train") == ([DOG_PAIR[0], ""], [DOG_PAIR[1], ""])
+    assert corpus.lines("test") == (["Oh"], ["UH"])
+
+
+def test_more_directories_of_trees_add_to_train_alone(tmp_path: Path) -> None:
+    more = {"b/train.mrg": "(UH b)(UH bb)", "b/dev.mrg": "(UH c)", "c/train.mrg.gz": "(UH d)"}
+    corpus = tree_corpus(tmp_path, {"a/train.mrg": DOG, "a/dev.mrg": "(UH e)", **more})
+    assert corpus.splits == ("train", "dev")
+    assert corpus.lines("train")[0] == [DOG_PAIR[0], "b", "bb", "d"]
+    assert corpus.lines("dev") == (["e"], ["UH"])
+    only_more = tree_corpus(tmp_path, {"d/dev.mrg": "(UH f)", **more})
+    assert only_more.splits == ("train", "dev")
+    assert only_more.lines("train")[0] == ["b", "bb", "d"]
+
+
+def test_fingerprint_of_trees_follows_every_file_of_the_split(tmp_path: Path) -> None:
+    first = {"a/train.mrg": DOG, "a/dev.mrg": DOG}
+    corpus = tree_corpus(tmp_path, {**first, "b/train.mrg": "(UH b)"})
+    changed = tree_corpus(tmp_path, {**first, "b/train.mrg": "(UH c)"})
+    assert corpus.fingerprint("dev") == changed.fingerprint("dev")
+    assert corpus.fingerprint("train") != changed.fingerprint("train")
+    packed = tree_corpus(tmp_path, {"c/train.mrg.gz": DOG})
+    assert packed.fingerprint("train") == corpus.fingerprint("dev") != corpus.fingerprint("train")
+
+
+def test_trees_come_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_module, "_CHUNK_LINES", 2)
+    files = {"a/train.mrg": "(UH\n\n\n0) (UH 1)", "b/train.mrg": "\n(UH\n2)\n"}
+    chunks = tree_corpus(tmp_path, files).pairs("train")
+    assert list(chunks) == [(["0", "1"], ["UH", "UH"]), (["2"], ["UH"])]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a/notes": ""}, r"a has no train\.mrg, dev\.mrg or test\.mrg"),
+        ({"a/train.mrg": DOG, "b/dev.mrg": DOG}, r"b has no train\.mrg"),
+        ({"a/train.mrg": "(TOP ("}, r"train\.mrg line 1: the tree that begins here"),
+    ],
+)
+def test_missing_and_damaged_trees_are_named(
+    tmp_path: Path, files: dict[str, str], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        tree_corpus(tmp_path, files).lines("train")
+
+
+def test_a_missing_directory_of_trees_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere does not exist"):
+        open_corpus(DataConfig(corpus=f"trees:{tmp_path}+{tmp_path}/nowhere"))
+
+
+@pytest.mark.parametrize(
+    "corpus",
+    ["wmt14", "", "bundled", "bundled:x", "text:", "tfds:", "hf:x", "trees", "trees:", "trees:a+"],
+)
 def test_an_unknown_scheme_is_refused(corpus: str) -> None:
     with pytest.raises(UserError, match=f"corpus={re.escape(repr(corpus))} is not bundled:,"):
         open_corpus(DataConfig(corpus=corpus))

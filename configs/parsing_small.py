@@ -1,0 +1,43 @@
+r"""A small constituency parser, for a treebank of a few thousand trees and two CPU cores.
+
+    python train.py --config configs/parsing_small.py --data.corpus trees:DIR \\
+        --workdir runs/parsing_small
+    python eval.py parseval --workdir runs/parsing_small --split dev
+    python eval.py parse --workdir runs/parsing_small < sentences
+
+DIR holds train.mrg and dev.mrg, bracketed as in the Penn Treebank; the sample of it that NLTK
+distributes (199 files of the WSJ, `nltk.download("treebank")`) has enough trees. The model is an
+eighth as wide as configs/parsing_wsj.py; beam, length penalty and output length are the paper's.
+Dropout is high, since it passes over the trees some seventeen times.
+"""
+
+from t2t_jax import Config
+
+
+def get_config() -> Config:
+    return Config().replace(
+        {
+            "model.d_model": 256,
+            "model.num_heads": 4,
+            "model.d_ff": 1024,
+            "model.num_encoder_layers": 2,
+            "model.num_decoder_layers": 2,
+            "model.dropout_rate": 0.1,
+            "data.corpus": "trees:corpora/wsj_sample",
+            "data.vocab_size": 2000,
+            "data.max_length": 256,
+            "data.batching": "pack",
+            "data.source_tokens_per_step": 1024,
+            "data.target_tokens_per_step": 1024,
+            "training.num_train_steps": 4000,
+            "training.warmup_steps": 600,
+            "checkpoint.every_steps": 200,
+            "checkpoint.every_minutes": None,
+            "evaluation.every_steps": 1000,
+            "evaluation.num_sentences": 100,
+            "decoding.beam_size": 21,
+            "decoding.length_penalty": 0.3,
+            "decoding.max_extra_length": 300,
+            "decoding.tokens_per_batch": 2048,
+        }
+    )

@@ -1,0 +1,360 @@
+"""Constituency trees as sequences: section 6.3, linearised as by Vinyals et al. (2015).
+
+The sentence `The dog barks .` and its tree
+
+    (TOP (S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .)))
+
+become a source of words and a target of symbols, one part-of-speech tag for each word in place:
+
+    The dog barks .
+    (S (NP DT NN )NP (VP VBZ )VP . )S
+
+The outermost bracket is left out. The tags are written, where Vinyals et al. write XX for each,
+because scoring leaves out punctuation by its tag. A closing bracket repeats its label: it tells
+the decoder what is still open, and it tells `build_tree` which bracket was meant. Words and
+symbols together are the tree, so everything here but the type itself works on that flat form, in
+linear time and at any depth.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from t2t_jax.data.lines import read_lines
+from t2t_jax.errors import UserError
+
+FORMAT_VERSION = 1
+"""Raised whenever the same file of trees would become other sentences or symbols."""
+
+TOP = "TOP"
+"""Label of the root of every tree."""
+EMPTY_ELEMENT = "-NONE-"
+"""Tag of what is not in the sentence: traces and other empty elements."""
+PUNCTUATION_TAGS = frozenset([",", ".", ":", "``", "''"])
+"""Tags of the Penn Treebank for punctuation, apart from brackets."""
+
+_OUTERMOST = ("", TOP, "ROOT")
+_ATOM = re.compile(r"[^\s()]+")
+_BRACKET_OR_TEXT = re.compile(r"[()]|[^()]+")
+# A tag with its word, the opening of a constituent, a closing bracket, or what is none of these.
+_PIECE = re.compile(
+    r"\(\s*+([^\s()]++)\s++([^\s()]++)\s*+\)|\(\s*+([^\s()]*+)\s*+(?=\()|\)|\(|[^\s()]+"
+)
+_BARE_LABEL = re.compile(r"[()][^-=]+")
+_BRACKETS = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
+
+# The tags that a token of punctuation may have, first the one it gets if none of them is predicted.
+_PUNCTUATION = tuple(
+    (re.compile(pattern), tags)
+    for pattern, tags in (
+        (r",", (",",)),
+        (r"\.|[?!]+", (".",)),
+        (r"[:;•…]|[.…]{2,}|-{2,}|–{2,}|—+", (":",)),
+        (r"[-–]", (":", "HYPH", "SYM")),
+        (r"``?|[‘“„«]", ("``",)),
+        (r"''|[”»]", ("''",)),
+        (r'"', ("''", "``")),
+        (r"['’]", ("POS", "''", "``")),
+        (r"-L[RCS]B-|[\[{]", ("-LRB-",)),
+        (r"-R[RCS]B-|[\]}]", ("-RRB-",)),
+    )
+)
+_NEVER_A_WORD = PUNCTUATION_TAGS | {"-LRB-", "-RRB-", EMPTY_ELEMENT, TOP}
+_WORD = "NN"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tree:
+    """A constituent with its children, or a part-of-speech tag with its word.
+
+    The functions of this module make whole trees, whose root is `TOP`. Only a root may be without
+    children: the tree of no words.
+    """
+
+    label: str
+    children: tuple["Tree", ...] = ()
+    word: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be written in brackets."""
+        atoms = [self.label] if self.word is None else [self.label, self.word]
+        if not all(map(_ATOM.fullmatch, atoms)):
+            raise ValueError(f"{atoms} are empty or have white space or brackets")
+        is_empty = self.word is None and not self.children
+        if (self.word is not None and self.children) or (is_empty and self.label != TOP):
+            raise ValueError(f"{self.label} needs either children or a word")
+
+    def __repr__(self) -> str:
+        """The bracketed form."""
+        return f"Tree({format_tree(self)})"
+
+    # The methods a dataclass would have recurse, and trees may be deeper than Python's stack.
+    def __eq__(self, other: object) -> bool:
+        """Whether labels, words and structure are the same."""
+        return isinstance(other, Tree) and format_tree(self) == format_tree(other)
+
+    def __hash__(self) -> int:
+        """Fits `__eq__`."""
+        return hash(format_tree(self))
+
+
+def format_tree(tree: Tree) -> str:
+    """The tree in brackets, on one line: `(TOP (S (NP (DT The) (NN dog)) ...))`."""
+    words, symbols = _flatten(tree)
+    remaining = iter(words)
+
+    def written(symbol: str) -> str:
+        if _is_tag(symbol):
+            return f" ({symbol} {next(remaining)})"
+        return ")" if symbol[0] == ")" else f" {symbol}"
+
+    return "".join(map(written, symbols)).lstrip()
+
+
+def linearise(tree: Tree) -> tuple[list[str], list[str]]:
+    """The words of a whole tree, and the symbols that with them are the tree.
+
+    Returns:
+      The words, and of each constituent below the root `(LABEL`, what is in it, and `)LABEL`; a
+      word is its tag. Nothing in either has white space in it.
+    """
+    if tree.label != TOP or tree.word is not None:
+        raise ValueError(f"the root of {tree} is not {TOP}")
+    words, symbols = _flatten(tree)
+    return words, symbols[1:-1]
+
+
+def _is_tag(symbol: str) -> bool:
+    return symbol[0] not in "()"
+
+
+def _flatten(tree: Tree) -> tuple[list[str], list[str]]:
+    words: list[str] = []
+    symbols: list[str] = []
+    pending: list[Tree | str] = [tree]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            symbols.append(item)
+        elif item.word is not None:
+            symbols.append(item.label)
+            words.append(item.word)
+        else:
+            symbols.append(f"({item.label}")
+            pending.append(f"){item.label}")
+            pending.extend(reversed(item.children))
+    return words, symbols
+
+
+def delinearise(words: Iterable[str], symbols: Iterable[str]) -> Tree:
+    """The tree that `linearise` made words and symbols of.
+
+    Raises:
+      ValueError: no tree becomes these; `build_tree` takes anything.
+    """
+    remaining = iter(words)
+    levels: list[tuple[str, list[Tree]]] = [(TOP, [])]
+    for symbol in symbols:
+        if symbol.startswith("("):
+            levels.append((symbol[1:], []))
+            continue
+        if symbol.startswith(")"):
+            label, children = levels.pop()
+            if not levels or label != symbol[1:]:
+                raise ValueError(f"{symbol} closes what is not open")
+            subtree = Tree(label, tuple(children))
+        else:
+            subtree = Tree(symbol, word=next(remaining, ""))
+        levels[-1][1].append(subtree)
+    if len(levels) > 1 or next(remaining, None) is not None:
+        raise ValueError("a bracket is not closed, or a word has no tag")
+    return Tree(TOP, tuple(levels[0][1]))
+
+
+def read_trees(path: str | Path) -> Iterator[Tree]:
+    """The trees of a bracketed file, one by one, as they are written.
+
+    Trees may span lines, and a line may hold several. The outermost bracket may be labelled TOP,
+    ROOT or not at all, or be missing; the root becomes `TOP`. A file name in `.gz` is unpacked.
+
+    Raises:
+      UserError: the file is missing, damaged or not UTF-8, or its brackets are not trees.
+    """
+    for line, text in _outermost_brackets(Path(path)):
+        try:
+            yield _parse(text)
+        except ValueError as error:
+            raise UserError(f"{path}, tree on line {line}: {error}") from error
+
+
+def _outermost_brackets(path: Path) -> Iterator[tuple[int, str]]:
+    """Of each outermost bracket, the number of its first line, and its text."""
+    depth = first_line = 0
+    parts: list[str] = []
+    for number, line in enumerate(read_lines(path), start=1):
+        for part in _BRACKET_OR_TEXT.findall(line):
+            if depth == 0:
+                if part.isspace():
+                    continue
+                first_line = number
+            depth += (part == "(") - (part == ")")
+            if depth < 0 or (depth == 0 and part != ")"):
+                raise UserError(f"{path} line {number}: {part[:40]!r} stands outside every tree")
+            parts.append(part)
+            if depth == 0:
+                yield first_line, "".join(parts)
+                parts = []
+        parts.append("\n")
+    if depth:
+        raise UserError(f"{path} line {first_line}: the tree that begins here is never closed")
+
+
+def _parse(text: str) -> Tree:
+    """The tree of one outermost bracket.
+
+    Raises:
+      ValueError: something is neither a constituent nor a word with its tag.
+    """
+    words: list[str] = []
+    symbols: list[str] = []
+    open_labels: list[str] = []
+    if text.strip() == f"({TOP})":
+        return Tree(TOP)
+    for match in _PIECE.finditer(text):
+        tag, word, label = match.groups()
+        if word:
+            symbols.append(tag)
+            words.append(word)
+        elif match[0] == ")":
+            symbols.append(f"){open_labels.pop()}")
+        elif label is None or (open_labels and label in _OUTERMOST):
+            place = " ".join(text[match.start() :][:40].split())
+            raise ValueError(f"expected (TAG word) or (LABEL (... at {place!r}")
+        else:
+            open_labels.append(label)
+            symbols.append(f"({label}")
+    has_root = symbols[0] in [f"({label}" for label in _OUTERMOST]
+    return delinearise(words, symbols[1:-1] if has_root else symbols)
+
+
+def clean_tree(tree: Tree) -> Tree:
+    """The tree as parsers are usually trained on it and scored against.
+
+    Empty elements (`-NONE-`) go, and with them the constituents that hold nothing else; function
+    tags and co-indices of constituents go (`NP-SBJ-1` and `NP=2` become `NP`). Words and their
+    tags stay.
+    """
+    words, symbols = linearise(tree)
+    tags = filter(_is_tag, symbols)
+    kept = [word for word, tag in zip(words, tags, strict=True) if tag != EMPTY_ELEMENT]
+    bare = [_bare(symbol) for symbol in symbols if symbol != EMPTY_ELEMENT]
+    return delinearise(kept, _without_empty(bare))
+
+
+def _bare(symbol: str) -> str:
+    """Without function tags, if it is a bracket; a label may begin with a dash: `-LRB-`."""
+    bare = _BARE_LABEL.match(symbol)
+    return bare[0] if bare else symbol
+
+
+def _without_empty(symbols: Iterable[str]) -> list[str]:
+    """Without the constituents that hold no word."""
+    kept: list[str] = []
+    for symbol in symbols:
+        if symbol[0] == ")" and kept[-1][0] == "(":
+            kept.pop()
+        else:
+            kept.append(symbol)
+    return kept
+
+
+def escape_brackets(text: str) -> str:
+    """Text with `(` and `)` written as in the Penn Treebank: `-LRB-` and `-RRB-`."""
+    return text.translate(_BRACKETS)
+
+
+def build_tree(words: Sequence[str], symbols: Sequence[str]) -> tuple[Tree, int]:
+    """A tree over exactly these words, whatever the symbols are: a model may write anything.
+
+    Each of these is one repair:
+
+    - A bracket with no label, a label with a bracket or white space in it, or the label of a root
+      is ignored.
+    - A tag that does not suit its word is replaced. Punctuation has the Penn Treebank's tag for it
+      (of several, the predicted one), other words never have one (but `NN`): so scoring, which
+      leaves out punctuation by its tag, keeps the same words of both trees.
+    - A tag with no word left for it is ignored.
+    - A closing bracket closes up to the nearest open one with its label; each that it closes on
+      the way is a repair. If there is none, it is ignored.
+    - A word with no tag left is added at the end with a tag of its own: to the innermost
+      constituent that is still open; if all are closed, to the one that the symbols end with.
+    - A bracket still open at the end is closed.
+    - A constituent that then has no words is removed.
+
+    Args:
+      words: the sentence; brackets in it are escaped.
+      symbols: the model's output, as `linearise` writes it.
+
+    Returns:
+      The tree, and the number of repairs: 0 for what `linearise` made of a clean tree (if its
+      punctuation is tagged as the rule above has it).
+
+    Raises:
+      ValueError: a word is empty or has white space in it.
+    """
+    words = [escape_brackets(word) for word in words]
+    fitted, rest, repairs = _fit_tags(words, symbols)
+    balanced, open_labels, unbalanced = _balance(fitted)
+    closing = [f"){label}" for label in reversed(open_labels)]
+    repairs += unbalanced + len(closing) + len(rest)
+    if rest and not closing and balanced and balanced[-1][0] == ")":
+        closing = [balanced.pop()]
+    complete = [*balanced, *rest, *closing]
+    filled = _without_empty(complete)
+    return delinearise(words, filled), repairs + (len(complete) - len(filled)) // 2
+
+
+def _fit_tags(words: Sequence[str], symbols: Sequence[str]) -> tuple[list[str], list[str], int]:
+    """The symbols with tags that suit, the tags of words that had none, repairs in the first."""
+    remaining = iter(words)
+    fitted: list[str] = []
+    repairs = 0
+    for symbol in symbols:
+        kept = None
+        if symbol.startswith(("(", ")")):
+            if _ATOM.fullmatch(symbol, 1) and symbol[1:] not in _OUTERMOST:
+                kept = symbol
+        elif (word := next(remaining, None)) is not None:
+            kept = _suitable_tag(word, symbol)
+        if kept is not None:
+            fitted.append(kept)
+        repairs += kept != symbol
+    return fitted, [_suitable_tag(word, "") for word in remaining], repairs
+
+
+def _suitable_tag(word: str, predicted: str) -> str:
+    for pattern, tags in _PUNCTUATION:
+        if pattern.fullmatch(word):
+            return predicted if predicted in tags else tags[0]
+    fits = predicted not in _NEVER_A_WORD and _ATOM.fullmatch(predicted)
+    return predicted if fits else _WORD
+
+
+def _balance(symbols: Iterable[str]) -> tuple[list[str], list[str], int]:
+    """The symbols with every closing bracket matched, the labels still open, and the repairs."""
+    balanced: list[str] = []
+    open_labels: list[str] = []
+    repairs = 0
+    for symbol in symbols:
+        if symbol[0] == "(":
+            open_labels.append(symbol[1:])
+        elif symbol[0] == ")":
+            if symbol[1:] not in open_labels:
+                repairs += 1
+                continue
+            while (label := open_labels.pop()) != symbol[1:]:
+                balanced.append(f"){label}")
+                repairs += 1
+        balanced.append(symbol)
+    return balanced, open_labels, repairs

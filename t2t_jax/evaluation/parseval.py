@@ -1,0 +1,159 @@
+"""Labelled recall and precision of brackets: PARSEVAL, as the program EVALB counts it.
+
+EVALB (Sekine and Collins, 1997) with its parameter file COLLINS.prm is what papers report, section
+6.3 of the Transformer's among them. The root and punctuation are left out of both trees, ADVP and
+PRT are one label, and a label ends at its first `-` or `=`. Of several brackets with the same label
+and words each counts. EVALB's limits (200 words, 200 brackets, ten errors) are not kept.
+"""
+
+import operator
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from t2t_jax.data.trees import EMPTY_ELEMENT, PUNCTUATION_TAGS, TOP, Tree, linearise
+from t2t_jax.errors import UserError
+
+_DELETED = PUNCTUATION_TAGS | {TOP, EMPTY_ELEMENT}
+_SAME_LABEL = {"PRT": "ADVP"}
+_CUTOFF_LENGTH = 40
+
+
+@dataclass(frozen=True)
+class ParsevalScores:
+    """Scores of predicted trees, in percent, over all sentences that could be scored."""
+
+    recall: float
+    """Brackets of the gold trees that the predicted ones have."""
+    precision: float
+    """Brackets of the predicted trees that the gold ones have."""
+    f1: float
+    """Harmonic mean of the two."""
+    f1_short: float
+    """The same over sentences of at most 40 words, punctuation included."""
+    complete_match: float
+    """Sentences with every bracket right and none too many."""
+    tagging_accuracy: float
+    """Words, apart from punctuation, with the right tag."""
+    num_sentences: int
+    """All sentences."""
+    num_skipped: int
+    """Sentences left out because the predicted tree has no words: EVALB's "skip"."""
+    num_errors: int
+    """Sentences left out because the two trees, without punctuation, have other words: EVALB's
+    "error"."""
+    signature: str = "EVALB, COLLINS.prm"
+    """What defines the scores."""
+
+
+class _Parse(NamedTuple):
+    """What is compared of a tree."""
+
+    words: list[str]
+    tags: list[str]
+    brackets: Counter[tuple[str, int, int]]
+    """Label, first word and word after the last."""
+    length: int
+    """Words, punctuation included."""
+
+
+class _Counts(NamedTuple):
+    """The comparison of two trees; every count is 0 unless it is valid."""
+
+    status: Literal["valid", "skipped", "error"]
+    length: int
+    matched: int = 0
+    gold: int = 0
+    predicted: int = 0
+    words: int = 0
+    correct_tags: int = 0
+
+
+def parseval(gold: Sequence[Tree], predicted: Sequence[Tree]) -> ParsevalScores:
+    """Scores predicted trees against those of a treebank.
+
+    Args:
+      gold: the right trees, with or without empty elements and function tags.
+      predicted: one for each, over the same words.
+
+    Raises:
+      UserError: there are none, or not as many of one as of the other.
+    """
+    if not gold or len(gold) != len(predicted):
+        raise UserError(
+            f"cannot score {len(predicted)} predicted trees against {len(gold)} gold trees; give "
+            "one for each"
+        )
+    counts = [_compare(*map(_analyse, pair)) for pair in zip(gold, predicted, strict=True)]
+    recall, precision, f1 = _bracket_scores(counts)
+    valid = [sentence for sentence in counts if sentence.status == "valid"]
+    complete = sum(sentence.gold == sentence.predicted == sentence.matched for sentence in valid)
+    return ParsevalScores(
+        recall=recall,
+        precision=precision,
+        f1=f1,
+        f1_short=_bracket_scores([s for s in counts if s.length <= _CUTOFF_LENGTH])[2],
+        complete_match=_percent(complete, len(valid)),
+        tagging_accuracy=_percent(
+            sum(sentence.correct_tags for sentence in valid),
+            sum(sentence.words for sentence in valid),
+        ),
+        num_sentences=len(counts),
+        num_skipped=sum(sentence.status == "skipped" for sentence in counts),
+        num_errors=sum(sentence.status == "error" for sentence in counts),
+    )
+
+
+def _analyse(tree: Tree) -> _Parse:
+    all_words, symbols = linearise(tree)
+    remaining = iter(all_words)
+    words: list[str] = []
+    tags: list[str] = []
+    brackets: Counter[tuple[str, int, int]] = Counter()
+    starts: list[int] = []
+    empty_elements = 0
+    for symbol in symbols:
+        if symbol.startswith("("):
+            starts.append(len(words))
+        elif symbol.startswith(")"):
+            label, start = re.split("[-=]", symbol[1:], maxsplit=1)[0], starts.pop()
+            if label not in _DELETED and start < len(words):
+                brackets[_SAME_LABEL.get(label, label), start, len(words)] += 1
+        else:
+            word = next(remaining)
+            empty_elements += symbol == EMPTY_ELEMENT
+            if symbol not in _DELETED:
+                words.append(word)
+                tags.append(_SAME_LABEL.get(symbol, symbol))
+    return _Parse(words, tags, brackets, len(all_words) - empty_elements)
+
+
+def _compare(gold: _Parse, predicted: _Parse) -> _Counts:
+    if not predicted.words:
+        return _Counts("skipped", gold.length)
+    if gold.words != predicted.words:
+        return _Counts("error", gold.length)
+    return _Counts(
+        "valid",
+        gold.length,
+        matched=(gold.brackets & predicted.brackets).total(),
+        gold=gold.brackets.total(),
+        predicted=predicted.brackets.total(),
+        words=len(gold.words),
+        correct_tags=sum(map(operator.eq, gold.tags, predicted.tags)),
+    )
+
+
+def _bracket_scores(counts: Sequence[_Counts]) -> tuple[float, float, float]:
+    """Recall, precision and F1."""
+    matched = sum(sentence.matched for sentence in counts)
+    recall = _percent(matched, sum(sentence.gold for sentence in counts))
+    precision = _percent(matched, sum(sentence.predicted for sentence in counts))
+    f1 = 2 * precision * recall / (precision + recall) if matched else 0.0
+    return recall, precision, f1
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100 * part / whole if whole else 0.0
