@@ -17,6 +17,7 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator, one_ahead
 from t2t_jax.errors import UserError
 from t2t_jax.evaluation.bleu import CorpusScores, corpus_scores
+from t2t_jax.evaluation.parses import ParseScores, parse_scores
 from t2t_jax.parallel.mesh import mesh_of, put_batch
 from t2t_jax.training.step import eval_step
 
@@ -40,14 +41,14 @@ class Evaluation:
     """The split's name."""
     loss: CorpusLoss
     """Losses over all pairs of the split; of train, over those that training sees."""
-    scores: CorpusScores
-    """Scores of the translated sentences."""
+    scores: CorpusScores | ParseScores
+    """Scores of the translated or parsed sentences."""
     sources: list[str]
-    """The translated sentences."""
+    """These sentences."""
     hypotheses: list[str]
-    """Their translations."""
+    """Their translations, or their trees in brackets."""
     references: list[str]
-    """What they are compared with: the raw lines of the corpus."""
+    """What they are compared with: the raw lines of the corpus, or its trees in brackets."""
     seconds: float
     """Wall time of the whole evaluation, compilation included."""
 
@@ -98,19 +99,36 @@ def evaluate(
         raise UserError(f"num_sentences={num_sentences} is not positive; use None for all")
     start = time.monotonic()
     config = translator.configured(**overrides)
-    pairs = prepare_evaluation(config, corpus, translator.vocabulary, split)
+    longest = translator.longest_sentence
+    pairs = prepare_evaluation(config, corpus, translator.vocabulary, split, longest=longest)
     sources, references = (lines[:num_sentences] for lines in corpus.lines(split))
     hypotheses = translator.translate(sources, seed=seed, **overrides)
-    scores = corpus_scores(hypotheses, references)
-    loss = _mean_losses(translator, pairs)
+    scores: CorpusScores | ParseScores
+    if corpus.is_treebank:
+        scores, hypotheses, references = parse_scores(sources, hypotheses, references)
+    else:
+        scores = corpus_scores(hypotheses, references, config.data.target_language)
+    loss = corpus_loss(translator, pairs)
     seconds = time.monotonic() - start
     return Evaluation(split, loss, scores, sources, hypotheses, references, seconds)
 
 
 def prepare_evaluation(
-    config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str
+    config: Config,
+    corpus: Corpus,
+    vocabulary: Vocabulary,
+    split: str,
+    *,
+    longest: float | None = None,
 ) -> TokenizedSplit:
     """The pairs of a split, for a model that can translate all of them.
+
+    Args:
+      config: the model's.
+      corpus: where the split is.
+      vocabulary: the model's.
+      split: its name.
+      longest: most tokens of a sentence; None is what the config's model has positions for.
 
     Raises:
       UserError: there is no such split, it is empty, or a sentence is too long for the learned
@@ -119,7 +137,8 @@ def prepare_evaluation(
     pairs = prepare(config.data, corpus, vocabulary, split)
     if not len(pairs):
         raise UserError(f"the {split} split of {corpus.name} has no pairs; add some, or remove it")
-    longest = config.model.longest_sentence
+    if longest is None:
+        longest = config.model.longest_sentence
     room = {"source": longest - config.decoding.max_extra_length, "target": longest}
     for side, lengths in (("source", pairs.source_lengths), ("target", pairs.target_lengths)):
         line, length = int(lengths.argmax()) + 1, int(lengths.max())
@@ -133,17 +152,11 @@ def prepare_evaluation(
     return pairs
 
 
-def corpus_loss(translator: Translator, corpus: Corpus, split: str) -> CorpusLoss:
-    """The losses over all pairs of a split; of train, over those that training sees.
+def corpus_loss(translator: Translator, pairs: TokenizedSplit) -> CorpusLoss:
+    """The losses over all pairs of a split, as `prepare_evaluation` gives them.
 
-    Raises:
-      UserError: `prepare_evaluation` refuses the split.
+    Of an ensemble, they are those of the mean of the models' distributions.
     """
-    pairs = prepare_evaluation(translator.config, corpus, translator.vocabulary, split)
-    return _mean_losses(translator, pairs)
-
-
-def _mean_losses(translator: Translator, pairs: TokenizedSplit) -> CorpusLoss:
     config = translator.config
     batches = Batches(pairs, config.data, seed=0)
     mesh, tokens_per_device = mesh_of(translator.params), config.parallel.tokens_per_device

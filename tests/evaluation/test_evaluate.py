@@ -1,6 +1,5 @@
 import dataclasses
 import json
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -53,19 +52,32 @@ def setting(tmp_path_factory):
     return Translator(config, vocabulary, params), open_corpus(config.data)
 
 
-@pytest.fixture(scope="module")
-def pair_by_pair(setting) -> tuple[float, float, int]:
-    """Mean smoothed loss and nll of dev by NumPy, from the logits of one pair at a time."""
-    translator, _ = setting
-    forward = jax.jit(partial(translator.model.apply, deterministic=True))
+def loss_of(translator, corpus):
+    pairs = prepare_evaluation(translator.config, corpus, translator.vocabulary, "dev")
+    return corpus_loss(translator, pairs)
+
+
+def pair_by_pair(members, vocabulary) -> tuple[float, float, int]:
+    """Mean smoothed loss and nll of dev by NumPy, from the logits of one pair at a time.
+
+    Args:
+      members: model and parameters of each; their probabilities are averaged.
+      vocabulary: of all of them.
+    """
+    forward = jax.jit(
+        lambda variables, *batch: [
+            model.apply({"params": params}, *batch, deterministic=True)
+            for (model, _), params in zip(members, variables, strict=True)
+        ]
+    )
     smoothed, nll, tokens = 0.0, 0.0, 0
-    for source, target in zip(*map(translator.vocabulary.encode, (SOURCES, TARGETS)), strict=True):
+    for source, target in zip(*map(vocabulary.encode, (SOURCES, TARGETS)), strict=True):
         rows = []
         for ids in (source, target):
             row = jnp.array([ids], jnp.int32)
             rows += [row, jnp.ones_like(row), jnp.arange(len(ids), dtype=jnp.int32)[None]]
-        logits = np.asarray(forward({"params": translator.params}, *rows)[0], np.float64)
-        log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        weights = np.exp(np.array(forward([own for _, own in members], *rows), np.float64)[:, 0])
+        log_probs = np.log((weights / weights.sum(axis=2, keepdims=True)).mean(axis=0))
         wanted = np.full(log_probs.shape, SMOOTHING / log_probs.shape[1])
         wanted[np.arange(len(target)), target] += 1 - SMOOTHING
         smoothed -= (wanted * log_probs).sum()
@@ -75,15 +87,29 @@ def pair_by_pair(setting) -> tuple[float, float, int]:
 
 
 @pytest.mark.parametrize("batching", ["bucket", "pack"])
-def test_losses_are_those_of_all_pairs_one_by_one(setting, pair_by_pair, batching):
+def test_losses_are_those_of_all_pairs_one_by_one(setting, batching):
     translator, corpus = setting
     config = translator.config.replace({"data.batching": batching})
-    loss = corpus_loss(Translator(config, translator.vocabulary, translator.params), corpus, "dev")
-    smoothed, nll, tokens = pair_by_pair
+    loss = loss_of(Translator(config, translator.vocabulary, translator.params), corpus)
+    members = [(translator.model, translator.params)]
+    smoothed, nll, tokens = pair_by_pair(members, translator.vocabulary)
     assert loss.tokens == tokens
     assert loss.smoothed == pytest.approx(smoothed, rel=1e-5)
     assert loss.nll == pytest.approx(nll, rel=1e-5)
     assert abs(loss.smoothed - loss.nll) > 1e-3
+
+
+def test_losses_of_an_ensemble_are_those_of_the_mean_of_the_probabilities(setting):
+    translator, corpus = setting
+    other = jax.tree.map(lambda x: x * 1.3, translator.params)
+    config, vocabulary = translator.config, translator.vocabulary
+    ensemble = Translator(config, vocabulary, translator.params, others=[(config.model, other)])
+    loss = loss_of(ensemble, corpus)
+    members = [(translator.model, translator.params), (translator.model, other)]
+    smoothed, nll, tokens = pair_by_pair(members, vocabulary)
+    assert loss.tokens == tokens
+    assert loss.smoothed == pytest.approx(smoothed, rel=1e-5)
+    assert loss.nll == pytest.approx(nll, rel=1e-5)
 
 
 def test_an_evaluation_scores_the_first_sentences_and_takes_the_loss_of_all(setting):
@@ -92,8 +118,8 @@ def test_an_evaluation_scores_the_first_sentences_and_takes_the_loss_of_all(sett
     assert evaluation.sources == SOURCES[:4]
     assert evaluation.references == TARGETS[:4]
     assert evaluation.hypotheses == translator.translate(SOURCES[:4], beam_size=1)
-    assert evaluation.scores == corpus_scores(evaluation.hypotheses, TARGETS[:4])
-    assert evaluation.loss == corpus_loss(translator, corpus, "dev")
+    assert evaluation.scores == corpus_scores(evaluation.hypotheses, TARGETS[:4], "de")
+    assert evaluation.loss == loss_of(translator, corpus)
     assert evaluation.perplexity == pytest.approx(np.exp(evaluation.loss.nll))
 
 
@@ -177,8 +203,12 @@ def test_sentences_beyond_a_learned_table_are_refused_before_anything_is_transla
     narrow.translate = None
     with pytest.raises(UserError, match="target line"):
         evaluate(narrow, corpus, "dev")
+    vast = translator.config.replace({"model.position": "learned", "model.max_positions": 400})
+    others = [(config.model, translator.params)]
+    ensemble = Translator(vast, vocabulary, translator.params, others=others)
+    ensemble.translate = None
     with pytest.raises(UserError, match="target line"):
-        corpus_loss(narrow, corpus, "dev")
+        evaluate(ensemble, corpus, "dev")
 
 
 @pytest.mark.parametrize("num_sentences", [0, -1])
@@ -194,14 +224,14 @@ def test_at_most_two_batches_of_the_loss_are_on_the_device(setting, monkeypatch)
         {"data.source_tokens_per_step": 16, "data.target_tokens_per_step": 16}
     )
     small = Translator(config, translator.vocabulary, translator.params)
-    whole = corpus_loss(small, corpus, "dev")
+    whole = loss_of(small, corpus)
     events = []
     step, get = evaluate_module.eval_step, jax.device_get
     monkeypatch.setattr(
         evaluate_module, "eval_step", lambda *arguments: events.append(1) or step(*arguments)
     )
     monkeypatch.setattr(jax, "device_get", lambda sums: events.append(-1) or get(sums))
-    assert corpus_loss(small, corpus, "dev") == whole
+    assert loss_of(small, corpus) == whole
     under_way = np.cumsum(events)
     assert under_way.max() == 2
     assert under_way[-1] == 0

@@ -1,0 +1,44 @@
+"""The names under which scores are reported: those of the test sets of WMT 2014.
+
+newstest2014 exists twice, and scores on the two are not comparable:
+
+    sentences   for German   sacreBLEU's name   what it is
+    filtered    2,737        wmt14              the lines kept for the official evaluation
+    full        3,003        wmt14/full         all lines, published after it; as TFDS has them
+
+The paper says "newstest2014" and not which. For French, the official evaluation kept all 3,003.
+"""
+
+NEWSTEST2014_FILTERED = 2737
+"""Sentences of the filtered English-German newstest2014."""
+NEWSTEST2014_FULL = 3003
+"""Sentences of the full newstest2014."""
+
+_WMT14 = "tfds:wmt14_translate/"
+_WMT14_SPLITS = {"dev": "newstest2013", "test": "newstest2014"}
+_SIZES = {
+    "newstest2013": {3000: ""},
+    "newstest2014": {
+        NEWSTEST2014_FILTERED: f" (filtered, {NEWSTEST2014_FILTERED:,} sentences)",
+        NEWSTEST2014_FULL: f" (full, {NEWSTEST2014_FULL:,} sentences)",
+    },
+}
+
+
+def test_set_name(corpus: str, split: str, num_sentences: int) -> str:
+    """The name under which a score is reported.
+
+    Args:
+      corpus: the corpus's name, as in the config.
+      split: of the corpus: dev, test, or the name of another test set in it.
+      num_sentences: how many sentences of it were scored.
+
+    Returns:
+      Of newstest2013 and newstest2014, that name with what tells it from its other versions:
+      `newstest2013`, `newstest2014 (full, 3,003 sentences)`, or `newstest2013 (100 sentences)` for
+      a number that no version of it has. Of any other test set, corpus and split.
+    """
+    name = _WMT14_SPLITS.get(split, split) if corpus.startswith(_WMT14) else split
+    if name not in _SIZES:
+        return f"{corpus} {split}"
+    return name + _SIZES[name].get(num_sentences, f" ({num_sentences:,} sentences)")
