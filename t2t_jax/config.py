@@ -7,16 +7,12 @@ A `Config` is a tree of frozen dataclasses. It is checked when it is made, chang
 Whether a model is training or decoding is an argument of the call, never a field in here.
 """
 
-import contextlib
 import dataclasses
 import json
 import math
-import runpy
-import traceback
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from t2t_jax.errors import UserError, did_you_mean
@@ -143,7 +139,8 @@ class DataConfig:
     """The corpus, its vocabulary and how its pairs become batches: section 5.1."""
 
     corpus: str = field(default="bundled:", metadata=_MAY_CHANGE)  # a hash guards its content
-    """`bundled:`, `text:DIR` (train.en train.de dev.* test.*, also .gz) or `tfds:NAME/CONFIG`."""
+    """`bundled:`, `text:DIR` (train.en train.de dev.* test.*, also .gz), `tfds:NAME/CONFIG`, or
+    `trees:DIR` (train.mrg dev.mrg: sentences to constituency trees; DIR+DIR to train on both)."""
     source_language: str = "en"
     """Language translated from; the file suffix or the TFDS feature name."""
     target_language: str = "de"
@@ -230,14 +227,22 @@ class CheckpointConfig:
     every_minutes: float | None = field(default=10.0, metadata=_MAY_CHANGE)
     """Minutes between checkpoints (the paper: 10); None leaves the pace to `every_steps`."""
     keep: int = field(default=5, metadata=_MAY_CHANGE)
-    """Newest checkpoints kept; averaging takes them from here (base: 5, big: 20)."""
+    """Newest checkpoints kept; averaging takes them from here."""
+    average: int = field(default=5, metadata=_MAY_CHANGE)
+    """How many of the last checkpoints make the model that is scored and used once training is over
+    (section 6.1; base: 5, big: 20; Table 3: 1)."""
     keep_best: bool = field(default=True, metadata=_MAY_CHANGE)
     """Also keep the checkpoint with the best dev score, apart from the newest."""
 
     def __post_init__(self) -> None:
         """Check every field."""
         _check_fields(self)
-        _check_range(self, 1, _INF, "keep")
+        _check_range(self, 1, _INF, "keep", "average")
+        _require(
+            self.average <= self.keep,
+            f"checkpoint.average={self.average} is more than checkpoint.keep={self.keep}; "
+            "raise checkpoint.keep or lower checkpoint.average",
+        )
         for name in ("every_steps", "every_minutes"):
             value = getattr(self, name)
             _require(
@@ -435,64 +440,6 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
         raise UserError(f"config lacks the field {missing[0]}; it was written by another version")
     sections = get_type_hints(Config)
     return Config(**{name: section(**nested[name]) for name, section in sections.items()})
-
-
-def load_config(spec: str) -> Config:
-    """The config that a Python file describes.
-
-    Args:
-      spec: `configs/base.py`, which defines `get_config() -> Config`, or `configs/grid.py:NAME`,
-        which defines `VARIANTS: dict[str, Config]`.
-
-    Raises:
-      UserError: no such file, no such variant, or the file defines neither, or it has a mistake.
-    """
-    path, _, variant = spec.partition(":")
-    if not Path(path).is_file():
-        raise UserError(f"no config file {path}; see configs/ for the ones that exist")
-    if Path(path).suffix != ".py":
-        raise UserError(f"config file {path} is not a .py file; see configs/ for the ones that are")
-    with _mistakes_of(path):
-        module = runpy.run_path(path)
-    variants = module.get("VARIANTS", {})
-    if not isinstance(variants, Mapping):
-        raise UserError(
-            f"VARIANTS of {path} is a {type(variants).__name__}; make it a dict of names to configs"
-        )
-    names = ", ".join(map(str, variants)) or "no VARIANTS"
-    if variant:
-        if variant not in variants:
-            hint = did_you_mean(variant, map(str, variants), f"it has: {names}")
-            raise UserError(f"{path} has no variant {variant!r}; {hint}")
-        config = variants[variant]
-    elif "get_config" in module:
-        with _mistakes_of(path):
-            config = module["get_config"]()
-    else:
-        raise UserError(f"{path} defines no get_config(); name a variant as {path}:NAME ({names})")
-    if not isinstance(config, Config):
-        raise UserError(f"{spec} gave a {type(config).__name__}, not a t2t_jax.Config")
-    return config
-
-
-@contextlib.contextmanager
-def _mistakes_of(path: str) -> Iterator[None]:
-    """Turn whatever a config file raises into one line that says where in the file."""
-    try:
-        yield
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == path]
-        if isinstance(error, SyntaxError) and error.filename == path:
-            lines = [error.lineno]
-        where = f"{path} line {lines[-1]}" if lines else path
-        what = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-        if isinstance(error, UserError):
-            raise UserError(f"{where}: {what}") from error
-        raise UserError(
-            f"{where}: {type(error).__name__}: {what}; mend the file, where get_config() without "
-            "arguments or VARIANTS gives a t2t_jax.Config, as in configs/base.py"
-        ) from error
 
 
 def _unknown_field(path: str, known: list[str]) -> UserError:

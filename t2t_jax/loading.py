@@ -1,35 +1,87 @@
-"""A trained model out of its run directory."""
+"""A trained model out of its run directory, or an ensemble out of several."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 
-from t2t_jax.data.vocabulary import BOS_ID
-from t2t_jax.decoding.translator import Translator
-from t2t_jax.modules.transformer import Transformer
+from t2t_jax.config import Config
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.decoding.translator import Translator, make_model
+from t2t_jax.errors import UserError
+from t2t_jax.modules.transformer import Parameters
 from t2t_jax.training.checkpoint import load_parameters
 from t2t_jax.training.step import abstract_state
 from t2t_jax.workdir import read_config, read_vocabulary
 
+_Path = str | os.PathLike[str]
+
 
 def load(
-    workdir: str | Path, *, average: int = 1, step: int | Literal["best"] | None = None
+    workdir: _Path | Sequence[_Path],
+    *,
+    average: int | None = None,
+    step: int | Literal["best"] | None = None,
 ) -> Translator:
-    """The translator of a run. Nothing but the run directory is needed.
+    """The translator of a run, or of several runs as an ensemble. It needs nothing but them.
 
     Args:
-      workdir: the run directory.
-      average: how many of the last checkpoints to average (section 6.1).
+      workdir: the run directory; several make an ensemble, whose config is that of the first.
+      average: how many of the last checkpoints of a run to average (section 6.1). None is what the
+        run's `checkpoint.average` says, or all if there are fewer; of the best there is one.
       step: the last of them; None is the newest, "best" the one with the best dev score.
 
     Raises:
-      UserError: `workdir` is not a run directory, or its checkpoints are missing or damaged.
+      UserError: `workdir` is not a run directory, or its checkpoints are missing, damaged or not
+        its own, or the runs differ in vocabulary or languages.
     """
-    workdir = Path(workdir)
-    config, vocabulary = read_config(workdir), read_vocabulary(workdir)
-    model = Transformer(config.model, len(vocabulary), BOS_ID)
+    given = [workdir] if isinstance(workdir, str | os.PathLike) else workdir
+    runs = [_open(Path(each)) for each in given]
+    if not runs:
+        raise UserError("no run directory is given; name one, or several for an ensemble")
+    for other in runs[1:]:
+        _check_same(runs[0], other)
+    loaded = [_parameters(run, average, step) for run in runs]
+    others = [(run.config.model, own) for run, (own, _) in zip(runs[1:], loaded[1:], strict=True)]
+    steps = [one for _, its_steps in loaded for one in its_steps]
+    return Translator(runs[0].config, runs[0].vocabulary, loaded[0][0], others=others, steps=steps)
+
+
+class _Run(NamedTuple):
+    workdir: Path
+    config: Config
+    vocabulary: Vocabulary
+
+
+def _open(workdir: Path) -> _Run:
+    return _Run(workdir, read_config(workdir), read_vocabulary(workdir))
+
+
+def _check_same(first: _Run, other: _Run) -> None:
+    """Refuse a run that cannot be in an ensemble with the first."""
+    both = f"{first.workdir} and {other.workdir}"
+    if first.vocabulary.fingerprint != other.vocabulary.fingerprint:
+        raise UserError(
+            f"{both} have different vocabularies; an ensemble takes runs that were trained with "
+            "the same vocabulary.model"
+        )
+    languages = [
+        f"{run.config.data.source_language}-{run.config.data.target_language}"
+        for run in (first, other)
+    ]
+    if languages[0] != languages[1]:
+        raise UserError(
+            f"{both} translate different languages ({' and '.join(languages)}); an ensemble takes "
+            "runs of one language pair"
+        )
+
+
+def _parameters(
+    run: _Run, average: int | None, step: int | Literal["best"] | None
+) -> tuple[Parameters, list[int]]:
+    """The parameters of a run on the first device, and the steps they are the average of."""
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    like = abstract_state(config, model, device).params
-    params, steps = load_parameters(workdir, like, average=average, step=step)
-    return Translator(config, vocabulary, params, steps=steps)
+    like = abstract_state(run.config, make_model(run.config, run.vocabulary), device).params
+    return load_parameters(run.workdir, like, average=average, step=step)

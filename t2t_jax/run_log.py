@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from t2t_jax.atomic_file import write_whole
 from t2t_jax.evaluation.evaluate import Evaluation
+from t2t_jax.records import read_lines
 
 _LOG_FILE = "log.jsonl"
 
@@ -30,7 +31,11 @@ class RunLog:
         """
         self._console = Console(soft_wrap=True)
         path = workdir / _LOG_FILE
-        kept = _records_up_to(path, start_step)
+        kept = [
+            (line, record)
+            for line, record in read_lines(path)
+            if record.get("step", start_step + 1) <= start_step
+        ]
         write_whole(path, "".join(line for line, _ in kept).encode())
         self._recorded = {(record["of"], record["step"]) for _, record in kept}
         self._file = path.open("a", encoding="utf-8", buffering=1)
@@ -99,7 +104,7 @@ class RunLog:
         self.say(
             f"step {step:,}  {evaluation.split}: loss {summary['loss']:.3f}  "
             f"perplexity {summary['perplexity']:.2f}  "
-            f"BLEU {summary['bleu']:.2f} ({summary['bleu_signature']})"
+            f"{evaluation.scores}"
         )
         lines = zip(evaluation.sources, evaluation.references, evaluation.hypotheses, strict=True)
         for (source, reference, hypothesis), _ in zip(lines, range(num_samples), strict=False):
@@ -117,22 +122,6 @@ class RunLog:
                 else:
                     record[figure] = None  # JSON has no NaN
         self._file.write(json.dumps(record, allow_nan=False) + "\n")
-
-
-def _records_up_to(path: Path, step: int) -> list[tuple[str, dict[str, Any]]]:
-    """The lines of a log up to a step, and what they hold. A line that a kill cut is left out."""
-    if not path.exists():
-        return []
-    kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        whole = line.endswith("\n") and isinstance(record, dict)
-        if whole and record.get("step", step + 1) <= step:
-            kept.append((line, record))
-    return kept
 
 
 def _minutes(seconds: float) -> str:

@@ -21,15 +21,19 @@ _LAG = 2
 class StepMeter:
     """Means and rates of the steps since the last record of the log."""
 
-    def __init__(self, log: RunLog, config: TrainingConfig, first_step: int) -> None:
+    def __init__(
+        self, log: RunLog, config: TrainingConfig, first_step: int, num_devices: int
+    ) -> None:
         """Start the clock.
 
         Args:
           log: where the records go.
           config: how often, and how many non-finite steps in a row are too many.
           first_step: steps already taken.
+          num_devices: on how many devices.
         """
         self._log, self._config, self._first_step = log, config, first_step
+        self._num_devices = num_devices
         self._pending: deque[tuple[int, Metrics]] = deque()
         self._read: list[Metrics] = []
         self._started = time.monotonic()
@@ -85,6 +89,7 @@ class StepMeter:
             "gradient_norm": float(last.gradient_norm),
             "target_tokens": tokens.sum(),
             "target_tokens_per_second": tokens.sum() / seconds,
+            "devices": self._num_devices,
             "nonfinite_steps": int(last.nonfinite_total),
         }
         left = per_step * (self._config.num_train_steps - step)

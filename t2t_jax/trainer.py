@@ -13,8 +13,8 @@ from t2t_jax.config import CheckpointConfig, Config
 from t2t_jax.data.batching import Batches, describe
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.tokenized import prepare
-from t2t_jax.data.vocabulary import BOS_ID, Vocabulary
-from t2t_jax.decoding.translator import Translator
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.decoding.translator import Translator, make_model
 from t2t_jax.evaluation.evaluate import evaluate, prepare_evaluation
 from t2t_jax.modules.transformer import Transformer
 from t2t_jax.parallel.mesh import make_mesh, put_batch, replicated
@@ -52,11 +52,11 @@ def train(config: Config, workdir: Path) -> int:
     if "dev" in corpus.splits:
         prepare_evaluation(config, corpus, vocabulary, "dev")
 
-    model = Transformer(config.model, len(vocabulary), BOS_ID)
+    model = make_model(config, vocabulary)
     with locked(workdir), StopSignal() as stop:
         if not is_run(workdir):  # first of all: a kill from here on leaves a run
             claim(workdir, config, corpus, vocabulary)
-        with closing(Checkpoints(workdir, config.checkpoint)) as checkpoints:
+        with closing(Checkpoints(workdir, config)) as checkpoints:
             state = _initial_state(config, model, mesh, checkpoints)
             claim(workdir, config, corpus, vocabulary)  # what may change, now that all fits
             with RunLog(workdir, int(state.step), config.training.num_train_steps) as log:
@@ -100,7 +100,7 @@ class _Run:
         config = self.config
         first, last = int(state.step), config.training.num_train_steps
         train_step = compile_train_step(config, self.model, self.mesh)
-        meter = StepMeter(self.log, config.training, first)
+        meter = StepMeter(self.log, config.training, first, self.mesh.size)
         saved_at, step = time.monotonic(), first
         if first and self._evaluates(first) and not self.log.has_evaluation(first, "dev"):
             self._evaluate(first, state)  # which a signal or a kill had ended
@@ -146,7 +146,7 @@ class _Run:
         if evaluation is not None:
             self.log.evaluation(step, evaluation, settings.num_samples)
             measure = {"num_sentences": settings.num_sentences, "beam_size": settings.beam_size}
-            self.checkpoints.save_if_best(state, evaluation.scores.bleu, measure)
+            self.checkpoints.save_if_best(state, evaluation.scores.best, measure)
 
 
 def _is_due(config: CheckpointConfig, step: int, seconds_since: float) -> bool:

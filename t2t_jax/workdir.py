@@ -5,6 +5,7 @@ W/vocabulary.model     the vocabulary
 W/corpus.sha256        the training text's fingerprint
 W/checkpoints, W/best  see `training.checkpoint`
 W/log.jsonl, events    see `run_log`
+W/scores.jsonl         what `eval.py` measured, one evaluation a line
 """
 
 import fcntl
@@ -19,8 +20,10 @@ from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.tokenized import prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.records import Record, read_records
 
 _CONFIG, _VOCABULARY, _CORPUS = "config.json", "vocabulary.model", "corpus.sha256"
+_SCORES = "scores.jsonl"
 
 
 def is_run(workdir: Path) -> bool:
@@ -104,6 +107,21 @@ def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary)
     if not (workdir / _VOCABULARY).exists():
         write_whole(workdir / _CORPUS, f"{corpus.fingerprint('train')}\n".encode())
         vocabulary.save(workdir / _VOCABULARY)
+
+
+def record_scores(workdir: Path, line: str) -> None:
+    """Add the figures of an evaluation, as JSON, to the run's own, if the directory can be written.
+
+    Models are also scored from where they are published, which is nobody's place to write to.
+    """
+    if os.access(workdir, os.W_OK):
+        with (workdir / _SCORES).open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+
+def read_scores(workdir: Path) -> list[Record]:
+    """All evaluations that `record_scores` has added, the oldest first."""
+    return read_records(workdir / _SCORES)
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from t2t_jax.config import (
     TrainingConfig,
     differences,
     from_dict,
-    load_config,
     to_dict,
     walk,
 )
@@ -277,6 +276,7 @@ def test_only_binding_differences_leave_out_what_may_change_when_a_run_is_contin
         "checkpoint.every_steps": 9,
         "checkpoint.every_minutes": None,
         "checkpoint.keep": 9,
+        "checkpoint.average": 9,
         "checkpoint.keep_best": False,
         "evaluation.every_steps": 9,
         "evaluation.num_sentences": 9,
@@ -302,109 +302,12 @@ def test_only_binding_differences_leave_out_what_may_change_when_a_run_is_contin
     assert {p for p, leaf, _ in walk(Config()) if leaf.metadata} == set(may_change)
 
 
-def _write(folder, text):
-    path = folder / "some.py"
-    path.write_text("from t2t_jax.config import Config\n" + text)
-    return str(path)
-
-
-def test_config_file_gives_its_config(tmp_path):
-    path = _write(tmp_path, "def get_config():\n    return Config().replace({'model.d_ff': 7})\n")
-    assert load_config(path).model.d_ff == 7
-
-
-_GRID = "VARIANTS = {f'heads_{h}': Config().replace({'model.num_heads': h}) for h in (1, 4)}\n"
-
-
-def test_config_file_gives_a_variant_by_name(tmp_path):
-    path = _write(tmp_path, _GRID)
-    assert load_config(f"{path}:heads_1").model.num_heads == 1
-    assert load_config(f"{path}:heads_4").model.num_heads == 4
-
-
-@pytest.mark.parametrize(
-    ("text", "suffix", "message"),
-    [
-        (_GRID, ":head_4", "did you mean heads_4?"),
-        (_GRID, ":zzz", "it has: heads_1, heads_4"),
-        (_GRID, "", ":NAME (heads_1, heads_4)"),
-        ("", "", "defines no get_config()"),
-        ("", ":base", "has no variant 'base'"),
-        ("def get_config():\n    return {'d_ff': 1}\n", "", "gave a dict, not a t2t_jax.Config"),
-        ("VARIANTS = {'a': 3}\n", ":a", "gave a int, not a t2t_jax.Config"),
-        ("VARIANTS = ['a']\n", ":a", "is a list; make it a dict of names to configs"),
-        ("VARIANTS = {1: Config()}\n", ":base", "has no variant 'base'; it has: 1"),
-    ],
-)
-def test_config_file_without_the_config_asked_for_is_explained(tmp_path, text, suffix, message):
-    path = _write(tmp_path, text)
-    with pytest.raises(UserError, match=re.escape(message)) as error:
-        load_config(path + suffix)
-    assert path in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("def get_config(:\n", " line 2: SyntaxError: invalid syntax; mend the file"),
-        ("import nosuchmodule\n", " line 2: ModuleNotFoundError: No module named 'nosuchmodule'; "),
-        (
-            "def get_config():\n    return none\n",
-            " line 3: NameError: name 'none' is not defined; ",
-        ),
-        (
-            "from t2t_jax.config import ModelConfig\nModelConfig(dmodel=3)\n",
-            " line 3: TypeError: ModelConfig.__init__() got an unexpected keyword argument 'd",
-        ),
-        (
-            "def get_config(size):\n    return Config()\n",
-            ": TypeError: get_config() missing 1 required positional argument: 'size'; mend",
-        ),
-        (
-            "def get_config():\n    return Config().replace(\n        {'model.d_ff': 0})\n",
-            " line 3: model.d_ff=0 is outside [1, inf]",
-        ),
-        ("import json\njson.loads('\\n{')\n", " line 3: JSONDecodeError: Expecting property name"),
-        ("raise OSError('two\\nlines')\n", " line 2: OSError: two lines; mend the file"),
-    ],
-)
-def test_a_mistake_in_a_config_file_is_one_line_that_says_where(tmp_path, text, message):
-    path = _write(tmp_path, text)
-    with pytest.raises(UserError, match=re.escape(f"{path}{message}")) as error:
-        load_config(path)
-    assert "\n" not in str(error.value)
-
-
-def test_a_syntax_error_in_an_imported_module_is_told_by_the_line_that_imports_it(
-    tmp_path, monkeypatch
-):
-    (tmp_path / "imported_by_config.py").write_text("\n\n\n=\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    path = _write(tmp_path, "import imported_by_config\n")
-    with pytest.raises(UserError, match=re.escape(f"{path} line 2: SyntaxError")):
-        load_config(path)
-
-
-def test_a_file_that_is_not_python_is_refused(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(Config().to_json())
-    with pytest.raises(UserError, match=r"config\.json is not a \.py file; see configs/"):
-        load_config(str(path))
-
-
 def test_the_nearest_name_is_proposed_or_else_what_the_caller_says():
     assert did_you_mean("beamsize", iter(["beam_size", "top_k"]), "no idea") == (
         "did you mean beam_size?"
     )
     assert did_you_mean("zzz", ["beam_size", "top_k"], "no idea") == "no idea"
     assert did_you_mean("zzz", [], "no idea") == "no idea"
-
-
-def test_missing_config_file_is_explained(tmp_path):
-    with pytest.raises(UserError, match=r"no config file .*nowhere\.py"):
-        load_config(str(tmp_path / "nowhere.py"))
-    with pytest.raises(UserError, match="no config file"):
-        load_config(str(tmp_path))
 
 
 def test_every_field_is_documented_below_its_line():

@@ -47,6 +47,7 @@ TINY = {
     "checkpoint.every_minutes": None,
     "checkpoint.every_steps": 7,
     "checkpoint.keep": 3,
+    "checkpoint.average": 1,
 }
 
 

@@ -15,12 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, Key
 
-from t2t_jax.config import Config, DecodingConfig
+from t2t_jax.config import Config, DecodingConfig, ModelConfig
 from t2t_jax.data.batching import ladder_length
 from t2t_jax.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from t2t_jax.decoding.search import SearchResult, beam_search, greedy_search, sample
 from t2t_jax.errors import UserError
-from t2t_jax.modules.transformer import Cache, Parameters, Transformer, init_cache
+from t2t_jax.modules.ensemble import Ensemble, Model, empty_cache, join_parameters
+from t2t_jax.modules.transformer import Parameters, Transformer
 
 _T = TypeVar("_T")
 
@@ -51,15 +52,23 @@ class _Batch(NamedTuple):
     max_length: int
 
 
+def make_model(config: Config, vocabulary: Vocabulary) -> Transformer:
+    """The network of a run."""
+    return Transformer(config.model, len(vocabulary), BOS_ID)
+
+
 class Translator:
-    """A model with its vocabulary and parameters.
+    """A model, or an ensemble of models, with its vocabulary and parameters.
 
     Attributes:
-      config: the config the model was trained with; its `decoding` holds the defaults.
+      config: the config the model was trained with; its `decoding` holds the defaults. Of an
+        ensemble, that of the first model.
       vocabulary: the shared subword vocabulary.
       model: the network.
       params: its parameters, on the device.
-      steps: the training steps whose checkpoints `params` is the average of, where known.
+      longest_sentence: most tokens of a sentence that every model has positions for.
+      steps: the training steps whose checkpoints `params` is the average of, where known. Of an
+        ensemble, those of one model after the other.
     """
 
     def __init__(
@@ -68,13 +77,28 @@ class Translator:
         vocabulary: Vocabulary,
         params: Parameters,
         *,
+        others: Sequence[tuple[ModelConfig, Parameters]] = (),
         steps: Sequence[int] = (),
     ) -> None:
-        """Put the parameters on the device, unless they are there."""
+        """Put the parameters on the device, unless they are there.
+
+        Args:
+          config: the config the model was trained with.
+          vocabulary: the vocabulary it was trained with.
+          params: its parameters.
+          others: more models of this vocabulary. The distribution of every token is then the mean
+            of the distributions that the models give.
+          steps: the training steps that the parameters are of.
+        """
         self.config = config
         self.vocabulary = vocabulary
-        self.model = Transformer(config.model, len(vocabulary), BOS_ID)
+        self.model: Model = make_model(config, vocabulary)
+        configs = (config.model, *(other for other, _ in others))
+        if others:
+            self.model = Ensemble(configs, len(vocabulary), BOS_ID)
+            params = join_parameters([params, *(other for _, other in others)])
         self.params = jax.device_put(params)
+        self.longest_sentence = min(each.longest_sentence for each in configs)
         self.steps = tuple(steps)
 
     def translate(
@@ -125,11 +149,9 @@ class Translator:
             is longer than a learned position table: nothing has been translated then. Or the model
             has diverged, and its probabilities for a line are not finite.
         """
-        if isinstance(lines, str):
-            raise TypeError("lines is one string; give a list of lines, as in [line]")
         decoding = self.configured(**overrides).decoding
         _check_num_best(num_best, decoding)
-        sources = self.vocabulary.encode([line.replace("\n", " ").strip() for line in lines])
+        sources = self.encode(lines)
         self._check_lengths(sources, decoding, first_line)
         launched = (
             (batch, self._launch(batch, decoding, seed))
@@ -143,6 +165,12 @@ class Translator:
                 found[line] = hypotheses
         return found
 
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Subword ids of each line, with the end of sentence; a line break counts as a space."""
+        if isinstance(lines, str):
+            raise TypeError("lines is one string; give a list of lines, as in [line]")
+        return self.vocabulary.encode([line.replace("\n", " ").strip() for line in lines])
+
     def configured(self, **overrides: Any) -> Config:
         """The config with other fields of `DecodingConfig`.
 
@@ -154,7 +182,7 @@ class Translator:
     def _check_lengths(
         self, sources: list[list[int]], decoding: DecodingConfig, first_line: int
     ) -> None:
-        longest = self.config.model.longest_sentence
+        longest = self.longest_sentence
         limit = longest - decoding.max_extra_length
         for number, source in enumerate(sources, first_line):
             if len(source) > limit:
@@ -167,24 +195,18 @@ class Translator:
     def _batches(
         self, sources: list[list[int]], decoding: DecodingConfig, first_line: int
     ) -> Iterator[_Batch]:
-        """Longest first: what takes most memory and most compilation is met at once."""
-        # An encoded line ends in the end of sentence; one that is nothing else is blank.
-        left = [line for line, source in enumerate(sources) if len(source) > 1]
-        left.sort(key=lambda line: -len(sources[line]))
-        while left:
-            length = ladder_length(len(sources[left[0]]))
-            max_length = ladder_length(length + decoding.max_extra_length)
-            # An output has more room than its source, and the decode cache takes all of it.
-            capacity = max(1, decoding.tokens_per_batch // max_length)
-            lines, left = left[:capacity], left[capacity:]
-            rows = min(capacity, 1 << (len(lines) - 1).bit_length())
-            inputs = np.full((rows, length), PAD_ID, np.int32)
+        # An output has more room than its source, and the decode cache takes all of it.
+        extra = decoding.max_extra_length
+        for lines, rows, length in batches_by_length(
+            [0 if is_blank(source) else len(source) for source in sources],
+            decoding.tokens_per_batch,
+            extra,
+        ):
             max_lengths, numbers = np.zeros((2, rows), np.int32)
-            for row, line in enumerate(lines):
-                inputs[row, : len(sources[line])] = sources[line]
-                max_lengths[row] = len(sources[line]) + decoding.max_extra_length
-                numbers[row] = first_line + line
-            yield _Batch(lines, inputs, max_lengths, numbers, max_length)
+            max_lengths[: len(lines)] = [len(sources[line]) + extra for line in lines]
+            numbers[: len(lines)] = [first_line + line for line in lines]
+            inputs = padded([sources[line] for line in lines], rows, length)
+            yield _Batch(lines, inputs, max_lengths, numbers, ladder_length(length + extra))
 
     def _launch(self, batch: _Batch, decoding: DecodingConfig, seed: int) -> SearchResult:
         return _search(
@@ -220,11 +242,52 @@ class Translator:
         found = [[one for one in row if one.tokens and math.isfinite(one.log_prob)] for row in rows]
         for number, hypotheses in zip(batch.numbers.tolist(), found, strict=False):
             if not hypotheses:
-                raise UserError(
-                    f"the model gives no finite probabilities for line {number}; its training has "
-                    "diverged: use an earlier step, or train again at a lower learning rate"
-                )
+                raise diverged(number)
         return found
+
+
+def is_blank(tokens: list[int]) -> bool:
+    """Whether an encoded line is nothing but the end of sentence."""
+    return len(tokens) == 1
+
+
+def batches_by_length(
+    lengths: Sequence[int], tokens_per_batch: int, extra: int = 0
+) -> Iterator[tuple[list[int], int, int]]:
+    """Which lines go together into a batch, and how large it is.
+
+    Args:
+      lengths: tokens of each line; a line of 0 tokens is left out.
+      tokens_per_batch: most positions, `extra` and padding included, of all rows together.
+      extra: positions that each row needs besides those of the line.
+
+    Yields:
+      Lines, and the number of rows and the length of the batch. Longest first: what takes most
+      memory and most compilation is met at once.
+    """
+    left = [line for line, length in enumerate(lengths) if length]
+    left.sort(key=lambda line: -lengths[line])
+    while left:
+        length = ladder_length(lengths[left[0]])
+        capacity = max(1, tokens_per_batch // ladder_length(length + extra))
+        lines, left = left[:capacity], left[capacity:]
+        yield lines, min(capacity, 1 << (len(lines) - 1).bit_length()), length
+
+
+def padded(sentences: Sequence[list[int]], rows: int, length: int) -> Int32[np.ndarray, "b t"]:
+    """Sentences, one a row; the rest is padding."""
+    tokens = np.full((rows, length), PAD_ID, np.int32)
+    for row, sentence in enumerate(sentences):
+        tokens[row, : len(sentence)] = sentence
+    return tokens
+
+
+def diverged(number: int) -> UserError:
+    """Why a line whose probabilities are not finite is refused."""
+    return UserError(
+        f"the model gives no finite probabilities for line {number}; its training has "
+        "diverged: use an earlier step, or train again at a lower learning rate"
+    )
 
 
 def one_ahead(items: Iterator[_T]) -> Iterator[_T]:
@@ -252,7 +315,7 @@ def _check_num_best(num_best: int, decoding: DecodingConfig) -> None:
 
 @partial(jax.jit, static_argnames=("model", "decoding", "max_length"))
 def _search(
-    model: Transformer,
+    model: Model,
     decoding: DecodingConfig,
     max_length: int,
     params: Parameters,
@@ -270,10 +333,10 @@ def _search(
         tokens: Int32[Array, "b k"],
         position: Int32[Array, ""],
         ancestry_mask: Bool[Array, "b k t k"],
-        cache: Cache,
-    ) -> tuple[Float[Array, "b k vocab"], Cache]:
+        cache: Any,
+    ) -> tuple[Float[Array, "b k vocab"], Any]:
         return cast(
-            tuple[Array, Cache],
+            tuple[Array, Any],
             model.apply(variables, tokens, position, ancestry_mask, cache, memory, method="step"),
         )
 
@@ -293,7 +356,7 @@ def _search(
         search = partial(beam_search, beam_size=beam_size, alpha=decoding.length_penalty)
     return search(
         step,
-        init_cache(model.config, batch_size, beam_size, max_length),
+        empty_cache(model, batch_size, beam_size, max_length),
         batch_size=batch_size,
         max_lengths=max_lengths,
         max_length=max_length,

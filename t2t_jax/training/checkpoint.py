@@ -2,9 +2,12 @@
 
     W/checkpoints/STEP/params       the parameters
     W/checkpoints/STEP/progress     optimiser moments and counters: what resuming needs besides
-    W/best/STEP/params              the parameters with the best dev score so far, and its score
+    W/best/STEP/params              the parameters with the best dev score so far
+    W/best/STEP/score               that score
+    */STEP/origin                   the step and the config that they are of
 
-A checkpoint is written beside its place and renamed into it, so one that has its name is whole.
+A checkpoint is written beside its place and renamed into it, so one that has its name is whole. It
+says itself where it comes from, so that a copy from elsewhere is not taken for what its place says.
 """
 
 import math
@@ -18,9 +21,10 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from absl import logging
 
-from t2t_jax.config import CheckpointConfig
+from t2t_jax.config import Config, differences, from_dict, to_dict
 from t2t_jax.errors import UserError
 from t2t_jax.training.step import Parameters, TrainState
+from t2t_jax.workdir import read_config
 
 _CHECKPOINTS, _BEST = "checkpoints", "best"
 
@@ -55,11 +59,12 @@ def _writing(directory: Path) -> Iterator[None]:
 class Checkpoints:
     """The checkpoints of a run that is being trained."""
 
-    def __init__(self, workdir: Path, config: CheckpointConfig) -> None:
+    def __init__(self, workdir: Path, config: Config) -> None:
         """Open the checkpoints of `workdir`; what an interrupted save left behind is removed."""
         self._workdir = workdir
-        self._last = _manager(workdir / _CHECKPOINTS, config.keep)
-        self._best = _manager(workdir / _BEST, 1) if config.keep_best else None
+        self._config = config
+        self._last = _manager(workdir / _CHECKPOINTS, config.checkpoint.keep)
+        self._best = _manager(workdir / _BEST, 1) if config.checkpoint.keep_best else None
 
     def restore(self, like: TrainState) -> TrainState | None:
         """The newest state, laid out over devices as `like`; None when there is none.
@@ -96,6 +101,7 @@ class Checkpoints:
         arguments = ocp.args.Composite(
             params=ocp.args.StandardSave(state.params),
             progress=ocp.args.StandardSave(_progress(state)),
+            origin=self._origin(step),
         )
         with _writing(self._workdir / _CHECKPOINTS):
             self._last.save(step, args=arguments, force=True)
@@ -115,9 +121,13 @@ class Checkpoints:
         arguments = ocp.args.Composite(
             params=ocp.args.StandardSave(state.params),
             score=ocp.args.JsonSave({"score": score, "measure": measure}),
+            origin=self._origin(int(state.step)),
         )
         with _writing(self._workdir / _BEST):
             return bool(self._best.save(int(state.step), args=arguments, force=True))
+
+    def _origin(self, step: int) -> ocp.args.JsonSave:
+        return ocp.args.JsonSave({"step": step, "config": to_dict(self._config)})
 
     def close(self) -> None:
         """Wait until everything is written."""
@@ -132,7 +142,7 @@ def load_parameters(
     workdir: Path,
     like: Parameters,
     *,
-    average: int = 1,
+    average: int | None = None,
     step: int | Literal["best"] | None = None,
 ) -> tuple[Parameters, list[int]]:
     """The parameters of a run, averaged over its last checkpoints (section 6.1).
@@ -140,26 +150,30 @@ def load_parameters(
     Args:
       workdir: the run directory.
       like: a `jax.ShapeDtypeStruct` with a sharding for every parameter.
-      average: how many checkpoints to average, up to and including `step`.
+      average: how many checkpoints to average, up to and including `step`. None is what the run's
+        `checkpoint.average` says, or all if there are fewer; of the best there is one.
       step: the last of them; None is the newest, "best" the one with the best dev score.
 
     Returns:
       The parameters, and the steps they were averaged over.
 
     Raises:
-      UserError: there are no such checkpoints, or one is damaged.
+      UserError: there are no such checkpoints, or one is damaged, or of another step or another
+        config than the run's; or `workdir` is not a run directory.
     """
+    config = read_config(workdir)
     directory = workdir / (_BEST if step == "best" else _CHECKPOINTS)
     if not directory.is_dir():
         raise UserError(
             f"{workdir} has no {directory.name}/ directory: nothing was saved there yet"
         )
-    manager = _manager(directory, 0, read_only=True)
-    there = sorted(manager.all_steps())
-    chosen = _choose(there, average, step, directory)
+    usual = 1 if step == "best" else config.checkpoint.average
     arguments = ocp.args.Composite(params=ocp.args.StandardRestore(like))
     total: Parameters | None = None
-    with closing(manager):
+    with closing(_manager(directory, 0, read_only=True)) as manager:
+        chosen = _choose(sorted(manager.all_steps()), average, step, directory, usual)
+        for one in chosen:  # before anything large is read
+            _check_origin(manager, directory, one, config)
         for one in chosen:
             params = _restore(manager, directory, one, arguments)["params"]
             total = params if total is None else jax.tree.map(jnp.add, total, params)
@@ -167,9 +181,9 @@ def load_parameters(
 
 
 def _choose(
-    there: Sequence[int], average: int, step: int | str | None, directory: Path
+    there: Sequence[int], average: int | None, step: int | str | None, directory: Path, usual: int
 ) -> list[int]:
-    if average < 1:
+    if average is not None and average < 1:
         raise UserError(f"average={average} is not a number of checkpoints; use 1 for the newest")
     if isinstance(step, int):
         if step not in there:
@@ -177,12 +191,39 @@ def _choose(
         there = [s for s in there if s <= step]
     if not there:
         raise UserError(f"{directory} is empty: nothing was saved there yet")
+    if average is None:
+        average = min(usual, len(there))
     if len(there) < average:
         raise UserError(
             f"{directory} has {len(there)} checkpoints {list(there)}, fewer than average={average}"
             "; ask for fewer, or train with a larger checkpoint.keep"
         )
     return list(there[-average:])
+
+
+def _check_origin(
+    manager: ocp.CheckpointManager, directory: Path, step: int, config: Config
+) -> None:
+    """Refuse a checkpoint that does not come from the step and the run whose place it has."""
+    place = directory / str(step)
+    arguments = ocp.args.Composite(origin=ocp.args.JsonRestore())
+    stored = _restore(manager, directory, step, arguments)["origin"]
+    if stored["step"] != step:
+        raise UserError(
+            f"checkpoint {place} is of step {stored['step']}: it is a copy of "
+            f"{directory / str(stored['step'])}, or that one under another name; remove it, or "
+            "give it its name back"
+        )
+    try:
+        changed = differences(config, from_dict(stored["config"]), only_binding=True)
+    except UserError as error:
+        raise UserError(f"checkpoint {place}: {error}") from error
+    if changed:
+        listed = ", ".join(f"{path}={its!r}, not {own!r}" for path, (own, its) in changed.items())
+        raise UserError(
+            f"checkpoint {place} is of a run with another config than config.json ({listed}); "
+            "remove it, or put it back to where it came from"
+        )
 
 
 def _best_score(best: ocp.CheckpointManager, workdir: Path, measure: dict[str, Any]) -> float:

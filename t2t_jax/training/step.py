@@ -13,6 +13,7 @@ from jaxtyping import Array, Float32, Int32, Key
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batch
 from t2t_jax.functional.loss import label_smoothed_cross_entropy
+from t2t_jax.modules.ensemble import Model
 from t2t_jax.modules.transformer import Parameters, Transformer
 from t2t_jax.parallel.mesh import by_rows, replicated
 from t2t_jax.training.optimizer import learning_rate, make_optimizer
@@ -61,7 +62,7 @@ class Metrics(NamedTuple):
 
 
 def loss_sums(
-    model: Transformer,
+    model: Model,
     label_smoothing: float,
     params: Parameters,
     batch: Batch,
@@ -98,9 +99,7 @@ def _sum_over_passes(compute: Callable[[Batch, Int32[Array, ""]], _Sums], batch:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def eval_step(
-    model: Transformer, label_smoothing: float, params: Parameters, batch: Batch
-) -> LossSums:
+def eval_step(model: Model, label_smoothing: float, params: Parameters, batch: Batch) -> LossSums:
     """The losses of a batch (arrays `[passes, rows, t]`), without dropout."""
     return _sum_over_passes(lambda rows, _: loss_sums(model, label_smoothing, params, rows), batch)
 

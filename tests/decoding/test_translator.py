@@ -1,6 +1,7 @@
 import dataclasses
 import random
 from collections.abc import Iterator
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,8 @@ from t2t_jax.decoding import translator as translator_module
 from t2t_jax.decoding.search import length_penalty
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.modules.transformer import Transformer
+from t2t_jax.modules.ensemble import Ensemble
+from t2t_jax.modules.transformer import Parameters, Transformer
 
 WORDS = ["ein", "zwei", "rot", "blau", "haus", "baum", "gehen", "sehen", "große", "kleine", "tür"]
 WORDS += ["fenster", "und", "oder", "nicht"]
@@ -47,13 +49,17 @@ def vocabulary() -> Vocabulary:
     return train_vocabulary([(lines, lines)], VOCAB_SIZE)
 
 
-def random_translator(vocabulary: Vocabulary, config: Config = CONFIG) -> Translator:
+def random_params(model: ModelConfig, seed: int = 0) -> Parameters:
     """Random weights, large enough that no two tokens are nearly as probable."""
-    model = Transformer(config.model, len(vocabulary), 2)
     tokens = jnp.ones((1, 8), jnp.int32)
-    params = model.init(jax.random.key(0), *[tokens] * 6, deterministic=True)["params"]
+    network = Transformer(model, VOCAB_SIZE, 2)
+    params = network.init(jax.random.key(seed), *[tokens] * 6, deterministic=True)["params"]
     params["embedding"]["embedding"] *= 4
-    return Translator(config, vocabulary, params, steps=[7])
+    return params
+
+
+def random_translator(vocabulary: Vocabulary, config: Config = CONFIG) -> Translator:
+    return Translator(config, vocabulary, random_params(config.model), steps=[7])
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +67,22 @@ def translator(vocabulary: Vocabulary) -> Translator:
     return random_translator(vocabulary)
 
 
-@jax.jit
-def full_forward(params, source, target):
+WIDER = dataclasses.replace(CONFIG.model, d_model=24, num_decoder_layers=2)
+
+
+@pytest.fixture(scope="module")
+def ensemble(translator: Translator) -> Translator:
+    """The translator, together with two models of which one is larger."""
+    others = [
+        (model, random_params(model, seed)) for seed, model in ((1, CONFIG.model), (2, WIDER))
+    ]
+    return Translator(CONFIG, translator.vocabulary, translator.params, others=others)
+
+
+@partial(jax.jit, static_argnums=0)
+def full_forward(config, params, source, target):
     """Log-probabilities [t, v] from the training pass over one whole, unpadded source."""
-    model = Transformer(CONFIG.model, VOCAB_SIZE, 2)
+    model = Transformer(config, VOCAB_SIZE, 2)
     rows = [
         part[None]
         for ids in (source, target)
@@ -75,13 +93,23 @@ def full_forward(params, source, target):
 
 
 def log_probs(translator: Translator, line: str, tokens: list[int]) -> np.ndarray:
+    """Of every token at every position; of an ensemble, by the mean of the probabilities."""
     [source] = translator.vocabulary.encode([line])
     target = np.zeros(ROOM, np.int32)
     target[: len(tokens)] = tokens
-    return np.asarray(full_forward(translator.params, jnp.array(source, jnp.int32), target))
+    members = [(CONFIG.model, translator.params)]
+    if isinstance(translator.model, Ensemble):
+        members = list(zip(translator.model.configs, translator.params.values(), strict=True))
+    probabilities = [
+        np.exp(np.float64(full_forward(*member, jnp.array(source, jnp.int32), target)))
+        for member in members
+    ]
+    return np.log(np.mean(probabilities, axis=0))
 
 
-def test_greedy_search_takes_the_most_probable_token_of_the_full_forward_pass(translator):
+@pytest.mark.parametrize("which", ["translator", "ensemble"])
+def test_greedy_search_takes_the_most_probable_token_of_the_full_forward_pass(request, which):
+    translator = request.getfixturevalue(which)
     for line in ["rot haus", "ein kleine tür und nicht sehen", "blau"]:
         tokens: list[int] = []
         limit = len(translator.vocabulary.encode([line])[0]) + 6
@@ -93,7 +121,9 @@ def test_greedy_search_takes_the_most_probable_token_of_the_full_forward_pass(tr
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_log_probabilities_are_those_of_the_full_forward_pass(translator, beam_size):
+@pytest.mark.parametrize("which", ["translator", "ensemble"])
+def test_log_probabilities_are_those_of_the_full_forward_pass(request, which, beam_size):
+    translator = request.getfixturevalue(which)
     line = "große fenster gehen oder baum"
     [hypotheses] = translator.nbest([line], beam_size, beam_size=beam_size)
     assert 1 <= len(hypotheses) <= beam_size
@@ -235,11 +265,29 @@ def test_samples_depend_on_seed_and_line_number_alone(translator):
     assert together != translator.translate(lines, temperature=1.0, seed=4)
 
 
-def test_sampling_the_single_best_token_is_greedy_search(translator):
+@pytest.mark.parametrize("which", ["translator", "ensemble"])
+def test_sampling_the_single_best_token_is_greedy_search(request, which):
+    translator = request.getfixturevalue(which)
     lines = sentences(5, 6, seed=7)
     sampled = translator.nbest(lines, 1, temperature=0.7, top_k=1)
     greedy = translator.nbest(lines, 1, beam_size=1)
     assert [h[0].tokens for h in sampled] == [h[0].tokens for h in greedy]
+
+
+def test_an_ensemble_of_one_model_many_times_is_that_model(translator):
+    others = [(CONFIG.model, translator.params)] * 2
+    thrice = Translator(CONFIG, translator.vocabulary, translator.params, others=others)
+    lines = sentences(5, 6, seed=8)
+    [alone, together] = ([h[0] for h in t.nbest(lines, 1)] for t in (translator, thrice))
+    assert [h.tokens for h in together] == [h.tokens for h in alone]
+    assert [h.score for h in together] == pytest.approx([h.score for h in alone], rel=1e-4)
+
+
+def test_an_ensemble_translates_a_line_the_same_alone_and_among_others(ensemble, translator):
+    lines = sentences(6, 6, seed=9)
+    together = ensemble.translate(lines)
+    assert together == [ensemble.translate([line])[0] for line in lines]
+    assert together != translator.translate(lines)
 
 
 def test_an_unknown_override_is_refused_with_a_hint(translator):
@@ -269,6 +317,11 @@ def test_learned_positions_limit_the_length_of_a_line(vocabulary):
     assert translator.translate([fits], beam_size=1) != [""]
     with pytest.raises(UserError, match=r"line 12 has \d+ subwords.* allow 32 .*split the line"):
         translator.translate(["rot", "blau", fits + " rot rot"], first_line=10)
+    others = [(model, translator.params), (CONFIG.model, random_params(CONFIG.model))]
+    ensemble = Translator(CONFIG, vocabulary, others[1][1], others=others)
+    assert ensemble.longest_sentence == 38
+    with pytest.raises(UserError, match=r"line 1 has \d+ subwords.* allow 32 .*split the line"):
+        ensemble.translate([fits + " rot rot"])
 
 
 @pytest.mark.parametrize(
@@ -279,6 +332,14 @@ def test_a_model_that_has_diverged_is_refused_by_line(translator, search):
     diverged = Translator(CONFIG, translator.vocabulary, broken)
     with pytest.raises(UserError, match=r"no finite probabilities for line 12; .* earlier step"):
         diverged.translate(["", "", "rot haus", ""], first_line=10, **search)
+
+
+def test_an_ensemble_with_a_model_that_has_diverged_is_refused(translator):
+    broken = jax.tree.map(lambda x: x * np.nan, translator.params)
+    others = [(CONFIG.model, broken)] * 2
+    ensemble = Translator(CONFIG, translator.vocabulary, translator.params, others=others)
+    with pytest.raises(UserError, match="no finite probabilities for line 1"):
+        ensemble.translate(["rot haus"])
 
 
 def test_it_keeps_what_it_was_made_of(translator, vocabulary):

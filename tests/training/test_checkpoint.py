@@ -1,6 +1,7 @@
 """Checkpoints: exact, kept as asked, and refused in one line when damaged."""
 
 import gc
+import shutil
 from pathlib import Path
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from t2t_jax.config import CheckpointConfig
+from t2t_jax.config import CheckpointConfig, Config
 from t2t_jax.errors import UserError
 from t2t_jax.training.checkpoint import Checkpoints, load_parameters
 from t2t_jax.training.step import TrainState
@@ -31,8 +32,16 @@ def _like(state):
     )
 
 
+def _checkpoints(workdir, **settings):
+    """The checkpoints of a run with these settings, which average nothing unless they say so."""
+    defaults = {"average": 1, "keep": 5}
+    config = Config(checkpoint=CheckpointConfig(**defaults | settings))
+    (workdir / "config.json").write_text(config.to_json())
+    return Checkpoints(workdir, config)
+
+
 def _save(workdir, steps, **config):
-    checkpoints = Checkpoints(workdir, CheckpointConfig(**config))
+    checkpoints = _checkpoints(workdir, **config)
     for step in steps:
         checkpoints.save(_state(step, step))
     checkpoints.close()
@@ -46,7 +55,7 @@ def _assert_equal(one, other):
 def test_a_state_comes_back_bit_for_bit_and_of_the_same_types(tmp_path):
     _save(tmp_path, [3])
     state = _state(3, 3)
-    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    checkpoints = _checkpoints(tmp_path)
     restored = checkpoints.restore(_like(state))
     checkpoints.close()
     assert jax.tree.structure(restored) == jax.tree.structure(state)
@@ -55,7 +64,7 @@ def test_a_state_comes_back_bit_for_bit_and_of_the_same_types(tmp_path):
 
 def test_what_is_saved_is_the_state_before_later_steps_that_reuse_its_memory(tmp_path):
     step = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)
-    checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep=4))
+    checkpoints = _checkpoints(tmp_path, keep=4)
     state = _state(0, 0)
     for _ in range(4):
         checkpoints.save(state)
@@ -68,7 +77,7 @@ def test_what_is_saved_is_the_state_before_later_steps_that_reuse_its_memory(tmp
 
 
 def test_nothing_saved_restores_nothing(tmp_path):
-    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    checkpoints = _checkpoints(tmp_path)
     assert checkpoints.restore(_like(_state(0, 0))) is None
     checkpoints.close()
 
@@ -81,7 +90,7 @@ def test_only_the_newest_are_kept(tmp_path):
 def test_the_best_is_kept_apart_and_survives_a_restart(tmp_path):
     scores = {1: 10.0, 2: 30.0, 3: 20.0, 4: 30.0}
     for step, score in scores.items():  # each in a process of its own, as it were
-        checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep=1))
+        checkpoints = _checkpoints(tmp_path, keep=1)
         checkpoints.restore(_like(_state(0, 0)))
         checkpoints.save(_state(step, step))
         assert checkpoints.save_if_best(_state(step, step), score, MEASURE) == (step in (1, 2))
@@ -92,7 +101,7 @@ def test_the_best_is_kept_apart_and_survives_a_restart(tmp_path):
 
 
 def test_a_best_by_another_measure_does_not_count(tmp_path):
-    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    checkpoints = _checkpoints(tmp_path)
     assert checkpoints.save_if_best(_state(1, 1), 30.0, MEASURE)
     assert checkpoints.save_if_best(_state(2, 2), 20.0, {"beam_size": 1})
     checkpoints.close()
@@ -101,7 +110,7 @@ def test_a_best_by_another_measure_does_not_count(tmp_path):
 
 def test_a_best_of_the_same_step_is_replaced(tmp_path):
     for score, measure in ((30.0, MEASURE), (20.0, {"beam_size": 1})):
-        checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+        checkpoints = _checkpoints(tmp_path)
         assert checkpoints.save_if_best(_state(1, score), score, measure)
         checkpoints.close()
     params, steps = load_parameters(tmp_path, _like(_state(0, 0).params), step="best")
@@ -110,18 +119,18 @@ def test_a_best_of_the_same_step_is_replaced(tmp_path):
 
 
 def test_a_best_whose_score_is_damaged_is_replaced(tmp_path):
-    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    checkpoints = _checkpoints(tmp_path)
     checkpoints.save_if_best(_state(1, 1), 30.0, MEASURE)
     checkpoints.close()
     (tmp_path / "best" / "1" / "score" / "metadata").write_text("")
-    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    checkpoints = _checkpoints(tmp_path)
     assert checkpoints.save_if_best(_state(2, 2), 20.0, MEASURE)
     checkpoints.close()
     assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [2]
 
 
 def test_a_save_that_fails_says_that_the_ones_before_are_whole(tmp_path, monkeypatch):
-    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    checkpoints = _checkpoints(tmp_path)
     checkpoints.save(_state(1, 1))
 
     def full(*_, **__):
@@ -135,11 +144,11 @@ def test_a_save_that_fails_says_that_the_ones_before_are_whole(tmp_path, monkeyp
 
 
 def test_a_best_that_a_resumed_run_comes_past_again_is_forgotten(tmp_path):
-    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    checkpoints = _checkpoints(tmp_path)
     checkpoints.save(_state(3, 3))
     assert checkpoints.save_if_best(_state(5, 5), 30.0, MEASURE)
     checkpoints.close()
-    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    checkpoints = _checkpoints(tmp_path)
     checkpoints.restore(_like(_state(0, 0)))
     assert checkpoints.save_if_best(_state(4, 4), 20.0, MEASURE)
     checkpoints.close()
@@ -154,7 +163,7 @@ def test_reading_says_nothing(tmp_path, capfd):
 
 
 def test_keep_best_can_be_turned_off(tmp_path):
-    checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep_best=False))
+    checkpoints = _checkpoints(tmp_path, keep_best=False)
     assert not checkpoints.save_if_best(_state(1, 1), 99.0, MEASURE)
     checkpoints.close()
     assert not (tmp_path / "best").exists()
@@ -209,12 +218,85 @@ def collected():
     gc.collect()
 
 
+def test_without_a_number_the_run_says_how_many_are_averaged(tmp_path):
+    _save(tmp_path, [1, 2, 3, 4], keep=4, average=3)
+    like = _like(_state(0, 0).params)
+    assert load_parameters(tmp_path, like)[1] == [2, 3, 4]
+    assert load_parameters(tmp_path, like, step=2)[1] == [1, 2]
+    assert load_parameters(tmp_path, like, average=1)[1] == [4]
+    with pytest.raises(UserError, match="fewer than average=3"):
+        load_parameters(tmp_path, like, average=3, step=2)
+
+
+def test_of_the_best_there_is_one_however_many_are_averaged(tmp_path):
+    checkpoints = _checkpoints(tmp_path, average=3)
+    checkpoints.save_if_best(_state(1, 1), 30.0, MEASURE)
+    checkpoints.close()
+    assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [1]
+
+
+def test_a_copied_checkpoint_is_refused_by_both_names(tmp_path):
+    _save(tmp_path, [200, 300])
+    shutil.copytree(tmp_path / "checkpoints" / "300", tmp_path / "checkpoints" / "350")
+    like = _like(_state(0, 0).params)
+    for average in (1, 3):
+        with pytest.raises(UserError, match=r"/350 is of step 300.*copy of .*/300,") as refused:
+            load_parameters(tmp_path, like, average=average)
+        assert "\n" not in str(refused.value)
+    assert load_parameters(tmp_path, like, average=2, step=300)[1] == [200, 300]
+
+
+def test_a_checkpoint_of_another_recipe_is_refused_by_its_fields(tmp_path):
+    checkpoints = _checkpoints(tmp_path)
+    checkpoints.save(_state(1, 1))
+    checkpoints.close()
+    stranger = Config().replace({"model.dropout_rate": 0.3, "training.seed": 7})
+    checkpoints = Checkpoints(tmp_path, stranger)
+    checkpoints.save(_state(2, 2))
+    checkpoints.save_if_best(_state(2, 2), 30.0, MEASURE)
+    checkpoints.close()
+    like = _like(_state(0, 0).params)
+    fields = r"model\.dropout_rate=0\.3, not 0\.1, training\.seed=7, not 0"
+    with pytest.raises(UserError, match=rf"checkpoints/2 is of a run .*{fields}"):
+        load_parameters(tmp_path, like, average=2)
+    with pytest.raises(UserError, match=rf"checkpoints/2 is of a run .*{fields}"):
+        load_parameters(tmp_path, like)
+    with pytest.raises(UserError, match=rf"best/2 is of a run .*{fields}"):
+        load_parameters(tmp_path, like, step="best")
+    assert load_parameters(tmp_path, like, step=1)[1] == [1]
+
+
+def test_fields_that_may_change_during_a_run_may_differ(tmp_path):
+    _save(tmp_path, [1], keep=2)
+    _save(tmp_path, [2], keep=4, every_minutes=1.0)
+    assert load_parameters(tmp_path, _like(_state(0, 0).params), average=2)[1] == [1, 2]
+
+
+def test_a_checkpoint_that_another_version_wrote_is_refused(tmp_path):
+    _save(tmp_path, [1])
+    origin = tmp_path / "checkpoints" / "1" / "origin" / "metadata"
+    assert '"warmup_steps"' in origin.read_text()
+    origin.write_text(origin.read_text().replace('"warmup_steps"', '"warm_steps"'))
+    with pytest.raises(UserError, match=r"checkpoints/1: .*training\.warm_steps"):
+        load_parameters(tmp_path, _like(_state(0, 0).params))
+
+
+@orbax_gives_up
+@pytest.mark.usefixtures("collected")
+def test_a_checkpoint_that_does_not_say_where_it_comes_from_is_refused(tmp_path):
+    _save(tmp_path, [1])
+    shutil.rmtree(tmp_path / "checkpoints" / "1" / "origin")
+    message = _refusal(lambda: load_parameters(tmp_path, _like(_state(0, 0).params)))
+    assert "checkpoints/1 cannot be read" in message
+    assert "\n" not in message
+
+
 @orbax_gives_up
 @pytest.mark.usefixtures("collected")
 def test_a_damaged_checkpoint_is_named_in_one_line_with_the_way_out(tmp_path):
     _save(tmp_path, [1, 2])
     _damage(tmp_path / "checkpoints" / "2")
-    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    checkpoints = _checkpoints(tmp_path)
     message = _refusal(lambda: checkpoints.restore(_like(_state(0, 0))))
     checkpoints.close()
     assert "checkpoints/2 cannot be read" in message

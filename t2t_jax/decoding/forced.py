@@ -1,0 +1,139 @@
+"""Forced decoding: how probable a model finds translations that are given."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float32, Int32
+
+from t2t_jax.data.batching import Batch
+from t2t_jax.data.vocabulary import PAD_ID
+from t2t_jax.decoding.translator import (
+    Translator,
+    batches_by_length,
+    diverged,
+    is_blank,
+    one_ahead,
+    padded,
+)
+from t2t_jax.errors import UserError
+from t2t_jax.functional.loss import label_smoothed_cross_entropy
+from t2t_jax.modules.ensemble import Model
+from t2t_jax.modules.transformer import Parameters
+
+
+class ForcedScore(NamedTuple):
+    """How probable a target is, given its source."""
+
+    log_prob: float
+    """Log-probability of the whole target under the model, in nats."""
+    token_log_probs: tuple[float, ...]
+    """Its parts: of each subword, given those before it."""
+    tokens: tuple[int, ...]
+    """The subwords, end of sentence included."""
+
+
+def score(
+    translator: Translator,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    first_line: int = 1,
+    tokens_per_batch: int | None = None,
+) -> list[ForcedScore]:
+    """Score pairs of lines. Of an ensemble, the distribution is the mean of the models', as always.
+
+    A line break within a line counts as a space. A blank target of a blank source has probability
+    1 and no subwords, which is how a blank line is translated. Every other blank line is scored as
+    a sentence that ends at once.
+
+    Args:
+      translator: the model.
+      sources: sentences.
+      targets: a translation of each, as text; it is scored in the subwords that the vocabulary
+        spells it in.
+      first_line: number of the first line, where these are a part of something longer. Errors name
+        lines by it.
+      tokens_per_batch: most positions of a side scored together, padding included; None is what
+        the config decodes together.
+
+    Returns:
+      A score for each pair, in the order of the lines. It depends on the pair alone.
+
+    Raises:
+      UserError: there are more lines on one side, or a line is longer than a learned position
+        table: nothing has been scored then. Or the model has diverged, and its probabilities for a
+        line are not finite.
+    """
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{len(sources):,} sources and {len(targets):,} targets are not pairs; give a target "
+            "line for every source line"
+        )
+    overrides = {} if tokens_per_batch is None else {"tokens_per_batch": tokens_per_batch}
+    capacity = translator.configured(**overrides).decoding.tokens_per_batch
+    pairs = list(zip(translator.encode(sources), translator.encode(targets), strict=True))
+    _check_lengths(pairs, translator.longest_sentence, first_line)
+    lengths = [
+        0 if is_blank(source) and is_blank(target) else max(len(source), len(target))
+        for source, target in pairs
+    ]
+    launched = (
+        (lines, _launch(translator, [pairs[line] for line in lines], rows, length))
+        for lines, rows, length in batches_by_length(lengths, capacity)
+    )
+    found = [ForcedScore(0.0, (), ())] * len(pairs)
+    for lines, log_probs in one_ahead(launched):
+        for line, row in zip(lines, np.asarray(log_probs).tolist(), strict=False):
+            found[line] = _read(row, pairs[line][1], first_line + line)
+    return found
+
+
+def _check_lengths(
+    pairs: Sequence[tuple[list[int], list[int]]], longest: float, first_line: int
+) -> None:
+    for number, pair in enumerate(pairs, first_line):
+        for side, tokens in zip(("source", "target"), pair, strict=True):
+            if len(tokens) > longest:
+                raise UserError(
+                    f"{side} line {number} has {len(tokens)} subwords, but the learned positions "
+                    f"of this model allow {longest} (model.max_positions); split the line"
+                )
+
+
+def _launch(
+    translator: Translator, pairs: Sequence[tuple[list[int], list[int]]], rows: int, length: int
+) -> Float32[Array, "b t"]:
+    inputs, targets = (padded(side, rows, length) for side in zip(*pairs, strict=True))
+    return _log_probs(translator.model, translator.params, inputs, targets)
+
+
+@partial(jax.jit, static_argnames="model")
+def _log_probs(
+    model: Model,
+    params: Parameters,
+    inputs: Int32[Array, "b s"],
+    targets: Int32[Array, "b t"],
+) -> Float32[Array, "b t"]:
+    """Log-probability of every target token, from one pass over the whole sentences."""
+    batch = Batch(*_side(inputs), *_side(targets))
+    logits = model.apply({"params": params}, *batch, deterministic=True)
+    return -label_smoothed_cross_entropy(logits, targets, 0.0)[1]
+
+
+def _side(tokens: Int32[Array, "b t"]) -> tuple[Array, Array, Array]:
+    """Tokens, segments and positions of one sentence a row."""
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    return tokens, (tokens != PAD_ID).astype(jnp.int32), positions
+
+
+def _read(row: list[float], target: list[int], number: int) -> ForcedScore:
+    token_log_probs = tuple(row[: len(target)])
+    log_prob = sum(token_log_probs)
+    if not math.isfinite(log_prob):
+        raise diverged(number)
+    return ForcedScore(log_prob, token_log_probs, tuple(target))
