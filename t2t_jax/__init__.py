@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from t2t_jax.config import Config as Config
+    from t2t_jax.config_file import product as product
     from t2t_jax.decoding.translator import Translator as Translator
     from t2t_jax.errors import UserError as UserError
     from t2t_jax.loading import load as load
 
 __version__ = "0.1.0"
-__all__ = ["Config", "Translator", "UserError", "load"]
+__all__ = ["Config", "Translator", "UserError", "load", "product"]
 
 _HOMES = {
     "Config": "t2t_jax.config",
     "Translator": "t2t_jax.decoding.translator",
     "UserError": "t2t_jax.errors",
     "load": "t2t_jax.loading",
+    "product": "t2t_jax.config_file",
 }
 
 

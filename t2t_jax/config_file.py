@@ -1,0 +1,159 @@
+"""Python files that describe runs: one config, or a grid of named ones.
+
+def get_config() -> Config: ...      # one run
+VARIANTS: dict[str, Config]          # a grid; FILE.py:NAME is one of them
+PUBLISHED: dict[str, Table3Row]      # optional: figures of a paper for variants of that name
+"""
+
+import contextlib
+import itertools
+import re
+import runpy
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from t2t_jax.config import Config, walk
+from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.paper import Table3Row
+
+_NAME = re.compile(r"[\w(=][\w.,=+()-]*")
+
+
+class Grid(NamedTuple):
+    """Configs to be compared."""
+
+    variants: dict[str, Config]
+    """By name. Differences are told from the one called `base`, or else from the first."""
+    published: Mapping[str, Table3Row]
+    """What a paper reports for variants of these names."""
+
+    @property
+    def base(self) -> str:
+        """Name of the variant that the others are compared with."""
+        return "base" if "base" in self.variants else next(iter(self.variants))
+
+
+def product(base: Config, choices: Mapping[str, Sequence[Any]]) -> dict[str, Config]:
+    """A cross grid: every combination of some values of some fields.
+
+    Args:
+      base: all other fields.
+      choices: `{"model.num_heads": [1, 4], "model.d_ff": [1024, 2048]}`.
+
+    Returns:
+      For each combination its config, under a name such as `num_heads=1,d_ff=1024`. Sections are in
+      the names where two fields would be called the same without.
+
+    Raises:
+      UserError: a field does not exist, or a value is refused.
+    """
+    short = [path.rpartition(".")[2] for path in choices]
+    labels = short if len(set(short)) == len(short) else list(choices)
+    variants = {}
+    for values in itertools.product(*choices.values()):
+        name = ",".join(f"{label}={value}" for label, value in zip(labels, values, strict=True))
+        variants[name] = base.replace(dict(zip(choices, values, strict=True)))
+    return variants
+
+
+def load_config(spec: str) -> Config:
+    """The config that a Python file describes.
+
+    Args:
+      spec: `configs/base.py`, which defines `get_config() -> Config`, or `configs/grid.py:NAME`,
+        which defines `VARIANTS: dict[str, Config]`.
+
+    Raises:
+      UserError: no such file, no such variant, or the file defines neither, or it has a mistake.
+    """
+    path, _, variant = spec.partition(":")
+    module = _run(path)
+    variants = _variants(module, path)
+    names = ", ".join(map(str, variants)) or "no VARIANTS"
+    if variant:
+        if variant not in variants:
+            hint = did_you_mean(variant, map(str, variants), f"it has: {names}")
+            raise UserError(f"{path} has no variant {variant!r}; {hint}")
+        config = variants[variant]
+    elif "get_config" in module:
+        with _mistakes_of(path):
+            config = module["get_config"]()
+    else:
+        raise UserError(f"{path} defines no get_config(); name a variant as {path}:NAME ({names})")
+    return _checked(config, spec)
+
+
+def load_grid(path: str) -> Grid:
+    """The grid that a Python file describes by its `VARIANTS`.
+
+    Raises:
+      UserError: no such file, it has a mistake or no variants, a variant is not a config, or cannot
+        be a directory's name.
+    """
+    module = _run(path)
+    variants = _variants(module, path)
+    if not variants:
+        raise UserError(
+            f"{path} defines no VARIANTS; a grid is a dict of names to configs, as in "
+            "configs/table3.py"
+        )
+    for name, config in variants.items():
+        _checked(config, f"{path}:{name}")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise UserError(
+                f"{path} has a variant {name!r}, which cannot name a directory; use letters, "
+                "digits and any of . , = + - ( )"
+            )
+    return Grid(dict(variants), module.get("PUBLISHED", {}))
+
+
+def describe_difference(base: Config, config: Config) -> str:
+    """The fields in which a config differs from another, as `d_k=16 d_v=16`."""
+    pairs = zip(walk(base), walk(config), strict=True)
+    return " ".join(f"{leaf.name}={new}" for (_, leaf, old), (_, _, new) in pairs if old != new)
+
+
+def _run(path: str) -> dict[str, Any]:
+    if not Path(path).is_file():
+        raise UserError(f"no config file {path}; see configs/ for the ones that exist")
+    if Path(path).suffix != ".py":
+        raise UserError(f"config file {path} is not a .py file; see configs/ for the ones that are")
+    with _mistakes_of(path):
+        return runpy.run_path(path)
+
+
+def _variants(module: Mapping[str, Any], path: str) -> Mapping[Any, Any]:
+    variants = module.get("VARIANTS", {})
+    if not isinstance(variants, Mapping):
+        raise UserError(
+            f"VARIANTS of {path} is a {type(variants).__name__}; make it a dict of names to configs"
+        )
+    return variants
+
+
+def _checked(config: Any, spec: str) -> Config:
+    if not isinstance(config, Config):
+        raise UserError(f"{spec} gave a {type(config).__name__}, not a t2t_jax.Config")
+    return config
+
+
+@contextlib.contextmanager
+def _mistakes_of(path: str) -> Iterator[None]:
+    """Turn whatever a config file raises into one line that says where in the file."""
+    try:
+        yield
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == path]
+        if isinstance(error, SyntaxError) and error.filename == path:
+            lines = [error.lineno]
+        where = f"{path} line {lines[-1]}" if lines else path
+        what = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+        if isinstance(error, UserError):
+            raise UserError(f"{where}: {what}") from error
+        raise UserError(
+            f"{where}: {type(error).__name__}: {what}; mend the file, where get_config() without "
+            "arguments or VARIANTS gives a t2t_jax.Config, as in configs/base.py"
+        ) from error

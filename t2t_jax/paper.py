@@ -1,0 +1,262 @@
+"""What the paper publishes, as data: "Attention Is All You Need", Vaswani et al. 2017.
+
+Sections, tables and equations are those of arXiv 1706.03762v5. Settings are told by attribute of
+`Config`: `model.d_ff`, or `model.key_size` for d_k.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+UNPUBLISHED = "not published"
+"""Stands for what the paper does not say of an experiment."""
+
+
+class Published(Protocol):
+    """What a paper reports for a model."""
+
+    @property
+    def dev_perplexity(self) -> float:
+        """Per subword of the paper's vocabulary; not comparable between vocabularies."""
+
+    @property
+    def dev_bleu(self) -> float:
+        """BLEU, as the paper measures it."""
+
+    @property
+    def parameters(self) -> float | None:
+        """In millions; None where the paper does not say."""
+
+
+class Table3Row(NamedTuple):
+    """A row of Table 3: a model for WMT 2014 English-German, scored on newstest2013.
+
+    Beam search as in section 6.1, no checkpoint averaging (section 6.2).
+    """
+
+    num_layers: int
+    """N."""
+    d_model: int
+    d_ff: int
+    num_heads: int
+    """h."""
+    d_k: int
+    d_v: int
+    dropout_rate: float
+    """P_drop."""
+    label_smoothing: float
+    """epsilon_ls."""
+    num_train_steps: int
+    dev_perplexity: float
+    """Per word-piece."""
+    dev_bleu: float
+    parameters: int | None
+    """In millions; the paper leaves out those of rows A, D and E."""
+    position: str = "sinusoidal"
+    """`learned` in row E: "positional embedding instead of sinusoids"."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the row, by attribute of `Config`."""
+        return {
+            "model.num_encoder_layers": self.num_layers,
+            "model.num_decoder_layers": self.num_layers,
+            "model.d_model": self.d_model,
+            "model.d_ff": self.d_ff,
+            "model.num_heads": self.num_heads,
+            "model.key_size": self.d_k,
+            "model.value_size": self.d_v,
+            "model.dropout_rate": self.dropout_rate,
+            "model.position": self.position,
+            "training.label_smoothing": self.label_smoothing,
+            "training.num_train_steps": self.num_train_steps,
+        }
+
+
+TABLE_3 = {
+    "base": Table3Row(6, 512, 2048, 8, 64, 64, 0.1, 0.1, 100_000, 4.92, 25.8, 65),
+    "A-h1": Table3Row(6, 512, 2048, 1, 512, 512, 0.1, 0.1, 100_000, 5.29, 24.9, None),
+    "A-h4": Table3Row(6, 512, 2048, 4, 128, 128, 0.1, 0.1, 100_000, 5.00, 25.5, None),
+    "A-h16": Table3Row(6, 512, 2048, 16, 32, 32, 0.1, 0.1, 100_000, 4.91, 25.8, None),
+    "A-h32": Table3Row(6, 512, 2048, 32, 16, 16, 0.1, 0.1, 100_000, 5.01, 25.4, None),
+    "B-dk16": Table3Row(6, 512, 2048, 8, 16, 64, 0.1, 0.1, 100_000, 5.16, 25.1, 58),
+    "B-dk32": Table3Row(6, 512, 2048, 8, 32, 64, 0.1, 0.1, 100_000, 5.01, 25.4, 60),
+    "C-N2": Table3Row(2, 512, 2048, 8, 64, 64, 0.1, 0.1, 100_000, 6.11, 23.7, 36),
+    "C-N4": Table3Row(4, 512, 2048, 8, 64, 64, 0.1, 0.1, 100_000, 5.19, 25.3, 50),
+    "C-N8": Table3Row(8, 512, 2048, 8, 64, 64, 0.1, 0.1, 100_000, 4.88, 25.5, 80),
+    "C-d256": Table3Row(6, 256, 2048, 8, 32, 32, 0.1, 0.1, 100_000, 5.75, 24.5, 28),
+    "C-d1024": Table3Row(6, 1024, 2048, 8, 128, 128, 0.1, 0.1, 100_000, 4.66, 26.0, 168),
+    "C-ff1024": Table3Row(6, 512, 1024, 8, 64, 64, 0.1, 0.1, 100_000, 5.12, 25.4, 53),
+    "C-ff4096": Table3Row(6, 512, 4096, 8, 64, 64, 0.1, 0.1, 100_000, 4.75, 26.2, 90),
+    "D-drop0.0": Table3Row(6, 512, 2048, 8, 64, 64, 0.0, 0.1, 100_000, 5.77, 24.6, None),
+    "D-drop0.2": Table3Row(6, 512, 2048, 8, 64, 64, 0.2, 0.1, 100_000, 4.95, 25.5, None),
+    "D-ls0.0": Table3Row(6, 512, 2048, 8, 64, 64, 0.1, 0.0, 100_000, 4.67, 25.3, None),
+    "D-ls0.2": Table3Row(6, 512, 2048, 8, 64, 64, 0.1, 0.2, 100_000, 5.47, 25.7, None),
+    "E-learned": Table3Row(6, 512, 2048, 8, 64, 64, 0.1, 0.1, 100_000, 4.92, 25.7, None, "learned"),
+    "big": Table3Row(6, 1024, 4096, 16, 64, 64, 0.3, 0.1, 300_000, 4.33, 26.4, 213),
+}
+"""Table 3, in its order: the base model, variations on it by group, the big model."""
+
+
+class Table2Row(NamedTuple):
+    """A row of Table 2: BLEU on newstest2014, and the cost of training."""
+
+    test_bleu_german: float
+    """WMT 2014 English-German."""
+    test_bleu_french: float
+    """WMT 2014 English-French."""
+    training_flops: float
+    """Floating point operations, estimated as `training_flops` does."""
+
+
+TABLE_2 = {
+    "base": Table2Row(27.3, 38.1, 3.3e18),
+    # 41.8 in Table 2 and the abstract; the text of section 6.1 still has 41.0, as in version 1.
+    "big": Table2Row(28.4, 41.8, 2.3e19),
+}
+"""The Transformer's rows of Table 2."""
+
+TEST_SETS = {"dev": "newstest2013", "test": "newstest2014"}
+"""What translation is tuned on (Table 3) and what it is reported on (Table 2)."""
+
+TABLE_4 = {"WSJ only": 91.3, "semi-supervised": 92.7}
+"""The Transformer's rows of Table 4: F1 on section 23 of the Wall Street Journal, in percent."""
+
+
+class Training(NamedTuple):
+    """How a model was trained (section 5.2)."""
+
+    devices: int
+    """NVIDIA P100 GPUs, in one machine."""
+    seconds_per_step: float
+    seconds: float
+    """From the first step to the last."""
+
+
+TRAINING = {
+    "base": Training(8, 0.4, 12 * 3600),
+    "big": Training(8, 1.0, 3.5 * 24 * 3600),
+}
+"""12 hours of 0.4 s steps; 3.5 days of 1.0 s steps (section 5.2)."""
+
+P100_FLOPS = 9.5e12
+"""Sustained single-precision operations per second of a P100, as the paper has it (footnote 5)."""
+
+
+def training_flops(seconds: float, devices: int, flops_per_second: float) -> float:
+    """Floating point operations of a training, as the paper estimates them (section 6.1).
+
+    An upper bound: what the devices could have done, not what the model needed, which is
+    `cost.model_flops_per_step`.
+
+    Args:
+      seconds: training time.
+      devices: how many trained together.
+      flops_per_second: sustained by each of them.
+    """
+    return seconds * devices * flops_per_second
+
+
+class Constant(NamedTuple):
+    """A setting that the paper states."""
+
+    name: str
+    section: str
+    """Where it is stated."""
+    values: dict[str, Any]
+    """What it is for the base model and English-German, by attribute of `Config`."""
+
+
+CONSTANTS = (
+    Constant(
+        "data",
+        "5.1",
+        {
+            "data.corpus": "tfds:wmt14_translate/de-en",
+            "data.source_language": "en",
+            "data.target_language": "de",
+        },
+    ),
+    Constant("vocabulary", "5.1", {"data.vocab_size": 37_000}),
+    Constant("batches by length", "5.1", {"data.batching": "bucket"}),
+    Constant("source tokens a step", "5.1", {"data.source_tokens_per_step": 25_000}),
+    Constant("target tokens a step", "5.1", {"data.target_tokens_per_step": 25_000}),
+    Constant("layers N", "3.1", {"model.num_encoder_layers": 6, "model.num_decoder_layers": 6}),
+    Constant("order of layer norm", "3.1", {"model.norm_order": "post"}),
+    Constant("d_model", "3.1", {"model.d_model": 512}),
+    Constant("heads h", "3.2.2", {"model.num_heads": 8}),
+    Constant("d_k", "3.2.2", {"model.key_size": 64}),
+    Constant("d_v", "3.2.2", {"model.value_size": 64}),
+    Constant("d_ff", "3.3", {"model.d_ff": 2048}),
+    Constant("shared embeddings", "3.4", {"model.share_embeddings": True}),
+    Constant("positions", "3.5", {"model.position": "sinusoidal"}),
+    Constant("steps", "5.2", {"training.num_train_steps": 100_000}),
+    Constant("Adam's beta_1", "5.3", {"training.adam_beta1": 0.9}),
+    Constant("Adam's beta_2", "5.3", {"training.adam_beta2": 0.98}),
+    Constant("Adam's epsilon", "5.3", {"training.adam_epsilon": 1e-9}),
+    Constant("factor on equation 3", "5.3", {"training.learning_rate_factor": 1.0}),
+    Constant("warmup steps", "5.3", {"training.warmup_steps": 4000}),
+    Constant("P_drop", "5.4", {"model.dropout_rate": 0.1}),
+    # Section 5.4 lists where dropout is applied; attention weights and the hidden activations of
+    # the feed-forward networks are not in the list.
+    Constant("dropout on attention", "5.4", {"model.attention_dropout_rate": 0.0}),
+    Constant("dropout on activations", "5.4", {"model.activation_dropout_rate": 0.0}),
+    Constant("label smoothing", "5.4", {"training.label_smoothing": 0.1}),
+    Constant(
+        "time between checkpoints",
+        "6.1",
+        {"checkpoint.every_minutes": 10.0, "checkpoint.every_steps": None},
+    ),
+    Constant("checkpoints averaged", "6.1", {"checkpoint.average": 5}),
+    Constant("beam size", "6.1", {"decoding.beam_size": 4}),
+    Constant("length penalty alpha", "6.1", {"decoding.length_penalty": 0.6}),
+    Constant("output longer by at most", "6.1", {"decoding.max_extra_length": 50}),
+)
+"""Every setting that the paper states of the base model."""
+
+_BIG = {
+    "model.d_model": 1024,
+    "model.d_ff": 4096,
+    "model.num_heads": 16,
+    "model.dropout_rate": 0.3,
+    "training.num_train_steps": 300_000,
+    "checkpoint.average": 20,
+}
+_FRENCH = {
+    "data.corpus": "tfds:wmt14_translate/fr-en",
+    "data.target_language": "fr",
+    "data.vocab_size": 32_000,
+}
+# "A small number of experiments to select the dropout, both attention and residual, learning rates
+# and beam size"; "all other parameters remained unchanged from the English-to-German base
+# translation model" (section 6.3), which makes 8 heads of 128 and a d_ff of 2048.
+_PARSING = {
+    "data.corpus": "trees:wsj",
+    "data.source_language": UNPUBLISHED,
+    "data.target_language": UNPUBLISHED,
+    "data.vocab_size": 16_000,
+    "model.num_encoder_layers": 4,
+    "model.num_decoder_layers": 4,
+    "model.d_model": 1024,
+    "model.key_size": 128,
+    "model.value_size": 128,
+    "training.learning_rate_factor": UNPUBLISHED,
+    "training.warmup_steps": UNPUBLISHED,
+    "model.dropout_rate": UNPUBLISHED,
+    "model.attention_dropout_rate": UNPUBLISHED,
+    "decoding.beam_size": 21,
+    "decoding.length_penalty": 0.3,
+    "decoding.max_extra_length": 300,
+}
+
+EXPERIMENTS: dict[str, dict[str, Any]] = {
+    "base, English-German": {},
+    "big, English-German": _BIG,
+    "base, English-French": _FRENCH,
+    "big, English-French": _BIG | _FRENCH | {"model.dropout_rate": 0.1},
+    "parsing, WSJ only": _PARSING,
+    "parsing, semi-supervised": _PARSING
+    | {"data.corpus": "trees:wsj+silver", "data.vocab_size": 32_000},
+}
+"""What each of the paper's experiments changes in `CONSTANTS` (Table 3, sections 6.1 and 6.3)."""
+
+TABLE_3_CHANGES = {"checkpoint.average": 1}
+"""What all rows of Table 3 change besides: no checkpoint averaging, on newstest2013 (6.2)."""

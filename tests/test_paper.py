@@ -1,0 +1,129 @@
+"""The paper's figures: each is written here a second time, as the paper prints it."""
+
+from operator import attrgetter
+
+import pytest
+
+from t2t_jax import paper
+from t2t_jax.config import Config, walk
+
+# Table 3 as printed: what a row does not list is as in the base model. Columns: label, N, d_model,
+# d_ff, h, d_k, d_v, P_drop, eps_ls, train steps, PPL (dev), BLEU (dev), params (millions).
+_PRINTED = """
+base      6  512 2048  8  64  64 0.1 0.1 100K 4.92 25.8  65
+A-h1      .    .    .  1 512 512   .   .    . 5.29 24.9   .
+A-h4      .    .    .  4 128 128   .   .    . 5.00 25.5   .
+A-h16     .    .    . 16  32  32   .   .    . 4.91 25.8   .
+A-h32     .    .    . 32  16  16   .   .    . 5.01 25.4   .
+B-dk16    .    .    .  .  16   .   .   .    . 5.16 25.1  58
+B-dk32    .    .    .  .  32   .   .   .    . 5.01 25.4  60
+C-N2      2    .    .  .   .   .   .   .    . 6.11 23.7  36
+C-N4      4    .    .  .   .   .   .   .    . 5.19 25.3  50
+C-N8      8    .    .  .   .   .   .   .    . 4.88 25.5  80
+C-d256    .  256    .  .  32  32   .   .    . 5.75 24.5  28
+C-d1024   . 1024    .  . 128 128   .   .    . 4.66 26.0 168
+C-ff1024  .    . 1024  .   .   .   .   .    . 5.12 25.4  53
+C-ff4096  .    . 4096  .   .   .   .   .    . 4.75 26.2  90
+D-drop0.0 .    .    .  .   .   . 0.0   .    . 5.77 24.6   .
+D-drop0.2 .    .    .  .   .   . 0.2   .    . 4.95 25.5   .
+D-ls0.0   .    .    .  .   .   .   . 0.0    . 4.67 25.3   .
+D-ls0.2   .    .    .  .   .   .   . 0.2    . 5.47 25.7   .
+E-learned .    .    .  .   .   .   .   .    . 4.92 25.7   .
+big       6 1024 4096 16   .   . 0.3   . 300K 4.33 26.4 213
+"""
+
+
+def _printed():
+    rows = [line.replace("K", "000").split() for line in _PRINTED.strip().splitlines()]
+    for label, *cells in rows:
+        settings = [
+            float(base if cell == "." else cell)
+            for cell, base in zip(cells[:9], rows[0][1:10], strict=True)
+        ]
+        figures = [None if cell == "." else float(cell) for cell in cells[9:]]
+        yield label, (*settings, *figures, "learned" if label == "E-learned" else "sinusoidal")
+
+
+def test_table_3_is_as_printed_and_in_its_order():
+    assert list(paper.TABLE_3.items()) == list(_printed())
+
+
+def test_table_3_names_its_settings_by_attributes_of_the_config():
+    for path in paper.TABLE_3["base"].settings:
+        attrgetter(path)(Config())
+    base, big = paper.TABLE_3["base"].settings, paper.TABLE_3["big"].settings
+    assert {path: (base[path], big[path]) for path in base if base[path] != big[path]} == {
+        "model.d_model": (512, 1024),
+        "model.d_ff": (2048, 4096),
+        "model.num_heads": (8, 16),
+        "model.dropout_rate": (0.1, 0.3),
+        "training.num_train_steps": (100_000, 300_000),
+    }
+
+
+def test_tables_2_and_4_are_as_printed():
+    assert paper.TABLE_2 == {"base": (27.3, 38.1, 3.3e18), "big": (28.4, 41.8, 2.3e19)}
+    assert paper.TABLE_4 == {"WSJ only": 91.3, "semi-supervised": 92.7}
+
+
+@pytest.mark.parametrize(("size", "printed"), [("base", "3.3e+18"), ("big", "2.3e+19")])
+def test_time_devices_and_sustained_rate_give_the_training_costs_of_table_2(size, printed):
+    trained = paper.TRAINING[size]
+    flops = paper.training_flops(trained.seconds, trained.devices, paper.P100_FLOPS)
+    assert f"{flops:.1e}" == f"{paper.TABLE_2[size].training_flops:.1e}" == printed
+
+
+def test_steps_take_the_time_that_section_5_2_says():
+    hours = {
+        size: paper.TABLE_3[size].num_train_steps * paper.TRAINING[size].seconds_per_step / 3600
+        for size in ("base", "big")
+    }
+    assert hours["base"] == pytest.approx(12, rel=0.08)
+    assert hours["big"] == pytest.approx(3.5 * 24, rel=0.08)
+
+
+# Fields for which the paper has no value: data and machine, and what it leaves to the reader.
+_NOT_STATED = {
+    "model.d_k",  # is in there as model.key_size
+    "model.d_v",
+    "model.max_positions",
+    "model.compute_dtype",
+    "data.max_length",
+    "data.cache_dir",
+    "data.prefetch",
+    "training.seed",
+    "training.max_nonfinite_steps",
+    "training.log_every_steps",
+    "checkpoint.keep",
+    "checkpoint.keep_best",
+    "evaluation.every_steps",
+    "evaluation.num_sentences",
+    "evaluation.num_samples",
+    "evaluation.beam_size",
+    "decoding.temperature",
+    "decoding.top_k",
+    "decoding.top_p",
+    "decoding.tokens_per_batch",
+    "parallel.data",
+    "parallel.tokens_per_device",
+}
+
+
+def test_every_field_of_the_config_is_a_constant_of_the_paper_or_one_that_it_does_not_state():
+    constants = {path for constant in paper.CONSTANTS for path in constant.values}
+    fields = {path for path, _, _ in walk(Config())}
+    assert constants & _NOT_STATED == set()
+    assert constants - {"model.key_size", "model.value_size"} == fields - _NOT_STATED
+
+
+def test_experiments_change_constants_and_nothing_else():
+    constants = {path for constant in paper.CONSTANTS for path in constant.values}
+    for changes in (*paper.EXPERIMENTS.values(), paper.TABLE_3_CHANGES):
+        assert changes.keys() <= constants
+
+
+def test_constants_are_numbered_by_the_sections_of_the_paper():
+    sections = {"3.1", "3.2.2", "3.3", "3.4", "3.5", "5.1", "5.2", "5.3", "5.4", "6.1"}
+    assert {constant.section for constant in paper.CONSTANTS} == sections
+    names = [constant.name for constant in paper.CONSTANTS]
+    assert len(set(names)) == len(names)

@@ -1,0 +1,194 @@
+"""The files of configs/, against numbers copied from the paper."""
+
+import ast
+import re
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+import t2t_jax
+from t2t_jax.config import Config
+from t2t_jax.config_file import load_config, load_grid
+from t2t_jax.paper import TABLE_3
+
+_ROOT = Path(t2t_jax.__file__).parents[1]
+_FILES = sorted((_ROOT / "configs").glob("*.py"))
+
+# Sections 3 and 5 for the base model, and 6.1; by attribute of the config.
+_BASE = {
+    "model.num_encoder_layers": 6,
+    "model.num_decoder_layers": 6,
+    "model.d_model": 512,
+    "model.num_heads": 8,
+    "model.key_size": 64,
+    "model.value_size": 64,
+    "model.d_ff": 2048,
+    "model.norm_order": "post",
+    "model.position": "sinusoidal",
+    "model.share_embeddings": True,
+    "model.dropout_rate": 0.1,
+    "model.attention_dropout_rate": 0.0,
+    "model.activation_dropout_rate": 0.0,
+    "data.corpus": "tfds:wmt14_translate/de-en",
+    "data.source_language": "en",
+    "data.target_language": "de",
+    "data.vocab_size": 37_000,
+    "data.batching": "bucket",
+    "data.source_tokens_per_step": 25_000,
+    "data.target_tokens_per_step": 25_000,
+    "training.num_train_steps": 100_000,
+    "training.warmup_steps": 4000,
+    "training.learning_rate_factor": 1.0,
+    "training.adam_beta1": 0.9,
+    "training.adam_beta2": 0.98,
+    "training.adam_epsilon": 1e-9,
+    "training.label_smoothing": 0.1,
+    "checkpoint.every_minutes": 10.0,
+    "checkpoint.every_steps": None,
+    "checkpoint.average": 5,
+    "decoding.beam_size": 4,
+    "decoding.length_penalty": 0.6,
+    "decoding.max_extra_length": 50,
+    "decoding.temperature": 0.0,
+}
+# The bottom line of Table 3; 20 checkpoints are averaged (section 6.1).
+_BIG = {
+    "model.d_model": 1024,
+    "model.d_ff": 4096,
+    "model.num_heads": 16,
+    "model.dropout_rate": 0.3,
+    "training.num_train_steps": 300_000,
+    "checkpoint.average": 20,
+}
+_FRENCH = {
+    "data.corpus": "tfds:wmt14_translate/fr-en",
+    "data.target_language": "fr",
+    "data.vocab_size": 32_000,
+}
+_PARSING = {
+    "model.num_encoder_layers": 4,
+    "model.num_decoder_layers": 4,
+    "model.d_model": 1024,
+    "model.key_size": 128,
+    "model.value_size": 128,
+    "data.corpus": "trees:wsj",
+    "data.vocab_size": 16_000,
+    "training.learning_rate_factor": 0.5,  # from here: tensor2tensor's, the paper states none
+    "training.warmup_steps": 16_000,
+    "model.dropout_rate": 0.2,
+    "model.attention_dropout_rate": 0.2,
+    "decoding.beam_size": 21,
+    "decoding.length_penalty": 0.3,
+    "decoding.max_extra_length": 300,
+}
+_PRESETS = {
+    "ende_base": {},
+    "ende_big": _BIG,
+    "enfr_base": _FRENCH,
+    "enfr_big": _BIG | _FRENCH | {"model.dropout_rate": 0.1},
+    "ende_t2t": {
+        "model.norm_order": "pre",
+        "model.attention_dropout_rate": 0.1,
+        "model.activation_dropout_rate": 0.1,
+        "data.vocab_size": 2**15,
+        "data.source_tokens_per_step": 8 * 4096,
+        "data.target_tokens_per_step": 8 * 4096,
+        "training.num_train_steps": 250_000,
+        "training.learning_rate_factor": 2.0,
+        "training.warmup_steps": 8000,
+        "training.adam_beta2": 0.997,
+    },
+    "parsing_wsj": _PARSING,
+    "parsing_semi": _PARSING
+    | {
+        "data.corpus": "trees:wsj+silver",
+        "data.vocab_size": 32_000,
+        "training.warmup_steps": 4000,
+        "model.dropout_rate": 0.1,
+        "model.attention_dropout_rate": 0.0,
+    },
+}
+
+
+def _load(name):
+    return load_config(str(_ROOT / "configs" / f"{name}.py"))
+
+
+def _values(config, paths):
+    return {path: attrgetter(path)(config) for path in paths}
+
+
+@pytest.mark.parametrize("name", _PRESETS)
+def test_constants_of_a_preset_are_the_paper_s(name):
+    expected = _BASE | _PRESETS[name] | {"parallel.tokens_per_device": 4096}
+    assert _values(_load(name), expected) == expected
+
+
+@pytest.mark.parametrize("name", _PRESETS)
+def test_a_preset_keeps_the_checkpoints_that_it_averages(name):
+    checkpoint = _load(name).checkpoint
+    assert checkpoint.keep == checkpoint.average
+
+
+@pytest.mark.parametrize("name", ["parsing_wsj", "parsing_semi"])
+def test_a_parser_is_trained_on_trees_of_several_hundred_tokens(name):
+    assert _load(name).data.max_length == 512
+
+
+# The columns of Table 3, whose numbers tests/test_paper.py compares with the printed ones.
+_COLUMNS = {
+    "model.num_encoder_layers": "num_layers",
+    "model.num_decoder_layers": "num_layers",
+    "model.d_model": "d_model",
+    "model.d_ff": "d_ff",
+    "model.num_heads": "num_heads",
+    "model.key_size": "d_k",
+    "model.value_size": "d_v",
+    "model.dropout_rate": "dropout_rate",
+    "model.position": "position",
+    "training.label_smoothing": "label_smoothing",
+    "training.num_train_steps": "num_train_steps",
+}
+
+
+def test_table_3_has_every_row_of_the_paper_and_its_figures():
+    grid = load_grid(str(_ROOT / "configs/table3.py"))
+    assert list(grid.variants) == list(TABLE_3)
+    assert grid.base == "base"
+    assert grid.published == TABLE_3
+
+
+@pytest.mark.parametrize("row", TABLE_3)
+def test_a_variant_is_its_row_of_table_3_and_in_all_else_the_base_model(row):
+    config = load_config(f"{_ROOT / 'configs/table3.py'}:{row}")
+    columns = {path: getattr(TABLE_3[row], column) for path, column in _COLUMNS.items()}
+    expected = _BASE | {"checkpoint.average": 1} | columns  # section 6.2: no averaging
+    assert _values(config, expected) == expected
+    assert TABLE_3[row].settings == columns
+
+
+@pytest.mark.parametrize("path", _FILES, ids=[path.stem for path in _FILES])
+def test_a_config_file_loads_and_its_docstring_has_the_command_that_trains_it(path):
+    text = path.read_text()
+    docstring = ast.get_docstring(ast.parse(text))
+    if "VARIANTS" in text:
+        assert all(isinstance(c, Config) for c in load_grid(str(path)).variants.values())
+    else:
+        assert isinstance(load_config(str(path)), Config)
+    assert re.search(rf"(train\.py|sweep) --config configs/{path.name}\b", docstring)
+
+
+@pytest.mark.parametrize("name", _PRESETS)
+def test_a_preset_says_what_the_paper_reports_and_on_what(name):
+    docstring = ast.get_docstring(ast.parse((_ROOT / f"configs/{name}.py").read_text()))
+    reported = {
+        "ende_base": ["27.3", "25.8", "4.92", "12 hours", "8 NVIDIA P100"],
+        "ende_big": ["28.4", "26.4", "4.33", "3.5 days", "8 NVIDIA P100"],
+        "enfr_base": ["38.1", "12 hours", "8 NVIDIA P100", "word-pieces"],
+        "enfr_big": ["41.8", "41.0", "3.5 days", "8 NVIDIA P100"],
+        "ende_t2t": ["27.3", "transformer_base_v3"],
+        "parsing_wsj": ["91.3", "transformer_parsing_base"],
+        "parsing_semi": ["92.7", "transformer_parsing_big"],
+    }
+    assert [words for words in reported[name] if words not in " ".join(docstring.split())] == []
