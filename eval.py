@@ -8,7 +8,8 @@ echo "A dog runs." | python eval.py translate --workdir runs/base --num-best 4
 
 from collections.abc import Sequence
 
-from t2t_jax.command_line import eval_command, run
+from t2t_jax.command_line import run
+from t2t_jax.commands.choice import eval_command
 
 
 def main(arguments: Sequence[str]) -> int:

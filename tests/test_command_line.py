@@ -12,9 +12,12 @@ import platformdirs
 import pytest
 
 import t2t_jax.loading
-from t2t_jax import command_line
-from t2t_jax.command_line import _writing, eval_command, run, train_command
-from t2t_jax.config import CheckpointConfig, Config, DecodingConfig, walk
+from t2t_jax.command_line import run, train_command
+from t2t_jax.commands import streams
+from t2t_jax.commands.choice import COMMANDS, eval_command
+from t2t_jax.commands.decode import Decode
+from t2t_jax.commands.streams import writing
+from t2t_jax.config import Config, DecodingConfig, walk
 from t2t_jax.data.vocabulary import train_vocabulary
 from t2t_jax.errors import UserError
 
@@ -63,7 +66,7 @@ def workdir(tmp_path_factory):
     workdir.mkdir()
     (workdir / "config.json").write_text(config.to_json())
     vocabulary.save(workdir / "vocabulary.model")
-    checkpoints = Checkpoints(workdir, CheckpointConfig())
+    checkpoints = Checkpoints(workdir, config)
     for step in (3, 6):
         checkpoints.save(state._replace(step=jax.numpy.int32(step)))
     checkpoints.close()
@@ -113,7 +116,7 @@ def test_help_of_train_lists_every_field_with_its_default_and_meaning(capsys, co
             assert len(helped.split()) > 2  # the type, and words of its docstring
 
 
-@pytest.mark.parametrize("name", command_line.COMMANDS)
+@pytest.mark.parametrize("name", [n for n, c in COMMANDS.items() if issubclass(c, Decode)])
 def test_help_of_eval_lists_the_decoding_settings_of_the_run(capsys, workdir, name):
     text = show_help(capsys, eval_command, name, "--workdir", str(workdir))
     decoding = dataclasses.asdict(DecodingConfig())
@@ -124,7 +127,7 @@ def test_help_of_eval_lists_the_decoding_settings_of_the_run(capsys, workdir, na
 
 def test_help_of_eval_lists_the_commands(capsys):
     text = show_help(capsys, eval_command)
-    assert all(name in text for name in command_line.COMMANDS)
+    assert all(name in text for name in COMMANDS)
 
 
 def test_flags_change_the_fields_of_the_config(config_file):
@@ -202,10 +205,10 @@ def test_a_bad_command_line_of_train_is_refused(arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "takes a command first (bleu, translate), not ''"),
-        ("blue --workdir w", "takes a command first (bleu, translate), not 'blue'"),
+        ("", "takes a command first (bleu, translate, score, report, parse"),
+        ("blue --workdir w", "not 'blue'"),
         ("--workdir w bleu", "takes a command first"),
-        ("bleu", "Missing from eval.py bleu: --workdir PATH"),
+        ("bleu", "Missing from eval.py bleu: --workdir"),
         ("bleu --workdir w --beamsize 3", "unknown flag --beamsize; did you mean --beam-size?"),
         ("bleu --workdir w --num-best 3", "unknown flag --num-best"),
         ("bleu --workdir w --step worst", "--step: no type matching"),
@@ -323,7 +326,16 @@ def test_the_table_shows_scores_with_signatures(workdir, one_translator, capsys,
         f"bleu --workdir {workdir} --split dev --beam-size 1 --output {output}".split()
     ).run()
     table = capsys.readouterr().out
-    for part in ("BLEU", "|tok:13a|", "chrF", "|nc:6|", "perplexity", "step 3, 6", "beam_size=1"):
+    for part in (
+        "sacreBLEU",
+        "tokenized_split_bleu",
+        "|tok:13a|",
+        "chrF",
+        "|nc:6|",
+        "perplexity",
+        "step 3, 6",
+        "beam_size=1",
+    ):
         assert part in table
     expected = one_translator.translate(SOURCES, beam_size=1)
     assert output.read_text(encoding="utf-8").split("\n") == [*expected, ""]
@@ -349,7 +361,7 @@ def stdin(monkeypatch):
 def test_every_line_of_input_gives_one_line_of_output(
     workdir, one_translator, stdin, capfdbinary, monkeypatch
 ):
-    monkeypatch.setattr(command_line, "_LINES_AT_ONCE", 3)
+    monkeypatch.setattr(streams, "_LINES_AT_ONCE", 3)
     stdin(TEXT.encode())
     assert eval_command(["translate", "--workdir", str(workdir)]).run() == 0
     dog, house = one_translator.translate(["the dog", "a red\u2028house"])
@@ -369,7 +381,7 @@ def test_files_are_read_and_written(workdir, one_translator, tmp_path):
 def test_scores_are_written_in_the_format_of_moses(
     workdir, one_translator, stdin, capfdbinary, monkeypatch
 ):
-    monkeypatch.setattr(command_line, "_LINES_AT_ONCE", 2)
+    monkeypatch.setattr(streams, "_LINES_AT_ONCE", 2)
     stdin(b"the dog\n\na red house\n")
     eval_command(f"translate --workdir {workdir} --num-best 2".split()).run()
     lines = capfdbinary.readouterr().out.decode().splitlines()
@@ -389,7 +401,7 @@ def test_scores_are_written_in_the_format_of_moses(
 def test_input_that_is_not_utf8_is_refused_by_line(
     workdir, one_translator, stdin, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(command_line, "_LINES_AT_ONCE", 2)
+    monkeypatch.setattr(streams, "_LINES_AT_ONCE", 2)
     stdin("the dog\n\nüber\n".encode("latin-1"))
     output = tmp_path / "out"
     output.write_text("old")
@@ -410,7 +422,7 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    with _writing(pipe) as file:
+    with writing(pipe) as file:
         file.write(b"text")
     assert os.read(reader, 10) == b"text"
     os.close(reader)

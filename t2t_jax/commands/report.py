@@ -1,0 +1,32 @@
+"""The command of `eval.py` that sets a run beside the paper."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from t2t_jax.atomic_file import write_whole
+
+
+@dataclass(frozen=True)
+class Report:
+    """Every constant of the paper beside the run's, the cost, the curves and the scores.
+
+    It is printed, and written to `report.md` in the run directory.
+    """
+
+    workdir: Path = tyro.MISSING
+    """Directory of the run."""
+    sustained_tflops: float | None = None
+    """Sustained TFLOP/s of one device, for the paper's estimate of the training cost; it took 9.5
+    for a P100. None leaves that estimate out."""
+
+    def run(self) -> int:
+        """Print and write."""
+        from t2t_jax.report import build_report
+
+        report = build_report(self.workdir, self.sustained_tflops)
+        Console(highlight=False).print(report.terminal())
+        write_whole(self.workdir / "report.md", report.markdown().encode())
+        return 0

@@ -1,0 +1,75 @@
+"""Lines in and lines out: files, pipes and terminals."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from t2t_jax.errors import UserError
+
+_LINES_AT_ONCE = 10_000
+
+
+def read_chunks(path: Path | None) -> Iterator[list[str]]:
+    r"""The lines of a file, or of the standard input, a few thousand at a time.
+
+    Only \n ends a line. Somebody who types lines has each one answered.
+
+    Raises:
+      UserError: the file cannot be opened, or a line is not UTF-8.
+    """
+    stream = open_binary(path, "rb") if path else sys.stdin.buffer
+    at_once = 1 if stream.isatty() else _LINES_AT_ONCE
+    done = 0
+    with stream:
+        while chunk := list(islice(stream, at_once)):
+            yield _decode(chunk, first_line=done + 1)
+            done += len(chunk)
+
+
+@contextlib.contextmanager
+def writing(path: Path | None) -> Iterator[BinaryIO]:
+    """The standard output, or a file that takes its name once it is complete."""
+    if path is None:
+        yield sys.stdout.buffer
+        return
+    path = path.resolve()
+    if path.exists() and not path.is_file():  # a device or a pipe; nothing to put in its place
+        with open_binary(path, "wb") as file:
+            yield file
+        return
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open_binary(unfinished, "wb") as file:
+            yield file
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def open_binary(path: Path, mode: Literal["rb", "wb"]) -> BinaryIO:
+    """`path.open(mode)`.
+
+    Raises:
+      UserError: it cannot be opened.
+    """
+    try:
+        return path.open(mode)
+    except OSError as error:
+        raise UserError(f"cannot open {path}: {error.strerror}") from error
+
+
+def _decode(chunk: list[bytes], first_line: int) -> list[str]:
+    texts = []
+    for number, line in enumerate(chunk, first_line):
+        try:
+            texts.append(line.removesuffix(b"\n").decode())
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"line {number} of the input is not UTF-8 (byte {error.start + 1} of the line); "
+                "convert it to UTF-8"
+            ) from error
+    return texts

@@ -1,0 +1,241 @@
+"""The commands of `eval.py` beyond translation, and ensembles."""
+
+import json
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import t2t_jax
+from t2t_jax.commands.choice import eval_command
+from t2t_jax.config import Config
+from t2t_jax.data.corpus import open_corpus
+from t2t_jax.data.trees import linearise, read_trees
+from t2t_jax.decoding.translator import make_model
+from t2t_jax.errors import UserError
+from t2t_jax.training.checkpoint import Checkpoints
+from t2t_jax.training.step import init_state
+from t2t_jax.workdir import claim, read_scores, run_vocabulary
+
+SOURCES = ["a red house", "the dog", "two dogs see a red house", "the house sees two dogs"]
+TARGETS = ["ein rotes Haus", "der Hund", "zwei Hunde sehen ein Haus", "das Haus sieht zwei Hunde"]
+TREES = """(TOP (S (NP-SBJ (DT The) (NN dog)) (VP (VBZ barks)) (. .)))
+( (S (NP (NNS Cats)) (VP (VBP sleep)
+    (PP (IN in) (NP (DT the) (NN house)))) (. .)) )
+(TOP (NP (NP (NN Rain)) (, ,) (NP (NN wind))))
+"""
+SENTENCES = ["The dog sleeps .", "", "Rain ( wind ) barks", "Cats"]
+
+
+def make_run(folder, name, corpus, vocab_size, seed=0, **changes):
+    """A run directory with an untrained model in two checkpoints."""
+    config = Config().replace(
+        {
+            "model.d_model": 16,
+            "model.num_heads": 2,
+            "model.d_ff": 32,
+            "model.num_encoder_layers": 1,
+            "model.num_decoder_layers": 1,
+            "data.corpus": corpus,
+            "data.vocab_size": vocab_size,
+            "data.cache_dir": str(folder / "cache"),
+            "training.seed": seed,
+            "decoding.max_extra_length": 5,
+            "decoding.beam_size": 2,
+            **changes,
+        }
+    )
+    workdir = folder / name
+    workdir.mkdir()
+    data = open_corpus(config.data)
+    vocabulary = run_vocabulary(config, data, workdir)
+    claim(workdir, config, data, vocabulary)
+    state = init_state(config, make_model(config, vocabulary))
+    checkpoints = Checkpoints(workdir, config)
+    for step in (3, 6):
+        grown = jax.tree.map(lambda x, step=step: x * (1 + step / 10), state.params)
+        checkpoints.save(state._replace(step=jax.numpy.int32(step), params=grown))
+    checkpoints.close()
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("commands")
+    for split in ("train", "dev", "test"):
+        (root / f"{split}.mrg").write_text(TREES)
+        for language, lines in (("en", SOURCES), ("de", TARGETS)):
+            (root / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
+    return root
+
+
+@pytest.fixture(scope="module")
+def workdir(folder):
+    return make_run(folder, "run", f"text:{folder}", 55)
+
+
+@pytest.fixture(scope="module")
+def other(folder):
+    return make_run(folder, "other", f"text:{folder}", 55, seed=1, **{"model.d_ff": 8})
+
+
+@pytest.fixture(scope="module")
+def parser(folder):
+    return make_run(folder, "parser", f"trees:{folder}", 60)
+
+
+def command(*arguments):
+    return eval_command([str(argument) for argument in arguments]).run()
+
+
+def test_score_writes_log_probabilities_that_add_up(workdir, folder, capfdbinary):
+    files = ("--source", folder / "test.en", "--target", folder / "test.de")
+    assert command("score", "--workdir", workdir, *files, "--subwords") == 0
+    lines = capfdbinary.readouterr().out.decode().splitlines()
+    assert len(lines) == len(TARGETS)
+    for line, target in zip(lines, TARGETS, strict=True):
+        total, _, subwords = line.partition(" ||| ")
+        pieces = [piece.rpartition("=") for piece in subwords.split(" ")]
+        assert float(total) == pytest.approx(sum(float(p[2]) for p in pieces), abs=1e-3)
+        assert "".join(p[0] for p in pieces) == "\u2581" + target.replace(" ", "\u2581") + "</s>"
+
+
+def test_score_agrees_with_what_the_search_says_of_its_own_translations(
+    workdir, tmp_path, capfdbinary
+):
+    translator = t2t_jax.load(workdir)
+    found = [best[0] for best in translator.nbest(SOURCES, 1)]
+    encoded = translator.vocabulary.encode([best.text for best in found])
+    same = [tuple(ids) == best.tokens for ids, best in zip(encoded, found, strict=True)]
+    (tmp_path / "source").write_text("".join(f"{line}\n" for line in SOURCES))
+    (tmp_path / "target").write_text("".join(f"{best.text}\n" for best in found))
+    files = ("--source", tmp_path / "source", "--target", tmp_path / "target")
+    command("score", "--workdir", workdir, *files)
+    lines = capfdbinary.readouterr().out.decode().splitlines()
+    for line, best, is_same in zip(lines, found, same, strict=True):
+        if is_same:  # a text can be written in other subwords than the search took
+            assert float(line.partition(" ")[0]) == pytest.approx(best.log_prob, abs=1e-3)
+
+
+def test_files_of_unequal_length_are_refused(workdir, folder, tmp_path):
+    (tmp_path / "short").write_text("der Hund\n")
+    with pytest.raises(UserError, match=r"test\.en has 4 lines, but .*short has 1"):
+        command(
+            *("score", "--workdir", workdir),
+            *("--source", folder / "test.en", "--target", tmp_path / "short"),
+        )
+    with pytest.raises(UserError, match=r"short and .*test\.de: cannot score 1 translations again"):
+        command("compare", "--references", folder / "test.de", "--hypotheses", tmp_path / "short")
+    (tmp_path / "one.mrg").write_text("(TOP (S (NN dog)))")
+    with pytest.raises(UserError, match=r"one\.mrg and .*test\.mrg: "):
+        command("compare-trees", "--gold", folder / "test.mrg", "--predicted", tmp_path / "one.mrg")
+
+
+def test_compare_scores_files_and_tells_the_better_one(folder, tmp_path, capsys):
+    (tmp_path / "bad.de").write_text("".join("ganz etwas anderes hier\n" for _ in TARGETS))
+    files = (tmp_path / "bad.de", folder / "test.de")
+    assert command("compare", "--references", folder / "test.de", "--hypotheses", *files) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"test\.de 100\.00 100\.00 100\.00 0\.0", out)
+    assert "|tok:13a|" in out
+    assert "Moses tokenizer" in out
+
+
+def test_compare_trees_gives_full_marks_to_the_treebank_itself(folder, capsys):
+    command("compare-trees", "--gold", folder / "dev.mrg", "--predicted", folder / "dev.mrg")
+    out = " ".join(capsys.readouterr().out.split())
+    assert re.search(r" 100\.00 100\.00 100\.00 100\.00 0 0 ", out)
+    assert "EVALB, COLLINS.prm" in out
+
+
+def test_an_unbalanced_tree_is_refused_by_its_line(folder, tmp_path):
+    (tmp_path / "broken.mrg").write_text("(TOP (S (NN dog)))\n\n(TOP (S (NN cat))\n")
+    with pytest.raises(UserError, match=r"broken\.mrg line 3: .* never closed"):
+        command(
+            *("compare-trees", "--gold", folder / "dev.mrg"),
+            *("--predicted", tmp_path / "broken.mrg"),
+        )
+
+
+def test_every_sentence_gets_a_tree_of_exactly_its_words(parser, tmp_path, capfd):
+    """Whatever an untrained model writes."""
+    (tmp_path / "sentences").write_text("".join(f"{line}\n" for line in SENTENCES))
+    output = tmp_path / "parsed.mrg"
+    command("parse", "--workdir", parser, "--input", tmp_path / "sentences", "--output", output)
+    lines = output.read_text().split("\n")
+    assert len(lines) == len(SENTENCES) + 1
+    assert lines[1] == ""
+    expected = [["The", "dog", "sleeps", "."], ["Rain", "-LRB-", "wind", "-RRB-", "barks"]]
+    assert [linearise(tree)[0] for tree in read_trees(output)] == [*expected, ["Cats"]]
+    assert re.search(r"[1-3] of 4 trees were repaired", capfd.readouterr().err)
+
+
+def test_parseval_of_a_model_counts_what_was_repaired_and_is_recorded(parser, capsys):
+    assert command("parseval", "--workdir", parser, "--split", "dev", "--json") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["num_sentences"] == 3
+    assert 0 <= summary["f1"] <= 100
+    assert summary["num_repaired"] <= 3
+    assert summary["signature"] == "EVALB, COLLINS.prm"
+    assert read_scores(parser)[-1] == summary
+    command("parseval", "--workdir", parser, "--split", "dev")
+    assert "f1_short" in capsys.readouterr().out
+
+
+def test_each_kind_of_corpus_has_its_measure(parser, workdir):
+    with pytest.raises(UserError, match=r"is a treebank; score its parses with: eval\.py parseval"):
+        command("bleu", "--workdir", parser, "--split", "dev")
+    with pytest.raises(UserError, match=r"has no trees; score translations with: eval\.py bleu"):
+        command("parseval", "--workdir", workdir)
+
+
+def test_scores_before_and_after_averaging_are_printed_and_recorded(workdir, capsys):
+    command("bleu", "--workdir", workdir, "--before-averaging", "--json")
+    alone, averaged = map(json.loads, capsys.readouterr().out.splitlines())
+    assert alone["checkpoints"] == [6]
+    assert averaged["checkpoints"] == [3, 6]
+    assert alone["nll"] != averaged["nll"]
+    assert read_scores(workdir)[-2:] == [alone, averaged]
+    assert averaged["test_set"].endswith(" test")
+
+
+def test_a_run_directory_that_cannot_be_written_is_scored_all_the_same(
+    workdir, capsys, monkeypatch
+):
+    before = read_scores(workdir)
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write everywhere
+    assert command("bleu", "--workdir", workdir, "--json") == 0
+    assert read_scores(workdir) == before
+
+
+def test_an_ensemble_predicts_the_mean_of_the_probabilities(workdir, other, folder, capfdbinary):
+    files = ("--source", folder / "test.en", "--target", folder / "test.de")
+    scores = []
+    for directories in ((workdir,), (other,), (workdir, other)):
+        command("score", "--workdir", *directories, *files)
+        lines = capfdbinary.readouterr().out.decode().splitlines()
+        scores.append([np.array(line.split(" ||| ")[1].split(), float) for line in lines])
+    for first, second, both in zip(*scores, strict=True):
+        np.testing.assert_allclose(
+            np.exp(both), (np.exp(first) + np.exp(second)) / 2, atol=1e-4, rtol=1e-3
+        )
+    command("translate", "--workdir", workdir, other, "--input", folder / "test.en")
+    assert len(capfdbinary.readouterr().out.splitlines()) == len(SOURCES)
+
+
+def test_an_ensemble_of_different_vocabularies_is_refused(workdir, folder):
+    smaller = make_run(folder, "smaller", f"text:{folder}", 50)
+    with pytest.raises(UserError, match="different vocabularies") as error:
+        command("translate", "--workdir", workdir, smaller, "--input", folder / "test.en")
+    assert "\n" not in str(error.value)
+
+
+def test_report_is_printed_and_written(workdir, capsys):
+    assert command("report", "--workdir", workdir) == 0
+    printed = capsys.readouterr().out
+    written = (Path(workdir) / "report.md").read_text()
+    for text in (printed, written):
+        assert "d_model" in text
+        assert "Deviations" in text
