@@ -1,0 +1,145 @@
+"""One cell of a grid: a variant under one seed, trained and scored in a directory of its own.
+
+GRID/VARIANT/seedN/              the run directory
+GRID/VARIANT/seedN/result.json   its score on dev, written last: a cell that has it is finished
+GRID/VARIANT/seedN.log           what the process of the cell printed
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from t2t_jax.atomic_file import write_whole
+from t2t_jax.config import Config, differences, from_dict, to_dict, walk
+from t2t_jax.config_file import Grid
+from t2t_jax.errors import UserError
+from t2t_jax.records import Record, read_records
+
+SPLIT = "dev"
+"""Where variants are compared, as in Table 3."""
+
+_RESULT, _LOG = "result.json", "log.jsonl"
+# Fields that may change during a run, but change what a finished one scores.
+_SCORED = ("training.num_train_steps", "checkpoint.average", "decoding.")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A variant under one seed."""
+
+    variant: str
+    config: Config
+    workdir: Path
+    """The run directory."""
+
+    @property
+    def name(self) -> str:
+        """Such as `A-h1/seed0`."""
+        return f"{self.variant}/{self.workdir.name}"
+
+    @property
+    def log(self) -> Path:
+        """What its process prints. Whoever holds a lock on it trains the cell."""
+        return self.workdir.with_suffix(".log")
+
+    def result(self) -> dict[str, Any] | None:
+        """The score; None as long as there is none.
+
+        Raises:
+          UserError: the directory holds the result of another config.
+        """
+        path = self.workdir / _RESULT
+        if not path.is_file():
+            return None
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+            old = from_dict(result["config"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is damaged ({error}); remove it to score again") from error
+        changed = differences(old, self.config, only_binding=True)
+        if changed:
+            listed = ", ".join(f"{path} {a!r} -> {b!r}" for path, (a, b) in changed.items())
+            raise UserError(
+                f"{self.workdir} was trained with another config ({listed}); choose another "
+                "--workdir, or move that directory away"
+            )
+        return result if _scored(old) == _scored(self.config) else None
+
+    def progress(self) -> Record:
+        """The last record of training in the run's log; empty before the first."""
+        records = read_records(self.workdir / _LOG)
+        return next((record for record in reversed(records) if record["of"] == "train"), {})
+
+
+def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
+    """All cells of a grid, seed by seed, so that a table is complete as early as possible.
+
+    Seeds count from the variant's own `training.seed`.
+    """
+    made = []
+    for index in range(num_seeds):
+        for variant, config in grid.variants.items():
+            seed = config.training.seed + index
+            seeded = config.replace({"training.seed": seed})
+            made.append(Cell(variant, seeded, workdir / variant / f"seed{seed}"))
+    return made
+
+
+def train_and_score(config: Config, workdir: Path) -> int:
+    """Train a cell, or go on with it, then translate dev and write the result.
+
+    Returns:
+      0, or 128 + n if signal n stopped it, with a checkpoint.
+
+    Raises:
+      UserError: what `trainer.train` and `evaluation.evaluate` refuse.
+    """
+    from t2t_jax.data.corpus import open_corpus
+    from t2t_jax.evaluation.evaluate import evaluate
+    from t2t_jax.loading import load
+    from t2t_jax.trainer import train
+
+    corpus = open_corpus(config.data)
+    if SPLIT not in corpus.splits:
+        raise UserError(f"{corpus.name} has no {SPLIT} split to compare variants on; add one")
+    if code := train(config, workdir):
+        return code
+    translator = load(workdir)
+    evaluation = evaluate(translator, corpus, SPLIT)
+    result = {
+        "config": to_dict(config),
+        "corpus": corpus.name,
+        **evaluation.summary(),
+        "checkpoints": list(translator.steps),
+        "target_tokens_per_second": _mean_speed(workdir / _LOG),
+        "hypotheses": evaluation.hypotheses,
+        "references": evaluation.references,
+    }
+    write_whole(workdir / _RESULT, json.dumps(result).encode())
+    return 0
+
+
+def _mean_speed(log: Path) -> float:
+    """Target tokens a second over all records of training but the first, which compiles."""
+    steps = [record for record in read_records(log) if record["of"] == "train"]
+    steps = steps[1:] or steps
+    tokens = sum(record["target_tokens"] for record in steps)
+    return tokens / sum(r["target_tokens"] / r["target_tokens_per_second"] for r in steps)
+
+
+def _scored(config: Config) -> dict[str, Any]:
+    return {path: value for path, _, value in walk(config) if path.startswith(_SCORED)}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Train the cell in the directory named, under the config on the standard input."""
+    return train_and_score(Config.from_json(sys.stdin.read()), Path(arguments[0]))
+
+
+if __name__ == "__main__":
+    from t2t_jax.command_line import run
+
+    run(main)

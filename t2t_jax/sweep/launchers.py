@@ -1,0 +1,203 @@
+"""Where the processes of a grid run: on this machine, or on a cluster through submitit."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from t2t_jax.config import Config
+from t2t_jax.errors import UserError
+from t2t_jax.sweep.cell import Cell, train_and_score
+
+
+class Outcome(NamedTuple):
+    """How the process of a cell ended."""
+
+    code: int
+    """0 if all is done, 128 + n if signal n stopped it, anything else for a failure."""
+    message: str
+    """The reason of a failure, in one line."""
+
+
+@runtime_checkable
+class Job(Protocol):
+    """A cell that was launched."""
+
+    def poll(self) -> Outcome | None:
+        """How it ended; None as long as it is queued or running."""
+
+    def stop(self) -> None:
+        """Let it write a checkpoint and end. What runs elsewhere is left alone."""
+
+
+@runtime_checkable
+class Launcher(Protocol):
+    """Starts cells."""
+
+    def launch(self, cell: Cell) -> Job | None:
+        """Start a cell, or take over its job if one is under way.
+
+        Returns:
+          The job; None if there is no room now, or if another sweep trains this cell.
+        """
+
+
+class Local:
+    """Processes of this machine, each on its share of the cores."""
+
+    def __init__(self, num_jobs: int) -> None:
+        """At most `num_jobs` cells at once.
+
+        Raises:
+          UserError: there are not that many cores.
+        """
+        cores = sorted(os.sched_getaffinity(0))
+        if not 1 <= num_jobs <= len(cores):
+            raise UserError(
+                f"jobs={num_jobs} is not between 1 and the {len(cores)} cores there are"
+            )
+        self._shares = [set(cores[first::num_jobs]) for first in range(num_jobs)]
+        self._jobs: list[_LocalJob | None] = [None] * num_jobs
+
+    def launch(self, cell: Cell) -> Job | None:
+        """Start a cell on the first free share of the cores."""
+        free = [i for i, job in enumerate(self._jobs) if job is None or job.poll() is not None]
+        if not free:
+            return None
+        cell.log.parent.mkdir(parents=True, exist_ok=True)
+        with cell.log.open("ab") as log:
+            try:
+                # The process inherits the lock, and keeps it should this one be killed.
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return None
+            process = subprocess.Popen(
+                [sys.executable, "-m", "t2t_jax.sweep.cell", str(cell.workdir)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C reaches it through `stop` alone
+            )
+        os.sched_setaffinity(process.pid, self._shares[free[0]])
+        job = _LocalJob(cell, process)
+        self._jobs[free[0]] = job
+        return job
+
+
+class _LocalJob:
+    def __init__(self, cell: Cell, process: subprocess.Popen[bytes]) -> None:
+        self._cell, self._process = cell, process
+        assert process.stdin is not None
+        try:
+            with process.stdin:
+                process.stdin.write(cell.config.to_json().encode())
+        except BrokenPipeError:
+            pass  # it ended at once; `poll` tells why
+
+    def poll(self) -> Outcome | None:
+        code = self._process.poll()
+        if code is None:
+            return None
+        if code < 0:
+            name = signal.Signals(-code).name
+            return Outcome(1, f"its process was ended by {name}; see {self._cell.log}")
+        return Outcome(code, _last_line(self._cell.log) if code else "")
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait()
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return next((line for line in reversed(lines) if line.strip()), f"see {log}")
+
+
+class Cluster:
+    """Jobs of a cluster. They outlive the sweep; started again, it finds them."""
+
+    def __init__(self, workdir: Path, settings: Sequence[str], cluster: str = "slurm") -> None:
+        """All cells at once: the cluster has a queue of its own.
+
+        Args:
+          workdir: the grid's directory; submitit's files go to `submitit/` in there.
+          settings: `name=value` for `submitit.AutoExecutor.update_parameters`, such as
+            `slurm_partition=gpu` or `timeout_min=720`.
+          cluster: as submitit calls it.
+
+        Raises:
+          UserError: a setting is unknown, or there is no such cluster here.
+        """
+        import submitit
+
+        self._folder = workdir / "submitit"
+        self._job_class = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}[cluster]
+        try:
+            self._executor = submitit.AutoExecutor(folder=self._folder, cluster=cluster)
+            self._executor.update_parameters(name=workdir.name, **_parsed(settings))
+        except (RuntimeError, NameError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"launcher {cluster}: {reason}; mend --slurm name=value") from error
+
+    def launch(self, cell: Cell) -> Job | None:
+        """Submit a cell, unless its job is in the queue already."""
+        stored = cell.workdir.with_suffix(".job")
+        if stored.is_file():
+            job = self._job_class(self._folder, stored.read_text().strip(), [0])
+            if not job.done():
+                return _ClusterJob(job)
+        job = self._executor.submit(_Task(), cell.config.to_json(), str(cell.workdir))
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        stored.write_text(f"{job.job_id}\n")
+        return _ClusterJob(job)
+
+
+class _Task:
+    """What a cluster's node runs."""
+
+    def __call__(self, config: str, workdir: str) -> Outcome:
+        from t2t_jax.command_line import prepare_process
+
+        prepare_process()
+        try:
+            return Outcome(train_and_score(Config.from_json(config), Path(workdir)), "")
+        except UserError as error:
+            return Outcome(2, f"error: {error}")
+
+    def checkpoint(self, config: str, workdir: str) -> Any:
+        """Before a job's time is up or it is preempted: queue it again, to go on."""
+        import submitit.helpers
+
+        return submitit.helpers.DelayedSubmission(self, config, workdir)
+
+
+class _ClusterJob:
+    def __init__(self, job: Any) -> None:
+        self._job = job
+
+    def poll(self) -> Outcome | None:
+        if not self._job.done():
+            return None
+        try:
+            outcome: Outcome = self._job.result()
+        except Exception as error:  # of many kinds: the job's own, or that it left no result
+            reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            return Outcome(1, f"job {self._job.job_id}: {reason}; see {self._job.paths.stderr}")
+        return outcome
+
+    def stop(self) -> None:
+        pass
+
+
+def _parsed(settings: Sequence[str]) -> Mapping[str, Any]:
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not (name and equals and value):
+            raise UserError(f"--slurm {setting!r} is not name=value, as in slurm_partition=gpu")
+        parsed[name] = int(value) if value.isdigit() else value
+    return parsed

@@ -1,0 +1,143 @@
+"""Trains the cells of a grid, and shows how far each is."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from t2t_jax.errors import UserError
+from t2t_jax.sweep.cell import Cell
+from t2t_jax.sweep.launchers import Job, Launcher
+
+_SIGNS = {"waiting": "·", "running": "▶", "done": "✓", "failed": "✗"}
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+@dataclass
+class _Status:
+    cell: Cell
+    state: str = "waiting"
+    job: Job | None = None
+    result: dict[str, Any] | None = None
+    message: str = ""
+    started: float = field(default_factory=time.monotonic)
+
+
+def run_cells(cells: Sequence[Cell], launcher: Launcher, console: Console) -> bool:
+    """Train and score every cell that has no result yet; one that fails does not stop the others.
+
+    Ctrl-C, or any other exception, stops the processes of this machine with a checkpoint each.
+
+    Args:
+      cells: in the order to be started.
+      launcher: where.
+      console: a live table if it is a terminal, else a line for each event.
+
+    Returns:
+      Whether all cells have results.
+    """
+    statuses = [_Status(cell) for cell in cells]
+    for status in statuses:
+        _look_for_result(status)
+    finished = sum(status.state == "done" for status in statuses)
+    console.print(f"{len(cells)} cells, {finished} of them finished before", highlight=False)
+    live = Live(console=console, auto_refresh=False)
+    try:
+        with live:
+            while any(status.state in ("waiting", "running") for status in statuses):
+                for status in statuses:
+                    _advance(status, launcher, console)
+                if console.is_terminal:
+                    live.update(_table(statuses), refresh=True)
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+    finally:
+        for status in statuses:
+            if status.job and status.state == "running":
+                status.job.stop()
+    for status in statuses:
+        if status.state == "failed":
+            console.print(
+                f"{status.cell.name} failed: {status.message}", markup=False, soft_wrap=True
+            )
+    return all(status.state == "done" for status in statuses)
+
+
+def _advance(status: _Status, launcher: Launcher, console: Console) -> None:
+    """One look at a cell: start it if there is room, see whether it has ended."""
+    before = status.state
+    if status.state == "waiting":
+        _look_for_result(status)  # of another sweep
+        if status.state == "waiting":
+            status.job = launcher.launch(status.cell)
+        if status.job:
+            status.state, status.started = "running", time.monotonic()
+    elif status.state == "running" and status.job:
+        outcome = status.job.poll()
+        if outcome is not None:
+            status.job = None
+            _look_for_result(status)
+            if status.state != "done":
+                status.state = "failed"
+                status.message = outcome.message or f"it ended with exit code {outcome.code}"
+    if status.state != before and not console.is_terminal:
+        console.print(_event(status), highlight=False, markup=False, soft_wrap=True)
+
+
+def _look_for_result(status: _Status) -> None:
+    try:
+        status.result = status.cell.result()
+    except UserError as error:
+        status.state, status.message = "failed", str(error)
+    if status.result is not None:
+        status.state = "done"
+
+
+def _event(status: _Status) -> str:
+    text = f"{status.cell.name} {status.state}"
+    if status.result:
+        minutes = (time.monotonic() - status.started) / 60
+        text += (
+            f" after {minutes:.1f} min: perplexity {status.result['perplexity']:.3f}  "
+            f"BLEU {status.result['bleu']:.2f} ({status.result['bleu_signature']})"
+        )
+    return text
+
+
+def _table(statuses: Sequence[_Status]) -> Table:
+    """A row for each variant: the states of its seeds, and how far the one that runs is."""
+    counts = Counter(status.state for status in statuses)
+    title = ", ".join(f"{counts[state]} {state}" for state in _SIGNS)
+    signatures = {s.result["bleu_signature"] for s in statuses if s.result}
+    caption = f"dev perplexity per subword; BLEU: {', '.join(sorted(signatures)) or 'sacreBLEU'}"
+    table = Table(title=title, caption=caption, box=None, title_justify="left")
+    table.add_column("variant")
+    table.add_column("seeds")
+    for name in ("step", "loss", "tokens/s", "perplexity", "BLEU"):
+        table.add_column(name, justify="right")
+    by_variant: dict[str, list[_Status]] = {}
+    for status in statuses:
+        by_variant.setdefault(status.cell.variant, []).append(status)
+    for variant, seeds in by_variant.items():
+        table.add_row(variant, "".join(_SIGNS[s.state] for s in seeds), *_figures(seeds))
+    return table
+
+
+def _figures(seeds: Sequence[_Status]) -> list[str]:
+    running = [s for s in seeds if s.state == "running"]
+    progress = running[0].cell.progress() if running else {}
+    figures = ["", "", ""]
+    if progress:
+        total = running[0].cell.config.training.num_train_steps
+        speed = f"{progress['target_tokens_per_second']:,.0f}"
+        loss = "" if progress["loss"] is None else f"{progress['loss']:.3f}"
+        figures = [f"{progress['step']:,} / {total:,}", loss, speed]
+    results = [s.result for s in seeds if s.result]
+    if not results:
+        return [*figures, "", ""]
+    means = [sum(r[name] for r in results) / len(results) for name in ("perplexity", "bleu")]
+    return [*figures, f"{means[0]:.3f}", f"{means[1]:.2f}"]

@@ -1,0 +1,169 @@
+"""The table of a grid as Markdown, CSV and a plot."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from t2t_jax.atomic_file import write_whole
+from t2t_jax.config_file import Grid
+from t2t_jax.sweep.comparison import SIGNIFICANT, Change, Results, Row, compare
+
+_FILES = "table.md", "table.csv", "table.png"
+
+
+def write_tables(grid: Grid, results: Results, workdir: Path) -> str:
+    """Write `table.md`, `table.csv` and `table.png` into a grid's directory.
+
+    Returns:
+      The Markdown.
+
+    Raises:
+      UserError: `compare` refuses the results.
+    """
+    rows = compare(grid, results)
+    text = _markdown(grid, rows, results)
+    markdown, table, plot = (workdir / name for name in _FILES)
+    write_whole(markdown, text.encode())
+    write_whole(table, _csv(rows).encode())
+    write_whole(plot, _plot(grid, rows))
+    return text
+
+
+def _markdown(grid: Grid, rows: Sequence[Row], results: Results) -> str:
+    first = results[grid.base][0]
+    with_paper = any(row.published for row in rows)
+    heads = [
+        "variant", "differs in", "seeds", "perplexity", "Δ ± s.e.", "sacreBLEU", "Δ ± s.e.", "p",
+        "tokenized_split_bleu", "parameters", "steps", "target tokens/s", "against the noise",
+    ]  # fmt: skip
+    if with_paper:
+        heads += ["paper: perplexity", "BLEU", "parameters"]
+    body = [[*_cells(row), *(_paper_cells(row) if with_paper else [])] for row in rows]
+    missing = [name for name in grid.variants if name not in results]
+    split = f"the {len(first['references']):,} sentences of {first['corpus']} {first['split']}"
+    lines = [
+        f"Scores on {split}; mean over seeds ± their standard deviation.",
+        "",
+        *("| " + " | ".join(cells) + " |" for cells in (heads, ["---"] * len(heads), *body)),
+        "",
+        f"- perplexity: exp of the mean negative log-likelihood per subword "
+        f"({first['target_tokens']:,} of them).",
+        f"- sacreBLEU: `{first['bleu_signature']}`.",
+        f"- tokenized_split_bleu, the paper's BLEU: {first['tokenized_split_bleu_signature']}.",
+        f"- Δ: less that of `{grid.base}`, and the standard error of this difference over seeds, "
+        "from the standard deviation pooled over all rows.",
+        f"- p: sacreBLEU's paired bootstrap against `{grid.base}` of the same seed, the largest "
+        "over seeds.",
+        f"- A difference is within the noise if it is at most 2 s.e., BLEU's also if p >= "
+        f"{SIGNIFICANT}.",
+    ]
+    if with_paper:
+        measures = "perplexity per word-piece, tokenized_split_bleu, parameters in millions"
+        lines.append(f"- paper: Table 3, on newstest2013: {measures}.")
+    if missing:
+        lines.append(f"- Not finished: {', '.join(missing)}.")
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        row.variant,
+        row.difference or "",
+        str(row.num_seeds),
+        _mean(row.perplexity, 2),
+        _difference(row.perplexity, 2),
+        _mean(row.bleu, 2),
+        _difference(row.bleu, 2),
+        "" if row.p_value is None else f"{row.p_value:.3f}",
+        f"{row.tokenized_split_bleu.mean:.2f}",
+        f"{row.num_parameters:,}",
+        f"{row.num_train_steps:,}",
+        f"{row.target_tokens_per_second:,.0f}",
+        row.verdict,
+    ]
+
+
+def _paper_cells(row: Row) -> list[str]:
+    paper = row.published
+    if paper is None:
+        return ["", "", ""]
+    millions = "" if paper.parameters is None else f"{paper.parameters:g}"
+    return [f"{paper.dev_perplexity:.2f}", f"{paper.dev_bleu:.1f}", millions]
+
+
+def _mean(change: Change, digits: int) -> str:
+    noise = "" if change.sd is None else f" ± {change.sd:.{digits}f}"
+    return f"{change.mean:.{digits}f}{noise}"
+
+
+def _difference(change: Change, digits: int) -> str:
+    if change.difference is None:
+        return ""
+    noise = "" if change.error is None else f" ± {change.error:.{digits}f}"
+    return f"{change.difference:+.{digits}f}{noise}"
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    """Every figure in full, a row for each variant."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    measures = ("perplexity", "bleu", "tokenized_split_bleu")
+    writer.writerow(
+        ["variant", "differs_in", "seeds"]
+        + [f"{name}_{part}" for name in measures for part in Change._fields]
+        + ["bleu_p_value", "parameters", "steps", "target_tokens_per_second", "verdict"]
+        + ["paper_perplexity", "paper_bleu", "paper_parameters_millions"]
+    )
+    for row in rows:
+        paper = row.published
+        writer.writerow(
+            [row.variant, row.difference, row.num_seeds]
+            + [value for name in measures for value in getattr(row, name)]
+            + [row.p_value, row.num_parameters, row.num_train_steps]
+            + [row.target_tokens_per_second, row.verdict]
+            + ([paper.dev_perplexity, paper.dev_bleu, paper.parameters] if paper else [""] * 3)
+        )
+    return file.getvalue()
+
+
+def _plot(grid: Grid, rows: Sequence[Row]) -> bytes:
+    """Each variant against the base, ours with two standard errors, and the paper's; a PNG."""
+    from matplotlib.figure import Figure  # without pyplot: no display, no global state
+
+    base = next(row for row in rows if row.variant == grid.base)
+    others = [row for row in rows if row.variant != grid.base]
+    figure = Figure(figsize=(9, 1.5 + 0.28 * len(others)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    _draw(left, [row.perplexity for row in others], scale=1 / base.perplexity.mean)
+    _draw(right, [row.tokenized_split_bleu for row in others])
+    if base.published:
+        for at, row in enumerate(others):
+            if row.published:
+                ratio = row.published.dev_perplexity / base.published.dev_perplexity
+                _draw_paper(left, ratio - 1, at)
+                _draw_paper(right, row.published.dev_bleu - base.published.dev_bleu, at)
+    left.set_xlabel(f"perplexity, relative to {grid.base}")
+    right.set_xlabel(f"tokenized_split_bleu, less that of {grid.base}")
+    left.xaxis.set_major_formatter(lambda x, _: f"{x:+.0%}")
+    left.set_yticks(range(len(others)), [row.variant for row in others])
+    left.invert_yaxis()
+    handles = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="outside upper right", ncols=2)
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=120, metadata={"Software": None})
+    return png.getvalue()
+
+
+def _draw(axes: Any, changes: Sequence[Change], scale: float = 1) -> None:
+    axes.axvline(0, color="0.6", linewidth=0.8)
+    for at, change in enumerate(changes):
+        if change.difference is not None:
+            error = 2 * scale * (change.error or 0)
+            x = scale * change.difference
+            axes.errorbar(x, at, xerr=error, fmt="o", color="C0", label="this grid")
+
+
+def _draw_paper(axes: Any, difference: float, at: int) -> None:
+    axes.plot(difference, at, "D", color="C1", fillstyle="none", label="the paper")

@@ -1,0 +1,136 @@
+"""The arithmetic of a grid's table, on results made by hand."""
+
+import csv
+import io
+import math
+import re
+
+import pytest
+
+from t2t_jax.config import Config
+from t2t_jax.config_file import Grid
+from t2t_jax.errors import UserError
+from t2t_jax.paper import TABLE_3
+from t2t_jax.sweep.comparison import collect, compare
+from t2t_jax.sweep.tables import write_tables
+
+REFERENCES = [f"das {noun} ist {kind} und {kind}" for noun in "abcdefgh" for kind in ("x", "y")]
+RUINED = ["ganz und gar etwas anderes" for _ in REFERENCES]
+GRID = Grid(
+    {
+        "base": Config(),
+        "A-h1": Config().replace({"model.num_heads": 1}),
+        "words": Config().replace({"data.vocab_size": 8000}),
+    },
+    TABLE_3,
+)
+
+
+def result(perplexity, bleu, hypotheses=REFERENCES, references=REFERENCES):
+    return {
+        "corpus": "text:DIR",
+        "split": "dev",
+        "perplexity": perplexity,
+        "bleu": bleu,
+        "bleu_signature": "nrefs:1",
+        "tokenized_split_bleu": bleu + 1,
+        "tokenized_split_bleu_signature": "Moses",
+        "target_tokens": 500,
+        "target_tokens_per_second": 1000.0,
+        "hypotheses": hypotheses,
+        "references": references,
+    }
+
+
+def rows(results, grid=GRID):
+    return {row.variant: row for row in compare(grid, results)}
+
+
+def test_means_deviations_and_differences_are_those_of_the_seeds():
+    found = rows(
+        {
+            "base": [result(5.0, 20.0), result(5.2, 22.0)],
+            "A-h1": [result(6.0, 10.0), result(6.4, 14.0)],
+        }
+    )
+    base, one_head = found["base"], found["A-h1"]
+    assert base.perplexity.mean == pytest.approx(5.1)
+    assert base.perplexity.sd == pytest.approx(0.1 * math.sqrt(2))
+    assert base.perplexity.difference is None
+    assert base.p_value is None
+    assert base.verdict == ""
+    assert one_head.perplexity.difference == pytest.approx(1.1)
+    # Variances 0.02 and 0.08 with one degree of freedom each pool to 0.05; two seeds on each side.
+    assert one_head.perplexity.error == pytest.approx(math.sqrt(0.05 * (1 / 2 + 1 / 2)))
+    assert one_head.bleu.difference == pytest.approx(-9.0)
+    assert one_head.bleu.error == pytest.approx(math.sqrt((2 + 8) / 2))
+    assert one_head.difference == "num_heads=1"
+    assert one_head.published.dev_bleu == 24.9
+
+
+def test_differences_that_another_seed_could_make_are_within_the_noise():
+    noisy = {"base": [result(5.0, 20.0), result(6.0, 22.0)], "A-h1": [result(5.8, 20.5)]}
+    row = rows(noisy)["A-h1"]
+    assert row.perplexity.within_noise
+    assert row.bleu.within_noise
+    assert row.verdict == "within the noise"
+
+
+def test_bleu_differs_only_if_the_choice_of_sentences_cannot_have_made_it():
+    seeds = {"base": [result(5.0, 20.0), result(5.0, 20.1)]}
+    same = rows({**seeds, "A-h1": [result(9.0, 10.0)]})["A-h1"]
+    assert not same.bleu.within_noise
+    assert same.p_value > 0.05  # the translations are the same
+    assert same.verdict == "BLEU within the noise"
+    worse = rows({**seeds, "A-h1": [result(9.0, 10.0, RUINED)]})["A-h1"]
+    assert worse.p_value < 0.05
+    assert worse.verdict == "differs"
+
+
+def test_one_seed_each_says_that_the_noise_is_unknown():
+    row = rows({"base": [result(5.0, 20.0)], "A-h1": [result(6.0, 19.0)]})["A-h1"]
+    assert row.perplexity.error is None
+    assert row.verdict == "one seed: noise unknown"
+
+
+def test_perplexities_over_other_subwords_are_not_compared():
+    seeds = [result(5.0, 20.0), result(5.0, 20.1)]
+    row = rows({"base": seeds, "words": seeds})["words"]
+    assert row.perplexity.difference is None
+    assert row.perplexity.mean == 5.0
+    assert row.bleu.difference == 0
+
+
+def test_scores_on_other_sentences_are_refused():
+    other = [result(5.0, 20.0, references=REFERENCES[1:] + REFERENCES[:1])]
+    with pytest.raises(UserError, match="A-h1 was scored on other sentences than base"):
+        compare(GRID, {"base": [result(5.0, 20.0)], "A-h1": other})
+
+
+def test_a_table_needs_its_base():
+    with pytest.raises(UserError, match="the base of the grid, 'base', has no result yet"):
+        compare(GRID, collect([]))
+
+
+def test_the_files_hold_every_variant_beside_the_paper(tmp_path):
+    results = {"base": [result(5.0, 20.0), result(5.2, 22.0)], "A-h1": [result(6.0, 10.0)]}
+    text = write_tables(GRID, results, tmp_path)
+    assert (tmp_path / "table.md").read_text() == text
+    line = next(line for line in text.splitlines() if line.startswith("| A-h1"))
+    assert re.search(r"\| num_heads=1 \| 1 \| 6\.00 \| \+0\.90 ± 0\.17 \| 10\.00 \| -11\.00 ", line)
+    assert line.endswith("| 5.29 | 24.9 |  |")
+    assert "16 sentences of text:DIR dev" in text
+    assert "`nrefs:1`" in text
+    assert "Moses" in text
+    assert "Not finished: words." in text
+    records = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text())))
+    assert [record["variant"] for record in records] == ["base", "A-h1"]
+    assert float(records[1]["bleu_difference"]) == pytest.approx(-11)
+    assert records[1]["paper_perplexity"] == "5.29"
+    assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_grid_of_ones_own_has_no_column_of_the_paper(tmp_path):
+    grid = GRID._replace(published={})
+    text = write_tables(grid, {"base": [result(5.0, 20.0)]}, tmp_path)
+    assert "paper:" not in text

@@ -1,0 +1,241 @@
+"""Whole sweeps: real processes that train tiny models, are killed, fail and are started again."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from t2t_jax.config import Config
+from t2t_jax.config_file import load_grid
+from t2t_jax.data.corpus import open_corpus
+from t2t_jax.errors import UserError
+from t2t_jax.sweep.__main__ import main
+from t2t_jax.sweep.cell import cells
+from t2t_jax.sweep.launchers import Cluster, Local, Outcome
+from t2t_jax.sweep.run import run_cells
+
+REPOSITORY = Path(__file__).parents[2]
+GRID = """
+from t2t_jax import Config, product
+
+BASE = Config().replace({{
+    "model.d_model": 16, "model.num_heads": 2, "model.d_ff": 32,
+    "model.num_encoder_layers": 1, "model.num_decoder_layers": 1,
+    "data.corpus": "text:{corpus}", "data.cache_dir": "{cache}", "data.vocab_size": 300,
+    "data.max_length": 64, "data.batching": "pack",
+    "data.source_tokens_per_step": 128, "data.target_tokens_per_step": 128,
+    "training.num_train_steps": 20, "training.log_every_steps": 1,
+    "evaluation.every_steps": 20, "evaluation.num_sentences": 2, "evaluation.num_samples": 0,
+    "decoding.max_extra_length": 4, "decoding.beam_size": 2,
+    "checkpoint.every_minutes": None, "checkpoint.every_steps": 4,
+    "checkpoint.keep": 2, "checkpoint.average": 2,
+}})
+VARIANTS = {{"base": BASE, "wide": BASE.replace({{"model.d_ff": 64}})}}
+"""
+
+
+@pytest.fixture(scope="module")
+def grid_file(tmp_path_factory):
+    """A grid of two variants over 300 + 6 real pairs."""
+    root = tmp_path_factory.mktemp("grid")
+    bundled = open_corpus(Config().data)
+    (root / "corpus").mkdir()
+    for split, count in (("train", 300), ("dev", 6)):
+        for language, lines in zip(("en", "de"), bundled.lines(split), strict=True):
+            text = "".join(f"{line}\n" for line in lines[:count])
+            (root / "corpus" / f"{split}.{language}").write_text(text, encoding="utf-8")
+    path = root / "grid.py"
+    path.write_text(GRID.format(corpus=root / "corpus", cache=root / "cache"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(grid_file):
+    """The directory of a sweep that ran undisturbed."""
+    workdir = grid_file.parent / "finished"
+    done = sweep(grid_file, workdir)
+    assert done.wait(timeout=300) == 0
+    return workdir
+
+
+def sweep(grid_file, workdir):
+    with (grid_file.parent / f"{workdir.name}.log").open("a") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "t2t_jax.sweep", "--config", grid_file, "--workdir", workdir],
+            cwd=REPOSITORY,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def steps_taken(workdir):
+    """Every step that any process of a cell has logged, in order, by cell."""
+    return {
+        log.parent.name: list(map(int, re.findall(r"^step (\d+) +loss", log.read_text(), re.M)))
+        for log in sorted(workdir.glob("*/seed0.log"))
+    }
+
+
+def figures(workdir):
+    """What the table says, but for the speed."""
+    table = (workdir / "table.csv").read_text().splitlines()
+    speed = table[0].split(",").index("target_tokens_per_second")
+    return [[cell for i, cell in enumerate(row.split(",")) if i != speed] for row in table]
+
+
+def test_a_sweep_trains_scores_and_compares_every_variant(finished):
+    assert [row[0] for row in figures(finished)] == ["variant", "base", "wide"]
+    assert steps_taken(finished) == {"base": list(range(1, 21)), "wide": list(range(1, 21))}
+    result = json.loads((finished / "wide" / "seed0" / "result.json").read_text())
+    assert result["checkpoints"] == [16, 20]
+    assert len(result["hypotheses"]) == len(result["references"]) == 6
+    assert "one seed: noise unknown" in (finished / "table.md").read_text()
+
+
+def test_a_finished_sweep_trains_nothing_when_started_again(grid_file, finished):
+    before = steps_taken(finished)
+    assert sweep(grid_file, finished).wait(timeout=60) == 0
+    assert steps_taken(finished) == before
+
+
+def test_a_sweep_killed_at_random_and_started_again_completes_the_same_table(grid_file, finished):
+    """Whether the kill hits the sweep alone, or the process of the cell with it."""
+    workdir = grid_file.parent / "killed"
+    delays = random.Random(7)
+    for with_cells in (True, False, True):
+        process = sweep(grid_file, workdir)
+        time.sleep(delays.uniform(3, 9))
+        cell = subprocess.run(
+            ["pgrep", "-f", f"t2t_jax.sweep.cell {workdir}"], capture_output=True, text=True
+        ).stdout.split()
+        process.kill()
+        process.wait()
+        for number in cell if with_cells else []:
+            os.kill(int(number), signal.SIGKILL)
+    assert sweep(grid_file, workdir).wait(timeout=300) == 0
+    assert figures(workdir) == figures(finished)
+    for taken in steps_taken(workdir).values():
+        # What is trained again after a kill is at most what no checkpoint had, never a whole run.
+        assert taken[-1] == 20
+        assert len(taken) < 2 * 20
+        assert set(taken) == set(range(1, 21))
+
+
+def test_sigterm_stops_a_sweep_with_a_checkpoint_of_the_running_cell(grid_file):
+    workdir = grid_file.parent / "stopped"
+    process = sweep(grid_file, workdir)
+    log = workdir / "base" / "seed0.log"
+    deadline = time.monotonic() + 120
+    while not (log.exists() and "\nstep 1 " in log.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.terminate()
+    assert process.wait(timeout=60) == 130
+    assert re.search(r"stopped after step \d+|20 steps are done", log.read_text())
+    assert list((workdir / "base" / "seed0" / "checkpoints").iterdir())
+
+
+def test_a_cell_that_fails_is_reported_and_stops_no_other(grid_file, tmp_path):
+    text = grid_file.read_text() + 'VARIANTS = {"bad": BASE.replace({"data.max_length": 8, '
+    text += '"data.corpus": "text:nowhere"}), "base": BASE}\n'
+    (tmp_path / "grid.py").write_text(text)
+    process = sweep(tmp_path / "grid.py", tmp_path / "runs")
+    assert process.wait(timeout=120) == 1
+    said = (tmp_path / "runs.log").read_text()
+    assert "bad/seed0 failed: error: corpus directory nowhere does not exist" in said
+    assert re.search(r"base/seed0 done .*perplexity", said)
+
+
+def test_a_cell_whose_config_has_changed_is_not_trained_over(grid_file, finished, tmp_path):
+    (tmp_path / "grid.py").write_text(
+        grid_file.read_text() + "VARIANTS['wide'] = BASE.replace({'model.d_ff': 128})\n"
+    )
+    before = steps_taken(finished)
+    process = sweep(tmp_path / "grid.py", finished)
+    assert process.wait(timeout=60) == 1
+    said = (tmp_path / f"{finished.name}.log").read_text()
+    assert "was trained with another config (model.d_ff 64 -> 128)" in said
+    assert steps_taken(finished) == before
+
+
+def test_a_cluster_runs_a_cell_and_takes_what_is_finished(grid_file, finished, tmp_path):
+    """submitit's local executor stands for the cluster: files, pickles, processes are real."""
+    grid = load_grid(str(grid_file))
+    (cell,) = cells(grid._replace(variants={"base": grid.variants["base"]}), tmp_path, 1)
+    launcher = Cluster(tmp_path, ["timeout_min=5"], cluster="local")
+    assert run_cells([cell], launcher, Console(quiet=True))
+    assert cell.result()["hypotheses"] == _result(finished, "base")["hypotheses"]
+    assert (tmp_path / "base" / "seed0.job").read_text().strip().isdigit()
+    assert list((tmp_path / "submitit").glob("*_result.pkl"))
+
+
+def _result(workdir, variant):
+    return json.loads((workdir / variant / "seed0" / "result.json").read_text())
+
+
+def test_a_job_of_a_cluster_that_fails_tells_why(grid_file, tmp_path):
+    grid = load_grid(str(grid_file))
+    config = grid.variants["base"].replace({"data.corpus": "text:nowhere"})
+    (cell,) = cells(grid._replace(variants={"base": config}), tmp_path, 1)
+    job = Cluster(tmp_path, [], cluster="local").launch(cell)
+    while (outcome := job.poll()) is None:
+        time.sleep(0.2)
+    assert outcome == Outcome(2, "error: corpus directory nowhere does not exist")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["partition"], "--slurm 'partition' is not name=value, as in slurm_partition=gpu"),
+        (["colour=red"], "colour"),
+    ],
+)
+def test_settings_of_a_cluster_that_do_not_exist_are_refused(tmp_path, settings, message):
+    with pytest.raises(UserError, match=message):
+        Cluster(tmp_path, settings, cluster="local")
+
+
+def test_a_machine_without_slurm_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"launcher slurm: .*are you indeed on a slurm cluster"):
+        Cluster(tmp_path, [])
+
+
+def test_processes_share_the_cores_out():
+    cores = len(os.sched_getaffinity(0))
+    for jobs in (0, cores + 1):
+        with pytest.raises(UserError, match=f"jobs={jobs} is not between 1 and the {cores} cores"):
+            Local(jobs)
+
+
+def test_a_dry_run_lists_the_variants_and_trains_nothing(grid_file, tmp_path, capsys):
+    table3 = REPOSITORY / "configs" / "table3.py"
+    assert main(["--config", str(table3), "--workdir", str(tmp_path / "t"), "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "20 variants" in lines[0]
+    assert re.search(r"^ *base +63,045,632 +65 +100,000", lines[2])
+    assert any(re.search(r"^ *B-dk16 +d_k=16 +55,967,744 +58 ", line) for line in lines)
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--only", "widee"], "no variant of the grid is called 'widee'; did you mean wide?"),
+        (["--only", "X-*"], "it has base, wide"),
+        (["--seeds", "0"], "seeds=0 is not positive"),
+        ([], "a sweep needs a directory; name one with --workdir"),
+        (["--workers", "3"], "unknown flag --workers"),
+    ],
+)
+def test_a_bad_command_line_is_refused(grid_file, flags, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        main(["--config", str(grid_file), *flags])
