@@ -9,9 +9,8 @@ python -m t2t_jax.sweep --config configs/table3.py --workdir runs/table3 --repor
 
 import fnmatch
 import signal
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -52,21 +51,18 @@ class Sweep:
     """List the variants with their parameters, and train nothing."""
     report: bool = False
     """Write the table of what is finished, and train nothing."""
-    console: tyro.conf.Suppress[Console] = field(
-        default_factory=lambda: Console(soft_wrap=not sys.stdout.isatty())
-    )
 
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the command line says; returns 0 if every cell has its result."""
-    check_flags(arguments, [name for name in names(Sweep) if name != "console"])
+    check_flags(arguments, names(Sweep))
     command: Sweep = parse(Sweep, arguments, prog="python -m t2t_jax.sweep")
     grid = load_grid(command.config)
     chosen = _chosen(grid, command.only)
     if command.seeds < 1:
         raise UserError(f"seeds={command.seeds} is not positive")
     if command.dry_run:
-        command.console.print(_listing(grid, chosen, command.seeds))
+        Console().print(_listing(grid, chosen, command.seeds))
         return 0
     if command.workdir is None:
         raise UserError("a sweep needs a directory; name one with --workdir")
@@ -101,17 +97,18 @@ def _train(chosen: Sequence[Cell], command: Sweep) -> bool:
     )
     # As Ctrl-C does, SIGTERM ends the processes of this machine with a checkpoint each.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return run_cells(chosen, launcher, command.console)
+    return run_cells(chosen, launcher, Console())
 
 
 def _report(grid: Grid, every: Sequence[Cell], command: Sweep) -> int:
     from t2t_jax.sweep.comparison import collect
-    from t2t_jax.sweep.tables import write_tables
+    from t2t_jax.sweep.tables import summary, write_tables
 
     assert command.workdir is not None
-    text = write_tables(grid, collect(every), command.workdir)
-    command.console.print(text, markup=False, highlight=False)
-    command.console.print(f"written to {command.workdir}/table.md, .csv and .png")
+    rows = write_tables(grid, collect(every), command.workdir)
+    console = Console(highlight=False)
+    console.print(summary(rows))
+    console.print(f"all of it: {command.workdir}/table.md, .csv and .png", soft_wrap=True)
     return 0
 
 

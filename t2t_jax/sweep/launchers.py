@@ -13,6 +13,8 @@ from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell, train_and_score
 
+_GPUS = "CUDA_VISIBLE_DEVICES"
+
 
 class Outcome(NamedTuple):
     """How the process of a cell ended."""
@@ -47,27 +49,35 @@ class Launcher(Protocol):
 
 
 class Local:
-    """Processes of this machine, each on its share of the cores."""
+    """Processes of this machine, each on its share of the cores and of the GPUs.
+
+    GPUs are those that CUDA_VISIBLE_DEVICES names; without it all processes see all of them.
+    """
 
     def __init__(self, num_jobs: int) -> None:
         """At most `num_jobs` cells at once.
 
         Raises:
-          UserError: there are not that many cores.
+          UserError: there are not that many cores, or GPUs.
         """
         cores = sorted(os.sched_getaffinity(0))
         if not 1 <= num_jobs <= len(cores):
             raise UserError(
                 f"jobs={num_jobs} is not between 1 and the {len(cores)} cores there are"
             )
-        self._shares = [set(cores[first::num_jobs]) for first in range(num_jobs)]
+        gpus = [gpu for gpu in os.environ.get(_GPUS, "").split(",") if gpu]
+        if gpus and num_jobs > len(gpus):
+            raise UserError(f"jobs={num_jobs} is more than the {len(gpus)} GPUs of {_GPUS}")
+        self._cores = [set(cores[first::num_jobs]) for first in range(num_jobs)]
+        self._gpus = [",".join(gpus[first::num_jobs]) for first in range(num_jobs)]
         self._jobs: list[_LocalJob | None] = [None] * num_jobs
 
     def launch(self, cell: Cell) -> Job | None:
-        """Start a cell on the first free share of the cores."""
+        """Start a cell on the first free share of the machine."""
         free = [i for i, job in enumerate(self._jobs) if job is None or job.poll() is not None]
         if not free:
             return None
+        share = free[0]
         cell.log.parent.mkdir(parents=True, exist_ok=True)
         with cell.log.open("ab") as log:
             try:
@@ -80,11 +90,12 @@ class Local:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
+                env={**os.environ, **({_GPUS: self._gpus[share]} if self._gpus[share] else {})},
                 start_new_session=True,  # Ctrl-C reaches it through `stop` alone
             )
-        os.sched_setaffinity(process.pid, self._shares[free[0]])
+        os.sched_setaffinity(process.pid, self._cores[share])
         job = _LocalJob(cell, process)
-        self._jobs[free[0]] = job
+        self._jobs[share] = job
         return job
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+
 from t2t_jax.atomic_file import write_whole
 from t2t_jax.config_file import Grid
 from t2t_jax.sweep.comparison import SIGNIFICANT, Change, Results, Row, compare
@@ -13,22 +15,34 @@ from t2t_jax.sweep.comparison import SIGNIFICANT, Change, Results, Row, compare
 _FILES = "table.md", "table.csv", "table.png"
 
 
-def write_tables(grid: Grid, results: Results, workdir: Path) -> str:
+def write_tables(grid: Grid, results: Results, workdir: Path) -> list[Row]:
     """Write `table.md`, `table.csv` and `table.png` into a grid's directory.
 
     Returns:
-      The Markdown.
+      The rows of the table.
 
     Raises:
       UserError: `compare` refuses the results.
     """
     rows = compare(grid, results)
-    text = _markdown(grid, rows, results)
     markdown, table, plot = (workdir / name for name in _FILES)
-    write_whole(markdown, text.encode())
+    write_whole(markdown, _markdown(grid, rows, results).encode())
     write_whole(table, _csv(rows).encode())
     write_whole(plot, _plot(grid, rows))
-    return text
+    return rows
+
+
+def summary(rows: Sequence[Row]) -> Table:
+    """The columns of the table that fit a terminal."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("variant", no_wrap=True)
+    for name in ("seeds", "perplexity", "Δ ± s.e.", "sacreBLEU", "Δ ± s.e.", "p"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("against the noise", overflow="fold")
+    for row in rows:
+        cells = _cells(row)
+        table.add_row(cells[0], *cells[2:8], cells[-1])
+    return table
 
 
 def _markdown(grid: Grid, rows: Sequence[Row], results: Results) -> str:

@@ -12,7 +12,7 @@ from t2t_jax.config_file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.paper import TABLE_3
 from t2t_jax.sweep.comparison import collect, compare
-from t2t_jax.sweep.tables import write_tables
+from t2t_jax.sweep.tables import summary, write_tables
 
 REFERENCES = [f"das {noun} ist {kind} und {kind}" for noun in "abcdefgh" for kind in ("x", "y")]
 RUINED = ["ganz und gar etwas anderes" for _ in REFERENCES]
@@ -114,8 +114,8 @@ def test_a_table_needs_its_base():
 
 def test_the_files_hold_every_variant_beside_the_paper(tmp_path):
     results = {"base": [result(5.0, 20.0), result(5.2, 22.0)], "A-h1": [result(6.0, 10.0)]}
-    text = write_tables(GRID, results, tmp_path)
-    assert (tmp_path / "table.md").read_text() == text
+    write_tables(GRID, results, tmp_path)
+    text = (tmp_path / "table.md").read_text()
     line = next(line for line in text.splitlines() if line.startswith("| A-h1"))
     assert re.search(r"\| num_heads=1 \| 1 \| 6\.00 \| \+0\.90 ± 0\.17 \| 10\.00 \| -11\.00 ", line)
     assert line.endswith("| 5.29 | 24.9 |  |")
@@ -132,5 +132,6 @@ def test_the_files_hold_every_variant_beside_the_paper(tmp_path):
 
 def test_a_grid_of_ones_own_has_no_column_of_the_paper(tmp_path):
     grid = GRID._replace(published={})
-    text = write_tables(grid, {"base": [result(5.0, 20.0)]}, tmp_path)
-    assert "paper:" not in text
+    rows = write_tables(grid, {"base": [result(5.0, 20.0)]}, tmp_path)
+    assert "paper:" not in (tmp_path / "table.md").read_text()
+    assert next(cell for column in summary(rows).columns for cell in column.cells) == "base"

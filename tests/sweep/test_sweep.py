@@ -216,6 +216,25 @@ def test_processes_share_the_cores_out():
             Local(jobs)
 
 
+def test_processes_share_the_gpus_out(tmp_path, monkeypatch, grid_file):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
+    with pytest.raises(UserError, match="jobs=2 is more than the 1 GPUs"):
+        Local(2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,7")
+    # The interpreter is one that writes down what it was given.
+    program = tmp_path / "program"
+    program.write_text('#!/bin/sh\nsleep 1\necho "$CUDA_VISIBLE_DEVICES" > "$3.seen"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    launcher = Local(2)
+    jobs = [launcher.launch(cell) for cell in cells(load_grid(str(grid_file)), tmp_path, 1)]
+    assert None not in jobs
+    while any(job.poll() is None for job in jobs):
+        time.sleep(0.05)
+    seen = [path.read_text().strip() for path in sorted(tmp_path.glob("*/seed0.seen"))]
+    assert seen == ["4,7", "5"]
+
+
 def test_a_dry_run_lists_the_variants_and_trains_nothing(grid_file, tmp_path, capsys):
     table3 = REPOSITORY / "configs" / "table3.py"
     assert main(["--config", str(table3), "--workdir", str(tmp_path / "t"), "--dry-run"]) == 0
