@@ -1,9 +1,15 @@
-"""Score a trained model, or translate with it.
+"""Score a trained model, translate or parse with it, or set it beside the paper.
 
-python eval.py bleu --workdir runs/base --average 5
+python eval.py bleu --workdir runs/base
 python eval.py bleu --workdir runs/base --split dev --beam-size 1 --json
 python eval.py translate --workdir runs/base --input test.en --output test.de
-echo "A dog runs." | python eval.py translate --workdir runs/base --num-best 4
+echo "A dog runs." | python eval.py translate --workdir runs/base runs/other --num-best 4
+python eval.py score --workdir runs/base --source test.en --target test.de
+python eval.py compare --references test.de --hypotheses one.de other.de
+python eval.py report --workdir runs/base
+python eval.py parse --workdir runs/parser < sentences
+python eval.py parseval --workdir runs/parser --split dev
+python eval.py compare-trees --gold test.mrg --predicted parsed.mrg
 """
 
 from collections.abc import Sequence

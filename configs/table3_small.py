@@ -10,8 +10,9 @@ dev.en dev.de` from https://github.com/multi30k/dataset (data/task1/raw: train a
 
 Rows keep the paper's labels, so that C-d256, half of the base model's d_model, is 32 here; the
 column "differs in" has the values. Every ratio to the base model is the paper's. Not the paper's:
-512 tokens a step, warmup of 800 steps, a vocabulary of 2,000, and 2,400 steps for all but the
-big model, less than two passes over the corpus: models learn for too short a time to overfit.
+512 tokens a step, pairs of up to 64 subwords packed into rows, warmup of 800 steps, a vocabulary of
+2,000, and 2,400 steps for all but the big model, less than two passes over the corpus: models
+learn for too short a time to overfit.
 """
 
 from typing import Any

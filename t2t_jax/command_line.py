@@ -124,11 +124,13 @@ def check_flags(arguments: Sequence[str], known: list[str]) -> None:
       UserError: there is such a flag.
     """
     flags = [f"--{name.replace('_', '-')}" for name in [*known, "help"]]
-    for argument in arguments:
-        flag = argument.partition("=")[0]
-        if flag.startswith("--") and (dashed := flag.replace("_", "-")) not in flags:
-            hint = did_you_mean(dashed, flags, "see --help for all flags")
+    given = [argument.partition("=")[0].replace("_", "-") for argument in arguments]
+    for flag in filter(lambda argument: argument.startswith("--"), given):
+        if flag not in flags:
+            hint = did_you_mean(flag, flags, "see --help for all flags")
             raise UserError(f"unknown flag {flag}; {hint}")
+        if given.count(flag) > 1:
+            raise UserError(f"{flag} is given twice; give it once, with all of its values")
 
 
 def peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:

@@ -413,6 +413,11 @@ def differences(
     return changed
 
 
+def describe(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    """What `differences` found, in a line: `model.d_ff 64 -> 128, ...`."""
+    return ", ".join(f"{path} {old!r} -> {new!r}" for path, (old, new) in changed.items())
+
+
 def to_dict(config: Config) -> dict[str, Any]:
     """The config as nested dictionaries of plain values."""
     return dataclasses.asdict(config)

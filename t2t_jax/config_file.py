@@ -10,11 +10,11 @@ import itertools
 import re
 import runpy
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from t2t_jax.config import Config, walk
+from t2t_jax.config import Config, differences
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.paper import Table3Row
 
@@ -49,8 +49,7 @@ def product(base: Config, choices: Mapping[str, Sequence[Any]]) -> dict[str, Con
     Raises:
       UserError: a field does not exist, or a value is refused.
     """
-    short = [path.rpartition(".")[2] for path in choices]
-    labels = short if len(set(short)) == len(short) else list(choices)
+    labels = _labels(choices)
     variants = {}
     for values in itertools.product(*choices.values()):
         name = ",".join(f"{label}={value}" for label, value in zip(labels, values, strict=True))
@@ -106,13 +105,30 @@ def load_grid(path: str) -> Grid:
                 f"{path} has a variant {name!r}, which cannot name a directory; use letters, "
                 "digits and any of . , = + - ( )"
             )
-    return Grid(dict(variants), module.get("PUBLISHED", {}))
+    published = module.get("PUBLISHED", {})
+    if not isinstance(published, Mapping) or not all(
+        isinstance(row, Table3Row) for row in published.values()
+    ):
+        raise UserError(
+            f"PUBLISHED of {path} is not a dict of names to t2t_jax.paper.Table3Row; use TABLE_3 "
+            "from there, or leave it out"
+        )
+    return Grid(dict(variants), published)
 
 
 def describe_difference(base: Config, config: Config) -> str:
     """The fields in which a config differs from another, as `d_k=16 d_v=16`."""
-    pairs = zip(walk(base), walk(config), strict=True)
-    return " ".join(f"{leaf.name}={new}" for (_, leaf, old), (_, _, new) in pairs if old != new)
+    changed = differences(base, config)
+    labels = _labels(changed)
+    return " ".join(
+        f"{label}={new}" for label, (_, new) in zip(labels, changed.values(), strict=True)
+    )
+
+
+def _labels(paths: Iterable[str]) -> list[str]:
+    """Names of fields without their sections, unless two would be called the same."""
+    short = [path.rpartition(".")[2] for path in paths]
+    return short if len(set(short)) == len(short) else list(paths)
 
 
 def _run(path: str) -> dict[str, Any]:

@@ -1,10 +1,22 @@
 """Logs of JSON objects, one a line, which somebody may be writing or a kill may have cut."""
 
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
+
+
+def as_line(record: Mapping[str, Any]) -> str:
+    """A record as JSON, which has neither NaN nor infinity: null is both."""
+    unknown = {
+        name: None
+        for name, value in record.items()
+        if isinstance(value, float) and not math.isfinite(value)
+    }
+    return json.dumps({**record, **unknown}, allow_nan=False)
 
 
 def read_records(path: Path) -> list[Record]:

@@ -11,16 +11,16 @@ W/scores.jsonl         what `eval.py` measured, one evaluation a line
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from t2t_jax.atomic_file import write_whole
-from t2t_jax.config import Config, differences
+from t2t_jax.config import Config, describe, differences
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.tokenized import prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.records import Record, read_records
+from t2t_jax.records import Record, as_line, read_records
 
 _CONFIG, _VOCABULARY, _CORPUS = "config.json", "vocabulary.model", "corpus.sha256"
 _SCORES = "scores.jsonl"
@@ -64,10 +64,9 @@ def check_workdir(config: Config, workdir: Path) -> None:
     if is_run(workdir):
         changed = differences(read_config(workdir), config, only_binding=True)
         if changed:
-            listed = ", ".join(f"{path} {old!r} -> {new!r}" for path, (old, new) in changed.items())
             raise UserError(
-                f"{workdir} holds a run with another config ({listed}); choose another --workdir, "
-                "or leave these fields as they are to go on with it"
+                f"{workdir} holds a run with another config ({describe(changed)}); choose another "
+                "--workdir, or leave these fields as they are to go on with it"
             )
     elif workdir.exists() and (not workdir.is_dir() or any(_visible(workdir))):
         raise UserError(f"{workdir} exists and is not a run directory; choose another --workdir")
@@ -109,14 +108,13 @@ def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary)
         vocabulary.save(workdir / _VOCABULARY)
 
 
-def record_scores(workdir: Path, line: str) -> None:
-    """Add the figures of an evaluation, as JSON, to the run's own, if the directory can be written.
+def record_scores(workdir: Path, record: Record) -> None:
+    """Add the figures of an evaluation to the run's own, if the directory can be written.
 
     Models are also scored from where they are published, which is nobody's place to write to.
     """
-    if os.access(workdir, os.W_OK):
-        with (workdir / _SCORES).open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
+    with suppress(OSError), (workdir / _SCORES).open("a", encoding="utf-8") as file:
+        file.write(f"{as_line(record)}\n")
 
 
 def read_scores(workdir: Path) -> list[Record]:

@@ -130,11 +130,11 @@ def test_a_product_over_a_field_that_does_not_exist_is_refused():
 
 
 def test_a_grid_file_gives_its_variants_in_order_and_what_is_published_of_them(tmp_path):
-    published = "PUBLISHED = {'heads_4': 'a row'}\n"
+    published = "from t2t_jax.paper import TABLE_3\nPUBLISHED = {'heads_4': TABLE_3['A-h4']}\n"
     grid = load_grid(_write(tmp_path, _GRID + published))
     assert list(grid.variants) == ["heads_1", "heads_4"]
     assert grid.base == "heads_1"
-    assert grid.published == {"heads_4": "a row"}
+    assert grid.published["heads_4"].dev_bleu == 25.5
     grid = load_grid(_write(tmp_path, "VARIANTS = {'x': Config(), 'base': Config()}\n"))
     assert grid.base == "base"
     assert grid.published == {}
@@ -146,6 +146,7 @@ def test_a_grid_file_gives_its_variants_in_order_and_what_is_published_of_them(t
         ("", "defines no VARIANTS; a grid is a dict"),
         ("VARIANTS = {}\n", "defines no VARIANTS"),
         ("VARIANTS = {'a': 3}\n", ":a gave a int, not a t2t_jax.Config"),
+        (_GRID + "PUBLISHED = {'heads_4': 25.5}\n", "PUBLISHED of"),
         ("VARIANTS = {'../a': Config()}\n", "has a variant '../a', which cannot name a directory"),
         ("VARIANTS = {'a/b': Config()}\n", "'a/b', which cannot name a directory"),
         ("VARIANTS = {'': Config()}\n", "'', which cannot name a directory"),
@@ -168,3 +169,5 @@ def test_a_difference_is_told_by_the_names_and_values_of_the_fields():
     changed = Config().replace({"model.d_k": 16, "training.label_smoothing": 0.2})
     assert describe_difference(Config(), changed) == "d_k=16 label_smoothing=0.2"
     assert describe_difference(Config(), Config()) == ""
+    beams = Config().replace({"evaluation.beam_size": 2, "decoding.beam_size": 8})
+    assert describe_difference(Config(), beams) == "evaluation.beam_size=2 decoding.beam_size=8"

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from t2t_jax.decoding.forced import ForcedScore
     from t2t_jax.decoding.translator import Hypothesis, Translator
 
-_LINES_AT_ONCE = 10_000
-
 
 @dataclass(frozen=True)
 class Model:
@@ -148,7 +146,7 @@ class Score(Model):
     """Write the subwords too."""
 
     def run(self) -> int:
-        """Score a few thousand pairs at a time."""
+        """Score and write."""
         from t2t_jax.decoding.forced import score
 
         sources, targets = list(read_lines(self.source)), list(read_lines(self.target))
@@ -159,12 +157,9 @@ class Score(Model):
             )
         with writing(self.output) as file:
             translator = self.load()
-            for first in range(0, len(sources), _LINES_AT_ONCE):
-                part = slice(first, first + _LINES_AT_ONCE)
-                scores = score(translator, sources[part], targets[part], first_line=first + 1)
-                pieces = translator.vocabulary.pieces([one.tokens for one in scores])
-                file.writelines(map(self._line, scores, pieces))
-                file.flush()
+            scores = score(translator, sources, targets)
+            pieces = translator.vocabulary.pieces([one.tokens for one in scores])
+            file.writelines(map(self._line, scores, pieces))
         return 0
 
     def _line(self, score: "ForcedScore", pieces: Sequence[str]) -> bytes:

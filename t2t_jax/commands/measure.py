@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from t2t_jax.commands.decode import Decode
 from t2t_jax.commands.streams import writing
 from t2t_jax.data.lines import read_lines
 from t2t_jax.errors import UserError
+from t2t_jax.records import as_line
 
 if TYPE_CHECKING:
     from t2t_jax.data.corpus import Corpus
@@ -44,16 +43,15 @@ class _OnSplit(Decode):
 
     def run(self) -> int:
         """Evaluate, record in the run directory, and print."""
-        summaries = []
+        models = [self]
         if self.before_averaging:
-            alone = dataclasses.replace(self, average=1, output=None)
-            summaries.append(alone.measure(alone.load()))
-        summaries.append(self.measure(self.load()))
-        for summary in summaries:
+            models.insert(0, dataclasses.replace(self, average=1, output=None))
+        for model in models:
+            record = model.measure(model.load())
             if self.json:
-                print(_json(summary))
+                print(as_line(record), flush=True)
             else:
-                _print(_table(summary))
+                _print(_table(record))
         return 0
 
     def check(self, corpus: "Corpus") -> None:
@@ -63,8 +61,7 @@ class _OnSplit(Decode):
     def measure(self, translator: "Translator") -> dict[str, Any]:
         """The figures of a model, which are also added to `scores.jsonl` in its run directory."""
         from t2t_jax.data.corpus import open_corpus
-        from t2t_jax.evaluation.evaluate import evaluate
-        from t2t_jax.evaluation.test_sets import test_set_name
+        from t2t_jax.evaluation.evaluate import evaluate, score_record
         from t2t_jax.workdir import record_scores
 
         if self.cache_dir is not None:
@@ -78,17 +75,10 @@ class _OnSplit(Decode):
             )
             if file:
                 file.writelines(f"{line}\n".encode() for line in evaluation.hypotheses)
-        figures = evaluation.summary()
-        summary = {
-            "corpus": corpus.name,
-            "test_set": test_set_name(corpus.name, self.split, figures["num_sentences"]),
-            **figures,
-            "checkpoints": list(translator.steps),
-            "decoding": self.settings,
-        }
+        record = score_record(translator, corpus, evaluation, self.settings)
         if len(self.workdir) == 1:
-            record_scores(self.workdir[0], _json(summary))
-        return summary
+            record_scores(self.workdir[0], record)
+        return record
 
 
 @dataclass(frozen=True)
@@ -130,6 +120,8 @@ class Compare:
         from t2t_jax.evaluation.bleu import corpus_scores
         from t2t_jax.evaluation.significance import paired_bootstrap
 
+        if not self.hypotheses:
+            raise UserError("no file of translations is given; name some with --hypotheses")
         references = list(read_lines(self.references))
         systems = [list(read_lines(path)) for path in self.hypotheses]
         table = _grid("file", "sacreBLEU", "tokenized_split_bleu", "chrF", "p")
@@ -165,6 +157,8 @@ class CompareTrees:
         from t2t_jax.data.trees import clean_tree, read_trees
         from t2t_jax.evaluation.parseval import parseval
 
+        if not self.predicted:
+            raise UserError("no file of trees is given; name some with --predicted")
         gold = [clean_tree(tree) for tree in read_trees(self.gold)]
         table = _grid("file", "recall", "precision", "F1", "complete", "skipped", "errors")
         for path in self.predicted:
@@ -190,16 +184,6 @@ def _grid(first: str, *others: str) -> Table:
     for other in others:
         table.add_column(other, justify="right")
     return table
-
-
-def _json(summary: Mapping[str, Any]) -> str:
-    """The figures of an evaluation as one line. JSON has neither NaN nor infinity: null is both."""
-    unknown = {
-        name: None
-        for name, value in summary.items()
-        if isinstance(value, float) and not math.isfinite(value)
-    }
-    return json.dumps({**summary, **unknown}, allow_nan=False)
 
 
 def _table(summary: Mapping[str, Any]) -> Table:

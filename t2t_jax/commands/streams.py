@@ -14,14 +14,17 @@ _LINES_AT_ONCE = 10_000
 
 
 def read_chunks(path: Path | None) -> Iterator[list[str]]:
-    r"""The lines of a file, or of the standard input, a few thousand at a time.
+    r"""The lines of a file, which is opened at once, or of the standard input, some at a time.
 
     Only \n ends a line. Somebody who types lines has each one answered.
 
     Raises:
-      UserError: the file cannot be opened, or a line is not UTF-8.
+      UserError: the file cannot be opened, or, later, a line is not UTF-8.
     """
-    stream = open_binary(path, "rb") if path else sys.stdin.buffer
+    return _chunks(_open(path, "rb") if path else sys.stdin.buffer)
+
+
+def _chunks(stream: BinaryIO) -> Iterator[list[str]]:
     at_once = 1 if stream.isatty() else _LINES_AT_ONCE
     done = 0
     with stream:
@@ -38,24 +41,19 @@ def writing(path: Path | None) -> Iterator[BinaryIO]:
         return
     path = path.resolve()
     if path.exists() and not path.is_file():  # a device or a pipe; nothing to put in its place
-        with open_binary(path, "wb") as file:
+        with _open(path, "wb") as file:
             yield file
         return
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open_binary(unfinished, "wb") as file:
+        with _open(unfinished, "wb") as file:
             yield file
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def open_binary(path: Path, mode: Literal["rb", "wb"]) -> BinaryIO:
-    """`path.open(mode)`.
-
-    Raises:
-      UserError: it cannot be opened.
-    """
+def _open(path: Path, mode: Literal["rb", "wb"]) -> BinaryIO:
     try:
         return path.open(mode)
     except OSError as error:

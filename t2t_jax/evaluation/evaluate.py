@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +19,9 @@ from t2t_jax.decoding.translator import Translator, one_ahead
 from t2t_jax.errors import UserError
 from t2t_jax.evaluation.bleu import CorpusScores, corpus_scores
 from t2t_jax.evaluation.parses import ParseScores, parse_scores
+from t2t_jax.evaluation.test_sets import test_set_name
 from t2t_jax.parallel.mesh import mesh_of, put_batch
+from t2t_jax.records import Record
 from t2t_jax.training.step import eval_step
 
 
@@ -111,6 +114,27 @@ def evaluate(
     loss = corpus_loss(translator, pairs)
     seconds = time.monotonic() - start
     return Evaluation(split, loss, scores, sources, hypotheses, references, seconds)
+
+
+def score_record(
+    translator: Translator, corpus: Corpus, evaluation: Evaluation, settings: Mapping[str, Any]
+) -> Record:
+    """What `W/scores.jsonl` keeps of an evaluation: the figures, of what, and how.
+
+    Args:
+      translator: the model.
+      corpus: where the split is.
+      evaluation: of the model on the split.
+      settings: of the decoding.
+    """
+    figures = evaluation.summary()
+    return {
+        "corpus": corpus.name,
+        "test_set": test_set_name(corpus.name, evaluation.split, figures["num_sentences"]),
+        **figures,
+        "checkpoints": list(translator.steps),
+        "decoding": dict(settings),
+    }
 
 
 def prepare_evaluation(

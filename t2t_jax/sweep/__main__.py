@@ -3,7 +3,8 @@
 python -m t2t_jax.sweep --config configs/table3.py --dry-run
 python -m t2t_jax.sweep --config configs/table3.py --workdir runs/table3 --seeds 3
 python -m t2t_jax.sweep --config configs/table3.py --workdir runs/table3 --only base 'A-*'
-python -m t2t_jax.sweep --config configs/table3.py --workdir runs/table3 --launcher slurm
+python -m t2t_jax.sweep --config configs/table3.py --workdir runs/table3 \\
+    --launcher slurm --slurm timeout_min=1440 slurm_partition=gpu gpus_per_node=8
 python -m t2t_jax.sweep --config configs/table3.py --workdir runs/table3 --report
 """
 
@@ -12,7 +13,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import tyro
 from rich.console import Console
@@ -22,7 +23,7 @@ from t2t_jax.command_line import check_flags, names, parse, run
 from t2t_jax.config_file import Grid, describe_difference, load_grid
 from t2t_jax.cost import num_parameters
 from t2t_jax.errors import UserError, did_you_mean
-from t2t_jax.sweep.cell import Cell, cells
+from t2t_jax.sweep.cell import Cell, cells, num_seeds_in
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,10 @@ class Sweep:
     launcher: Literal["local", "slurm"] = "local"
     """Processes of this machine, or jobs of a Slurm cluster (through submitit)."""
     jobs: int = 1
-    """Processes at once on this machine; each has its share of the cores."""
+    """Processes at once on this machine; each has its share of the cores, and of the GPUs that
+    CUDA_VISIBLE_DEVICES lists."""
     slurm: tuple[str, ...] = ()
-    """Settings of the jobs, as name=value: slurm_partition=gpu gpus_per_node=8 timeout_min=1440."""
+    """Settings of the jobs, as name=value: timeout_min=1440 slurm_partition=gpu gpus_per_node=8."""
     dry_run: bool = False
     """List the variants with their parameters, and train nothing."""
     report: bool = False
@@ -54,7 +56,7 @@ class Sweep:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the command line says; returns 0 if every cell has its result."""
+    """Do what the command line says; returns 0 if every cell it is about has its result."""
     check_flags(arguments, names(Sweep))
     command: Sweep = parse(Sweep, arguments, prog="python -m t2t_jax.sweep")
     grid = load_grid(command.config)
@@ -66,11 +68,12 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if command.workdir is None:
         raise UserError("a sweep needs a directory; name one with --workdir")
-    every = cells(grid, command.workdir, command.seeds)
-    complete = True
+    _check_launcher(command)
+    seeds = max(command.seeds, num_seeds_in(grid, command.workdir))
     if not command.report:
-        complete = _train([cell for cell in every if cell.variant in chosen], command)
-    return _report(grid, every, command) if complete else 1
+        wanted = cells(grid, command.workdir, command.seeds)
+        _train([cell for cell in wanted if cell.variant in chosen], command)
+    return _report(grid, cells(grid, command.workdir, seeds), chosen, command)
 
 
 def _chosen(grid: Grid, patterns: Sequence[str]) -> list[str]:
@@ -85,7 +88,14 @@ def _chosen(grid: Grid, patterns: Sequence[str]) -> list[str]:
     ]
 
 
-def _train(chosen: Sequence[Cell], command: Sweep) -> bool:
+def _check_launcher(command: Sweep) -> None:
+    if command.slurm and command.launcher != "slurm":
+        raise UserError("--slurm has settings of jobs, but jobs need --launcher slurm")
+    if command.jobs != 1 and command.launcher == "slurm":
+        raise UserError("--jobs is about this machine; the queue of the cluster has its own limits")
+
+
+def _train(chosen: Sequence[Cell], command: Sweep) -> None:
     from t2t_jax.sweep.launchers import Cluster, Launcher, Local
     from t2t_jax.sweep.run import run_cells
 
@@ -97,19 +107,27 @@ def _train(chosen: Sequence[Cell], command: Sweep) -> bool:
     )
     # As Ctrl-C does, SIGTERM ends the processes of this machine with a checkpoint each.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return run_cells(chosen, launcher, Console())
+    run_cells(chosen, launcher, Console())
 
 
-def _report(grid: Grid, every: Sequence[Cell], command: Sweep) -> int:
-    from t2t_jax.sweep.comparison import collect
+def _report(grid: Grid, every: Sequence[Cell], chosen: Sequence[str], command: Sweep) -> int:
+    """Write and print the table of what is finished; 1 if some of what was chosen is not."""
     from t2t_jax.sweep.tables import summary, write_tables
 
     assert command.workdir is not None
-    rows = write_tables(grid, collect(every), command.workdir)
     console = Console(highlight=False)
-    console.print(summary(rows))
+    results: dict[str, list[dict[str, Any]]] = {}
+    for cell in every:
+        try:
+            if (result := cell.result()) is not None:
+                results.setdefault(cell.variant, []).append(result)
+        except UserError as error:
+            console.print(f"{cell.name} is left out: {error}", markup=False, soft_wrap=True)
+    rows = write_tables(grid, results, command.workdir)
+    console.print(summary(rows, results))
     console.print(f"all of it: {command.workdir}/table.md, .csv and .png", soft_wrap=True)
-    return 0
+    complete = all(len(results.get(variant, ())) >= command.seeds for variant in chosen)
+    return 0 if complete else 1
 
 
 def _listing(grid: Grid, chosen: Sequence[str], num_seeds: int) -> Table:

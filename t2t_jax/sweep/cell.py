@@ -5,7 +5,12 @@ GRID/VARIANT/seedN/result.json   its score on dev, written last: a cell that has
 GRID/VARIANT/seedN.log           what the process of the cell printed
 """
 
+import ctypes
+import dataclasses
 import json
+import os
+import signal
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from t2t_jax.atomic_file import write_whole
-from t2t_jax.config import Config, differences, from_dict, to_dict, walk
+from t2t_jax.config import Config, describe, differences, from_dict, to_dict, walk
 from t2t_jax.config_file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.records import Record, read_records
@@ -21,6 +26,7 @@ from t2t_jax.records import Record, read_records
 SPLIT = "dev"
 """Where variants are compared, as in Table 3."""
 
+_PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
 _RESULT, _LOG = "result.json", "log.jsonl"
 # Fields that may change during a run, but change what a finished one scores.
 _SCORED = ("training.num_train_steps", "checkpoint.average", "decoding.")
@@ -42,7 +48,7 @@ class Cell:
 
     @property
     def log(self) -> Path:
-        """What its process prints. Whoever holds a lock on it trains the cell."""
+        """What its process prints. On one machine, whoever holds a lock on it trains the cell."""
         return self.workdir.with_suffix(".log")
 
     def result(self) -> dict[str, Any] | None:
@@ -61,10 +67,9 @@ class Cell:
             raise UserError(f"{path} is damaged ({error}); remove it to score again") from error
         changed = differences(old, self.config, only_binding=True)
         if changed:
-            listed = ", ".join(f"{path} {a!r} -> {b!r}" for path, (a, b) in changed.items())
             raise UserError(
-                f"{self.workdir} was trained with another config ({listed}); choose another "
-                "--workdir, or move that directory away"
+                f"{self.workdir} was trained with another config ({describe(changed)}); choose "
+                "another --workdir, or move that directory away"
             )
         return result if _scored(old) == _scored(self.config) else None
 
@@ -72,6 +77,16 @@ class Cell:
         """The last record of training in the run's log; empty before the first."""
         records = read_records(self.workdir / _LOG)
         return next((record for record in reversed(records) if record["of"] == "train"), {})
+
+
+def num_seeds_in(grid: Grid, workdir: Path) -> int:
+    """Of how many seeds there are results in a grid's directory, counted from the first."""
+    found = (
+        int(path.parent.name.removeprefix("seed")) - config.training.seed + 1
+        for variant, config in grid.variants.items()
+        for path in (workdir / variant).glob(f"seed*/{_RESULT}")
+    )
+    return max(found, default=1)
 
 
 def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
@@ -98,23 +113,31 @@ def train_and_score(config: Config, workdir: Path) -> int:
       UserError: what `trainer.train` and `evaluation.evaluate` refuse.
     """
     from t2t_jax.data.corpus import open_corpus
-    from t2t_jax.evaluation.evaluate import evaluate
+    from t2t_jax.evaluation.evaluate import evaluate, score_record
     from t2t_jax.loading import load
     from t2t_jax.trainer import train
+    from t2t_jax.workdir import record_scores
 
     corpus = open_corpus(config.data)
     if SPLIT not in corpus.splits:
         raise UserError(f"{corpus.name} has no {SPLIT} split to compare variants on; add one")
+    if corpus.is_treebank:
+        raise UserError(f"{corpus.name} is a treebank, but a grid compares translations by BLEU")
     if code := train(config, workdir):
         return code
     translator = load(workdir)
+    if translator.steps[-1] != config.training.num_train_steps:
+        raise UserError(
+            f"{workdir} was trained to step {translator.steps[-1]}, past the "
+            f"{config.training.num_train_steps} of its variant; move that directory away"
+        )
     evaluation = evaluate(translator, corpus, SPLIT)
+    record = score_record(translator, corpus, evaluation, dataclasses.asdict(config.decoding))
+    record_scores(workdir, record)
     result = {
         "config": to_dict(config),
-        "corpus": corpus.name,
-        **evaluation.summary(),
-        "checkpoints": list(translator.steps),
-        "target_tokens_per_second": _mean_speed(workdir / _LOG),
+        **record,
+        "target_tokens_per_second": _speed(workdir / _LOG),
         "hypotheses": evaluation.hypotheses,
         "references": evaluation.references,
     }
@@ -122,12 +145,10 @@ def train_and_score(config: Config, workdir: Path) -> int:
     return 0
 
 
-def _mean_speed(log: Path) -> float:
-    """Target tokens a second over all records of training but the first, which compiles."""
-    steps = [record for record in read_records(log) if record["of"] == "train"]
-    steps = steps[1:] or steps
-    tokens = sum(record["target_tokens"] for record in steps)
-    return tokens / sum(r["target_tokens"] / r["target_tokens_per_second"] for r in steps)
+def _speed(log: Path) -> float:
+    """Target tokens a second: the median over the log, as some records include compilation."""
+    records = [record for record in read_records(log) if record["of"] == "train"]
+    return statistics.median(record["target_tokens_per_second"] for record in records)
 
 
 def _scored(config: Config) -> dict[str, Any]:
@@ -135,8 +156,17 @@ def _scored(config: Config) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train the cell in the directory named, under the config on the standard input."""
-    return train_and_score(Config.from_json(sys.stdin.read()), Path(arguments[0]))
+    """Train the cell in the directory named, under the config on the standard input.
+
+    The second argument is the process of the sweep. When that ends, this one stops as SIGTERM would
+    stop it: a sweep that was killed leaves nothing running that the next one does not know of.
+    """
+    workdir, parent = Path(arguments[0]), int(arguments[1])
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it ended before that
+            return 128 + signal.SIGTERM
+    return train_and_score(Config.from_json(sys.stdin.read()), workdir)
 
 
 if __name__ == "__main__":

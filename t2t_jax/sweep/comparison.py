@@ -1,7 +1,8 @@
 """What the results of a grid say: each variant against the base, with the noise.
 
-A difference counts only if it is larger than what another seed would change, and, for BLEU, if the
-choice of the sentences is unlikely to have made it (paired bootstrap, Koehn 2004).
+A difference counts only if it is larger than what another seed would change (Student's t over
+seeds), and, for BLEU, if the choice of the sentences is unlikely to have made it (paired bootstrap,
+Koehn 2004).
 """
 
 import math
@@ -14,7 +15,7 @@ from t2t_jax.config_file import Grid, describe_difference
 from t2t_jax.cost import num_parameters
 from t2t_jax.errors import UserError
 from t2t_jax.evaluation.significance import paired_bootstrap
-from t2t_jax.sweep.cell import Cell
+from t2t_jax.paper import Table3Row
 
 SIGNIFICANT = 0.05
 """p-values below are not put down to the choice of sentences."""
@@ -34,12 +35,16 @@ class Change(NamedTuple):
     """The mean less that of the base; None where the two cannot be compared."""
     error: float | None
     """Standard error of the difference over seeds; None if no variant has two seeds."""
+    margin: float | None
+    """Half of the difference's 95% confidence interval: `error` times Student's t."""
 
     @property
     def within_noise(self) -> bool:
-        """Whether the difference is at most two of its standard errors, or cannot be told."""
-        return self.difference is None or (
-            self.error is not None and abs(self.difference) <= 2 * self.error
+        """Whether zero is in the confidence interval of the difference."""
+        return (
+            self.difference is not None
+            and self.margin is not None
+            and abs(self.difference) <= self.margin
         )
 
 
@@ -58,17 +63,19 @@ class Row(NamedTuple):
     num_parameters: int
     num_train_steps: int
     target_tokens_per_second: float
-    published: Any
-    """The paper's `Table3Row` for a variant of this name, or None."""
+    published: Table3Row | None
+    """What the paper reports for a variant of this name."""
 
     @property
     def verdict(self) -> str:
         """What the measures say together, in a few words."""
-        if self.perplexity.difference is None and self.p_value is None:
+        if self.p_value is None:
             return ""
-        if self.perplexity.error is None:
-            return "one seed: noise unknown"
-        same_bleu = self.bleu.within_noise or (self.p_value or 0) >= SIGNIFICANT
+        same_bleu = self.bleu.within_noise or self.p_value >= SIGNIFICANT
+        if self.bleu.error is None:
+            return "BLEU within the noise" if same_bleu else "one seed: noise unknown"
+        if self.perplexity.difference is None:  # of other subwords
+            return "BLEU within the noise" if same_bleu else "BLEU differs"
         words = {
             (True, True): "within the noise",
             (True, False): "perplexity within the noise",
@@ -78,28 +85,21 @@ class Row(NamedTuple):
         return words[self.perplexity.within_noise, same_bleu]
 
 
-def collect(cells: Sequence[Cell]) -> dict[str, list[dict[str, Any]]]:
-    """The results of the finished cells by variant; variants without any are left out."""
-    results: dict[str, list[dict[str, Any]]] = {}
-    for cell in cells:
-        if (result := cell.result()) is not None:
-            results.setdefault(cell.variant, []).append(result)
-    return results
-
-
 def compare(grid: Grid, results: Results) -> list[Row]:
-    """The rows of the table, in the order of the grid.
+    """The rows of the table, in the order of the grid; without differences as long as there is no
+    result of the base.
 
     Raises:
-      UserError: there are no results of the base, or variants were scored on different sentences.
+      UserError: there are no results, or variants were scored on different sentences.
     """
-    if grid.base not in results:
-        raise UserError(f"the base of the grid, {grid.base!r}, has no result yet; train it first")
-    references = results[grid.base][0]["references"]
+    if not results:
+        raise UserError("no cell of the grid has a result yet; train some first")
+    first = next(iter(results))
+    references = results[first][0]["references"]
     for variant, seeds in results.items():
         if any(result["references"] != references for result in seeds):
             raise UserError(
-                f"{variant} was scored on other sentences than {grid.base}; scores of different "
+                f"{variant} was scored on other sentences than {first}; scores of different "
                 "test sets are not compared: score both on the same one"
             )
     return [_row(grid, results, variant) for variant in grid.variants if variant in results]
@@ -108,15 +108,21 @@ def compare(grid: Grid, results: Results) -> list[Row]:
 def _row(grid: Grid, results: Results, variant: str) -> Row:
     config, base = grid.variants[variant], grid.variants[grid.base]
     seeds = results[variant]
-    same_subwords = _subwords(config) == _subwords(base)
+    # Perplexities over other subwords are not comparable, and their noise is not the same either.
+    same_subwords = {
+        name: their
+        for name, their in results.items()
+        if _subwords(grid.variants[name]) == _subwords(base)
+    }
+    base_seeds = results.get(grid.base, [])
     return Row(
         variant,
         describe_difference(base, config),
         len(seeds),
-        _change(grid, results, variant, "perplexity", comparable=same_subwords),
-        _change(grid, results, variant, "bleu"),
-        _change(grid, results, variant, "tokenized_split_bleu"),
-        None if variant == grid.base else _p_value(results[grid.base], seeds),
+        _change(grid, same_subwords, variant, seeds, "perplexity"),
+        _change(grid, results, variant, seeds, "bleu"),
+        _change(grid, results, variant, seeds, "tokenized_split_bleu"),
+        None if variant == grid.base else _p_value(base_seeds, seeds),
         num_parameters(config.model, config.data.vocab_size),
         config.training.num_train_steps,
         statistics.fmean(result["target_tokens_per_second"] for result in seeds),
@@ -131,30 +137,46 @@ def _subwords(config: Config) -> tuple[Any, ...]:
 
 
 def _change(
-    grid: Grid, results: Results, variant: str, measure: str, *, comparable: bool = True
+    grid: Grid,
+    comparable: Results,
+    variant: str,
+    seeds: Sequence[dict[str, Any]],
+    measure: str,
 ) -> Change:
-    own = [result[measure] for result in results[variant]]
-    base = [result[measure] for result in results[grid.base]]
+    own = [result[measure] for result in seeds]
     mean = statistics.fmean(own)
     sd = statistics.stdev(own) if len(own) > 1 else None
-    if variant == grid.base or not comparable:
-        return Change(mean, sd, None, None)
-    pooled = _pooled_sd([[r[measure] for r in seeds] for seeds in results.values()])
-    error = None if pooled is None else pooled * math.sqrt(1 / len(own) + 1 / len(base))
-    return Change(mean, sd, mean - statistics.fmean(base), error)
+    if variant == grid.base or not {variant, grid.base} <= comparable.keys():
+        return Change(mean, sd, None, None, None)
+    base = [result[measure] for result in comparable[grid.base]]
+    difference = mean - statistics.fmean(base)
+    pooled, freedom = _pooled_sd([[r[measure] for r in group] for group in comparable.values()])
+    if not freedom:
+        return Change(mean, sd, difference, None, None)
+    from scipy.stats import t as student  # slow to import
+
+    error = pooled * math.sqrt(1 / len(own) + 1 / len(base))
+    return Change(mean, sd, difference, error, float(student.ppf(0.975, freedom)) * error)
 
 
-def _pooled_sd(groups: Sequence[Sequence[float]]) -> float | None:
-    """The standard deviation over seeds, taken to be the same for all variants: with a few seeds
-    each, a variant's own says next to nothing."""
+def _pooled_sd(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """The standard deviation over seeds, taken to be the same for all variants, and its degrees of
+    freedom: with a few seeds each, a variant's own says next to nothing."""
     squares = [(statistics.variance(group), len(group) - 1) for group in groups if len(group) > 1]
     freedom = sum(count for _, count in squares)
-    return math.sqrt(sum(v * count for v, count in squares) / freedom) if freedom else None
+    return math.sqrt(sum(v * count for v, count in squares) / max(freedom, 1)), freedom
 
 
-def _p_value(base: Sequence[dict[str, Any]], seeds: Sequence[dict[str, Any]]) -> float:
-    pairs = zip(base, seeds, strict=False)
-    return max(
+def _p_value(base: Sequence[dict[str, Any]], seeds: Sequence[dict[str, Any]]) -> float | None:
+    """The largest p over the seeds that both have; None if there is none."""
+    by_seed = {_seed(result): result for result in base}
+    pairs = [(by_seed[_seed(new)], new) for new in seeds if _seed(new) in by_seed]
+    p_values = (
         paired_bootstrap(old["hypotheses"], new["hypotheses"], new["references"]).p_value
         for old, new in pairs
     )
+    return max(p_values, default=None)
+
+
+def _seed(result: dict[str, Any]) -> int:
+    return int(result["config"]["training"]["seed"])

@@ -1,14 +1,17 @@
 """Where the processes of a grid run: on this machine, or on a cluster through submitit."""
 
+import ast
 import fcntl
 import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from t2t_jax.atomic_file import write_whole
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell, train_and_score
@@ -24,6 +27,11 @@ class Outcome(NamedTuple):
     message: str
     """The reason of a failure, in one line."""
 
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it was told to stop, and left a checkpoint to go on from."""
+        return self.code > 128
+
 
 @runtime_checkable
 class Job(Protocol):
@@ -33,7 +41,10 @@ class Job(Protocol):
         """How it ended; None as long as it is queued or running."""
 
     def stop(self) -> None:
-        """Let it write a checkpoint and end. What runs elsewhere is left alone."""
+        """Ask it to write a checkpoint and end. What does not depend on this process is left."""
+
+    def wait(self) -> None:
+        """Wait until it has ended, if it was asked to."""
 
 
 @runtime_checkable
@@ -45,6 +56,9 @@ class Launcher(Protocol):
 
         Returns:
           The job; None if there is no room now, or if another sweep trains this cell.
+
+        Raises:
+          UserError, OSError: it cannot be started.
         """
 
 
@@ -62,10 +76,9 @@ class Local:
         """
         cores = sorted(os.sched_getaffinity(0))
         if not 1 <= num_jobs <= len(cores):
-            raise UserError(
-                f"jobs={num_jobs} is not between 1 and the {len(cores)} cores there are"
-            )
-        gpus = [gpu for gpu in os.environ.get(_GPUS, "").split(",") if gpu]
+            there = f"the {len(cores)} cores there are"
+            raise UserError(f"jobs={num_jobs} is not between 1 and {there}")
+        gpus = [gpu for gpu in os.environ.get(_GPUS, "").split(",") if gpu not in ("", "-1")]
         if gpus and num_jobs > len(gpus):
             raise UserError(f"jobs={num_jobs} is more than the {len(gpus)} GPUs of {_GPUS}")
         self._cores = [set(cores[first::num_jobs]) for first in range(num_jobs)]
@@ -86,16 +99,15 @@ class Local:
             except BlockingIOError:
                 return None
             process = subprocess.Popen(
-                [sys.executable, "-m", "t2t_jax.sweep.cell", str(cell.workdir)],
+                [sys.executable, "-m", "t2t_jax.sweep.cell", str(cell.workdir), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **({_GPUS: self._gpus[share]} if self._gpus[share] else {})},
                 start_new_session=True,  # Ctrl-C reaches it through `stop` alone
             )
+        job = self._jobs[share] = _LocalJob(cell, process)
         os.sched_setaffinity(process.pid, self._cores[share])
-        job = _LocalJob(cell, process)
-        self._jobs[share] = job
         return job
 
 
@@ -119,7 +131,9 @@ class _LocalJob:
         return Outcome(code, _last_line(self._cell.log) if code else "")
 
     def stop(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
+        self._process.terminate()
+
+    def wait(self) -> None:
         self._process.wait()
 
 
@@ -137,53 +151,59 @@ class Cluster:
         Args:
           workdir: the grid's directory; submitit's files go to `submitit/` in there.
           settings: `name=value` for `submitit.AutoExecutor.update_parameters`, such as
-            `slurm_partition=gpu` or `timeout_min=720`.
+            `slurm_partition=gpu`; `timeout_min` has to be among them.
           cluster: as submitit calls it.
 
         Raises:
-          UserError: a setting is unknown, or there is no such cluster here.
+          UserError: a setting is unknown or missing, or there is no such cluster here.
         """
         import submitit
 
+        parameters = _parsed(settings)
+        if not {"timeout_min", "slurm_time"} & parameters.keys():
+            raise UserError("a job needs a time limit, such as --slurm timeout_min=1440 (minutes)")
         self._folder = workdir / "submitit"
         self._job_class = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}[cluster]
         try:
             self._executor = submitit.AutoExecutor(folder=self._folder, cluster=cluster)
-            self._executor.update_parameters(name=workdir.name, **_parsed(settings))
-        except (RuntimeError, NameError, TypeError, ValueError) as error:
+            self._executor.update_parameters(name=workdir.name, **parameters)
+        except (RuntimeError, NameError, TypeError, ValueError, AssertionError) as error:
             reason = " ".join(str(error).split())
             raise UserError(f"launcher {cluster}: {reason}; mend --slurm name=value") from error
 
     def launch(self, cell: Cell) -> Job | None:
         """Submit a cell, unless its job is in the queue already."""
         stored = cell.workdir.with_suffix(".job")
-        if stored.is_file():
-            job = self._job_class(self._folder, stored.read_text().strip(), [0])
+        if stored.is_file() and (job_id := stored.read_text().strip()):
+            job = self._job_class(self._folder, job_id, [0])
             if not job.done():
                 return _ClusterJob(job)
-        job = self._executor.submit(_Task(), cell.config.to_json(), str(cell.workdir))
+        try:
+            job = self._executor.submit(_run_cell, cell.config.to_json(), str(cell.workdir))
+        except RuntimeError as error:  # sbatch refused it
+            raise UserError(f"cannot be submitted: {' '.join(str(error).split())}") from error
         stored.parent.mkdir(parents=True, exist_ok=True)
-        stored.write_text(f"{job.job_id}\n")
+        write_whole(stored, f"{job.job_id}\n".encode())
         return _ClusterJob(job)
 
 
-class _Task:
-    """What a cluster's node runs."""
+def _run_cell(config: str, workdir: str) -> Outcome:
+    """What a node of the cluster runs.
 
-    def __call__(self, config: str, workdir: str) -> Outcome:
-        from t2t_jax.command_line import prepare_process
+    The signal that announces the end of its time, or its preemption, stops it as SIGTERM would:
+    with a checkpoint. The sweep submits it again.
+    """
+    from t2t_jax.command_line import prepare_process
 
-        prepare_process()
-        try:
-            return Outcome(train_and_score(Config.from_json(config), Path(workdir)), "")
-        except UserError as error:
-            return Outcome(2, f"error: {error}")
-
-    def checkpoint(self, config: str, workdir: str) -> Any:
-        """Before a job's time is up or it is preempted: queue it again, to go on."""
-        import submitit.helpers
-
-        return submitit.helpers.DelayedSubmission(self, config, workdir)
+    prepare_process()
+    signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        return Outcome(train_and_score(Config.from_json(config), Path(workdir)), "")
+    except UserError as error:
+        return Outcome(2, f"error: {error}")
+    except Exception as error:
+        traceback.print_exc()
+        return Outcome(1, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
 
 
 class _ClusterJob:
@@ -195,13 +215,16 @@ class _ClusterJob:
             return None
         try:
             outcome: Outcome = self._job.result()
-        except Exception as error:  # of many kinds: the job's own, or that it left no result
-            reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
-            return Outcome(1, f"job {self._job.job_id}: {reason}; see {self._job.paths.stderr}")
+        except Exception as error:  # it left no result
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            return Outcome(1, f"job {self._job.job_id}: {first}; see {self._job.paths.stderr}")
         return outcome
 
     def stop(self) -> None:
-        pass
+        """It goes on without the sweep."""
+
+    def wait(self) -> None:
+        """There is nothing to wait for."""
 
 
 def _parsed(settings: Sequence[str]) -> Mapping[str, Any]:
@@ -210,5 +233,8 @@ def _parsed(settings: Sequence[str]) -> Mapping[str, Any]:
         name, equals, value = setting.partition("=")
         if not (name and equals and value):
             raise UserError(f"--slurm {setting!r} is not name=value, as in slurm_partition=gpu")
-        parsed[name] = int(value) if value.isdigit() else value
+        try:
+            parsed[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            parsed[name] = value
     return parsed

@@ -28,7 +28,7 @@ class _Status:
     started: float = field(default_factory=time.monotonic)
 
 
-def run_cells(cells: Sequence[Cell], launcher: Launcher, console: Console) -> bool:
+def run_cells(cells: Sequence[Cell], launcher: Launcher, console: Console) -> None:
     """Train and score every cell that has no result yet; one that fails does not stop the others.
 
     Ctrl-C, or any other exception, stops the processes of this machine with a checkpoint each.
@@ -37,9 +37,6 @@ def run_cells(cells: Sequence[Cell], launcher: Launcher, console: Console) -> bo
       cells: in the order to be started.
       launcher: where.
       console: a live table if it is a terminal, else a line for each event.
-
-    Returns:
-      Whether all cells have results.
     """
     statuses = [_Status(cell) for cell in cells]
     for status in statuses:
@@ -56,15 +53,18 @@ def run_cells(cells: Sequence[Cell], launcher: Launcher, console: Console) -> bo
                     live.update(_table(statuses), refresh=True)
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
     finally:
-        for status in statuses:
-            if status.job and status.state == "running":
-                status.job.stop()
+        jobs = [status.job for status in statuses if status.job]
+        if jobs:
+            console.print(f"stopping; what runs here ({len(jobs)}) writes a checkpoint first")
+        for job in jobs:
+            job.stop()
+        for job in jobs:
+            job.wait()
     for status in statuses:
         if status.state == "failed":
             console.print(
                 f"{status.cell.name} failed: {status.message}", markup=False, soft_wrap=True
             )
-    return all(status.state == "done" for status in statuses)
 
 
 def _advance(status: _Status, launcher: Launcher, console: Console) -> None:
@@ -73,25 +73,32 @@ def _advance(status: _Status, launcher: Launcher, console: Console) -> None:
     if status.state == "waiting":
         _look_for_result(status)  # of another sweep
         if status.state == "waiting":
-            status.job = launcher.launch(status.cell)
-        if status.job:
-            status.state, status.started = "running", time.monotonic()
+            _launch(status, launcher)
     elif status.state == "running" and status.job:
         outcome = status.job.poll()
         if outcome is not None:
             status.job = None
             _look_for_result(status)
-            if status.state != "done":
-                status.state = "failed"
+            if status.state == "running":
+                status.state = "waiting" if outcome.was_stopped else "failed"
                 status.message = outcome.message or f"it ended with exit code {outcome.code}"
     if status.state != before and not console.is_terminal:
         console.print(_event(status), highlight=False, markup=False, soft_wrap=True)
 
 
+def _launch(status: _Status, launcher: Launcher) -> None:
+    try:
+        status.job = launcher.launch(status.cell)
+    except (UserError, OSError) as error:
+        status.state, status.message = "failed", str(error)
+    if status.job:
+        status.state, status.started = "running", time.monotonic()
+
+
 def _look_for_result(status: _Status) -> None:
     try:
         status.result = status.cell.result()
-    except UserError as error:
+    except (UserError, OSError) as error:
         status.state, status.message = "failed", str(error)
     if status.result is not None:
         status.state = "done"

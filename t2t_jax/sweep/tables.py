@@ -27,14 +27,16 @@ def write_tables(grid: Grid, results: Results, workdir: Path) -> list[Row]:
     rows = compare(grid, results)
     markdown, table, plot = (workdir / name for name in _FILES)
     write_whole(markdown, _markdown(grid, rows, results).encode())
-    write_whole(table, _csv(rows).encode())
+    write_whole(table, _csv(rows, results).encode())
     write_whole(plot, _plot(grid, rows))
     return rows
 
 
-def summary(rows: Sequence[Row]) -> Table:
+def summary(rows: Sequence[Row], results: Results) -> Table:
     """The columns of the table that fit a terminal."""
-    table = Table(box=None, pad_edge=False)
+    first = next(iter(results.values()))[0]
+    caption = f"sacreBLEU: {first['bleu_signature']}; p: its paired bootstrap against the base"
+    table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
     table.add_column("variant", no_wrap=True)
     for name in ("seeds", "perplexity", "Δ ± s.e.", "sacreBLEU", "Δ ± s.e.", "p"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -46,7 +48,7 @@ def summary(rows: Sequence[Row]) -> Table:
 
 
 def _markdown(grid: Grid, rows: Sequence[Row], results: Results) -> str:
-    first = results[grid.base][0]
+    first = next(iter(results.values()))[0]
     with_paper = any(row.published for row in rows)
     heads = [
         "variant", "differs in", "seeds", "perplexity", "Δ ± s.e.", "sacreBLEU", "Δ ± s.e.", "p",
@@ -70,8 +72,9 @@ def _markdown(grid: Grid, rows: Sequence[Row], results: Results) -> str:
         "from the standard deviation pooled over all rows.",
         f"- p: sacreBLEU's paired bootstrap against `{grid.base}` of the same seed, the largest "
         "over seeds.",
-        f"- A difference is within the noise if it is at most 2 s.e., BLEU's also if p >= "
-        f"{SIGNIFICANT}.",
+        "- A difference is within the noise if 0 is in its 95% confidence interval over seeds "
+        f"(Student's t), BLEU's also if p >= {SIGNIFICANT}. By chance alone, one of twenty rows is "
+        "not.",
     ]
     if with_paper:
         measures = "perplexity per word-piece, tokenized_split_bleu, parameters in millions"
@@ -119,16 +122,18 @@ def _difference(change: Change, digits: int) -> str:
     return f"{change.difference:+.{digits}f}{noise}"
 
 
-def _csv(rows: Sequence[Row]) -> str:
+def _csv(rows: Sequence[Row], results: Results) -> str:
     """Every figure in full, a row for each variant."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     measures = ("perplexity", "bleu", "tokenized_split_bleu")
+    signatures = ("bleu_signature", "tokenized_split_bleu_signature")
+    first = next(iter(results.values()))[0]
     writer.writerow(
         ["variant", "differs_in", "seeds"]
         + [f"{name}_{part}" for name in measures for part in Change._fields]
         + ["bleu_p_value", "parameters", "steps", "target_tokens_per_second", "verdict"]
-        + ["paper_perplexity", "paper_bleu", "paper_parameters_millions"]
+        + ["paper_perplexity", "paper_bleu", "paper_parameters_millions", *signatures]
     )
     for row in rows:
         paper = row.published
@@ -138,15 +143,16 @@ def _csv(rows: Sequence[Row]) -> str:
             + [row.p_value, row.num_parameters, row.num_train_steps]
             + [row.target_tokens_per_second, row.verdict]
             + ([paper.dev_perplexity, paper.dev_bleu, paper.parameters] if paper else [""] * 3)
+            + [first[name] for name in signatures]
         )
     return file.getvalue()
 
 
 def _plot(grid: Grid, rows: Sequence[Row]) -> bytes:
-    """Each variant against the base, ours with two standard errors, and the paper's; a PNG."""
+    """Each variant against the base, ours with its 95% interval, and the paper's; a PNG."""
     from matplotlib.figure import Figure  # without pyplot: no display, no global state
 
-    base = next(row for row in rows if row.variant == grid.base)
+    base = next((row for row in rows if row.variant == grid.base), rows[0])
     others = [row for row in rows if row.variant != grid.base]
     figure = Figure(figsize=(9, 1.5 + 0.28 * len(others)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
@@ -174,7 +180,7 @@ def _draw(axes: Any, changes: Sequence[Change], scale: float = 1) -> None:
     axes.axvline(0, color="0.6", linewidth=0.8)
     for at, change in enumerate(changes):
         if change.difference is not None:
-            error = 2 * scale * (change.error or 0)
+            error = scale * (change.margin or 0)
             x = scale * change.difference
             axes.errorbar(x, at, xerr=error, fmt="o", color="C0", label="this grid")
 

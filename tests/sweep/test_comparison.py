@@ -11,7 +11,7 @@ from t2t_jax.config import Config
 from t2t_jax.config_file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.paper import TABLE_3
-from t2t_jax.sweep.comparison import collect, compare
+from t2t_jax.sweep.comparison import compare
 from t2t_jax.sweep.tables import summary, write_tables
 
 REFERENCES = [f"das {noun} ist {kind} und {kind}" for noun in "abcdefgh" for kind in ("x", "y")]
@@ -26,8 +26,9 @@ GRID = Grid(
 )
 
 
-def result(perplexity, bleu, hypotheses=REFERENCES, references=REFERENCES):
+def result(perplexity, bleu, hypotheses=REFERENCES, references=REFERENCES, seed=0):
     return {
+        "config": {"training": {"seed": seed}},
         "corpus": "text:DIR",
         "split": "dev",
         "perplexity": perplexity,
@@ -62,6 +63,8 @@ def test_means_deviations_and_differences_are_those_of_the_seeds():
     assert one_head.perplexity.difference == pytest.approx(1.1)
     # Variances 0.02 and 0.08 with one degree of freedom each pool to 0.05; two seeds on each side.
     assert one_head.perplexity.error == pytest.approx(math.sqrt(0.05 * (1 / 2 + 1 / 2)))
+    # Half of a 95% interval with two degrees of freedom: Student's t is 4.303.
+    assert one_head.perplexity.margin == pytest.approx(4.303 * math.sqrt(0.05), rel=1e-3)
     assert one_head.bleu.difference == pytest.approx(-9.0)
     assert one_head.bleu.error == pytest.approx(math.sqrt((2 + 8) / 2))
     assert one_head.difference == "num_heads=1"
@@ -88,17 +91,30 @@ def test_bleu_differs_only_if_the_choice_of_sentences_cannot_have_made_it():
 
 
 def test_one_seed_each_says_that_the_noise_is_unknown():
-    row = rows({"base": [result(5.0, 20.0)], "A-h1": [result(6.0, 19.0)]})["A-h1"]
+    row = rows({"base": [result(5.0, 20.0)], "A-h1": [result(6.0, 19.0, RUINED)]})["A-h1"]
     assert row.perplexity.error is None
     assert row.verdict == "one seed: noise unknown"
+    row = rows({"base": [result(5.0, 20.0)], "A-h1": [result(6.0, 19.0)]})["A-h1"]
+    assert row.verdict == "BLEU within the noise"  # of the sentences
+
+
+def test_seeds_are_paired_by_their_numbers():
+    base = [result(5.0, 20.0, RUINED, seed=0), result(5.0, 20.0, seed=1)]
+    row = rows({"base": base, "A-h1": [result(5.0, 20.0, seed=1)]})["A-h1"]
+    assert row.p_value == 1.0
+    row = rows({"base": base, "A-h1": [result(5.0, 20.0, seed=7)]})["A-h1"]
+    assert row.p_value is None
 
 
 def test_perplexities_over_other_subwords_are_not_compared():
-    seeds = [result(5.0, 20.0), result(5.0, 20.1)]
-    row = rows({"base": seeds, "words": seeds})["words"]
-    assert row.perplexity.difference is None
-    assert row.perplexity.mean == 5.0
-    assert row.bleu.difference == 0
+    seeds = [result(5.0, 20.0, seed=0), result(5.0, 20.1, seed=1)]
+    wild = [result(50.0, 20.0, seed=0), result(80.0, 20.1, seed=1)]
+    found = rows({"base": seeds, "words": wild, "A-h1": seeds})
+    assert found["words"].perplexity.difference is None
+    assert found["words"].perplexity.mean == 65.0
+    assert found["words"].bleu.difference == 0
+    assert found["words"].verdict == "BLEU within the noise"
+    assert found["A-h1"].perplexity.error == 0  # their noise is not this one's
 
 
 def test_scores_on_other_sentences_are_refused():
@@ -107,9 +123,13 @@ def test_scores_on_other_sentences_are_refused():
         compare(GRID, {"base": [result(5.0, 20.0)], "A-h1": other})
 
 
-def test_a_table_needs_its_base():
-    with pytest.raises(UserError, match="the base of the grid, 'base', has no result yet"):
-        compare(GRID, collect([]))
+def test_without_the_base_there_are_means_and_no_differences():
+    row = rows({"A-h1": [result(6.0, 19.0)]})["A-h1"]
+    assert row.perplexity.mean == 6.0
+    assert row.bleu.difference is None
+    assert row.p_value is None
+    with pytest.raises(UserError, match="no cell of the grid has a result yet"):
+        compare(GRID, {})
 
 
 def test_the_files_hold_every_variant_beside_the_paper(tmp_path):
@@ -127,11 +147,15 @@ def test_the_files_hold_every_variant_beside_the_paper(tmp_path):
     assert [record["variant"] for record in records] == ["base", "A-h1"]
     assert float(records[1]["bleu_difference"]) == pytest.approx(-11)
     assert records[1]["paper_perplexity"] == "5.29"
+    assert records[1]["bleu_signature"] == "nrefs:1"
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_grid_of_ones_own_has_no_column_of_the_paper(tmp_path):
     grid = GRID._replace(published={})
-    rows = write_tables(grid, {"base": [result(5.0, 20.0)]}, tmp_path)
+    results = {"base": [result(5.0, 20.0)]}
+    rows = write_tables(grid, results, tmp_path)
     assert "paper:" not in (tmp_path / "table.md").read_text()
-    assert next(cell for column in summary(rows).columns for cell in column.cells) == "base"
+    assert (
+        next(cell for column in summary(rows, results).columns for cell in column.cells) == "base"
+    )

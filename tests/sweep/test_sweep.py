@@ -1,5 +1,8 @@
 """Whole sweeps: real processes that train tiny models, are killed, fail and are started again."""
 
+import contextlib
+import dataclasses
+import io
 import json
 import os
 import random
@@ -12,13 +15,14 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from t2t_jax.config import Config
 from t2t_jax.config_file import load_grid
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.__main__ import main
-from t2t_jax.sweep.cell import cells
+from t2t_jax.sweep.cell import cells, train_and_score
 from t2t_jax.sweep.launchers import Cluster, Local, Outcome
 from t2t_jax.sweep.run import run_cells
 
@@ -106,20 +110,18 @@ def test_a_finished_sweep_trains_nothing_when_started_again(grid_file, finished)
     assert steps_taken(finished) == before
 
 
-def test_a_sweep_killed_at_random_and_started_again_completes_the_same_table(grid_file, finished):
-    """Whether the kill hits the sweep alone, or the process of the cell with it."""
-    workdir = grid_file.parent / "killed"
+def test_a_sweep_ended_at_random_and_started_again_completes_the_same_table(grid_file, finished):
+    """Whether a kill hits the sweep alone or its cell with it, or SIGTERM asks it to stop."""
+    workdir = grid_file.parent / "ended at random"
     delays = random.Random(7)
-    for with_cells in (True, False, True):
+    for number, with_cell in ((signal.SIGKILL, True), (signal.SIGKILL, False), (signal.SIGTERM, 0)):
         process = sweep(grid_file, workdir)
-        time.sleep(delays.uniform(3, 9))
-        cell = subprocess.run(
-            ["pgrep", "-f", f"t2t_jax.sweep.cell {workdir}"], capture_output=True, text=True
-        ).stdout.split()
-        process.kill()
-        process.wait()
-        for number in cell if with_cells else []:
-            os.kill(int(number), signal.SIGKILL)
+        time.sleep(delays.uniform(4, 9))
+        for cell in cells_of(process) if with_cell else []:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(cell, signal.SIGKILL)
+        process.send_signal(number)
+        assert process.wait(timeout=60) in (0, -signal.SIGKILL, 130)
     assert sweep(grid_file, workdir).wait(timeout=300) == 0
     assert figures(workdir) == figures(finished)
     for taken in steps_taken(workdir).values():
@@ -129,18 +131,10 @@ def test_a_sweep_killed_at_random_and_started_again_completes_the_same_table(gri
         assert set(taken) == set(range(1, 21))
 
 
-def test_sigterm_stops_a_sweep_with_a_checkpoint_of_the_running_cell(grid_file):
-    workdir = grid_file.parent / "stopped"
-    process = sweep(grid_file, workdir)
-    log = workdir / "base" / "seed0.log"
-    deadline = time.monotonic() + 120
-    while not (log.exists() and "\nstep 1 " in log.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    process.terminate()
-    assert process.wait(timeout=60) == 130
-    assert re.search(r"stopped after step \d+|20 steps are done", log.read_text())
-    assert list((workdir / "base" / "seed0" / "checkpoints").iterdir())
+def cells_of(process):
+    """The processes that a sweep has started."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return list(map(int, children.read_text().split())) if children.exists() else []
 
 
 def test_a_cell_that_fails_is_reported_and_stops_no_other(grid_file, tmp_path):
@@ -150,6 +144,7 @@ def test_a_cell_that_fails_is_reported_and_stops_no_other(grid_file, tmp_path):
     process = sweep(tmp_path / "grid.py", tmp_path / "runs")
     assert process.wait(timeout=120) == 1
     said = (tmp_path / "runs.log").read_text()
+    assert "- Not finished: bad." in (tmp_path / "runs" / "table.md").read_text()
     assert "bad/seed0 failed: error: corpus directory nowhere does not exist" in said
     assert re.search(r"base/seed0 done .*perplexity", said)
 
@@ -185,17 +180,78 @@ def test_a_job_of_a_cluster_that_fails_tells_why(grid_file, tmp_path):
     grid = load_grid(str(grid_file))
     config = grid.variants["base"].replace({"data.corpus": "text:nowhere"})
     (cell,) = cells(grid._replace(variants={"base": config}), tmp_path, 1)
-    job = Cluster(tmp_path, [], cluster="local").launch(cell)
+    job = Cluster(tmp_path, ["timeout_min=5"], cluster="local").launch(cell)
     while (outcome := job.poll()) is None:
         time.sleep(0.2)
     assert outcome == Outcome(2, "error: corpus directory nowhere does not exist")
+
+
+def test_a_cell_that_was_stopped_is_started_again(grid_file, tmp_path, monkeypatch):
+    """As a cluster stops jobs whose time is up."""
+    (cell, _) = cells(load_grid(str(grid_file)), tmp_path, 1)
+    outcomes = [Outcome(128 + 15, ""), Outcome(1, "out of memory")]
+
+    class Stub:
+        def launch(self, cell):
+            return self
+
+        def poll(self):
+            return outcomes.pop(0)
+
+        def stop(self):
+            pass
+
+        def wait(self):
+            pass
+
+    monkeypatch.setattr("t2t_jax.sweep.run._SECONDS_BETWEEN_LOOKS", 0)
+    text = io.StringIO()
+    run_cells([cell], Stub(), Console(file=text))
+    assert outcomes == []
+    assert text.getvalue().count("base/seed0 running") == 2
+    assert "base/seed0 failed: out of memory" in text.getvalue()
+
+
+def test_a_cell_that_cannot_be_started_stops_no_other(grid_file, tmp_path, monkeypatch):
+    class Full:
+        def launch(self, cell):
+            raise OSError(28, "No space left on device")
+
+    text = io.StringIO()
+    run_cells(cells(load_grid(str(grid_file)), tmp_path, 1), Full(), Console(file=text, width=200))
+    assert "base/seed0 failed: [Errno 28] No space left on device" in text.getvalue()
+    assert "wide/seed0 failed: [Errno 28] No space left on device" in text.getvalue()
+
+
+def test_a_terminal_shows_every_variant_with_its_seeds_and_scores(grid_file, finished):
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=120)
+    grid = load_grid(str(grid_file))
+    broken = cells(grid, finished, 2)[3]
+    broken = dataclasses.replace(broken, config=broken.config.replace({"data.corpus": "text:no"}))
+    run_cells([*cells(grid, finished, 1), broken], Local(1), console)
+    seen = Text.from_ansi(text.getvalue()).plain
+    assert "3 cells, 2 of them finished before" in seen
+    assert re.search(r"wide +✓[·▶✗]", seen)
+    assert "dev perplexity per subword; BLEU: nrefs:1" in seen
+    assert re.search(r"base +✓ .* \d+\.\d{3} +\d+\.\d\d", seen)
+
+
+def test_a_grid_over_trees_is_refused(tmp_path):
+    (tmp_path / "train.mrg").write_text("(TOP (S (NN dog)))")
+    (tmp_path / "dev.mrg").write_text("(TOP (S (NN dog)))")
+    config = Config().replace({"data.corpus": f"trees:{tmp_path}"})
+    with pytest.raises(UserError, match="is a treebank, but a grid compares translations by BLEU"):
+        train_and_score(config, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         (["partition"], "--slurm 'partition' is not name=value, as in slurm_partition=gpu"),
-        (["colour=red"], "colour"),
+        (["timeout_min=5", "colour=red"], "colour"),
+        (["timeout_min=soon"], "mend --slurm"),
+        (["slurm_partition=gpu"], "a job needs a time limit"),
     ],
 )
 def test_settings_of_a_cluster_that_do_not_exist_are_refused(tmp_path, settings, message):
@@ -206,7 +262,7 @@ def test_settings_of_a_cluster_that_do_not_exist_are_refused(tmp_path, settings,
 def test_a_machine_without_slurm_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match=r"launcher slurm: .*are you indeed on a slurm cluster"):
-        Cluster(tmp_path, [])
+        Cluster(tmp_path, ["timeout_min=5"])
 
 
 def test_processes_share_the_cores_out():
@@ -253,6 +309,9 @@ def test_a_dry_run_lists_the_variants_and_trains_nothing(grid_file, tmp_path, ca
         (["--seeds", "0"], "seeds=0 is not positive"),
         ([], "a sweep needs a directory; name one with --workdir"),
         (["--workers", "3"], "unknown flag --workers"),
+        (["--only", "base", "--only", "wide"], "--only is given twice"),
+        (["--workdir", "w", "--slurm", "timeout_min=5"], "jobs need --launcher slurm"),
+        (["--workdir", "w", "--launcher", "slurm", "--jobs", "2"], "--jobs is about this machine"),
     ],
 )
 def test_a_bad_command_line_is_refused(grid_file, flags, message):
