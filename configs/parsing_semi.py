@@ -2,7 +2,7 @@ r"""The paper's constituency parser, trained on parsed text besides the treebank
 
     python train.py --config configs/parsing_semi.py --data.corpus trees:DIR+SILVER \
         --workdir runs/parsing_semi
-    python eval.py bleu --workdir runs/parsing_semi
+    python eval.py parseval --workdir runs/parsing_semi
 
 DIR is that of configs/parsing_wsj.py, which says what the paper states and what it does not. SILVER
 holds a train.mrg of trees that other parsers made: in the paper about 17 million of the

@@ -2,7 +2,7 @@ r"""The paper's constituency parser, trained on the Wall Street Journal alone (s
 
     python train.py --config configs/parsing_wsj.py --data.corpus trees:DIR \
         --workdir runs/parsing_wsj
-    python eval.py bleu --workdir runs/parsing_wsj
+    python eval.py parseval --workdir runs/parsing_wsj
 
 DIR holds the WSJ part of the Penn Treebank, which only its licensees have: sections 2 to 21 (about
 40,000 trees) as train.mrg, 22 as dev.mrg and 23 as test.mrg. The paper reports an F1 of 91.3 on

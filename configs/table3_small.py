@@ -1,6 +1,6 @@
-"""The rows of the paper's Table 3, an eighth as wide and half as deep, for two CPU cores.
+r"""The rows of the paper's Table 3, an eighth as wide and half as deep, for two CPU cores.
 
-    python -m t2t_jax.sweep --config configs/table3_small.py --workdir runs/table3_small \\
+    python -m t2t_jax.sweep --config configs/table3_small.py --workdir runs/table3_small \
         --seeds 2 --jobs 2
 
 The corpus is Multi30k (Elliott et al. 2016), 29,000 image captions in English and German, and its

@@ -27,12 +27,17 @@ from t2t_jax.workdir import read_config, read_scores
 Row = tuple[str, ...]
 """Cells of a table."""
 
-_DEVIATES, _UNKNOWN = "≠", "–"
+_DEVIATES, _UNKNOWN, _NOT_LOGGED = "≠", "–", "not logged, taken as 1"
 _MEASURES = {
-    "bleu": "BLEU",
+    "bleu": "sacreBLEU",
     "tokenized_split_bleu": "tokenized_split_bleu",
     "chrf": "chrF",
+    "recall": "recall",
+    "precision": "precision",
     "f1": "F1",
+    "num_repaired": "repaired",
+    "num_skipped": "skipped",
+    "num_errors": "errors",
     "perplexity": "perplexity",
 }
 # Bits of the Braille characters: those of the dots of a character, 4 rows of 2.
@@ -103,21 +108,29 @@ def build_report(workdir: Path, sustained_tflops: float | None = None) -> Report
       UserError: `workdir` is not a run directory, or its config is damaged.
     """
     config, log = read_config(workdir), read_records(workdir / "log.jsonl")
-    scores = [*_last_look(config, log), *read_scores(workdir)]
+    scores = read_scores(workdir)
     experiment = _experiment(config)
     published = _published(experiment, config, scores)
-    settings = _settings(config, published) + _test_sets(config, published, scores)
-    deviations = [row[1] for row in settings if row[0] == _DEVIATES]
+    settings = [
+        *_settings(experiment, config, published),
+        *_test_sets(config, scores),
+        *_searches(experiment, published, scores),
+    ]
+    if not _is_parser(config):
+        settings.append(_kind_of_bleu(scores))
+    deviations = list(dict.fromkeys(row[1] for row in settings if row[0] == _DEVIATES))
     notes = [
         f"Beside the paper's {experiment}. Deviations: {', '.join(deviations) or 'none'}.",
         f"Computed in {config.model.compute_dtype}; the paper counts single precision.",
     ]
+    if _is_parser(config):
+        notes.append(f"Which trees {config.data.corpus} has cannot be checked.")
     header = ("", "setting", "section", "the paper", "this run")
     sections = [
         Section("Settings", notes, header, settings),
         _cost(config, experiment, published, log, sustained_tflops),
         _curves(log),
-        _scores(config, experiment, scores),
+        _scores(config, experiment, [*_last_look(config, log), *scores]),
     ]
     return Report(f"Report on {workdir}", deviations, sections)
 
@@ -128,48 +141,100 @@ def build_report(workdir: Path, sustained_tflops: float | None = None) -> Report
 def _experiment(config: Config) -> str:
     """The experiment of the paper that a run is compared with."""
     model, data = config.model, config.data
-    if data.corpus.startswith("trees:"):
+    if _is_parser(config):
         return "parsing, semi-supervised" if "+" in data.corpus else "parsing, WSJ only"
     size = "big" if (model.d_model, model.num_heads) == (1024, 16) else "base"
     return f"{size}, English-{'French' if data.target_language == 'fr' else 'German'}"
+
+
+def _is_parser(config: Config) -> bool:
+    return config.data.corpus.startswith("trees:")
 
 
 def _published(experiment: str, config: Config, scores: Sequence[Record]) -> dict[str, Any]:
     """The paper's settings in an experiment, by attribute of `Config`."""
     base = {path: value for constant in paper.CONSTANTS for path, value in constant.values.items()}
     published = base | paper.EXPERIMENTS[experiment]
-    if config.checkpoint.average == 1 and all(map(_is_dev, scores)):
-        published |= paper.TABLE_3_CHANGES
+    changes = _table_3_changes(experiment, scores)
+    if config.checkpoint.average == changes.get("checkpoint.average"):
+        published |= changes
     return published
 
 
-def _settings(config: Config, published: Mapping[str, Any]) -> list[Row]:
+def _table_3_changes(experiment: str, scores: Sequence[Record]) -> Mapping[str, Any]:
+    """What Table 3 changes, where scores may be its own: English-German, none on a test set."""
+    german = experiment.endswith("English-German")
+    return paper.TABLE_3_CHANGES if german and {*map(_split, scores)} <= {"dev", "train"} else {}
+
+
+def _settings(experiment: str, config: Config, published: Mapping[str, Any]) -> list[Row]:
     """A row for every constant of the paper, marked where the run deviates from it."""
     rows: list[Row] = []
-    for name, section, values in paper.CONSTANTS:
+    for constant in paper.CONSTANTS:
+        name, _, values = constant
         stated = [path for path in values if published[path] != paper.UNPUBLISHED]
         theirs = {path: published[path] for path in stated}
         ours = {path: attrgetter(path)(config) for path in stated or values}
-        mark = _DEVIATES if stated and ours != theirs else ""
+        # A treebank is named by its path, which does not tell what it is.
+        same = ours == theirs or (name == "data" and _is_parser(config))
+        mark = _DEVIATES if stated and not same else ""
         shown = _values(theirs) if stated else paper.UNPUBLISHED
-        rows.append((mark, name, section, shown, _values(ours)))
+        rows.append((mark, name, _section(experiment, constant), shown, _values(ours)))
     return rows
 
 
-def _test_sets(config: Config, published: Mapping[str, Any], scores: Sequence[Record]) -> list[Row]:
+def _section(experiment: str, constant: paper.Constant) -> str:
+    """Where the paper states a constant of an experiment."""
+    changed = constant.values.keys() & paper.EXPERIMENTS[experiment]
+    return "6.3" if changed and experiment.startswith("parsing") else constant.section
+
+
+def _test_sets(config: Config, scores: Sequence[Record]) -> list[Row]:
     """A row for every set that was scored. On other data, another set is no deviation more."""
-    data, sizes = published["data.corpus"], (NEWSTEST2014_FILTERED, NEWSTEST2014_FULL)
-    newstest = {paper.TEST_SETS["dev"], *(test_set_name(data, "test", size) for size in sizes)}
+    section, theirs = "6", paper.TEST_SETS
+    if _is_parser(config):
+        section, theirs = "6.3", paper.PARSING_TEST_SETS
+    data, sizes = config.data.corpus, (NEWSTEST2014_FILTERED, NEWSTEST2014_FULL)
+    dev, test = paper.TEST_SETS.values()
+    newstest = {dev, *(test_set_name(data, test, size) for size in sizes)}
+    on_wmt14 = test_set_name(data, "dev", 0).startswith(dev)
     rows: dict[str, Row] = {}
     for score in scores:
-        name, split = _test_set(score), "dev" if _is_dev(score) else "test"
-        mark = _DEVIATES if config.data.corpus == data and name not in newstest else ""
-        rows[name] = (mark, f"{split} set", "6", paper.TEST_SETS[split], name)
+        name, split = _test_set(score), _split(score)
+        mark = _DEVIATES if on_wmt14 and split != "train" and name not in newstest else ""
+        rows[name] = (mark, f"{split} set", section, theirs.get(split, _UNKNOWN), name)
     return list(rows.values())
 
 
-def _is_dev(score: Record) -> bool:
-    return score.get("split") in ("dev", paper.TEST_SETS["dev"])
+def _split(score: Record) -> str:
+    """The split that was scored: train, dev, test, or another by its name."""
+    split = str(score.get("split"))
+    return {name: split for split, name in paper.TEST_SETS.items()}.get(split, split)
+
+
+def _searches(experiment: str, published: Mapping[str, Any], scores: Sequence[Record]) -> list[Row]:
+    """A row for every way in which scores were made that is not the paper's."""
+    rows: dict[Row, None] = {}
+    for score in scores:
+        used = {f"decoding.{name}": value for name, value in score.get("decoding", {}).items()}
+        used["checkpoint.average"] = len(score.get("checkpoints", []))
+        changes = _table_3_changes(experiment, [score])
+        for constant in paper.CONSTANTS:
+            for path in constant.values.keys() & used.keys():
+                ours, theirs = used[path], published[path]
+                if ours not in (theirs, changes.get(path, theirs)):
+                    name, section = f"{constant.name} in scoring", _section(experiment, constant)
+                    rows[_DEVIATES, name, section, _value(theirs), _value(ours)] = None
+    return list(rows)
+
+
+def _kind_of_bleu(scores: Sequence[Record]) -> Row:
+    """A row that says which BLEU was measured."""
+    kinds = ("bleu", "tokenized_split_bleu")
+    measured = [kind for kind in kinds if any(score.get(kind) is not None for score in scores)]
+    mark = _DEVIATES if scores and "tokenized_split_bleu" not in measured else ""
+    ours = ", ".join(map(_MEASURES.__getitem__, measured)) or _UNKNOWN
+    return (mark, "kind of BLEU", "6.1", "tokenized_split_bleu", ours)
 
 
 def _values(values: Mapping[str, Any]) -> str:
@@ -201,10 +266,12 @@ class _Training(NamedTuple):
     target_tokens: float
     """In a step."""
     steps: int
-    devices: int | None
-    """None if it is not known."""
+    devices: str
+    """How many, one after the other."""
     seconds: float | None
     """For all steps."""
+    device_seconds: float | None
+    """The same, summed over devices."""
     flops_per_second: float | None
     """Sustained by a device."""
 
@@ -215,15 +282,14 @@ class _Training(NamedTuple):
         total, time, rate, estimate = per_step * self.steps, _UNKNOWN, _UNKNOWN, _UNKNOWN
         if self.seconds:
             time, rate = _duration(self.seconds), _power(total / self.seconds)
-            if self.flops_per_second:
-                factors = self.seconds, self.devices or 1, self.flops_per_second
-                estimate = _power(paper.training_flops(*factors))
+        if self.device_seconds and self.flops_per_second:
+            estimate = _power(paper.training_flops(self.device_seconds, self.flops_per_second))
         return {
             "parameters": f"{num_parameters(self.model, self.vocab_size):,}",
             "target tokens a step": f"{self.target_tokens:,.0f}",
             "model FLOPs a step": _power(per_step),
             "steps": f"{self.steps:,}",
-            "devices": str(self.devices or "not logged, taken as 1"),
+            "devices": self.devices,
             "time": time,
             "model FLOPs": _power(total),
             "model FLOP/s": rate,
@@ -243,9 +309,9 @@ def _cost(
     theirs = _published_training(published, size).figures()
     ours = _training(config, log, sustained_tflops).figures()
     notes = [
-        "Model FLOPs are those of the matrix products, forward and backward, without attention's "
-        "own products and without padding. The log counts no source tokens; their ratio to target "
-        "tokens is taken from the config."
+        "Model FLOPs are 6 × (source tokens × weights they meet + target tokens × weights they "
+        "meet): the matrix products, forward and backward, without attention's own and padding.",
+        "The log counts no source tokens; their ratio to target tokens is taken from the config.",
     ]
     if trained := paper.TRAINING.get(size):
         notes.append(
@@ -259,24 +325,30 @@ def _cost(
 
 def _training(config: Config, log: Sequence[Record], sustained_tflops: float | None) -> _Training:
     """The run so far, or the one that its config describes if no step is logged."""
-    data, steps, seconds = config.data, config.training.num_train_steps, None
+    data, steps = config.data, config.training.num_train_steps
     tokens: float = data.target_tokens_per_step
-    figures = _series(log, "train", "step", "target_tokens", "target_tokens_per_second")
-    ends, counts, rates = figures[:, figures[2] > 0]
+    seconds = device_seconds = None
+    assumed = max(config.parallel.data, 1)
+    records = [{"devices": assumed} | record for record in log]
+    names = "step", "target_tokens", "target_tokens_per_second", "devices"
+    figures = _series(records, "train", *names)
+    ends, counts, rates, devices = figures[:, figures[2] > 0]
     if len(ends):
         # After a restart, the first record counts fewer steps than lie between it and the last.
         tokens = float(np.median(counts / np.maximum(np.diff(ends, prepend=0), 1)))
         steps = int(ends[-1])
-        seconds = steps * tokens / float(counts.sum() / (counts / rates).sum())
-    devices = config.parallel.data if config.parallel.data > 0 else None
+        times = counts / rates * (steps * tokens / counts.sum())
+        seconds, device_seconds = float(times.sum()), float(devices @ times)
+    logged = dict.fromkeys(str(record["devices"]) for record in log if "devices" in record)
     return _Training(
         config.model,
         data.vocab_size,
         tokens * data.source_tokens_per_step / data.target_tokens_per_step,
         tokens,
         steps,
-        next((record["devices"] for record in reversed(log) if "devices" in record), devices),
+        ", then ".join(logged) or (str(assumed) if config.parallel.data > 0 else _NOT_LOGGED),
         seconds,
+        device_seconds,
         None if sustained_tflops is None else sustained_tflops * 1e12,
     )
 
@@ -291,8 +363,9 @@ def _published_training(published: Mapping[str, Any], size: str) -> _Training:
         published["data.source_tokens_per_step"],
         published["data.target_tokens_per_step"],
         published["training.num_train_steps"],
-        trained.devices if trained else None,
+        str(trained.devices) if trained else _UNKNOWN,
         trained.seconds if trained else None,
+        trained.seconds * trained.devices if trained else None,
         paper.P100_FLOPS if trained else None,
     )
 
@@ -374,7 +447,8 @@ def _scores(config: Config, experiment: str, scores: Sequence[Record]) -> Sectio
     header = ("set", "sentences", "checkpoints", "search", *map(_MEASURES.__getitem__, measures))
     rows = [(*_conditions(score), *_figures(score, measures)) for score in scores]
     notes = _published_scores(config, experiment)
-    notes.append("tokenized_split_bleu is the paper's BLEU: tokenised text, compounds split.")
+    if not _is_parser(config):
+        notes.append("tokenized_split_bleu is the paper's BLEU: tokenised text, compounds split.")
     return Section("Scores", [*notes, *sorted(signatures)], header, rows)
 
 
@@ -405,7 +479,8 @@ def _conditions(score: Record) -> Row:
 
 def _figures(score: Record, measures: Sequence[str]) -> Row:
     values = (score.get(name) for name in measures)
-    return tuple(_UNKNOWN if value is None else f"{value:.2f}" for value in values)
+    shown = (f"{value:.2f}" if isinstance(value, float) else value for value in values)
+    return tuple(_UNKNOWN if value is None else _value(value) for value in shown)
 
 
 def _test_set(score: Record) -> str:

@@ -61,15 +61,17 @@ def test_table_3_names_its_settings_by_attributes_of_the_config():
     }
 
 
-def test_tables_2_and_4_are_as_printed():
+def test_tables_2_and_4_and_their_test_sets_are_as_printed():
     assert paper.TABLE_2 == {"base": (27.3, 38.1, 3.3e18), "big": (28.4, 41.8, 2.3e19)}
+    assert paper.TEST_SETS == {"dev": "newstest2013", "test": "newstest2014"}
     assert paper.TABLE_4 == {"WSJ only": 91.3, "semi-supervised": 92.7}
+    assert paper.PARSING_TEST_SETS == {"dev": "WSJ section 22", "test": "WSJ section 23"}
 
 
 @pytest.mark.parametrize(("size", "printed"), [("base", "3.3e+18"), ("big", "2.3e+19")])
 def test_time_devices_and_sustained_rate_give_the_training_costs_of_table_2(size, printed):
     trained = paper.TRAINING[size]
-    flops = paper.training_flops(trained.seconds, trained.devices, paper.P100_FLOPS)
+    flops = paper.training_flops(trained.seconds * trained.devices, paper.P100_FLOPS)
     assert f"{flops:.1e}" == f"{paper.TABLE_2[size].training_flops:.1e}" == printed
 
 

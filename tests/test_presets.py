@@ -115,6 +115,13 @@ def _load(name):
     return load_config(str(_ROOT / "configs" / f"{name}.py"))
 
 
+def _configs(path):
+    """All configs of a file."""
+    if "VARIANTS" in path.read_text():
+        return list(load_grid(str(path)).variants.values())
+    return [load_config(str(path))]
+
+
 def _values(config, paths):
     return {path: attrgetter(path)(config) for path in paths}
 
@@ -172,11 +179,17 @@ def test_a_variant_is_its_row_of_table_3_and_in_all_else_the_base_model(row):
 def test_a_config_file_loads_and_its_docstring_has_the_command_that_trains_it(path):
     text = path.read_text()
     docstring = ast.get_docstring(ast.parse(text))
-    if "VARIANTS" in text:
-        assert all(isinstance(c, Config) for c in load_grid(str(path)).variants.values())
-    else:
-        assert isinstance(load_config(str(path)), Config)
+    assert all(isinstance(config, Config) for config in _configs(path))
     assert re.search(rf"(train\.py|sweep) --config configs/{path.name}\b", docstring)
+
+
+@pytest.mark.parametrize("path", _FILES, ids=[path.stem for path in _FILES])
+def test_commands_of_eval_py_in_a_docstring_fit_the_corpus_and_paste_into_a_shell(path):
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    (is_treebank,) = {config.data.corpus.startswith("trees:") for config in _configs(path)}
+    fitting = {"parseval", "parse"} if is_treebank else {"bleu", "translate"}
+    assert set(re.findall(r"eval\.py ([\w-]+)", docstring)) <= fitting
+    assert "\\\\" not in docstring
 
 
 @pytest.mark.parametrize("name", _PRESETS)

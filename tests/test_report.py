@@ -33,8 +33,28 @@ def _score(split, num_sentences, corpus="tfds:wmt14_translate/de-en", **figures)
         "tokenized_split_bleu": 27.25,
         "chrf": None,
         "perplexity": 4.9,
-        "checkpoints": [96_000, 100_000],
-        "decoding": {"beam_size": 4, "length_penalty": 0.6},
+        "checkpoints": [92_000, 94_000, 96_000, 98_000, 100_000],
+        "decoding": {"beam_size": 4, "length_penalty": 0.6, "max_extra_length": 50, "top_k": 0},
+        **figures,
+    }
+
+
+def _tree_score(split, corpus="trees:/ptb/wsj", **figures):
+    """The same of a parser."""
+    return {
+        "corpus": corpus,
+        "split": split,
+        "num_sentences": 2416,
+        "recall": 91.5,
+        "precision": 90.25,
+        "f1": 90.875,
+        "num_skipped": 1,
+        "num_errors": 2,
+        "signature": "EVALB, COLLINS.prm",
+        "num_repaired": 1003,
+        "perplexity": 1.25,
+        "checkpoints": [1, 2, 3, 4, 5],
+        "decoding": {"beam_size": 21, "length_penalty": 0.3, "max_extra_length": 300},
         **figures,
     }
 
@@ -94,8 +114,8 @@ _OWN_DIFFERENCE = {
 def test_a_row_of_table_3_on_other_data_deviates_in_the_data_and_its_own_difference(tmp_path, row):
     config = _config(f"table3:{row}", data__corpus="text:elsewhere")
     look = {"step": 5000, "of": "dev", "split": "dev", "num_sentences": 9, "bleu": 1.0}
-    score = _score("dev", 9, "text:elsewhere")
-    deviations = _deviations(tmp_path, config, log=[look], scores=[score])
+    scores = [_score(split, 9, "text:elsewhere", checkpoints=[5000]) for split in ("dev", "train")]
+    deviations = _deviations(tmp_path, config, log=[look], scores=scores)
     assert deviations == ["data", *_OWN_DIFFERENCE[row]]
 
 
@@ -104,8 +124,8 @@ def test_a_row_of_table_3_on_other_data_deviates_in_the_data_and_its_own_differe
     [
         ("ende_base", []),
         ("ende_big", []),
-        ("enfr_base", []),
-        ("enfr_big", []),
+        ("enfr_base", ["data"]),
+        ("enfr_big", ["data"]),
         ("parsing_wsj", []),
         ("parsing_semi", []),
         ("base", ["data", "vocabulary"]),
@@ -175,21 +195,143 @@ def test_a_changed_setting_is_named_and_shown_beside_the_paper_s(tmp_path, path,
 def test_what_the_paper_does_not_publish_is_no_deviation(tmp_path):
     report = build_report(_write(tmp_path, _config("parsing_wsj", training__warmup_steps=123)))
     assert report.deviations == []
-    assert ("", "warmup steps", "5.3", "not published", "123") in _cells(report, "Settings")
+    assert ("", "warmup steps", "6.3", "not published", "123") in _cells(report, "Settings")
+
+
+_ONE_CHECKPOINT = _score("dev", 3000, checkpoints=[100_000])
 
 
 @pytest.mark.parametrize(
     ("scores", "expected"),
     [
         ([], []),
-        ([_score("dev", 3000)], []),
-        ([_score("dev", 3000), _score("test", 3003)], ["checkpoints averaged"]),
+        ([_ONE_CHECKPOINT | {"split": "dev"}], []),
+        ([_ONE_CHECKPOINT | {"split": "newstest2013"}], []),
+        ([_ONE_CHECKPOINT | {"split": "train"}], []),
+        ([_score("dev", 3000)], ["checkpoints averaged in scoring"]),
+        (
+            [_ONE_CHECKPOINT | {"split": "dev"}, _score("test", 3003)],
+            ["checkpoints averaged"],
+        ),
+        (
+            [_ONE_CHECKPOINT | {"split": "test", "num_sentences": 3003}],
+            ["checkpoints averaged", "checkpoints averaged in scoring"],
+        ),
     ],
 )
 def test_a_single_checkpoint_is_table_3_s_way_until_the_test_set_is_scored(
     tmp_path, scores, expected
 ):
     assert _deviations(tmp_path, _config("table3:base"), scores=scores) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "score", "expected"),
+    [
+        ("enfr_base", _ONE_CHECKPOINT, ["data"]),
+        ("parsing_wsj", _tree_score("dev", checkpoints=[1]), []),
+    ],
+)
+def test_a_single_checkpoint_is_a_deviation_of_what_table_3_does_not_have(
+    tmp_path, name, score, expected
+):
+    config = _config(name, checkpoint__average=1)
+    averaged = ["checkpoints averaged", "checkpoints averaged in scoring"]
+    assert _deviations(tmp_path, config, scores=[score]) == [*expected, *averaged]
+
+
+@pytest.mark.parametrize(
+    ("name", "scores"),
+    [
+        ("ende_base", [_ONE_CHECKPOINT, _score("dev", 3000), _score("test", 3003)]),
+        ("parsing_wsj", [_tree_score("dev"), _tree_score("test")]),
+    ],
+)
+def test_the_paper_s_own_way_of_scoring_is_no_deviation(tmp_path, name, scores):
+    assert _deviations(tmp_path, _config(name), scores=scores) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "name", "theirs"),
+    [
+        ({"beam_size": 10}, "beam size in scoring", "4"),
+        ({"length_penalty": 1.0}, "length penalty alpha in scoring", "0.6"),
+        ({"max_extra_length": 200}, "output longer by at most in scoring", "50"),
+    ],
+)
+def test_a_score_by_another_search_is_a_deviation_though_the_config_has_the_paper_s(
+    tmp_path, setting, name, theirs
+):
+    paper_s = _score("test", 3003)
+    other = paper_s | {"decoding": paper_s["decoding"] | setting}
+    workdir = _write(tmp_path, _config("ende_base"), scores=[other, paper_s, other])
+    report = build_report(workdir)
+    assert report.deviations == [name]
+    ours = f"{next(iter(setting.values())):g}"
+    assert _cells(report, "Settings").count(("≠", name, "6.1", theirs, ours)) == 1
+
+
+def test_the_look_at_dev_during_training_is_no_score(tmp_path):
+    look = {"of": "dev", "step": 10, "split": "dev", "num_sentences": 200, "bleu": 1.0}
+    assert _deviations(tmp_path, _config("ende_base"), log=[look]) == []
+
+
+@pytest.mark.parametrize(
+    ("scores", "mark", "measured"),
+    [
+        ([], "", "–"),
+        ([{"tokenized_split_bleu": None}], "≠", "sacreBLEU"),
+        ([{}, {"tokenized_split_bleu": None}], "", "sacreBLEU, tokenized_split_bleu"),
+    ],
+)
+def test_which_bleu_was_measured_is_told(tmp_path, scores, mark, measured):
+    scores = [_score("test", 3003, **changes) for changes in scores]
+    rows = _cells(build_report(_write(tmp_path, _config("ende_base"), scores=scores)), "Settings")
+    assert (mark, "kind of BLEU", "6.1", "tokenized_split_bleu", measured) in rows
+
+
+def test_french_data_deviates_in_the_pairs_and_the_subwords(tmp_path):
+    report = build_report(_write(tmp_path, _config("enfr_big")))
+    ((mark, *_, theirs, ours),) = [r for r in _cells(report, "Settings") if r[1] == "data"]
+    assert mark == "≠"
+    assert "36M pairs, word-pieces" in theirs
+    assert "tfds:wmt14_translate/fr-en" in ours
+
+
+@pytest.mark.parametrize(
+    ("corpus", "data"),
+    [
+        ("trees:/ptb/wsj", "WSJ sections 2-21"),
+        ("trees:/ptb/wsj+/silver", "WSJ sections 2-21, 17M trees by other parsers"),
+    ],
+)
+def test_a_parser_stands_beside_the_paper_s_parsing(tmp_path, corpus, data):
+    config = _config("parsing_semi" if "+" in corpus else "parsing_wsj", data__corpus=corpus)
+    scores = [_tree_score(split, corpus) for split in ("dev", "test", "train")]
+    report = build_report(_write(tmp_path, config, scores=scores))
+    assert report.deviations == []
+    rows = _cells(report, "Settings")
+    vocab = f"{config.data.vocab_size:,}"
+    for row in [
+        ("", "data", "6.3", data, corpus),
+        ("", "vocabulary", "6.3", vocab, vocab),
+        ("", "heads h", "3.2.2", "8", "8"),
+        ("", "beam size", "6.3", "21", "21"),
+        ("", "dev set", "6.3", "WSJ section 22", f"{corpus} dev"),
+        ("", "test set", "6.3", "WSJ section 23", f"{corpus} test"),
+        ("", "train set", "6.3", "–", f"{corpus} train"),
+    ]:
+        assert row in rows
+    text = report.markdown()
+    assert f"Which trees {corpus} has cannot be checked." in text
+    assert [word for word in ("newstest", "BLEU") if word in text] == []
+
+
+def test_a_parser_scored_with_another_beam_deviates(tmp_path):
+    score = _tree_score("test", decoding={"beam_size": 4})
+    report = build_report(_write(tmp_path, _config("parsing_wsj"), scores=[score]))
+    assert ("≠", "beam size in scoring", "6.3", "21", "4") in _cells(report, "Settings")
+    assert report.deviations == ["beam size in scoring"]
 
 
 @pytest.mark.parametrize(
@@ -201,10 +343,23 @@ def test_a_single_checkpoint_is_table_3_s_way_until_the_test_set_is_scored(
         (_score("test", 100), ["test set"]),
         (_score("test", 1000, "bundled:"), ["test set"]),
         (_score("dev", 100), ["dev set"]),
+        (_score("newstest2015", 2169), ["newstest2015 set"]),
+        (_score("train", 100), []),
     ],
 )
 def test_another_test_set_than_newstest_is_named(tmp_path, score, expected):
     assert _deviations(tmp_path, _config("ende_base"), scores=[score]) == expected
+    french = [score | {"corpus": score["corpus"].replace("de-en", "fr-en")}]
+    assert _deviations(tmp_path, _config("enfr_base"), scores=french) == ["data", *expected]
+
+
+def test_a_test_set_of_other_data_is_shown_and_no_deviation_more(tmp_path):
+    config = _config("quickstart")
+    alone = build_report(_write(tmp_path, config))
+    scored = build_report(_write(tmp_path, config, scores=[_score("test", 1000, "bundled:")]))
+    assert scored.deviations == alone.deviations
+    row = ("", "test set", "6", "newstest2014", "bundled: test")
+    assert row in _cells(scored, "Settings")
 
 
 # --- Cost ---
@@ -261,6 +416,21 @@ def test_the_cost_of_a_run_follows_from_its_log(tmp_path):
         "model FLOP/s": "2.1e04",
         "time × devices × sustained FLOP/s": "2.4e05",
     }
+
+
+def test_the_cost_of_a_run_that_went_on_with_other_devices_counts_each_for_its_time(tmp_path):
+    # 20 steps of 2 s on 8 devices, then 10 of 4 s on 2: 320 and 80 device seconds.
+    eight, two = _log(1000, 1000, devices=8), _log(0, 0, 1000, rate=25.0, devices=2)[2:]
+    report = build_report(_write(tmp_path, _SMALL, eight + two), sustained_tflops=1e-9)
+    ours = {name: value for name, _, value in _cells(report, "Cost of training")}
+    assert ours["devices"] == "8, then 2"
+    assert ours["time"] == "80 s"
+    assert ours["time × devices × sustained FLOP/s"] == "4e05"
+
+
+def test_the_formula_of_the_cost_is_printed(tmp_path):
+    note = build_report(_write(tmp_path, _SMALL)).sections[1].notes[0]
+    assert "6 × (source tokens × weights they meet + target tokens × weights they meet)" in note
 
 
 @pytest.mark.parametrize(
@@ -370,7 +540,7 @@ def test_the_last_look_at_dev_and_every_score_are_in_the_table(tmp_path):
     scores = [_score("test", 3003)]
     report = build_report(_write(tmp_path, _config("ende_base"), log, scores))
     (section,) = (section for section in report.sections if section.title == "Scores")
-    assert section.header[4:] == ("BLEU", "tokenized_split_bleu", "chrF", "perplexity")
+    assert section.header[4:] == ("sacreBLEU", "tokenized_split_bleu", "chrF", "perplexity")
     assert section.rows == [
         (
             "newstest2013",
@@ -382,12 +552,28 @@ def test_the_last_look_at_dev_and_every_score_are_in_the_table(tmp_path):
         (
             "newstest2014 (full, 3,003 sentences)",
             "3,003",
-            "2, to step 100,000",
+            "5, to step 100,000",
             "beam_size=4 length_penalty=0.6",
             *("26.50", "27.25", "–", "4.90"),
         ),
     ]
-    assert f"BLEU: {_BLEU_SIGNATURE}" in section.notes
+    assert f"sacreBLEU: {_BLEU_SIGNATURE}" in section.notes
+
+
+def test_scores_of_a_parser_have_what_was_repaired_and_left_out(tmp_path):
+    report = build_report(_write(tmp_path, _config("parsing_wsj"), scores=[_tree_score("test")]))
+    section = report.sections[-1]
+    shown = dict(zip(section.header[4:], section.rows[0][4:], strict=True))
+    assert shown == {
+        "recall": "91.50",
+        "precision": "90.25",
+        "F1": "90.88",
+        "repaired": "1,003",
+        "skipped": "1",
+        "errors": "2",
+        "perplexity": "1.25",
+    }
+    assert "F1: EVALB, COLLINS.prm" in section.notes
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ newstest2014 exists twice, and scores on the two are not comparable:
 The paper says "newstest2014" and not which. For French, the official evaluation kept all 3,003.
 """
 
+from t2t_jax.paper import TEST_SETS
+
 NEWSTEST2014_FILTERED = 2737
 """Sentences of the filtered English-German newstest2014."""
 NEWSTEST2014_FULL = 3003
 """Sentences of the full newstest2014."""
 
 _WMT14 = "tfds:wmt14_translate/"
-_WMT14_SPLITS = {"dev": "newstest2013", "test": "newstest2014"}
 _SIZES = {
     "newstest2013": {3000: ""},
     "newstest2014": {
@@ -38,7 +39,7 @@ def test_set_name(corpus: str, split: str, num_sentences: int) -> str:
       `newstest2013`, `newstest2014 (full, 3,003 sentences)`, or `newstest2013 (100 sentences)` for
       a number that no version of it has. Of any other test set, corpus and split.
     """
-    name = _WMT14_SPLITS.get(split, split) if corpus.startswith(_WMT14) else split
+    name = TEST_SETS.get(split, split) if corpus.startswith(_WMT14) else split
     if name not in _SIZES:
         return f"{corpus} {split}"
     return name + _SIZES[name].get(num_sentences, f" ({num_sentences:,} sentences)")
