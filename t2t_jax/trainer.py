@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
-from t2t_jax.config import CheckpointConfig, Config
+from t2t_jax.config import Config
 from t2t_jax.data.batching import Batches, describe
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.tokenized import prepare
@@ -21,7 +21,7 @@ from t2t_jax.parallel.mesh import make_mesh, put_batch, replicated
 from t2t_jax.run_log import RunLog
 from t2t_jax.signals import StopSignal
 from t2t_jax.step_meter import StepMeter
-from t2t_jax.training.checkpoint import Checkpoints
+from t2t_jax.training.checkpoint import Checkpoints, is_due
 from t2t_jax.training.step import TrainState, abstract_state, compile_train_step, init_state
 from t2t_jax.workdir import check_workdir, claim, is_run, locked, run_vocabulary
 
@@ -67,7 +67,8 @@ def train(config: Config, workdir: Path) -> int:
                 if stop.number:
                     log.say(f"stopped after step {step:,}; the same command goes on from there")
                     return 128 + stop.number
-                log.say(f"{step:,} steps are done; score them: eval.py bleu --workdir {workdir}")
+                command = "parseval" if corpus.is_treebank else "bleu"
+                log.say(f"{step:,} steps are done; score: eval.py {command} --workdir {workdir}")
                 return 0
 
 
@@ -111,7 +112,7 @@ class _Run:
                 meter.add(step, metrics)
                 ends = step == last or self.stop.number > 0
                 evaluates = self._evaluates(step)
-                saves = ends or _is_due(config.checkpoint, step, time.monotonic() - saved_at)
+                saves = ends or is_due(config.checkpoint, step, time.monotonic() - saved_at)
                 if evaluates or saves:
                     with meter.paused():
                         if saves:
@@ -145,14 +146,12 @@ class _Run:
         )
         if evaluation is not None:
             self.log.evaluation(step, evaluation, settings.num_samples)
-            measure = {"num_sentences": settings.num_sentences, "beam_size": settings.beam_size}
+            measure = {
+                "num_sentences": settings.num_sentences,
+                "beam_size": settings.beam_size,
+                "max_extra_length": self.config.decoding.max_extra_length,
+            }
             self.checkpoints.save_if_best(state, evaluation.scores.best, measure)
-
-
-def _is_due(config: CheckpointConfig, step: int, seconds_since: float) -> bool:
-    by_steps = config.every_steps is not None and step % config.every_steps == 0
-    by_time = config.every_minutes is not None and seconds_since >= 60 * config.every_minutes
-    return by_steps or by_time
 
 
 def _initial_state(

@@ -21,6 +21,7 @@ from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
 from t2t_jax.loading import load
+from t2t_jax.step_meter import StepMeter
 from t2t_jax.trainer import train
 from t2t_jax.workdir import locked
 
@@ -114,13 +115,17 @@ def _wait_for_step(program, step):
     pytest.fail(f"the run ended before step {step}: {program.stderr.read()}")
 
 
-def _parameters(workdir):
-    return [np.asarray(x) for x in jax.tree.leaves(load(workdir).params)]
+def _parameters(workdir, average):
+    return [np.asarray(x) for x in jax.tree.leaves(load(workdir, average=average).params)]
 
 
-def _assert_same_parameters(one, other):
-    for a, b in zip(_parameters(one), _parameters(other), strict=True):
+def _assert_same_parameters(one, other, average=1):
+    for a, b in zip(_parameters(one, average), _parameters(other, average), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def _kept(workdir):
+    return sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())
 
 
 def _records(workdir, of="train"):
@@ -145,8 +150,7 @@ def test_a_run_writes_what_it_promises(undisturbed, config):
     assert Config.from_json((undisturbed / "config.json").read_text()) == config
     assert [r["step"] for r in _records(undisturbed)] == list(range(1, STEPS + 1))
     assert [r["step"] for r in _records(undisturbed, "dev")] == [20, 40]
-    kept = sorted(int(p.name) for p in (undisturbed / "checkpoints").iterdir())
-    assert kept == [28, 35, 40]
+    assert _kept(undisturbed) == [28, 35, 40]
     first, last = _records(undisturbed)[0], _records(undisturbed)[-1]
     assert last["loss"] < first["loss"]
     # Packed rows: 512 positions a step, of which few are padding.
@@ -193,10 +197,36 @@ def test_a_signal_stops_with_a_checkpoint_and_the_run_goes_on_from_it(
     _assert_same_parameters(workdir, undisturbed)
 
 
+def _stop_after(step, monkeypatch):
+    """Let the run in this process get a signal when it has taken a step."""
+    add = StepMeter.add
+
+    def adding(meter, number, metrics):
+        add(meter, number, metrics)
+        if number == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(StepMeter, "add", adding)
+
+
+def test_a_run_stopped_between_checkpoints_ends_with_the_same_average(
+    directory, config, undisturbed, monkeypatch
+):
+    workdir = directory / "stopped"
+    for step in (36, 38):
+        with monkeypatch.context() as patch:
+            _stop_after(step, patch)
+            assert train(config, workdir) == 128 + signal.SIGTERM
+        assert _kept(workdir)[-1] == step
+    assert train(config, workdir) == 0
+    assert _kept(workdir) == _kept(undisturbed)
+    _assert_same_parameters(workdir, undisturbed, average=3)
+
+
 def test_a_run_that_is_done_stays_as_it_is(undisturbed, config):
-    before = _parameters(undisturbed)
+    before = _parameters(undisturbed, 1)
     assert train(config, undisturbed) == 0
-    for a, b in zip(before, _parameters(undisturbed), strict=True):
+    for a, b in zip(before, _parameters(undisturbed, 1), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -345,6 +375,40 @@ def test_a_run_trains_longer_when_asked(tmp_path, config):
     assert [r["step"] for r in _records(tmp_path / "run")] == [1, 2, 3, 4, 5]
     stored = Config.from_json((tmp_path / "run" / "config.json").read_text())
     assert stored.training.num_train_steps == 5
+
+
+TREES = """
+(TOP (S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .)))
+(TOP (S (NP (DT The) (NN cat)) (VP (VBZ sleeps)) (. .)))
+(TOP (S (NP (PRP It)) (VP (VBZ rains)) (. .)))
+(TOP (S (NP (NNS Dogs)) (VP (VBP bark) (PP (IN at) (NP (NNS cats)))) (. .)))
+(TOP (NP (NP (NN Rain)) (, ,) (NP (NN wind))))
+( (S (NP-SBJ-1 (NNS Cats)) (VP (VBP want) (S (NP (-NONE- *-1)) (VP (TO to) (VP (VB sleep)))))) )
+"""
+
+
+def test_a_parser_is_trained_and_its_best_kept_by_f1(config, tmp_path, capsys):
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.mrg").write_text(TREES)
+    changes = {
+        "data.corpus": f"trees:{tmp_path}",
+        "data.vocab_size": 70,
+        "training.num_train_steps": 90,
+        "training.log_every_steps": 30,
+        "evaluation.every_steps": 30,
+        "evaluation.num_sentences": None,
+        "model.dropout_rate": 0.0,
+    }
+    workdir = tmp_path / "run"
+    assert train(config.replace(changes), workdir) == 0
+    printed = capsys.readouterr().out
+    assert f"score: eval.py parseval --workdir {workdir}" in printed
+    assert "(EVALB, COLLINS.prm)" in printed
+    assert "reference  (TOP (S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .)))" in printed
+    scores = {record["step"]: record["f1"] for record in _records(workdir, "dev")}
+    assert list(scores) == [30, 60, 90]
+    assert load(workdir, step="best").steps == (max(scores, key=scores.get),)
+    assert 0 < max(scores.values()) <= 100
 
 
 def test_load_needs_nothing_but_the_run_directory(undisturbed, tmp_path):

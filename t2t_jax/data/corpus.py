@@ -37,6 +37,11 @@ class Split(NamedTuple):
     read: Callable[[], Iterator[Chunk]]
 
 
+def is_treebank(name: str) -> bool:
+    """Whether the corpus of this name has linearised trees as targets; see `data.trees`."""
+    return name.startswith("trees:")
+
+
 @dataclass(frozen=True)
 class Corpus:
     """Sentence pairs of one language pair, or sentences and their trees, in splits."""
@@ -48,8 +53,8 @@ class Corpus:
 
     @property
     def is_treebank(self) -> bool:
-        """Whether the targets are linearised trees; see `data.trees`."""
-        return self.name.startswith("trees:")
+        """Whether the targets are linearised trees."""
+        return is_treebank(self.name)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -104,7 +109,7 @@ def open_corpus(config: DataConfig) -> Corpus:
         parts = _text_splits(_directory(place), *languages)
     elif scheme == "tfds" and place:
         parts = _tfds_splits(place, *languages)
-    elif scheme == "trees" and all(place.split("+")):
+    elif is_treebank(config.corpus) and all(place.split("+")):
         parts = _tree_splits(*map(_directory, place.split("+")))
     else:
         raise UserError(

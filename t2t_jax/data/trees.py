@@ -17,6 +17,8 @@ linear time and at any depth.
 """
 
 import re
+import string
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +26,7 @@ from pathlib import Path
 from t2t_jax.data.lines import read_lines
 from t2t_jax.errors import UserError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised whenever the same file of trees would become other sentences or symbols."""
 
 TOP = "TOP"
@@ -34,7 +36,7 @@ EMPTY_ELEMENT = "-NONE-"
 PUNCTUATION_TAGS = frozenset([",", ".", ":", "``", "''"])
 """Tags of the Penn Treebank for punctuation, apart from brackets."""
 
-_OUTERMOST = ("", TOP, "ROOT")
+_OUTERMOST = ("", TOP, "ROOT", "S1")
 _ATOM = re.compile(r"[^\s()]+")
 _BRACKET_OR_TEXT = re.compile(r"[()]|[^()]+")
 # A tag with its word, the opening of a constituent, a closing bracket, or what is none of these.
@@ -50,7 +52,8 @@ _PUNCTUATION = tuple(
     for pattern, tags in (
         (r",", (",",)),
         (r"\.|[?!]+", (".",)),
-        (r"[:;•…]|[.…]{2,}|-{2,}|–{2,}|—+", (":",)),
+        (r"[:;•…]|[.…]{2,}|–{2,}|—+", (":",)),
+        (r"-{2,}", (":", "HYPH")),
         (r"[-–]", (":", "HYPH", "SYM")),
         (r"``?|[‘“„«]", ("``",)),
         (r"''|[”»]", ("''",)),
@@ -176,7 +179,8 @@ def read_trees(path: str | Path) -> Iterator[Tree]:
     """The trees of a bracketed file, one by one, as they are written.
 
     Trees may span lines, and a line may hold several. The outermost bracket may be labelled TOP,
-    ROOT or not at all, or be missing; the root becomes `TOP`. A file name in `.gz` is unpacked.
+    ROOT, S1 or not at all, or be missing; the root becomes `TOP`. Brackets around nothing are the
+    tree of no words: parsers write `(())` where they fail. A file name in `.gz` is unpacked.
 
     Raises:
       UserError: the file is missing, damaged or not UTF-8, or its brackets are not trees.
@@ -216,11 +220,11 @@ def _parse(text: str) -> Tree:
     Raises:
       ValueError: something is neither a constituent nor a word with its tag.
     """
+    if text.strip("()" + string.whitespace) in _OUTERMOST:
+        return Tree(TOP)
     words: list[str] = []
     symbols: list[str] = []
     open_labels: list[str] = []
-    if text.strip() == f"({TOP})":
-        return Tree(TOP)
     for match in _PIECE.finditer(text):
         tag, word, label = match.groups()
         if word:
@@ -292,6 +296,10 @@ def build_tree(words: Sequence[str], symbols: Sequence[str]) -> tuple[Tree, int]
     - A bracket still open at the end is closed.
     - A constituent that then has no words is removed.
 
+    Where a treebank tags a word against the rule for punctuation, the gold symbols are repaired
+    too, and no parser can get that sentence right: if the tag made it punctuation, or kept it from
+    being that, EVALB finds other words in the two trees and leaves the sentence out as an error.
+
     Args:
       words: the sentence; brackets in it are escaped.
       symbols: the model's output, as `linearise` writes it.
@@ -345,16 +353,21 @@ def _balance(symbols: Iterable[str]) -> tuple[list[str], list[str], int]:
     """The symbols with every closing bracket matched, the labels still open, and the repairs."""
     balanced: list[str] = []
     open_labels: list[str] = []
+    num_open: Counter[str] = Counter()
     repairs = 0
     for symbol in symbols:
+        label = symbol[1:]
         if symbol[0] == "(":
-            open_labels.append(symbol[1:])
+            open_labels.append(label)
+            num_open[label] += 1
         elif symbol[0] == ")":
-            if symbol[1:] not in open_labels:
+            if not num_open[label]:
                 repairs += 1
                 continue
-            while (label := open_labels.pop()) != symbol[1:]:
-                balanced.append(f"){label}")
+            while (inner := open_labels.pop()) != label:
+                balanced.append(f"){inner}")
+                num_open[inner] -= 1
                 repairs += 1
+            num_open[label] -= 1
         balanced.append(symbol)
     return balanced, open_labels, repairs

@@ -25,6 +25,10 @@ from t2t_jax.functional.loss import label_smoothed_cross_entropy
 from t2t_jax.modules.ensemble import Model
 from t2t_jax.modules.transformer import Parameters
 
+# Of every position all logits are there at once, which a search has of the last one only: these are
+# 0.6 GB in float32 of 37,000 subwords.
+_TOKENS_PER_BATCH = 4096
+
 
 class ForcedScore(NamedTuple):
     """How probable a target is, given its source."""
@@ -43,7 +47,6 @@ def score(
     targets: Sequence[str],
     *,
     first_line: int = 1,
-    tokens_per_batch: int | None = None,
 ) -> list[ForcedScore]:
     """Score pairs of lines. Of an ensemble, the distribution is the mean of the models', as always.
 
@@ -58,8 +61,6 @@ def score(
         spells it in.
       first_line: number of the first line, where these are a part of something longer. Errors name
         lines by it.
-      tokens_per_batch: most positions of a side scored together, padding included; None is what
-        the config decodes together.
 
     Returns:
       A score for each pair, in the order of the lines. It depends on the pair alone.
@@ -74,8 +75,10 @@ def score(
             f"{len(sources):,} sources and {len(targets):,} targets are not pairs; give a target "
             "line for every source line"
         )
-    overrides = {} if tokens_per_batch is None else {"tokens_per_batch": tokens_per_batch}
-    capacity = translator.configured(**overrides).decoding.tokens_per_batch
+    config = translator.config
+    capacity = min(
+        config.decoding.tokens_per_batch, config.parallel.tokens_per_device or _TOKENS_PER_BATCH
+    )
     pairs = list(zip(translator.encode(sources), translator.encode(targets), strict=True))
     _check_lengths(pairs, translator.longest_sentence, first_line)
     lengths = [

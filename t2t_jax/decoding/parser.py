@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from t2t_jax.data.corpus import is_treebank
 from t2t_jax.data.trees import Tree, build_tree, escape_brackets
 from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import UserError
 
 
 class Parsed(NamedTuple):
@@ -26,7 +28,16 @@ def parse(
       sentences: `(` and `)` in them count as `-LRB-` and `-RRB-`. A blank one has the empty tree.
       first_line: number of the first sentence, which errors name it by.
       settings: `seed` and fields of `DecodingConfig`, as for `Translator.translate`.
+
+    Raises:
+      UserError: the model is no parser, or the translator refuses something.
     """
+    corpus = translator.config.data.corpus
+    if not is_treebank(corpus):
+        raise UserError(
+            f"the model was trained to translate (data.corpus={corpus}); parse with a model that "
+            "was trained on trees:DIR"
+        )
     words = [escape_brackets(sentence).split() for sentence in sentences]
     sources = [" ".join(sentence) for sentence in words]
     symbols = translator.translate(sources, first_line=first_line, **settings)

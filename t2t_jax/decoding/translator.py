@@ -157,7 +157,7 @@ class Translator:
             (batch, self._launch(batch, decoding, seed))
             for batch in self._batches(sources, decoding, first_line)
         )
-        found: list[list[Hypothesis]] = [[_NOTHING]] * len(lines)
+        found: list[list[Hypothesis]] = [[_NOTHING] for _ in lines]
         for batch, result in one_ahead(launched):
             for line, hypotheses in zip(
                 batch.lines, self._read(batch, result, num_best), strict=True
@@ -265,12 +265,14 @@ def batches_by_length(
       Lines, and the number of rows and the length of the batch. Longest first: what takes most
       memory and most compilation is met at once.
     """
-    left = [line for line, length in enumerate(lengths) if length]
-    left.sort(key=lambda line: -lengths[line])
-    while left:
-        length = ladder_length(lengths[left[0]])
+    order = [line for line, length in enumerate(lengths) if length]
+    order.sort(key=lambda line: -lengths[line])
+    done = 0
+    while done < len(order):
+        length = ladder_length(lengths[order[done]])
         capacity = max(1, tokens_per_batch // ladder_length(length + extra))
-        lines, left = left[:capacity], left[capacity:]
+        lines = order[done : done + capacity]
+        done += len(lines)
         yield lines, min(capacity, 1 << (len(lines) - 1).bit_length()), length
 
 

@@ -13,6 +13,7 @@ says itself where it comes from, so that a copy from elsewhere is not taken for 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from absl import logging
 
-from t2t_jax.config import Config, differences, from_dict, to_dict
+from t2t_jax.config import CheckpointConfig, Config, differences, from_dict, to_dict
 from t2t_jax.errors import UserError
 from t2t_jax.training.step import Parameters, TrainState
 from t2t_jax.workdir import read_config
@@ -29,12 +30,40 @@ from t2t_jax.workdir import read_config
 _CHECKPOINTS, _BEST = "checkpoints", "best"
 
 
-def _manager(directory: Path, keep: int, *, read_only: bool = False) -> ocp.CheckpointManager:
+def is_due(config: CheckpointConfig, step: int, seconds_since: float) -> bool:
+    """Whether a checkpoint is to be written after a step, `seconds_since` the one before."""
+    by_steps = config.every_steps is not None and step % config.every_steps == 0
+    by_time = config.every_minutes is not None and seconds_since >= 60 * config.every_minutes
+    return by_steps or by_time
+
+
+@dataclass(frozen=True)
+class _NewestAndDue:
+    """Tells Orbax what to keep once a save is whole: the newest, and before it what was due.
+
+    A checkpoint that was not due is there to go on from, and gives way to the next one.
+    """
+
+    config: CheckpointConfig
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
+        """For each checkpoint, from the oldest on, whether it stays."""
+        del context
+        steps = [checkpoint.step for checkpoint in checkpoints]
+        counted = [s for s in steps if s == steps[-1] or is_due(self.config, s, math.inf)]
+        return [step in counted[-self.config.keep :] for step in steps]
+
+
+def _manager(
+    directory: Path, keep: _NewestAndDue | ocp.checkpoint_managers.LatestN | None
+) -> ocp.CheckpointManager:
+    """The checkpoints in a directory; with nothing to say which to keep, they are only read."""
+    read_only = keep is None
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)  # Orbax warns of being read-only
     try:
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=None if read_only else keep,
+            preservation_policy=keep,
             create=not read_only,
             read_only=read_only,
             cleanup_tmp_directories=not read_only,
@@ -57,14 +86,22 @@ def _writing(directory: Path) -> Iterator[None]:
 
 
 class Checkpoints:
-    """The checkpoints of a run that is being trained."""
+    """The checkpoints of a run that is being trained.
+
+    Written every so many steps (`checkpoint.every_steps`, and `every_minutes=None`), a run that was
+    stopped and resumed any number of times ends with the checkpoints of one that never was, and so
+    with the same average: what a stop wrote between those that are due goes with the next save.
+    Written every so many minutes, which checkpoints there are depends on the clock.
+    """
 
     def __init__(self, workdir: Path, config: Config) -> None:
         """Open the checkpoints of `workdir`; what an interrupted save left behind is removed."""
         self._workdir = workdir
         self._config = config
-        self._last = _manager(workdir / _CHECKPOINTS, config.checkpoint.keep)
-        self._best = _manager(workdir / _BEST, 1) if config.checkpoint.keep_best else None
+        self._last = _manager(workdir / _CHECKPOINTS, _NewestAndDue(config.checkpoint))
+        self._best: ocp.CheckpointManager | None = None
+        if config.checkpoint.keep_best:
+            self._best = _manager(workdir / _BEST, ocp.checkpoint_managers.LatestN(1))
 
     def restore(self, like: TrainState) -> TrainState | None:
         """The newest state, laid out over devices as `like`; None when there is none.
@@ -75,7 +112,7 @@ class Checkpoints:
           like: a `jax.ShapeDtypeStruct` with a sharding for every array of the state.
 
         Raises:
-          UserError: the checkpoint is damaged, or belongs to another model.
+          UserError: the checkpoint is damaged, or of another step or another run.
         """
         step = self._last.latest_step()
         state = None if step is None else self._restore(step, like)
@@ -90,7 +127,9 @@ class Checkpoints:
             params=ocp.args.StandardRestore(like.params),
             progress=ocp.args.StandardRestore(_progress(like)),
         )
-        restored = _restore(self._last, self._workdir / _CHECKPOINTS, step, arguments)
+        directory = self._workdir / _CHECKPOINTS
+        _check_origin(self._last, directory, step, self._config)
+        restored = _restore(self._last, directory, step, arguments)
         return TrainState(params=restored["params"], **restored["progress"])
 
     def save(self, state: TrainState) -> None:
@@ -170,7 +209,7 @@ def load_parameters(
     usual = 1 if step == "best" else config.checkpoint.average
     arguments = ocp.args.Composite(params=ocp.args.StandardRestore(like))
     total: Parameters | None = None
-    with closing(_manager(directory, 0, read_only=True)) as manager:
+    with closing(_manager(directory, None)) as manager:
         chosen = _choose(sorted(manager.all_steps()), average, step, directory, usual)
         for one in chosen:  # before anything large is read
             _check_origin(manager, directory, one, config)
@@ -194,9 +233,12 @@ def _choose(
     if average is None:
         average = min(usual, len(there))
     if len(there) < average:
+        way_out = "ask for fewer, or train with a larger checkpoint.keep"
+        if step == "best":
+            way_out = "of the best there is one; leave average out"
         raise UserError(
             f"{directory} has {len(there)} checkpoints {list(there)}, fewer than average={average}"
-            "; ask for fewer, or train with a larger checkpoint.keep"
+            f"; {way_out}"
         )
     return list(there[-average:])
 
@@ -227,7 +269,10 @@ def _check_origin(
 
 
 def _best_score(best: ocp.CheckpointManager, workdir: Path, measure: dict[str, Any]) -> float:
-    """The score to beat; minus infinity if it was measured otherwise, or cannot be read."""
+    """The score to beat; minus infinity if it was measured otherwise, or cannot be read.
+
+    Orbax waits for a save under way before it reads.
+    """
     step = best.latest_step()
     if step is None:
         return -math.inf

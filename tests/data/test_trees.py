@@ -43,7 +43,7 @@ constituents = st.recursive(
     leaves,
     lambda inner: st.builds(
         lambda label, children: Tree(label, tuple(children)),
-        atoms.filter(lambda label: label not in ("TOP", "ROOT")),
+        atoms.filter(lambda label: label not in ("TOP", "ROOT", "S1")),
         st.lists(inner, min_size=1, max_size=4),
     ),
     max_leaves=12,
@@ -97,6 +97,7 @@ def test_trees_differ_in_label_word_or_structure():
         "((S(NP(DT The)(NN dog))(VP(VBZ barks))(. .)))",
         "(ROOT\n  (S\n    (NP (DT The) (NN dog))\n    (VP (VBZ\tbarks))\n\n    (. .)))\r\n",
         "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))",
+        "(S1 (S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .)))",
         "\n\n(TOP\n(\nS (NP ( DT The ) (NN\ndog)) (VP (VBZ barks) ) (. .)))\n\n",
     ],
 )
@@ -108,6 +109,13 @@ def test_a_line_may_hold_several_trees_and_a_tree_several_lines(tmp_path: Path):
     text = "(TOP (UH Oh)) (NP (NN café)) ( (X (FW a)\n) ) (TOP (UH\nno))(TOP)\n"
     expected = ["(TOP (UH Oh))", "(TOP (NP (NN café)))", "(TOP (X (FW a)))", "(TOP (UH no))"]
     assert list(map(format_tree, read(tmp_path, text))) == [*expected, "(TOP)"]
+
+
+@pytest.mark.parametrize(
+    "failed", ["()", "( )", "(())", "( () )", "(\n)", "(TOP)", "(ROOT ())", "(S1)"]
+)
+def test_brackets_around_nothing_are_the_empty_tree(tmp_path: Path, failed: str):
+    assert read(tmp_path, f"{BARKS_TEXT}\n{failed}\n{BARKS_TEXT}") == [BARKS, Tree("TOP"), BARKS]
 
 
 def test_a_file_without_trees_has_none(tmp_path: Path):
@@ -134,7 +142,7 @@ def test_gzip_is_unpacked(tmp_path: Path):
         ("(S ( (NN b)))", r"expected .* at '\( \(NN b\)\)\)'"),
         ("(S ( b))", r"expected .* at '\( b\)\)'"),
         ("(S ())", r"expected .* at '\(\)\)'"),
-        ("()", r"expected .* at '\(\)'"),
+        ("(X (S1 (NN a)))", r"expected .* at '\(S1 \(NN a\)\)\)'"),
         # Two errors that make up for each other: what a reader that only counts would miss.
         ("(TOP (S (NN a))\n(TOP (NN b)))", r"tree on line 1: expected .* at '\(TOP \(NN b\)\)\)'"),
     ],
@@ -295,7 +303,7 @@ def test_any_symbols_become_a_tree_over_exactly_the_words(tmp_path_factory, word
 
 @given(words_of_any_kind, symbols_of_any_kind, symbols_of_any_kind)
 def test_scoring_leaves_out_the_same_words_of_every_prediction(words, symbols, other_symbols):
-    unambiguous = [word for word in words if word not in ("'", "’", "-", "–")]
+    unambiguous = [word for word in words if word not in ("'", "’", "-", "–", "--")]
     kept = []
     for predicted in (symbols, other_symbols):
         tags = [s for s in linearise(build_tree(unambiguous, predicted)[0])[1] if s[0] not in "()"]
@@ -313,6 +321,7 @@ def test_scoring_leaves_out_the_same_words_of_every_prediction(words, symbols, o
         ("(S (NP (NP DT )NP NN VBZ . )S", "(S (NP (NP (DT a)) (NN b) (VBZ c) (. .)))", 1),
         # If there is none, it is ignored.
         ("(S DT )VP NN VBZ . )S", "(S (DT a) (NN b) (VBZ c) (. .))", 1),
+        ("(S (NP (X DT )NP NN )X VBZ . )S", "(S (NP (X (DT a))) (NN b) (VBZ c) (. .))", 2),
         (")S DT NN VBZ .", "(DT a) (NN b) (VBZ c) (. .)", 1),
         # Brackets still open are closed at the end.
         ("(S (NP DT NN )NP (VP VBZ .", "(S (NP (DT a) (NN b)) (VP (VBZ c) (. .)))", 2),
@@ -328,6 +337,7 @@ def test_scoring_leaves_out_the_same_words_of_every_prediction(words, symbols, o
         ("(S (NP )NP DT NN (X (VP VBZ . )VP )X )S (X (Y", None, 5),
         # Symbols that cannot be printed, and labels of roots, are ignored.
         ("( (S DT NN VBZ . )S )", "(S (DT a) (NN b) (VBZ c) (. .))", 2),
+        ("(S1 (S DT NN VBZ . )S )S1", "(S (DT a) (NN b) (VBZ c) (. .))", 2),
         ("(TOP (S ((X DT NN VBZ . )S )TOP", "(S (DT a) (NN b) (VBZ c) (. .))", 3),
         # Tags have to suit their words.
         ("(S , NN : NN )S", "(S (NN a) (NN b) (NN c) (. .))", 3),
@@ -364,7 +374,12 @@ def test_words_without_a_suitable_tag_get_one(words: str, tag: str):
 
 @pytest.mark.parametrize(
     ("word", "tags"),
-    [("'", ["POS", "''", "``"]), ('"', ["``", "''"]), ("-", [":", "HYPH", "SYM"])],
+    [
+        ("'", ["POS", "''", "``"]),
+        ('"', ["``", "''"]),
+        ("-", [":", "HYPH", "SYM"]),
+        ("--", [":", "HYPH"]),
+    ],
 )
 def test_ambiguous_punctuation_keeps_a_predicted_tag_that_it_can_have(word: str, tags: list[str]):
     for tag in tags:

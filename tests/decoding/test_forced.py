@@ -133,10 +133,16 @@ def test_what_a_search_writes_has_the_log_probability_that_it_gave(request, whic
         assert forced.log_prob == pytest.approx(hypothesis.log_prob, rel=1e-4)
 
 
+def with_room(translator: Translator, tokens: int) -> Translator:
+    config = translator.config.replace({"decoding.tokens_per_batch": tokens})
+    return Translator(config, translator.vocabulary, translator.params)
+
+
 def test_a_score_depends_on_nothing_but_its_pair(translator):
     sources, targets = sentences(30, 12, seed=2), sentences(30, 12, seed=3)
     together = score(translator, sources, targets)
-    backwards = score(translator, sources[::-1], targets[::-1], tokens_per_batch=1)[::-1]
+    alone = with_room(translator, 1)
+    backwards = score(alone, sources[::-1], targets[::-1])[::-1]
     for one, other in zip(together, backwards, strict=True):
         assert one.tokens == other.tokens
         assert one.token_log_probs == pytest.approx(other.token_log_probs, rel=1e-4)
@@ -145,14 +151,39 @@ def test_a_score_depends_on_nothing_but_its_pair(translator):
 
 def test_shapes_are_few_and_used_again(translator):
     sources, targets = sentences(60, 16, seed=4), sentences(60, 16, seed=5)
-    room = {"tokens_per_batch": 192}  # not used by any other test
+    translator = with_room(translator, 192)  # not used by any other test
     before = forced_module._log_probs._cache_size()
-    score(translator, sources, targets, **room)
+    score(translator, sources, targets)
     first = forced_module._log_probs._cache_size() - before
     lengths = map(len, translator.encode(sources + targets))
     assert 1 < first <= len(length_ladder(max(lengths))) + 1
-    score(translator, sources[::-1], targets[::-1], **room)
+    score(translator, sources[::-1], targets[::-1])
     assert forced_module._log_probs._cache_size() - before == first
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({"decoding.tokens_per_batch": 10**6}, 4096),
+        ({"decoding.tokens_per_batch": 10**6, "parallel.tokens_per_device": 512}, 512),
+        ({"decoding.tokens_per_batch": 256, "parallel.tokens_per_device": 10**6}, 256),
+    ],
+)
+def test_no_more_positions_are_scored_together_than_there_is_room_for(
+    translator, monkeypatch, settings, most
+):
+    shapes = []
+
+    def log_probs(model, params, inputs, targets):
+        del model, params
+        shapes.append(inputs.shape)
+        return jnp.zeros(targets.shape)
+
+    monkeypatch.setattr(forced_module, "_log_probs", log_probs)
+    config = translator.config.replace(settings)
+    roomy = Translator(config, translator.vocabulary, translator.params)
+    score(roomy, ["rot haus"] * 1000, ["blau"] * 1000)
+    assert max(rows * length for rows, length in shapes) == most
 
 
 def test_a_blank_pair_is_certain_as_its_translation_is(translator):
@@ -216,8 +247,3 @@ def test_a_model_that_has_diverged_is_refused_by_line(translator):
     diverged = Translator(CONFIG, translator.vocabulary, broken)
     with pytest.raises(UserError, match=r"no finite probabilities for line 12; .* earlier step"):
         score(diverged, ["", "", "rot"], ["", "", "haus"], first_line=10)
-
-
-def test_a_bad_size_of_a_batch_is_refused(translator):
-    with pytest.raises(UserError, match="tokens_per_batch=0"):
-        score(translator, ["rot"], ["haus"], tokens_per_batch=0)

@@ -1,5 +1,6 @@
 """Checkpoints: exact, kept as asked, and refused in one line when damaged."""
 
+import asyncio
 import gc
 import shutil
 from pathlib import Path
@@ -47,6 +48,10 @@ def _save(workdir, steps, **config):
     checkpoints.close()
 
 
+def _kept(workdir):
+    return sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())
+
+
 def _assert_equal(one, other):
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -84,7 +89,60 @@ def test_nothing_saved_restores_nothing(tmp_path):
 
 def test_only_the_newest_are_kept(tmp_path):
     _save(tmp_path, [1, 2, 3, 4, 5], keep=2)
-    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["4", "5"]
+    assert _kept(tmp_path) == [4, 5]
+
+
+EVERY_4 = {"every_steps": 4, "every_minutes": None}
+
+
+@pytest.mark.parametrize("stops", [[], [3, 5, 6, 7], [4, 8], [11, 13, 14, 15, 16, 17, 18]])
+@pytest.mark.parametrize(("keep", "left"), [(1, [20]), (2, [16, 20]), (3, [12, 16, 20])])
+def test_stops_between_checkpoints_leave_the_same_list_in_the_end(tmp_path, stops, keep, left):
+    start = 0
+    for stop in [*stops, 20]:
+        due = range(start + 4 - start % 4, stop + 1, 4)
+        _save(tmp_path, sorted({*due, stop}), keep=keep, **EVERY_4)
+        assert stop in _kept(tmp_path)
+        start = stop
+    assert _kept(tmp_path) == left
+
+
+def test_a_stop_is_not_averaged_once_the_run_has_gone_on(tmp_path):
+    like = _like(_state(0, 0).params)
+    for steps in ([4, 8, 9], [10], [12]):
+        _save(tmp_path, steps, keep=2, average=2, **EVERY_4)
+    params, averaged = load_parameters(tmp_path, like)
+    assert averaged == [8, 12]
+    mean = sum(np.float64(_state(n, n).params["a"]["kernel"]) for n in averaged) / 2
+    np.testing.assert_allclose(params["a"]["kernel"], mean, atol=1e-6)
+
+
+def test_the_end_of_a_run_that_goes_on_later_counts_as_a_stop(tmp_path):
+    _save(tmp_path, [4, 8, 10], keep=3, **EVERY_4)
+    assert _kept(tmp_path) == [4, 8, 10]
+    _save(tmp_path, [12, 14], keep=3, **EVERY_4)
+    assert _kept(tmp_path) == [8, 12, 14]
+
+
+def test_a_stop_is_kept_until_the_next_checkpoint_is_whole(tmp_path, monkeypatch):
+    _save(tmp_path, [5], keep=1, **EVERY_4)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    checkpoints = _checkpoints(tmp_path, keep=1, **EVERY_4)
+    monkeypatch.setattr(ocp.CheckpointManager, "save", full)
+    with pytest.raises(UserError, match="No space left"):
+        checkpoints.save(_state(8, 8))
+    monkeypatch.undo()
+    checkpoints.close()
+    assert _kept(tmp_path) == [5]
+
+
+def test_by_the_clock_every_checkpoint_counts(tmp_path):
+    _save(tmp_path, [3, 5, 8], keep=2, every_steps=4, every_minutes=1.0)
+    _save(tmp_path, [9], keep=3, every_minutes=1.0)
+    assert _kept(tmp_path) == [5, 8, 9]
 
 
 def test_the_best_is_kept_apart_and_survives_a_restart(tmp_path):
@@ -106,6 +164,36 @@ def test_a_best_by_another_measure_does_not_count(tmp_path):
     assert checkpoints.save_if_best(_state(2, 2), 20.0, {"beam_size": 1})
     checkpoints.close()
     assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [2]
+
+
+def test_a_worse_model_does_not_replace_a_best_that_is_still_being_written(tmp_path, monkeypatch):
+    write = ocp.JsonCheckpointHandler._save_fn  # in the background
+
+    async def slowly(*arguments):
+        await asyncio.sleep(0.3)
+        await write(*arguments)
+
+    monkeypatch.setattr(ocp.JsonCheckpointHandler, "_save_fn", slowly)
+    checkpoints = _checkpoints(tmp_path)
+    assert checkpoints.save_if_best(_state(1, 1), 30.0, MEASURE)
+    assert not checkpoints.save_if_best(_state(2, 2), 20.0, MEASURE)
+    checkpoints.close()
+    assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [1]
+
+
+def test_a_best_that_could_not_be_written_is_not_taken_for_a_damaged_one(tmp_path, monkeypatch):
+    async def full(*_):
+        raise OSError(28, "No space left on device")
+
+    checkpoints = _checkpoints(tmp_path)
+    assert checkpoints.save_if_best(_state(1, 1), 30.0, MEASURE)
+    with monkeypatch.context() as patch:
+        patch.setattr(ocp.JsonCheckpointHandler, "_save_fn", full)  # in the background
+        assert checkpoints.save_if_best(_state(2, 2), 40.0, MEASURE)
+        with pytest.raises(UserError, match=r"No space left.*make room"):
+            checkpoints.save_if_best(_state(3, 3), 20.0, MEASURE)
+    checkpoints.close()
+    assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [1]
 
 
 def test_a_best_of_the_same_step_is_replaced(tmp_path):
@@ -232,7 +320,10 @@ def test_of_the_best_there_is_one_however_many_are_averaged(tmp_path):
     checkpoints = _checkpoints(tmp_path, average=3)
     checkpoints.save_if_best(_state(1, 1), 30.0, MEASURE)
     checkpoints.close()
-    assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [1]
+    like = _like(_state(0, 0).params)
+    assert load_parameters(tmp_path, like, step="best")[1] == [1]
+    with pytest.raises(UserError, match=r"average=3; of the best there is one; leave average out$"):
+        load_parameters(tmp_path, like, average=3, step="best")
 
 
 def test_a_copied_checkpoint_is_refused_by_both_names(tmp_path):
@@ -244,6 +335,36 @@ def test_a_copied_checkpoint_is_refused_by_both_names(tmp_path):
             load_parameters(tmp_path, like, average=average)
         assert "\n" not in str(refused.value)
     assert load_parameters(tmp_path, like, average=2, step=300)[1] == [200, 300]
+
+
+def _resume(workdir):
+    checkpoints = _checkpoints(workdir)
+    try:
+        return checkpoints.restore(_like(_state(0, 0)))
+    finally:
+        checkpoints.close()
+
+
+def test_a_run_does_not_go_on_from_a_renamed_checkpoint(tmp_path):
+    _save(tmp_path, [200, 300])
+    shutil.copytree(tmp_path / "checkpoints" / "300", tmp_path / "checkpoints" / "350")
+    with pytest.raises(UserError, match=r"/350 is of step 300.*copy of .*/300,") as refused:
+        _resume(tmp_path)
+    assert "\n" not in str(refused.value)
+    shutil.rmtree(tmp_path / "checkpoints" / "350")
+    assert _resume(tmp_path).step == 300
+
+
+def test_a_run_does_not_go_on_from_a_checkpoint_of_another_run(tmp_path):
+    (tmp_path / "other").mkdir()
+    _save(tmp_path, [1])
+    checkpoints = Checkpoints(tmp_path / "other", Config().replace({"training.seed": 7}))
+    checkpoints.save(_state(2, 2))
+    checkpoints.close()
+    shutil.copytree(tmp_path / "other" / "checkpoints" / "2", tmp_path / "checkpoints" / "2")
+    with pytest.raises(UserError, match=r"checkpoints/2 is of a run .*training\.seed=7, not 0"):
+        _resume(tmp_path)
+    assert _kept(tmp_path) == [1, 2]
 
 
 def test_a_checkpoint_of_another_recipe_is_refused_by_its_fields(tmp_path):

@@ -1,0 +1,72 @@
+"""Lines of files: what ends one, what is unpacked, and what is refused by name."""
+
+import gzip
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from t2t_jax.data.lines import read_lines, survey
+from t2t_jax.errors import UserError
+
+
+def _file(directory, content, name="lines"):
+    path = directory / name
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["lines", "lines.gz"])
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"\n", [""]),
+        (b"a\nb", ["a", "b"]),
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\n\nb\n\n", ["a", "", "b", ""]),
+        (b"a\r\n\r\nb\r\n", ["a", "", "b"]),
+        (b"a\rb\r\r\n", ["a\rb\r"]),
+        ("Grüß\u2028Gott\x0b\x0c\x1c\x85\n".encode(), ["Grüß\u2028Gott\x0b\x0c\x1c\x85"]),
+        (b" a\t\n", [" a\t"]),
+    ],
+)
+def test_only_a_line_feed_ends_a_line(tmp_path, name, content, lines):
+    path = _file(tmp_path, content, name)
+    assert list(read_lines(path)) == lines
+    assert survey(path) == (len(lines), hashlib.sha256(content).hexdigest())
+
+
+@given(st.lists(st.text(max_size=3), max_size=20), st.booleans())
+def test_lines_come_back_as_they_were_written(tmp_path_factory, texts, ends):
+    lines = [text.replace("\n", "").replace("\r", "") for text in texts]
+    ends = ends or not lines or not lines[-1]  # an empty line is one only if something ends it
+    content = "\n".join(lines) + "\n" * (ends and bool(lines))
+    path = _file(tmp_path_factory.getbasetemp(), content.encode())
+    assert list(read_lines(path)) == lines
+    assert survey(path)[0] == len(lines)
+
+
+@pytest.mark.parametrize("number", [1, 1000, 1001, 2345])  # lines are decoded by the thousand
+def test_bytes_that_are_not_utf_8_are_named_with_their_line(tmp_path, number):
+    content = b"gut\n" * (number - 1) + b"caf\xe9\n" + b"gut\n" * 10
+    lines = read_lines(_file(tmp_path, content, "latin.de"))
+    with pytest.raises(UserError, match=rf"latin\.de line {number} is not UTF-8; convert") as error:
+        list(lines)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("read", [survey, lambda path: list(read_lines(path))])
+@pytest.mark.parametrize("damage", ["missing", "directory", "cut", "not gzip"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, read, damage):
+    path = tmp_path / "lines.gz"
+    if damage == "directory":
+        path.mkdir()
+    elif damage == "cut":
+        path.write_bytes(gzip.compress(b"a\n" * 1000)[:-12])
+    elif damage == "not gzip":
+        path.write_bytes(b"a\n")
+    with pytest.raises(UserError, match=r"lines\.gz cannot be read: ") as error:
+        read(path)
+    assert "\n" not in str(error.value)
