@@ -16,6 +16,7 @@ from rich.text import Text
 from t2t_jax import paper
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.cost import model_flops_per_step, num_parameters
+from t2t_jax.data.corpus import is_treebank
 from t2t_jax.evaluation.test_sets import (
     NEWSTEST2014_FILTERED,
     NEWSTEST2014_FULL,
@@ -148,7 +149,7 @@ def _experiment(config: Config) -> str:
 
 
 def _is_parser(config: Config) -> bool:
-    return config.data.corpus.startswith("trees:")
+    return is_treebank(config.data.corpus)
 
 
 def _published(experiment: str, config: Config, scores: Sequence[Record]) -> dict[str, Any]:

@@ -35,15 +35,19 @@ def write_tables(grid: Grid, results: Results, workdir: Path) -> list[Row]:
 def summary(rows: Sequence[Row], results: Results) -> Table:
     """The columns of the table that fit a terminal."""
     first = next(iter(results.values()))[0]
-    caption = f"sacreBLEU: {first['bleu_signature']}; p: its paired bootstrap against the base"
+    caption = f"sacreBLEU: {first['bleu_signature']}"
     table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
-    table.add_column("variant", no_wrap=True)
-    for name in ("seeds", "perplexity", "Δ ± s.e.", "sacreBLEU", "Δ ± s.e.", "p"):
+    table.add_column("variant")
+    for name in ("seeds", "perplexity", "Δ", "sacreBLEU", "Δ"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("against the noise", overflow="fold")
     for row in rows:
-        cells = _cells(row)
-        table.add_row(cells[0], *cells[2:8], cells[-1])
+        figures = [
+            cell
+            for change in (row.perplexity, row.bleu)
+            for cell in (_mean(change), _signed(change.difference))
+        ]
+        table.add_row(row.variant, str(row.num_seeds), *figures, row.verdict)
     return table
 
 
@@ -89,10 +93,10 @@ def _cells(row: Row) -> list[str]:
         row.variant,
         row.difference or "",
         str(row.num_seeds),
-        _mean(row.perplexity, 2),
-        _difference(row.perplexity, 2),
-        _mean(row.bleu, 2),
-        _difference(row.bleu, 2),
+        _mean(row.perplexity),
+        _difference(row.perplexity),
+        _mean(row.bleu),
+        _difference(row.bleu),
         "" if row.p_value is None else f"{row.p_value:.3f}",
         f"{row.tokenized_split_bleu.mean:.2f}",
         f"{row.num_parameters:,}",
@@ -110,16 +114,17 @@ def _paper_cells(row: Row) -> list[str]:
     return [f"{paper.dev_perplexity:.2f}", f"{paper.dev_bleu:.1f}", millions]
 
 
-def _mean(change: Change, digits: int) -> str:
-    noise = "" if change.sd is None else f" ± {change.sd:.{digits}f}"
-    return f"{change.mean:.{digits}f}{noise}"
+def _mean(change: Change) -> str:
+    return f"{change.mean:.2f}" + ("" if change.sd is None else f" ± {change.sd:.2f}")
 
 
-def _difference(change: Change, digits: int) -> str:
-    if change.difference is None:
-        return ""
-    noise = "" if change.error is None else f" ± {change.error:.{digits}f}"
-    return f"{change.difference:+.{digits}f}{noise}"
+def _difference(change: Change) -> str:
+    error = "" if change.error is None else f" ± {change.error:.2f}"
+    return _signed(change.difference) + error
+
+
+def _signed(difference: float | None) -> str:
+    return "" if difference is None else f"{difference:+.2f}"
 
 
 def _csv(rows: Sequence[Row], results: Results) -> str:
