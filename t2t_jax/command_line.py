@@ -124,13 +124,16 @@ def check_flags(arguments: Sequence[str], known: list[str]) -> None:
       UserError: there is such a flag.
     """
     flags = [f"--{name.replace('_', '-')}" for name in [*known, "help"]]
-    given = [argument.partition("=")[0].replace("_", "-") for argument in arguments]
-    for flag in filter(lambda argument: argument.startswith("--"), given):
-        if flag not in flags:
-            hint = did_you_mean(flag, flags, "see --help for all flags")
+    seen = set()
+    for flag in (argument.partition("=")[0] for argument in arguments):
+        if not flag.startswith("--"):
+            continue
+        if (dashed := flag.replace("_", "-")) not in flags:
+            hint = did_you_mean(dashed, flags, "see --help for all flags")
             raise UserError(f"unknown flag {flag}; {hint}")
-        if given.count(flag) > 1:
+        if dashed in seen:
             raise UserError(f"{flag} is given twice; give it once, with all of its values")
+        seen.add(dashed)
 
 
 def peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:

@@ -171,7 +171,7 @@ def test_decoding_settings_are_those_of_the_run_and_the_flags(workdir):
     expected = DecodingConfig(beam_size=2, max_extra_length=5, length_penalty=1.0)
     assert command.decoding == expected
     assert command.step == "best"
-    assert eval_command([*arguments, "--step", "12"]).step == 12
+    assert eval_command([*arguments[:-1], "12"]).step == 12
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,8 @@ def test_decoding_settings_are_those_of_the_run_and_the_flags(workdir):
         ("--model.d-ff", "Missing value for argument '--model.d-ff'"),
         ("--model.d-model 500", "d_model=500 is not divisible by num_heads=8; set d_k and d_v"),
         ("--model.position learned --model.max-positions 9", "raise model.max_positions to 306"),
-        ("--workdir", "Missing value for argument '--workdir'"),
+        ("--workdir v", "--workdir is given twice; give it once, with all of its values"),
+        ("--config", "Missing value for argument '--config'"),
         ("extra", "Unrecognized options: extra"),
         ("--config nowhere.py", "no config file nowhere.py"),
         ("", "w holds no run to go on with; name a config"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from t2t_jax.commands.streams import read_chunks, writing
+from t2t_jax.commands.streams import reading, writing
 from t2t_jax.config import DecodingConfig
 from t2t_jax.data.lines import read_lines
 from t2t_jax.errors import UserError
@@ -73,8 +73,7 @@ class Translate(Decode):
 
     def run(self) -> int:
         """Translate a few thousand lines at a time, so that memory is bounded."""
-        with writing(self.output) as file:
-            chunks = read_chunks(self.input)
+        with reading(self.input) as chunks, writing(self.output) as file:
             translator = self.load()
             done = 0
             for texts in chunks:
@@ -114,8 +113,7 @@ class Parse(Decode):
         from t2t_jax.decoding.parser import parse
 
         done = repaired = 0
-        with writing(self.output) as file:
-            chunks = read_chunks(self.input)
+        with reading(self.input) as chunks, writing(self.output) as file:
             translator = self.load()
             for texts in chunks:
                 parsed = parse(translator, texts, first_line=done + 1, **self.settings)

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -13,24 +13,24 @@ from t2t_jax.errors import UserError
 _LINES_AT_ONCE = 10_000
 
 
-def read_chunks(path: Path | None) -> Iterator[list[str]]:
-    r"""The lines of a file, which is opened at once, or of the standard input, some at a time.
+@contextlib.contextmanager
+def reading(path: Path | None) -> Iterator[Iterator[list[str]]]:
+    r"""The lines of a file, or of the standard input, some thousands at a time.
 
     Only \n ends a line. Somebody who types lines has each one answered.
 
     Raises:
       UserError: the file cannot be opened, or, later, a line is not UTF-8.
     """
-    return _chunks(_open(path, "rb") if path else sys.stdin.buffer)
+    with _open(path, "rb") if path else sys.stdin.buffer as stream:
+        yield _chunks(stream, 1 if stream.isatty() else _LINES_AT_ONCE)
 
 
-def _chunks(stream: BinaryIO) -> Iterator[list[str]]:
-    at_once = 1 if stream.isatty() else _LINES_AT_ONCE
-    done = 0
-    with stream:
-        while chunk := list(islice(stream, at_once)):
-            yield _decode(chunk, first_line=done + 1)
-            done += len(chunk)
+def _chunks(lines: Iterable[bytes], at_once: int) -> Iterator[list[str]]:
+    remaining, done = iter(lines), 0
+    while chunk := list(islice(remaining, at_once)):
+        yield _decode(chunk, first_line=done + 1)
+        done += len(chunk)
 
 
 @contextlib.contextmanager
