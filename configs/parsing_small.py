@@ -10,7 +10,8 @@ distributes (199 files, `nltk.download("treebank")`) has enough trees. GUM, whic
 holds another train.mrg: the constituents of the GUM corpus, made by a parser.
 
 The model is a quarter as wide and half as deep as that of configs/parsing_wsj.py, without dropout:
-it passes over the trees five times only. Beam, length penalty and output length are the paper's.
+it passes over the trees twelve times. The paper's beam of 21 and its room of 300 symbols take ten
+times as long to decode as the beam of 4 and the room of 100 here.
 """
 
 from t2t_jax import Config
@@ -31,15 +32,15 @@ def get_config() -> Config:
             "data.batching": "pack",
             "data.source_tokens_per_step": 1024,
             "data.target_tokens_per_step": 1024,
-            "training.num_train_steps": 4000,
+            "training.num_train_steps": 9000,
             "training.warmup_steps": 800,
             "checkpoint.every_steps": 200,
             "checkpoint.every_minutes": None,
             "evaluation.every_steps": 1000,
             "evaluation.num_sentences": 100,
-            "decoding.beam_size": 21,
+            "decoding.beam_size": 4,
             "decoding.length_penalty": 0.3,
-            "decoding.max_extra_length": 300,
-            "decoding.tokens_per_batch": 2048,
+            "decoding.max_extra_length": 100,
+            "decoding.tokens_per_batch": 16_384,
         }
     )
