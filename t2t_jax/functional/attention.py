@@ -1,12 +1,13 @@
 """Section 3.2: scaled dot-product attention, and heads."""
 
 import math
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float
 
-from t2t_jax.functional.dropout import dropout
+from t2t_jax.functional.dropout import DropoutKey, dropout
 from t2t_jax.functional.products import einsum_float32
 
 
@@ -41,7 +42,7 @@ def scaled_dot_product_attention(
     mask: Bool[Array, "b #h #q k"] | None = None,
     *,
     dropout_rate: float = 0.0,
-    dropout_key: Key[Array, ""] | None = None,
+    dropout_key: DropoutKey | None = None,
 ) -> Float[Array, "b q h d_v"]:
     """softmax(Q K^T / sqrt(d_k)) V for every head (section 3.2.1, equation 1).
 
@@ -51,15 +52,63 @@ def scaled_dot_product_attention(
       value: values of each head.
       mask: True where a query may attend to a key; None allows everything.
       dropout_rate: share of the weights set to zero (the paper: 0).
-      dropout_key: PRNG key; None means no dropout.
+      dropout_key: which of them; None means no dropout.
 
     Returns:
       The weighted values, in the values' dtype; zeros for a query that may attend to nothing.
     """
-    weights = attention_weights(query, key, mask)
-    if dropout_key is not None:
-        weights = dropout(weights, dropout_rate, dropout_key)
+    drops = dropout_rate > 0 and dropout_key is not None
+    if not drops and mask is not None and has_kernel(query, key, value):
+        return fused_attention(query, key, value, mask)
+    weights = dropout(attention_weights(query, key, mask), dropout_rate, dropout_key)
     return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value)
+
+
+def has_kernel(
+    query: Float[Array, "b q h d_k"],
+    key: Float[Array, "b k h d_k"],
+    value: Float[Array, "b k h d_v"],
+) -> bool:
+    """Whether cuDNN's fused attention takes these arrays, here and now.
+
+    It needs an NVIDIA GPU of compute capability 8.0 or later, 16-bit arrays, heads of equal widths
+    that are multiples of 8 up to 128, and even lengths.
+    """
+    if (
+        query.dtype not in (jnp.bfloat16, jnp.float16)
+        or not query.dtype == key.dtype == value.dtype
+    ):
+        return False
+    width, lengths = query.shape[-1], (query.shape[1], key.shape[1])
+    if value.shape[-1] != width or width % 8 or width > 128 or any(n % 2 for n in lengths):
+        return False
+    device = jax.local_devices()[0]
+    capability = getattr(device, "compute_capability", "0.0")  # "gfx942" and the like of AMD's
+    return device.platform == "gpu" and capability[:1].isdigit() and float(capability) >= 8
+
+
+def fused_attention(
+    query: Float[Array, "b q h d"],
+    key: Float[Array, "b k h d"],
+    value: Float[Array, "b k h d"],
+    mask: Bool[Array, "b #h #q k"],
+    implementation: Literal["cudnn", "xla"] = "cudnn",
+) -> Float[Array, "b q h d"]:
+    """`scaled_dot_product_attention` by JAX's own, which has a kernel that keeps no weights.
+
+    Args:
+      query: queries of each head.
+      key: keys of each head.
+      value: values of each head.
+      mask: True where a query may attend to a key.
+      implementation: "cudnn" for what `has_kernel`; "xla" is the same, anywhere.
+    """
+    heads = jax.nn.dot_product_attention(
+        query, key, value, mask=mask, implementation=implementation
+    )
+    # A query that may attend to nothing gets the mean of all values there.
+    attends = mask.any(-1, keepdims=True).swapaxes(1, 2)
+    return jnp.where(attends, heads, 0)
 
 
 def split_heads(x: Float[Array, "b t width"], num_heads: int) -> Float[Array, "b t h d"]:

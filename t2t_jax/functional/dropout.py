@@ -1,10 +1,26 @@
 """Section 5.4: dropout, at the cost of a few integer operations per element."""
 
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Array, Float, Int, Key, UInt32
+
+
+class DropoutKey(NamedTuple):
+    """What decides which elements of an array are dropped.
+
+    A batch may be cut into passes or lie on several devices. Each part names its place in the
+    whole, so that an element is dropped or kept whatever part it is computed in.
+
+    Attributes:
+      key: PRNG key of this use of dropout.
+      first_row: where the array's first row (of its leading axis) stands in the global batch.
+    """
+
+    key: Key[Array, ""]
+    first_row: Int[Array, ""] | int = 0
 
 
 def _mix(x: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
@@ -17,27 +33,37 @@ def _mix(x: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
     return x ^ (x >> 16)
 
 
-def random_words(shape: tuple[int, ...], key: Key[Array, ""]) -> UInt32[Array, "..."]:
-    """One random 32-bit word per element: a hash of its index and of 64 bits drawn from the key.
+def random_words(shape: tuple[int, ...], key: DropoutKey) -> UInt32[Array, "..."]:
+    """One random 32-bit word per element: a hash of its row, its place in it, and 64 bits of key.
 
     A general-purpose generator spends a fifth of a training step on CPU on bits that dropout
     compares with one threshold. This one is cheap enough for XLA to compute inside the loop that
-    uses it, and a word depends only on its index, so sharding an array does not change its bits.
+    uses it, and a word depends only on its row and place, so cutting an array up, over devices or
+    over time, does not change its bits.
+
+    Args:
+      shape: `[rows, ...]`.
+      key: the key, and the number of the first row.
     """
-    low, high = jax.random.bits(key, (2,))
-    index = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
-    return _mix(_mix(index ^ low) + high)
+    low, high = jax.random.bits(key.key, (2,))
+    rows, *inner = shape
+    number = jax.lax.iota(jnp.uint32, rows) + jnp.asarray(key.first_row, jnp.uint32)
+    place = jax.lax.iota(jnp.uint32, math.prod(inner)).reshape(1, *inner)
+    of_row = _mix(number ^ high).reshape(rows, *[1] * len(inner))
+    return _mix(_mix(place ^ low) + of_row)
 
 
-def dropout(x: Float[Array, "*shape"], rate: float, key: Key[Array, ""]) -> Float[Array, "*shape"]:
+def dropout(
+    x: Float[Array, "rows *shape"], rate: float, key: DropoutKey | None
+) -> Float[Array, "rows *shape"]:
     """Set each element to zero with probability `rate`, and divide the others by `1 - rate`.
 
     Args:
-      x: any array.
+      x: any array with rows.
       rate: the paper's P_drop, in [0, 1).
-      key: PRNG key; the same key drops the same elements.
+      key: the same key drops the same elements; None drops nothing.
     """
-    if rate == 0:
+    if rate == 0 or key is None:
         return x
     keep = random_words(x.shape, key) >= jnp.uint32(round(rate * 2**32))
     return jnp.where(keep, x * jnp.asarray(1 / (1 - rate), x.dtype), 0)

@@ -1,9 +1,9 @@
 """Section 3.3: the position-wise feed-forward network."""
 
 import jax
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
-from t2t_jax.functional.dropout import dropout
+from t2t_jax.functional.dropout import DropoutKey, dropout
 
 
 def position_wise_feed_forward(
@@ -14,7 +14,7 @@ def position_wise_feed_forward(
     bias_2: Float[Array, " d_model"],
     *,
     dropout_rate: float = 0.0,
-    dropout_key: Key[Array, ""] | None = None,
+    dropout_key: DropoutKey | None = None,
 ) -> Float[Array, "b t d_model"]:
     """max(0, x W_1 + b_1) W_2 + b_2 at every position alike (equation 2).
 
@@ -25,9 +25,7 @@ def position_wise_feed_forward(
       kernel_2: W_2.
       bias_2: b_2.
       dropout_rate: share of the hidden activations set to zero (the paper: 0).
-      dropout_key: PRNG key; None means no dropout.
+      dropout_key: which of them; None means no dropout.
     """
     hidden = jax.nn.relu(x @ kernel_1 + bias_1)
-    if dropout_key is not None:
-        hidden = dropout(hidden, dropout_rate, dropout_key)
-    return hidden @ kernel_2 + bias_2
+    return dropout(hidden, dropout_rate, dropout_key) @ kernel_2 + bias_2

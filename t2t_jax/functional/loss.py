@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from t2t_jax.functional.products import pre_softmax_logits
+
 _Losses = tuple[Float[Array, "*t"], Float[Array, "*t"]]
 _Residuals = tuple[Float[Array, "*t v"], Float[Array, "*t"], Int[Array, "*t"]]
 
@@ -66,3 +68,35 @@ def _gradient(
 
 
 label_smoothed_cross_entropy.defvjp(_losses, _gradient)
+
+
+def projected_cross_entropy(
+    x: Float[Array, "b t d_model"],
+    embedding: Float[Array, "vocab d_model"],
+    targets: Int[Array, "b t"],
+    label_smoothing: float,
+    num_chunks: int = 1,
+) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
+    """`label_smoothed_cross_entropy` of the logits of `x`, which need not exist all at once.
+
+    In chunks, the logits and their gradient take 1 / `num_chunks` of the memory, and the logits are
+    computed twice: a third more of the output projection's work.
+
+    Args:
+      x: the decoder's output.
+      embedding: one row for every entry of the vocabulary.
+      targets: ids of the right tokens.
+      label_smoothing: eps_ls, in [0, 1).
+      num_chunks: parts along `t`, which it divides.
+    """
+
+    def losses(x: Float[Array, "b t d"], targets: Int[Array, "b t"]) -> _Losses:
+        logits = pre_softmax_logits(x, embedding)
+        return label_smoothed_cross_entropy(logits, targets, label_smoothing)
+
+    if num_chunks == 1:
+        return losses(x, targets)
+    # Along the time axis, because the rows may lie on several devices.
+    parts = [jnp.stack(jnp.split(a, num_chunks, axis=1)) for a in (x, targets)]
+    smoothed, nll = jax.lax.map(lambda part: jax.checkpoint(losses)(*part), tuple(parts))
+    return jnp.concatenate(smoothed, axis=1), jnp.concatenate(nll, axis=1)

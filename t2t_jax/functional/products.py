@@ -37,3 +37,15 @@ def _backward(equation: str, operands: _Operands, cotangent: Float32[Array, "...
 
 
 einsum_float32.defvjp(_forward, _backward)
+
+
+def pre_softmax_logits(
+    x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
+) -> Float32[Array, "b t vocab"]:
+    """The pre-softmax linear transformation (section 3.4), in the dtype of `x`, summed in float32.
+
+    Args:
+      x: the decoder's output.
+      embedding: one row for every entry of the vocabulary.
+    """
+    return einsum_float32("btd,vd->btv", x, embedding.astype(x.dtype))

@@ -5,7 +5,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from t2t_jax.config import ModelConfig
-from t2t_jax.functional.attention import merge_heads, scaled_dot_product_attention, split_heads
+from t2t_jax.functional.attention import (
+    attention_weights,
+    merge_heads,
+    scaled_dot_product_attention,
+    split_heads,
+)
+from t2t_jax.modules.dropout import FirstRow, dropout_key
+from t2t_jax.parallel.axes import constrain, named
 
 # Of the positions attended to, whose number differs from use to use: "_" binds no name.
 KeysValues = tuple[Float[Array, "b _ h d_k"], Float[Array, "b _ h d_v"]]
@@ -23,52 +30,55 @@ class MultiHeadAttention(nn.Module):
     def setup(self) -> None:
         """Create the four projections."""
         config = self.config
-        widths = {
-            "query": config.num_heads * config.key_size,
-            "key": config.num_heads * config.key_size,
-            "value": config.num_heads * config.value_size,
-            "output": config.d_model,
+        projections = {
+            "query": (config.num_heads * config.key_size, ("embed", "heads")),
+            "key": (config.num_heads * config.key_size, ("embed", "heads")),
+            "value": (config.num_heads * config.value_size, ("embed", "heads")),
+            "output": (config.d_model, ("heads", "embed")),
         }
-        for name, width in widths.items():
+        for name, (width, axes) in projections.items():
             projection = nn.Dense(
                 width,
                 use_bias=False,
                 dtype=jnp.dtype(config.compute_dtype),
-                kernel_init=nn.initializers.glorot_uniform(),
+                kernel_init=named(nn.initializers.glorot_uniform(), *axes),
             )
             setattr(self, name, projection)
 
     def keys_values(self, x: Float[Array, "b k d_model"]) -> KeysValues:
         """The keys and values of the positions in `x`, split into heads."""
-        heads = self.config.num_heads
-        return split_heads(self.key(x), heads), split_heads(self.value(x), heads)
+        return self._heads(self.key(x)), self._heads(self.value(x))
 
     def attend(
         self,
         x: Float[Array, "b q d_model"],
         keys_values: KeysValues,
         mask: Bool[Array, "b #h #q k"],
-        *,
-        deterministic: bool,
+        first_row: FirstRow = None,
     ) -> Float[Array, "b q d_model"]:
         """Let the positions in `x` attend to projected keys and values, where `mask` is True."""
-        dropout = self.config.attention_dropout_rate > 0 and not deterministic
+        query = self._heads(self.query(x))
+        if self.is_mutable_collection("intermediates"):  # someone wants to look
+            self.sow("intermediates", "weights", attention_weights(query, keys_values[0], mask))
         heads = scaled_dot_product_attention(
-            split_heads(self.query(x), self.config.num_heads),
+            query,
             *keys_values,
             mask,
             dropout_rate=self.config.attention_dropout_rate,
-            dropout_key=self.make_rng("dropout") if dropout else None,
+            dropout_key=dropout_key(self, first_row),
         )
         return self.output(merge_heads(heads))
+
+    def _heads(self, projected: Float[Array, "b t width"]) -> Float[Array, "b t h d"]:
+        heads = split_heads(projected, self.config.num_heads)
+        return constrain(heads, "batch", "length", "heads", None)
 
     def __call__(
         self,
         queries: Float[Array, "b q d_model"],
         memory: Float[Array, "b k d_model"],
         mask: Bool[Array, "b #h #q k"],
-        *,
-        deterministic: bool,
+        first_row: FirstRow = None,
     ) -> Float[Array, "b q d_model"]:
         """Let `queries` attend to `memory` (themselves, in self-attention) where `mask` is True."""
-        return self.attend(queries, self.keys_values(memory), mask, deterministic=deterministic)
+        return self.attend(queries, self.keys_values(memory), mask, first_row)

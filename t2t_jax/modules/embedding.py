@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.position import sinusoidal_positions
-from t2t_jax.functional.products import einsum_float32
+from t2t_jax.parallel.axes import constrain, named
 
 
 class TokenEmbedding(nn.Module):
@@ -24,18 +24,18 @@ class TokenEmbedding(nn.Module):
     def setup(self) -> None:
         """Create the matrix."""
         width = self.config.d_model
-        init = nn.initializers.normal(stddev=width**-0.5)
+        init = named(nn.initializers.normal(stddev=width**-0.5), "vocab", "embed")
         self.embedding = self.param("embedding", init, (self.vocab_size, width))
 
     def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t d_model"]:
         """The embeddings of `tokens`, times sqrt(d_model) (section 3.4)."""
-        rows = jnp.take(self.embedding, tokens, axis=0)
+        rows = jnp.take(self.matrix(), tokens, axis=0)
         scale = math.sqrt(self.config.d_model)
         return (rows * scale).astype(self.config.compute_dtype)
 
-    def logits(self, x: Float[Array, "b t d_model"]) -> Float[Array, "b t vocab"]:
-        """The pre-softmax linear transformation (section 3.4), accumulated in float32."""
-        return einsum_float32("btd,vd->btv", x, self.embedding.astype(x.dtype))
+    def matrix(self) -> Float[Array, "vocab d_model"]:
+        """The matrix, whole along `d_model`, as both of its uses need it."""
+        return constrain(self.embedding, "vocab", "channels")
 
 
 class PositionEncoding(nn.Module):
@@ -56,6 +56,6 @@ class PositionEncoding(nn.Module):
         if config.position == "sinusoidal":
             table = sinusoidal_positions(length, config.d_model)
         else:
-            init = nn.initializers.normal(stddev=config.d_model**-0.5)
+            init = named(nn.initializers.normal(config.d_model**-0.5), "positions", "embed")
             table = self.param("embedding", init, (config.max_positions, config.d_model))
         return x + jnp.take(table, positions, axis=0, mode="clip").astype(x.dtype)

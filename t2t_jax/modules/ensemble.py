@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int
 
 from t2t_jax.config import ModelConfig
+from t2t_jax.functional.loss import label_smoothed_cross_entropy
 from t2t_jax.modules.transformer import Memory, Parameters, Transformer, init_cache
 
 
@@ -40,6 +41,13 @@ class Ensemble(nn.Module):
     def __call__(self, *batch: Int[Array, "b _"], deterministic: bool) -> Float[Array, "b t vocab"]:
         """Logits of every target token; see `Transformer.__call__`."""
         return log_mean([member(*batch, deterministic=deterministic) for member in self.members])
+
+    def losses(
+        self, *batch: Int[Array, "b _"], label_smoothing: float
+    ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
+        """The losses of every target token, without dropout; see `Transformer.losses`."""
+        logits = self(*batch, deterministic=True)
+        return label_smoothed_cross_entropy(logits, batch[3], label_smoothing)
 
     def memory(
         self, inputs: Int[Array, "b s"], inputs_segments: Int[Array, "b s"]

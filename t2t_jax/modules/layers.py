@@ -7,10 +7,11 @@ import jax
 from jaxtyping import Array, Bool, Float
 
 from t2t_jax.config import ModelConfig
-from t2t_jax.functional.dropout import dropout
 from t2t_jax.functional.feed_forward import position_wise_feed_forward
 from t2t_jax.functional.normalization import layer_norm
 from t2t_jax.modules.attention import KeysValues, MultiHeadAttention
+from t2t_jax.modules.dropout import Dropout, FirstRow, dropout_key
+from t2t_jax.parallel.axes import constrain, named
 
 
 class LayerNorm(nn.Module):
@@ -19,24 +20,9 @@ class LayerNorm(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*t d_model"]) -> Float[Array, "*t d_model"]:
         """Normalise the last axis of `x`."""
-        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
-        bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
+        scale = self.param("scale", named(nn.initializers.ones, "vector"), (x.shape[-1],))
+        bias = self.param("bias", named(nn.initializers.zeros, "vector"), (x.shape[-1],))
         return layer_norm(x, scale, bias)
-
-
-class Dropout(nn.Module):
-    """Dropout at the model's P_drop (section 5.4)."""
-
-    rate: float
-
-    @nn.compact
-    def __call__(
-        self, x: Float[Array, "*t d_model"], *, deterministic: bool
-    ) -> Float[Array, "*t d_model"]:
-        """Drop elements of `x`, unless `deterministic`."""
-        if deterministic or self.rate == 0:
-            return x
-        return dropout(x, self.rate, self.make_rng("dropout"))
 
 
 class FeedForward(nn.Module):
@@ -46,23 +32,23 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "b t d_model"], *, deterministic: bool
+        self, x: Float[Array, "b t d_model"], first_row: FirstRow = None
     ) -> Float[Array, "b t d_model"]:
         """Apply the network to every position."""
         config = self.config
         kernel_init, bias_init = nn.initializers.glorot_uniform(), nn.initializers.zeros
+        d_model, d_ff = config.d_model, config.d_ff
         parameters = (
-            self.param("kernel_1", kernel_init, (config.d_model, config.d_ff)),
-            self.param("bias_1", bias_init, (config.d_ff,)),
-            self.param("kernel_2", kernel_init, (config.d_ff, config.d_model)),
-            self.param("bias_2", bias_init, (config.d_model,)),
+            self.param("kernel_1", named(kernel_init, "embed", "mlp"), (d_model, d_ff)),
+            self.param("bias_1", named(bias_init, "mlp"), (d_ff,)),
+            self.param("kernel_2", named(kernel_init, "mlp", "embed"), (d_ff, d_model)),
+            self.param("bias_2", named(bias_init, "vector"), (d_model,)),
         )
-        drops = config.activation_dropout_rate > 0 and not deterministic
         return position_wise_feed_forward(
             x,
             *(p.astype(x.dtype) for p in parameters),
             dropout_rate=config.activation_dropout_rate,
-            dropout_key=self.make_rng("dropout") if drops else None,
+            dropout_key=dropout_key(self, first_row),
         )
 
 
@@ -79,15 +65,16 @@ class Residual(nn.Module):
         self,
         x: Float[Array, "b t d_model"],
         sublayer: Callable[[Float[Array, "b t d_model"]], Float[Array, "b t d_model"]],
-        *,
-        deterministic: bool,
+        first_row: FirstRow = None,
     ) -> Float[Array, "b t d_model"]:
         """Wrap `sublayer` in dropout, residual connection and layer norm."""
         norm = LayerNorm(name="norm")
         drop = Dropout(self.config.dropout_rate)
         if self.config.norm_order == "post":
-            return norm(x + drop(sublayer(x), deterministic=deterministic))
-        return x + drop(sublayer(norm(x)), deterministic=deterministic)
+            y = norm(x + drop(sublayer(x), first_row))
+        else:
+            y = x + drop(sublayer(norm(x)), first_row)
+        return constrain(y, "batch", "length", "channels")
 
 
 class EncoderLayer(nn.Module):
@@ -106,19 +93,18 @@ class EncoderLayer(nn.Module):
         self,
         x: Float[Array, "b t d_model"],
         mask: Bool[Array, "b 1 t t"],
-        *,
-        deterministic: bool,
+        first_row: FirstRow = None,
     ) -> Float[Array, "b t d_model"]:
         """One layer of the encoder."""
         x = self.self_attention_residual(
             x,
-            lambda y: self.self_attention(y, y, mask, deterministic=deterministic),
-            deterministic=deterministic,
+            lambda y: self.self_attention(y, y, mask, first_row),
+            first_row,
         )
         return self.feed_forward_residual(
             x,
-            lambda y: self.feed_forward(y, deterministic=deterministic),
-            deterministic=deterministic,
+            lambda y: self.feed_forward(y, first_row),
+            first_row,
         )
 
 
@@ -142,16 +128,15 @@ class DecoderLayer(nn.Module):
         encoded: Float[Array, "b s d_model"],
         self_mask: Bool[Array, "b 1 t t"],
         cross_mask: Bool[Array, "b 1 t s"],
-        *,
-        deterministic: bool,
+        first_row: FirstRow = None,
     ) -> Float[Array, "b t d_model"]:
         """One layer of the decoder, all positions at once."""
         return self._sublayers(
             x,
-            lambda y: self.self_attention(y, y, self_mask, deterministic=deterministic),
+            lambda y: self.self_attention(y, y, self_mask, first_row),
             self.cross_attention.keys_values(encoded),
             cross_mask,
-            deterministic=deterministic,
+            first_row,
         )
 
     def step(
@@ -178,9 +163,9 @@ class DecoderLayer(nn.Module):
             nonlocal cache
             new = self.self_attention.keys_values(y)
             cache = (_write(cache[0], new[0], write_at), _write(cache[1], new[1], write_at))
-            return self.self_attention.attend(y, cache, self_mask, deterministic=True)
+            return self.self_attention.attend(y, cache, self_mask, None)
 
-        x = self._sublayers(x, attend_to_cache, memory, cross_mask, deterministic=True)
+        x = self._sublayers(x, attend_to_cache, memory, cross_mask, None)
         return x, cache
 
     def _sublayers(
@@ -189,21 +174,18 @@ class DecoderLayer(nn.Module):
         self_attend: Callable[[Float[Array, "b t d_model"]], Float[Array, "b t d_model"]],
         memory: KeysValues,
         cross_mask: Bool[Array, "b 1 #t s"],
-        *,
-        deterministic: bool,
+        first_row: FirstRow = None,
     ) -> Float[Array, "b t d_model"]:
-        x = self.self_attention_residual(x, self_attend, deterministic=deterministic)
+        x = self.self_attention_residual(x, self_attend, first_row)
         x = self.cross_attention_residual(
             x,
-            lambda y: self.cross_attention.attend(
-                y, memory, cross_mask, deterministic=deterministic
-            ),
-            deterministic=deterministic,
+            lambda y: self.cross_attention.attend(y, memory, cross_mask, first_row),
+            first_row,
         )
         return self.feed_forward_residual(
             x,
-            lambda y: self.feed_forward(y, deterministic=deterministic),
-            deterministic=deterministic,
+            lambda y: self.feed_forward(y, first_row),
+            first_row,
         )
 
 

@@ -5,7 +5,7 @@ layer as leading axis (`encoder/layers/self_attention/query/kernel`: `[layers, d
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import flax.linen as nn
 import jax
@@ -13,10 +13,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from t2t_jax.config import ModelConfig
+from t2t_jax.functional.loss import projected_cross_entropy
 from t2t_jax.functional.masks import causal_mask, segment_mask
+from t2t_jax.functional.products import pre_softmax_logits
 from t2t_jax.modules.attention import KeysValues
+from t2t_jax.modules.dropout import Dropout, FirstRow
 from t2t_jax.modules.embedding import PositionEncoding, TokenEmbedding
-from t2t_jax.modules.layers import DecoderLayer, Dropout, EncoderLayer, LayerNorm
+from t2t_jax.modules.layers import DecoderLayer, EncoderLayer, LayerNorm
+from t2t_jax.parallel.axes import constrain
 
 
 class Memory(NamedTuple):
@@ -38,21 +42,38 @@ Parameters = dict[str, Any]
 Cache = tuple[KeysValues, ...]
 
 
-def _scan(layer: nn.Module, depth: int, x: Float[Array, "b t d"], *args: Any, **kwargs: Any) -> Any:
+Remat: TypeAlias = Literal["none", "dots", "layer"]
+"""What a layer's forward pass leaves in memory for its derivative; the rest is computed again."""
+
+
+def _scan(
+    layer: nn.Module, depth: int, remat: Remat, x: Float[Array, "b t d"], *args: Any
+) -> Float[Array, "b t d"]:
     """Pass `x` through `depth` copies of `layer`, whose parameters are stacked."""
-    body = nn.scan(
-        lambda layer, carry, _: (layer(carry, *args, **kwargs), None),
-        variable_axes={"params": 0},
+
+    def one_layer(layer: nn.Module, x: Array, _: None) -> tuple[Array, None]:
+        return layer(x, *args), None
+
+    if remat != "none":
+        policies = jax.checkpoint_policies
+        keep = policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
+        # Within a scan the compiler cannot undo it by common subexpressions.
+        one_layer = nn.remat(one_layer, prevent_cse=False, policy=keep)
+    stack = nn.scan(
+        one_layer,
+        variable_axes={"params": 0, "intermediates": 0},
         split_rngs={"params": True, "dropout": True},
         length=depth,
+        metadata_params={nn.PARTITION_NAME: "layers"},
     )
-    return body(layer, x, None)[0]
+    return stack(layer, x, None)[0]
 
 
 class Encoder(nn.Module):
     """A stack of N encoder layers."""
 
     config: ModelConfig
+    remat: Remat = "none"
 
     def setup(self) -> None:
         """Create the stack; pre-norm needs one more norm at its end."""
@@ -60,11 +81,14 @@ class Encoder(nn.Module):
         self.norm = LayerNorm() if self.config.norm_order == "pre" else None
 
     def __call__(
-        self, x: Float[Array, "b s d_model"], mask: Bool[Array, "b 1 s s"], *, deterministic: bool
+        self,
+        x: Float[Array, "b s d_model"],
+        mask: Bool[Array, "b 1 s s"],
+        first_row: FirstRow = None,
     ) -> Float[Array, "b s d_model"]:
         """Encode embedded sources."""
         depth = self.config.num_encoder_layers
-        x = _scan(self.layers, depth, x, mask, deterministic=deterministic)
+        x = _scan(self.layers, depth, self.remat, x, mask, first_row)
         return self.norm(x) if self.norm else x
 
 
@@ -72,6 +96,7 @@ class Decoder(nn.Module):
     """A stack of N decoder layers."""
 
     config: ModelConfig
+    remat: Remat = "none"
 
     def setup(self) -> None:
         """Create the stack; pre-norm needs one more norm at its end."""
@@ -84,13 +109,12 @@ class Decoder(nn.Module):
         encoded: Float[Array, "b s d_model"],
         self_mask: Bool[Array, "b 1 t t"],
         cross_mask: Bool[Array, "b 1 t s"],
-        *,
-        deterministic: bool,
+        first_row: FirstRow = None,
     ) -> Float[Array, "b t d_model"]:
         """Decode embedded targets, all positions at once."""
         depth = self.config.num_decoder_layers
         masks = (self_mask, cross_mask)
-        x = _scan(self.layers, depth, x, encoded, *masks, deterministic=deterministic)
+        x = _scan(self.layers, depth, self.remat, x, encoded, *masks, first_row)
         return self.norm(x) if self.norm else x
 
     def keys_values(self, encoded: Float[Array, "b s d_model"]) -> tuple[KeysValues, ...]:
@@ -134,11 +158,14 @@ class Transformer(nn.Module):
       config: sizes and options.
       vocab_size: entries of the shared vocabulary.
       bos_id: id that stands before the first target token.
+      remat: what layers keep of the forward pass for their derivative: "none" is computed again,
+        all but the matrix products with parameters ("dots"), or all but their inputs ("layer").
     """
 
     config: ModelConfig
     vocab_size: int
     bos_id: int
+    remat: Remat = "none"
 
     def setup(self) -> None:
         """Create embeddings, encoder and decoder."""
@@ -152,8 +179,8 @@ class Transformer(nn.Module):
         self.source_position = PositionEncoding(config)
         self.target_position = PositionEncoding(config)
         self.embedding_dropout = Dropout(config.dropout_rate)
-        self.encoder = Encoder(config)
-        self.decoder = Decoder(config)
+        self.encoder = Encoder(config, self.remat)
+        self.decoder = Decoder(config, self.remat)
 
     def __call__(
         self,
@@ -179,40 +206,77 @@ class Transformer(nn.Module):
           targets_positions: as for the inputs.
           deterministic: no dropout; otherwise pass `rngs={"dropout": key}`.
         """
-        encoded = self.encode(
-            inputs, inputs_segments, inputs_positions, deterministic=deterministic
+        x = self._decoded(
+            inputs,
+            inputs_segments,
+            inputs_positions,
+            targets,
+            targets_segments,
+            targets_positions,
+            first_row=None if deterministic else 0,
         )
+        return pre_softmax_logits(x, self._output_matrix())
+
+    def losses(
+        self,
+        *batch: Int[Array, "b _"],
+        label_smoothing: float,
+        num_chunks: int = 1,
+        first_row: FirstRow = None,
+    ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
+        """Label-smoothed loss and negative log-likelihood of every target token, in nats.
+
+        Args:
+          batch: as for `__call__`.
+          label_smoothing: eps_ls.
+          num_chunks: see `projected_cross_entropy`.
+          first_row: where the first row stands in the global batch, for dropout, which needs
+            `rngs={"dropout": key}`; None means no dropout.
+        """
+        x = self._decoded(*batch, first_row=first_row)
+        matrix = self._output_matrix()
+        return projected_cross_entropy(x, matrix, batch[3], label_smoothing, num_chunks)
+
+    def _decoded(
+        self,
+        inputs: Int[Array, "b s"],
+        inputs_segments: Int[Array, "b s"],
+        inputs_positions: Int[Array, "b s"],
+        targets: Int[Array, "b t"],
+        targets_segments: Int[Array, "b t"],
+        targets_positions: Int[Array, "b t"],
+        *,
+        first_row: FirstRow,
+    ) -> Float[Array, "b t d_model"]:
+        """The decoder's output at every target position."""
+        encoded = self.encode(inputs, inputs_segments, inputs_positions, first_row)
         previous = jnp.roll(targets, 1, axis=1)
         previous = jnp.where(targets_positions == 0, self.bos_id, previous)
         x = self._embed("target", previous, targets_positions, targets.shape[1])
-        x = self.embedding_dropout(x, deterministic=deterministic)
-        x = self.decoder(
-            x,
+        return self.decoder(
+            self.embedding_dropout(x, first_row),
             encoded,
             segment_mask(targets_segments, targets_segments) & causal_mask(targets.shape[1]),
             segment_mask(targets_segments, inputs_segments),
-            deterministic=deterministic,
+            first_row,
         )
-        return self._logits(x)
 
     def encode(
         self,
         inputs: Int[Array, "b s"],
         inputs_segments: Int[Array, "b s"],
         inputs_positions: Int[Array, "b s"],
-        *,
-        deterministic: bool,
+        first_row: FirstRow = None,
     ) -> Float[Array, "b s d_model"]:
         """The encoder's output."""
         x = self._embed("source", inputs, inputs_positions, inputs.shape[1])
-        x = self.embedding_dropout(x, deterministic=deterministic)
         mask = segment_mask(inputs_segments, inputs_segments)
-        return self.encoder(x, mask, deterministic=deterministic)
+        return self.encoder(self.embedding_dropout(x, first_row), mask, first_row)
 
     def memory(self, inputs: Int[Array, "b s"], inputs_segments: Int[Array, "b s"]) -> Memory:
         """Encode sources, one a row, for decoding."""
         positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
-        encoded = self.encode(inputs, inputs_segments, positions, deterministic=True)
+        encoded = self.encode(inputs, inputs_segments, positions)
         mask = (inputs_segments != 0)[:, None, None, :]
         return Memory(self.decoder.keys_values(encoded), mask)
 
@@ -242,18 +306,19 @@ class Transformer(nn.Module):
         x = self._embed("target", tokens, positions, length)
         self_mask = ancestry_mask.reshape(batch, 1, beams, length * beams)
         x, cache = self.decoder.step(x, cache, memory, position * beams, self_mask)
-        return self._logits(x), cache
+        return pre_softmax_logits(x, self._output_matrix()), cache
 
     def _embed(
         self, side: str, tokens: Int[Array, "b t"], positions: Int[Array, "b t"], length: int
     ) -> Float[Array, "b t d_model"]:
         shared = self.config.share_embeddings
         embedding = self.embedding if shared else getattr(self, f"{side}_embedding")
-        return getattr(self, f"{side}_position")(embedding(tokens), positions, length)
+        x = getattr(self, f"{side}_position")(embedding(tokens), positions, length)
+        return constrain(x, "batch", "length", "channels")
 
-    def _logits(self, x: Float[Array, "b t d_model"]) -> Float[Array, "b t vocab"]:
+    def _output_matrix(self) -> Float[Array, "vocab d_model"]:
         shared = self.config.share_embeddings
-        return (self.embedding if shared else self.output_projection).logits(x)
+        return (self.embedding if shared else self.output_projection).matrix()
 
 
 def init_cache(config: ModelConfig, batch_size: int, beam_size: int, max_length: int) -> Cache:
