@@ -19,8 +19,8 @@ from t2t_jax.errors import UserError, did_you_mean
 
 _INF = float("inf")
 
-# Fields under which a run may be continued: they change when and where things are done, or, for the
-# number of devices under dropout, which elements are dropped, never the recipe.
+# Fields under which a run may be continued: they change when and where things are done, never the
+# recipe.
 _MAY_CHANGE = {"may_change": True}
 
 
@@ -41,7 +41,7 @@ def _check_fields(config: Any) -> None:
         origin, args = get_origin(hint), get_args(hint)
         if origin is Literal:
             choices = ", ".join(map(repr, args))
-            hint_text = did_you_mean(str(value), args, "use one of these")
+            hint_text = did_you_mean(str(value), map(str, args), "use one of these")
             _require(value in args, f"{name}={value!r} is not one of {choices}; {hint_text}")
             continue
         allowed = args if origin in (types.UnionType, Union) else (hint,)
@@ -305,14 +305,32 @@ class DecodingConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """How the work of a step is laid out over devices."""
+    """How the work of a step is laid out over devices, in space and in time.
 
+    A run may go on with other values: they change no batch and no dropout mask, only the order in
+    which numbers are added up.
+    """
+
+    backend: Literal["jit", "pmap"] = field(default="jit", metadata=_MAY_CHANGE)
+    """What compiles the training step: `jax.jit` over the mesh, or `jax.pmap` for classic data
+    parallelism."""
     data: int = field(default=-1, metadata=_MAY_CHANGE)
-    """Devices that share a batch; -1 means all there are."""
-    tokens_per_device: int | None = None
+    """Groups of devices that take different rows of a batch and hold the same parameters; -1 means
+    as many as there are devices for."""
+    fsdp: int = field(default=1, metadata=_MAY_CHANGE)
+    """Devices that share one copy of the parameters and Adam's moments, and take different rows."""
+    tensor: int = field(default=1, metadata=_MAY_CHANGE)
+    """Devices that share the work on the same rows: heads, d_ff and vocabulary are split."""
+    tokens_per_device: int | None = field(default=None, metadata=_MAY_CHANGE)
     """Most positions, of source or target, whichever is longer, a device computes at once: a larger
     share of a batch is taken in several passes, whose sums are added before the one division. None
-    takes it in one pass. With dropout, another number of passes draws other dropout masks."""
+    takes it in one pass."""
+    remat: Literal["none", "dots", "layer"] = field(default="none", metadata=_MAY_CHANGE)
+    """What each layer computes again for its derivative instead of keeping it: nothing, all but its
+    products with parameters, or all but its input. Less memory, more work."""
+    loss_chunks: Literal[1, 2, 4, 8] = field(default=1, metadata=_MAY_CHANGE)
+    """Parts in which logits and loss are computed: the memory of that part of the logits and their
+    gradient, for a third more work on the output projection (unless it is 1)."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -320,6 +338,12 @@ class ParallelConfig:
         _require(
             self.data == -1 or self.data >= 1,
             f"parallel.data={self.data} is not a number of devices; use -1 for all",
+        )
+        _check_range(self, 1, _INF, "fsdp", "tensor")
+        _require(
+            self.backend == "jit" or self.fsdp == self.tensor == 1,
+            f"parallel.backend='pmap' holds all parameters on every device, so parallel.fsdp="
+            f"{self.fsdp} and parallel.tensor={self.tensor} must be 1; use backend='jit'",
         )
         tokens = self.tokens_per_device
         _require(

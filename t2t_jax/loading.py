@@ -7,11 +7,12 @@ from typing import Literal, NamedTuple
 
 import jax
 
-from t2t_jax.config import Config
+from t2t_jax.config import Config, ParallelConfig
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator, make_model
 from t2t_jax.errors import UserError
 from t2t_jax.modules.transformer import Parameters
+from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.training.checkpoint import load_parameters
 from t2t_jax.training.step import abstract_state
 from t2t_jax.workdir import read_config, read_vocabulary
@@ -81,7 +82,7 @@ def _check_same(first: _Run, other: _Run) -> None:
 def _parameters(
     run: _Run, average: int | None, step: int | Literal["best"] | None
 ) -> tuple[Parameters, list[int]]:
-    """The parameters of a run on the first device, and the steps they are the average of."""
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    like = abstract_state(run.config, make_model(run.config, run.vocabulary), device).params
+    """The parameters of a run on all devices, and the steps they are the average of."""
+    mesh = make_mesh(ParallelConfig(), jax.local_devices())
+    like = abstract_state(run.config, make_model(run.config, len(run.vocabulary)), mesh).params
     return load_parameters(run.workdir, like, average=average, step=step)

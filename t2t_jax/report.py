@@ -22,8 +22,8 @@ from t2t_jax.evaluation.test_sets import (
     NEWSTEST2014_FULL,
     test_set_name,
 )
-from t2t_jax.records import Record, read_records
-from t2t_jax.workdir import read_config, read_scores
+from t2t_jax.records import Record
+from t2t_jax.workdir import read_config, read_log, read_scores
 
 Row = tuple[str, ...]
 """Cells of a table."""
@@ -108,7 +108,7 @@ def build_report(workdir: Path, sustained_tflops: float | None = None) -> Report
     Raises:
       UserError: `workdir` is not a run directory, or its config is damaged.
     """
-    config, log = read_config(workdir), read_records(workdir / "log.jsonl")
+    config, log = read_config(workdir), read_log(workdir)
     scores = read_scores(workdir)
     experiment = _experiment(config)
     published = _published(experiment, config, scores)

@@ -1,25 +1,42 @@
 """What a run tells: a progress bar, `W/log.jsonl` and TensorBoard events."""
 
-import json
 import math
+import os
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import tensorboardX
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import scalar
 
 from t2t_jax.atomic_file import write_whole
+from t2t_jax.errors import UserError
 from t2t_jax.evaluation.evaluate import Evaluation
-from t2t_jax.records import read_lines
+from t2t_jax.parallel.processes import is_main
+from t2t_jax.records import as_line, read_lines
+from t2t_jax.workdir import log_file
 
-_LOG_FILE = "log.jsonl"
+
+class _Console(Console):
+    """A console whose reader may go away (`| head`): what is told then, nobody hears."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        with open(os.devnull, "w") as nowhere:  # Python flushes stdout once more at exit
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 class RunLog:
-    """The log of a run. Records of steps that a resumed run will take again are removed first."""
+    """The log of a run. Records of steps that a resumed run will take again are removed first.
+
+    Of several processes, all know what was recorded, and process 0 tells and writes.
+    """
 
     def __init__(self, workdir: Path, start_step: int, num_train_steps: int) -> None:
         """Open the log after `start_step` steps.
@@ -29,17 +46,28 @@ class RunLog:
           start_step: steps already taken.
           num_train_steps: steps to take in all.
         """
-        self._console = Console(soft_wrap=True)
-        path = workdir / _LOG_FILE
+        self._console = _Console(
+            soft_wrap=True,
+            quiet=not is_main(),
+            # What a notebook shows is no terminal, whatever it says: lines are what it can keep.
+            force_terminal=sys.stdout.isatty(),
+            force_jupyter=False,
+        )
+        self._path = log_file(workdir)
         kept = [
             (line, record)
-            for line, record in read_lines(path)
+            for line, record in read_lines(self._path)
             if record.get("step", start_step + 1) <= start_step
         ]
-        write_whole(path, "".join(line for line, _ in kept).encode())
         self._recorded = {(record["of"], record["step"]) for _, record in kept}
-        self._file = path.open("a", encoding="utf-8", buffering=1)
-        self._events = tensorboardX.SummaryWriter(str(workdir), purge_step=start_step + 1)
+        if is_main():
+            write_whole(self._path, "".join(line for line, _ in kept).encode())
+            self._file = self._path.open("a", encoding="utf-8", buffering=1)
+            # A `SummaryWriter` has a thread; where a full disk ends it, its callers wait for ever.
+            self._events = EventsWriter(str(workdir / "events"))
+            # What TensorBoard has of later steps, it forgets.
+            start = SessionLog(status=SessionLog.START)
+            self._add_event(start_step + 1, session_log=start)
         self._progress = Progress(
             TextColumn("step"),
             MofNCompleteColumn(),
@@ -47,7 +75,7 @@ class RunLog:
             TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(),
             console=self._console,
-            disable=not self._console.is_terminal,
+            disable=self._console.quiet or not self._console.is_terminal,
         )
         self._bar = self._progress.add_task(
             "train", total=num_train_steps, completed=start_step, figures=""
@@ -66,8 +94,11 @@ class RunLog:
     ) -> None:
         """Take the progress bar away and close the files."""
         self._progress.stop()
-        self._events.close()
-        self._file.close()
+        if is_main():
+            with suppress(OSError):  # what could not be written, could not before
+                self._events.close()
+            with suppress(OSError):
+                self._file.close()
 
     def say(self, text: str) -> None:
         """Print lines above the progress bar."""
@@ -114,14 +145,23 @@ class RunLog:
         self._record(step, evaluation.split, summary)
 
     def _record(self, step: int, name: str, figures: dict[str, Any]) -> None:
+        if not is_main():
+            return
         record = {"step": step, "of": name, "time": time.time(), **figures}
-        for figure, value in figures.items():
-            if isinstance(value, int | float):
-                if math.isfinite(value):
-                    self._events.add_scalar(f"{name}/{figure}", value, step)
-                else:
-                    record[figure] = None  # JSON has no NaN
-        self._file.write(json.dumps(record, allow_nan=False) + "\n")
+        try:
+            self._file.write(as_line(record) + "\n")
+            for figure, value in figures.items():
+                if isinstance(value, int | float) and math.isfinite(value):
+                    self._add_event(step, summary=scalar(f"{name}/{figure}", value))
+            self._events.flush()
+        except OSError as error:
+            raise UserError(
+                f"{self._path} and TensorBoard's events cannot be written ({error.strerror}); make "
+                "room, and the same command goes on from the last checkpoint"
+            ) from error
+
+    def _add_event(self, step: int, **what: Any) -> None:
+        self._events.write_event(Event(wall_time=time.time(), step=step, **what))
 
 
 def _minutes(seconds: float) -> str:

@@ -10,6 +10,8 @@ W/scores.jsonl         what `eval.py` measured, one evaluation a line
 
 import fcntl
 import os
+import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,10 +22,12 @@ from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.tokenized import prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.parallel.processes import is_main, of_main, one_without
 from t2t_jax.records import Record, as_line, read_records
 
 _CONFIG, _VOCABULARY, _CORPUS = "config.json", "vocabulary.model", "corpus.sha256"
-_SCORES = "scores.jsonl"
+_LOG, _SCORES, _LOCK = "log.jsonl", "scores.jsonl", ".lock"
+_SECONDS_TO_BE_SEEN = 60.0
 
 
 def is_run(workdir: Path) -> bool:
@@ -101,11 +105,26 @@ def run_vocabulary(config: Config, corpus: Corpus, workdir: Path) -> Vocabulary:
 
 
 def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
-    """Make the directory this run's. The vocabulary comes last: where it is, the rest is."""
+    """Make the directory this run's. The vocabulary comes last: where it is, the rest is.
+
+    Of several processes, process 0 does it.
+    """
+    if not is_main():
+        return
     write_whole(workdir / _CONFIG, config.to_json().encode())
     if not (workdir / _VOCABULARY).exists():
         write_whole(workdir / _CORPUS, f"{corpus.fingerprint('train')}\n".encode())
         vocabulary.save(workdir / _VOCABULARY)
+
+
+def log_file(workdir: Path) -> Path:
+    """Where the log of a run is, which `run_log` writes."""
+    return workdir / _LOG
+
+
+def read_log(workdir: Path) -> list[Record]:
+    """The records of a run's log, the oldest first; [] if it has none yet."""
+    return read_records(log_file(workdir))
 
 
 def record_scores(workdir: Path, record: Record) -> None:
@@ -126,15 +145,49 @@ def read_scores(workdir: Path) -> list[Record]:
 def locked(workdir: Path) -> Iterator[None]:
     """Hold the directory, which is made if need be; the kernel lets go when the process ends.
 
+    Of several processes, process 0 holds it, and the others see that it is the same directory.
+
     Raises:
-      UserError: another process trains in there.
+      UserError: another run trains in there, or not all processes see the same directory.
     """
+    if not is_main():
+        _check_shared(workdir, of_main(0))
+        yield
+        return
     workdir.mkdir(parents=True, exist_ok=True)
-    with (workdir / ".lock").open("w") as file:
+    with (workdir / _LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(
                 f"another process trains in {workdir}; wait for it, or choose another --workdir"
             ) from error
+        mark = secrets.randbelow(2**31)
+        file.truncate(0)
+        file.write(str(mark))
+        file.flush()
+        os.fsync(file.fileno())
+        _check_shared(workdir, of_main(mark))
         yield
+
+
+def _check_shared(workdir: Path, mark: int) -> None:
+    """Refuse a directory in which not every process finds the mark of process 0."""
+    blind = one_without(_finds(workdir / _LOCK, mark))
+    if blind is not None:
+        raise UserError(
+            f"{workdir} is not the same directory on process {blind} as on process 0; put it on a "
+            "filesystem that all hosts share"
+        )
+
+
+def _finds(path: Path, mark: int) -> bool:
+    """Whether the mark is there, or comes, as files of another host do after a while."""
+    latest = time.monotonic() + _SECONDS_TO_BE_SEEN
+    while True:
+        with suppress(OSError):
+            if path.read_text() == str(mark):
+                return True
+        if time.monotonic() > latest:
+            return False
+        time.sleep(0.1)

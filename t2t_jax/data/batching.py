@@ -8,7 +8,7 @@ the rows within their class, cuts batches from them, and shuffles the batches.
 
 import functools
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import grain
@@ -124,28 +124,27 @@ class Batches:
             "target": 1 - len(self._target[0]) / int(counts @ (rows * targets)),
         }
 
-    def __call__(self, step: int, shard: int = 0, num_shards: int = 1) -> Batch:
-        """One shard's rows of the global batch of a step.
+    def shape(self, step: int) -> BatchShape:
+        """The shape of the global batch of a step, which counts from 0 over all epochs."""
+        return self._layout.shapes[self._cuts.classes[self._find(step)[1]]]
+
+    def __call__(self, step: int, rows: Integer[np.ndarray, " n"] | None = None) -> Batch:
+        """Rows of the global batch of a step.
 
         Args:
           step: counts from 0 over all epochs.
-          shard: which of the contiguous blocks of rows to make.
-          num_shards: into how many blocks the global batch is split. Where that leaves a
-            remainder, empty rows are added at its end; otherwise it does not depend on this.
+          rows: numbers of the rows to make, in ascending order; beyond those that the global batch
+            has they are empty. None makes the whole global batch.
         """
-        if step < 0 or not 0 <= shard < num_shards:
-            raise ValueError(f"no batch {step} for shard {shard} of {num_shards}")
-        epoch, index = divmod(step, self.steps_per_epoch)
-        with self._lock:
-            plan = self._plan(epoch)
-        number = plan.batches[index]
+        plan, number = self._find(step)
         shape = self._layout.shapes[self._cuts.classes[number]]
-        num_rows = _round_up(shape.rows, num_shards) // num_shards
-        rows = plan.rows[self._cuts.starts[number] : self._cuts.starts[number + 1]]
-        rows = rows[shard * num_rows : (shard + 1) * num_rows]
-        first, end = self._layout.starts[rows], self._layout.starts[rows + 1]
+        chosen = np.arange(shape.rows) if rows is None else rows
+        num_rows = len(chosen)
+        there = plan.rows[self._cuts.starts[number] : self._cuts.starts[number + 1]]
+        filled = there[chosen[chosen < len(there)]]
+        first, end = self._layout.starts[filled], self._layout.starts[filled + 1]
         pairs = self._layout.members[_ranges(first, end - first)]
-        row_of_pair = np.repeat(np.arange(len(rows)), end - first)
+        row_of_pair = np.repeat(np.arange(len(filled)), end - first)
         segments = _ranges(np.ones_like(first), end - first)
         return Batch(
             *_fill(*self._source, pairs, row_of_pair, segments, (num_rows, shape.source_length)),
@@ -153,22 +152,43 @@ class Batches:
         )
 
     def prefetch(
-        self, start: int, stop: int, shard: int = 0, num_shards: int = 1
+        self,
+        start: int,
+        stop: int,
+        rows_of: Callable[[BatchShape], Integer[np.ndarray, " n"]] | None = None,
     ) -> Generator[Batch, None, None]:
         """The batches of steps `start` to `stop - 1` in order, made ahead in the background.
 
         An error in the background is raised here. Closing the iterator stops the work.
+
+        Args:
+          start: the first step.
+          stop: the step after the last.
+          rows_of: which rows of a global batch of some shape to make; None makes all.
         """
         steps = grain.MapDataset.range(start, stop)
         options = grain.ReadOptions(
             num_threads=min(2, self._prefetch), prefetch_buffer_size=self._prefetch
         )
-        made = steps.map(lambda step: self(int(step), shard, num_shards))
+
+        def make(step: int) -> Batch:
+            return self(int(step), rows_of(self.shape(int(step))) if rows_of else None)
+
+        made = steps.map(make)
         iterator = iter(made.to_iter_dataset(options))
         try:
             yield from iterator
         finally:
             iterator.close()
+
+    def _find(self, step: int) -> tuple["_Plan", int]:
+        """The plan of the epoch that a step is in, and the number of its batch there."""
+        if step < 0:
+            raise ValueError(f"no batch {step}: steps count from 0")
+        epoch, index = divmod(step, self.steps_per_epoch)
+        with self._lock:
+            plan = self._plan(epoch)
+        return plan, int(plan.batches[index])
 
     def _make_plan(self, epoch: int) -> "_Plan":
         rng = _random_stream(self._seed, epoch + 1)

@@ -3,11 +3,10 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float32, Int32
 
 from t2t_jax.data.batching import Batch
@@ -21,9 +20,9 @@ from t2t_jax.decoding.translator import (
     padded,
 )
 from t2t_jax.errors import UserError
-from t2t_jax.functional.loss import label_smoothed_cross_entropy
 from t2t_jax.modules.ensemble import Model
 from t2t_jax.modules.transformer import Parameters
+from t2t_jax.parallel.mesh import on_host, put_rows, row_parts
 
 # Of every position all logits are there at once, which a search has of the last one only: these are
 # 0.6 GB in float32 of 37,000 subwords.
@@ -87,11 +86,13 @@ def score(
     ]
     launched = (
         (lines, _launch(translator, [pairs[line] for line in lines], rows, length))
-        for lines, rows, length in batches_by_length(lengths, capacity)
+        for lines, rows, length in batches_by_length(
+            lengths, capacity, parts=row_parts(translator.mesh)
+        )
     )
     found = [ForcedScore(0.0, (), ())] * len(pairs)
     for lines, log_probs in one_ahead(launched):
-        for line, row in zip(lines, np.asarray(log_probs).tolist(), strict=False):
+        for line, row in zip(lines, on_host(log_probs).tolist(), strict=False):
             found[line] = _read(row, pairs[line][1], first_line + line)
     return found
 
@@ -111,7 +112,9 @@ def _check_lengths(
 def _launch(
     translator: Translator, pairs: Sequence[tuple[list[int], list[int]]], rows: int, length: int
 ) -> Float32[Array, "b t"]:
-    inputs, targets = (padded(side, rows, length) for side in zip(*pairs, strict=True))
+    inputs, targets = (
+        put_rows(padded(side, rows, length), translator.mesh) for side in zip(*pairs, strict=True)
+    )
     return _log_probs(translator.model, translator.params, inputs, targets)
 
 
@@ -124,8 +127,8 @@ def _log_probs(
 ) -> Float32[Array, "b t"]:
     """Log-probability of every target token, from one pass over the whole sentences."""
     batch = Batch(*_side(inputs), *_side(targets))
-    logits = model.apply({"params": params}, *batch, deterministic=True)
-    return -label_smoothed_cross_entropy(logits, targets, 0.0)[1]
+    losses: Any = model.apply({"params": params}, *batch, label_smoothing=0.0, method="losses")
+    return -losses[1]
 
 
 def _side(tokens: Int32[Array, "b t"]) -> tuple[Array, Array, Array]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int32, Key
+from jaxtyping import Array, Bool, Float, Int32, UInt32
 
 from t2t_jax.config import Config, DecodingConfig, ModelConfig
 from t2t_jax.data.batching import ladder_length
@@ -22,6 +22,7 @@ from t2t_jax.decoding.search import SearchResult, beam_search, greedy_search, sa
 from t2t_jax.errors import UserError
 from t2t_jax.modules.ensemble import Ensemble, Model, empty_cache, join_parameters
 from t2t_jax.modules.transformer import Parameters, Transformer
+from t2t_jax.parallel.mesh import mesh_of, on_host, put_rows, row_parts
 
 _T = TypeVar("_T")
 
@@ -52,9 +53,9 @@ class _Batch(NamedTuple):
     max_length: int
 
 
-def make_model(config: Config, vocabulary: Vocabulary) -> Transformer:
-    """The network of a run."""
-    return Transformer(config.model, len(vocabulary), BOS_ID)
+def make_model(config: Config, vocab_size: int) -> Transformer:
+    """The network of a run, over a vocabulary of so many entries."""
+    return Transformer(config.model, vocab_size, BOS_ID, config.parallel.remat)
 
 
 class Translator:
@@ -65,7 +66,9 @@ class Translator:
         ensemble, that of the first model.
       vocabulary: the shared subword vocabulary.
       model: the network.
-      params: its parameters, on the device.
+      params: its parameters, on the devices.
+      mesh: these devices; what is decoded together is split over them by rows. Where they belong to
+        several processes, all of these translate the same lines at the same time.
       longest_sentence: most tokens of a sentence that every model has positions for.
       steps: the training steps whose checkpoints `params` is the average of, where known. Of an
         ensemble, those of one model after the other.
@@ -92,12 +95,13 @@ class Translator:
         """
         self.config = config
         self.vocabulary = vocabulary
-        self.model: Model = make_model(config, vocabulary)
+        self.model: Model = make_model(config, len(vocabulary))
         configs = (config.model, *(other for other, _ in others))
         if others:
             self.model = Ensemble(configs, len(vocabulary), BOS_ID)
             params = join_parameters([params, *(other for _, other in others)])
-        self.params = jax.device_put(params)
+        self.params: Parameters = jax.tree.map(jnp.asarray, params)
+        self.mesh = mesh_of(self.params)
         self.longest_sentence = min(each.longest_sentence for each in configs)
         self.steps = tuple(steps)
 
@@ -201,6 +205,7 @@ class Translator:
             [0 if is_blank(source) else len(source) for source in sources],
             decoding.tokens_per_batch,
             extra,
+            row_parts(self.mesh),
         ):
             max_lengths, numbers = np.zeros((2, rows), np.int32)
             max_lengths[: len(lines)] = [len(sources[line]) + extra for line in lines]
@@ -214,10 +219,10 @@ class Translator:
             decoding,
             batch.max_length,
             self.params,
-            batch.inputs,
-            batch.max_lengths,
-            jax.random.key(seed),
-            batch.numbers,
+            put_rows(batch.inputs, self.mesh),
+            put_rows(batch.max_lengths, self.mesh),
+            np.uint32(seed),
+            put_rows(batch.numbers, self.mesh),
         )
 
     def _read(self, batch: _Batch, result: SearchResult, num_best: int) -> list[list[Hypothesis]]:
@@ -226,7 +231,7 @@ class Translator:
         Raises:
           UserError: a line has none.
         """
-        best = jax.tree.map(lambda x: np.asarray(x)[: len(batch.lines), :num_best], result)
+        best = jax.tree.map(lambda x: x[: len(batch.lines), :num_best], on_host(result))
         tokens, scores, log_probs, lengths = (
             array.reshape(-1, *array.shape[2:]).tolist() for array in best
         )
@@ -252,7 +257,7 @@ def is_blank(tokens: list[int]) -> bool:
 
 
 def batches_by_length(
-    lengths: Sequence[int], tokens_per_batch: int, extra: int = 0
+    lengths: Sequence[int], tokens_per_batch: int, extra: int = 0, parts: int = 1
 ) -> Iterator[tuple[list[int], int, int]]:
     """Which lines go together into a batch, and how large it is.
 
@@ -260,6 +265,7 @@ def batches_by_length(
       lengths: tokens of each line; a line of 0 tokens is left out.
       tokens_per_batch: most positions, `extra` and padding included, of all rows together.
       extra: positions that each row needs besides those of the line.
+      parts: into which the rows of a batch will be cut, all of the same size.
 
     Yields:
       Lines, and the number of rows and the length of the batch. Longest first: what takes most
@@ -273,7 +279,8 @@ def batches_by_length(
         capacity = max(1, tokens_per_batch // ladder_length(length + extra))
         lines = order[done : done + capacity]
         done += len(lines)
-        yield lines, min(capacity, 1 << (len(lines) - 1).bit_length()), length
+        rows = min(capacity, 1 << (len(lines) - 1).bit_length())
+        yield lines, -(-rows // parts) * parts, length
 
 
 def padded(sentences: Sequence[list[int]], rows: int, length: int) -> Int32[np.ndarray, "b t"]:
@@ -323,7 +330,7 @@ def _search(
     params: Parameters,
     inputs: Int32[Array, "b s"],
     max_lengths: Int32[Array, " b"],
-    key: Key[Array, ""],
+    seed: UInt32[Array, ""],
     numbers: Int32[Array, " b"],
 ) -> SearchResult:
     """Search with the model as step function; sample where the temperature asks for it."""
@@ -349,7 +356,7 @@ def _search(
         beam_size = 1
         search = partial(
             sample,
-            keys=jax.vmap(jax.random.fold_in, (None, 0))(key, numbers),
+            keys=jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), numbers),
             temperature=decoding.temperature,
             top_k=decoding.top_k,
             top_p=decoding.top_p,

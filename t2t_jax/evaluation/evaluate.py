@@ -20,9 +20,9 @@ from t2t_jax.errors import UserError
 from t2t_jax.evaluation.bleu import CorpusScores, corpus_scores
 from t2t_jax.evaluation.parses import ParseScores, parse_scores
 from t2t_jax.evaluation.test_sets import test_set_name
-from t2t_jax.parallel.mesh import mesh_of, put_batch
+from t2t_jax.parallel.mesh import batch_layout, mesh_of
 from t2t_jax.records import Record
-from t2t_jax.training.step import eval_step
+from t2t_jax.training.step import LossSums, eval_step
 
 
 class CorpusLoss(NamedTuple):
@@ -184,15 +184,15 @@ def corpus_loss(translator: Translator, pairs: TokenizedSplit) -> CorpusLoss:
     config = translator.config
     batches = Batches(pairs, config.data, seed=0)
     mesh, tokens_per_device = mesh_of(translator.params), config.parallel.tokens_per_device
-    launched = (
-        eval_step(
-            translator.model,
-            config.training.label_smoothing,
-            translator.params,
-            put_batch(batches(step), mesh, tokens_per_device),
-        )
-        for step in range(batches.steps_per_epoch)
-    )
+
+    def launch(step: int) -> LossSums:
+        rows, *lengths = batches.shape(step)
+        layout = batch_layout(mesh, rows, max(lengths), tokens_per_device)
+        batch = layout.put(batches(step, layout.local_rows()))
+        smoothing = config.training.label_smoothing
+        return eval_step(translator.model, smoothing, translator.params, batch)
+
+    launched = (launch(step) for step in range(batches.steps_per_epoch))
     totals = np.zeros(3)
     for sums in one_ahead(launched):
         totals += jax.device_get(sums)

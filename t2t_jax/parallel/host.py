@@ -1,6 +1,8 @@
-"""Memory of the host, where JAX computes on its CPU."""
+"""The host's memory and threads, where JAX computes on its CPU."""
 
 import ctypes
+import os
+import re
 import sys
 
 # From glibc's malloc.h.
@@ -25,3 +27,21 @@ def keep_freed_memory() -> bool:
     settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_ARENA_MAX, 1))
     accepted = [mallopt(*setting) for setting in settings]  # all of them, whatever the first says
     return all(accepted)
+
+
+def num_virtual_devices() -> int:
+    """CPU devices that the environment asks XLA for; one if it says nothing."""
+    flag = r"--xla_force_host_platform_device_count=(\d+)"
+    counts = re.findall(flag, os.environ.get("XLA_FLAGS", ""))
+    counts.append(os.environ.get("JAX_NUM_CPU_DEVICES", ""))
+    return max(int(count) if count.isdecimal() else 1 for count in counts)
+
+
+def let_devices_wait() -> None:
+    """Give XLA threads enough for CPU devices that wait for each other, before it is started.
+
+    A device waits in a thread. XLA has one for each core or device, and a program that was
+    dispatched ahead can take the one that another device needs to arrive: then all wait for ever.
+    """
+    threads = max(os.cpu_count() or 1, 8 * num_virtual_devices())
+    os.environ.setdefault("NPROC", str(threads))

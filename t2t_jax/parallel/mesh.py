@@ -1,42 +1,69 @@
-"""A mesh of devices, and how batches and parameters lie on it. One device is a mesh of one."""
+"""A mesh of devices, and how batches lie on it. One device is a mesh of one."""
 
-from typing import Any, TypeVar
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Int, Shaped
 
 from t2t_jax.config import ParallelConfig
 from t2t_jax.errors import UserError
+from t2t_jax.parallel.axes import RULES
+
+AXES = ("data", "fsdp", "tensor")
 
 _Batch = TypeVar("_Batch", bound=tuple)
+_Tree = TypeVar("_Tree")
 
 
-def make_mesh(config: ParallelConfig) -> Mesh:
-    """The devices as a mesh with one axis, `data`.
+def make_mesh(config: ParallelConfig, devices: Sequence[Any] | None = None) -> Mesh:
+    """The devices as a mesh with the axes `data`, `fsdp` and `tensor`.
+
+    Args:
+      config: the sizes of the axes.
+      devices: what to make it of; None is all devices of all processes.
 
     Raises:
-      UserError: more devices are asked for than there are, or they are on several hosts.
+      UserError: the sizes do not go with the number of devices.
     """
-    if jax.process_count() > 1:
+    devices = jax.devices() if devices is None else devices
+    inner = config.fsdp * config.tensor
+    flags = f"parallel.fsdp={config.fsdp} times parallel.tensor={config.tensor}"
+    if config.data == -1 and len(devices) % inner:
         raise UserError(
-            f"{jax.process_count()} processes have joined; this version trains on one host, "
-            "so start one process"
+            f"{flags} is {inner}, which does not divide the {len(devices)} devices there are; "
+            "choose other sizes, or say with parallel.data how many of the devices to use"
         )
-    devices = jax.devices()
-    size = len(devices) if config.data == -1 else config.data
+    data = len(devices) // inner if config.data == -1 else config.data
+    size = data * inner
     if size > len(devices):
         raise UserError(
-            f"parallel.data={size} devices are asked for, but there are {len(devices)}; "
-            "use -1 for all"
+            f"parallel.data={config.data} times {flags} asks for {size} devices, but there are "
+            f"{len(devices)}; lower one of them, or use parallel.data=-1 for what is left"
         )
-    return Mesh(np.asarray(devices[:size]), ("data",))
+    if size < len(devices) and jax.process_count() > 1:
+        raise UserError(
+            f"parallel.data={config.data} times {flags} is {size} of the {len(devices)} devices of "
+            f"{jax.process_count()} processes; several processes use all of theirs: set "
+            "parallel.data=-1, or start fewer"
+        )
+    shape = (data, config.fsdp, config.tensor)
+    placed = mesh_utils.create_device_mesh(shape, devices[:size], allow_split_physical_axes=True)
+    return Mesh(placed, AXES)
 
 
 def mesh_of(params: Any) -> Mesh:
     """The mesh of the devices that a model's parameters are on."""
-    devices = jax.tree.leaves(params)[0].sharding.device_set
-    return Mesh(np.asarray(sorted(devices, key=lambda device: device.id)), ("data",))
+    sharding = jax.tree.leaves(params)[0].sharding
+    mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
+    if isinstance(mesh, Mesh) and mesh.axis_names == AXES:
+        return mesh
+    devices = sorted(sharding.device_set, key=lambda device: device.id)
+    return Mesh(np.asarray(devices).reshape(-1, 1, 1), AXES)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -45,32 +72,92 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def by_rows(mesh: Mesh) -> NamedSharding:
-    """A batch of `[passes, rows, length]`: the rows of each pass in equal parts, one a device."""
-    return NamedSharding(mesh, PartitionSpec(None, "data"))
+    """A batch of `[passes, rows, length]`: the rows of each pass in equal parts."""
+    return NamedSharding(mesh, PartitionSpec(None, *RULES.spec(["batch"])))
 
 
-def put_batch(batch: _Batch, mesh: Mesh, tokens_per_device: int | None = None) -> _Batch:
-    """Put a batch on the mesh, cut into passes small enough for its devices.
+def row_parts(mesh: Mesh) -> int:
+    """Into how many parts, on different devices, the rows of a batch are cut."""
+    return math.prod(mesh.shape[axis] for axis in RULES.batch)
+
+
+def put_rows(x: Shaped[np.ndarray, "rows ..."], mesh: Mesh) -> Shaped[Array, "rows ..."]:
+    """Split an array, which every process has whole, by its rows; `row_parts` divides them."""
+    rows = NamedSharding(mesh, RULES.spec(["batch"]))
+    return jax.make_array_from_callback(x.shape, rows, lambda index: x[index])
+
+
+def on_host(tree: _Tree) -> _Tree:
+    """The arrays of a tree as NumPy arrays, gathered from all processes."""
+    if all(x.is_fully_addressable or x.is_fully_replicated for x in jax.tree.leaves(tree)):
+        return jax.device_get(tree)
+    return multihost_utils.process_allgather(tree, tiled=True)
+
+
+class BatchLayout(NamedTuple):
+    """Where the rows of a global batch are computed: row `r` in pass `r // rows_per_pass`.
+
+    Attributes:
+      mesh: the devices.
+      passes: parts that are computed one after the other.
+      rows_per_pass: rows of each, a multiple of the parts that the devices take. Rows beyond those
+        of the batch are empty.
+    """
+
+    mesh: Mesh
+    passes: int
+    rows_per_pass: int
+
+    def local_rows(self) -> Int[np.ndarray, " n"]:
+        """The rows that devices of this process compute, in order."""
+        if len(self.mesh.local_devices) == self.mesh.size:
+            in_pass = np.arange(self.rows_per_pass)
+        else:
+            shape = (self.passes, self.rows_per_pass, 1)
+            parts: Any = by_rows(self.mesh).addressable_devices_indices_map(shape).values()
+            in_pass = np.unique([np.arange(self.rows_per_pass)[rows] for _, rows, _ in parts])
+        return (np.arange(self.passes)[:, None] * self.rows_per_pass + in_pass).ravel()
+
+    def put(self, batch: _Batch) -> _Batch:
+        """Put a batch on the devices.
+
+        Args:
+          batch: arrays `[rows, length]`: the `local_rows` of the global batch; empty ones at the
+            end may be left out.
+
+        Returns:
+          Arrays `[passes, rows_per_pass, length]`, over all devices of all processes.
+        """
+        local = self.local_rows()
+        in_pass = local[: len(local) // self.passes]
+
+        def lay_out(x: np.ndarray) -> jax.Array:
+            padded = np.pad(x, ((0, len(local) - len(x)), (0, 0)))
+            passes = padded.reshape(self.passes, len(in_pass), -1)
+
+            def part(index: Any) -> np.ndarray:
+                start, stop, _ = index[1].indices(self.rows_per_pass)
+                return passes[:, np.searchsorted(in_pass, start) :][:, : stop - start]
+
+            shape = (self.passes, self.rows_per_pass, x.shape[1])
+            return jax.make_array_from_callback(shape, by_rows(self.mesh), part)
+
+        return jax.tree.map(lay_out, batch)
+
+
+def batch_layout(
+    mesh: Mesh, rows: int, length: int, tokens_per_device: int | None = None
+) -> BatchLayout:
+    """Cut a global batch into passes small enough for the devices.
 
     Args:
-      batch: arrays `[rows, length]`.
       mesh: the devices.
-      tokens_per_device: most positions of one array that a device may hold in a pass; None puts
+      rows: of the global batch.
+      length: of its longer side.
+      tokens_per_device: most positions of one side that a device may hold in a pass; None puts
         everything in one pass.
-
-    Returns:
-      Arrays `[passes, rows', length]`; empty rows fill the last pass up.
     """
-    rows = max(len(x) for x in batch)
-    longest = max(x.shape[1] for x in batch)
-    passes = 1
+    parts, passes = row_parts(mesh), 1
     if tokens_per_device is not None:
-        rows_per_pass = max(1, tokens_per_device // longest) * mesh.size
-        passes = -(-rows // rows_per_pass)
-    rows_per_pass = -(-rows // (passes * mesh.size)) * mesh.size
-
-    def lay_out(x: np.ndarray) -> jax.Array:
-        padded = np.pad(x, ((0, passes * rows_per_pass - rows), (0, 0)))
-        return jax.device_put(padded.reshape(passes, rows_per_pass, -1), by_rows(mesh))
-
-    return jax.tree.map(lay_out, batch)
+        passes = -(-rows // (max(1, tokens_per_device // length) * parts))
+    return BatchLayout(mesh, passes, -(-rows // (passes * parts)) * parts)

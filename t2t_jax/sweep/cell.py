@@ -21,13 +21,13 @@ from t2t_jax.atomic_file import write_whole
 from t2t_jax.config import Config, describe, differences, from_dict, to_dict, walk
 from t2t_jax.config_file import Grid
 from t2t_jax.errors import UserError
-from t2t_jax.records import Record, read_records
+from t2t_jax.records import Record
 
 SPLIT = "dev"
 """Where variants are compared, as in Table 3."""
 
 _PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
-_RESULT, _LOG = "result.json", "log.jsonl"
+_RESULT = "result.json"
 # Fields that may change during a run, but change what a finished one scores.
 _SCORED = ("training.num_train_steps", "checkpoint.average", "decoding.")
 
@@ -75,7 +75,9 @@ class Cell:
 
     def progress(self) -> Record:
         """The last record of training in the run's log; empty before the first."""
-        records = read_records(self.workdir / _LOG)
+        from t2t_jax.workdir import read_log
+
+        records = read_log(self.workdir)
         return next((record for record in reversed(records) if record["of"] == "train"), {})
 
 
@@ -116,7 +118,7 @@ def train_and_score(config: Config, workdir: Path) -> int:
     from t2t_jax.evaluation.evaluate import evaluate, score_record
     from t2t_jax.loading import load
     from t2t_jax.trainer import train
-    from t2t_jax.workdir import record_scores
+    from t2t_jax.workdir import read_log, record_scores
 
     corpus = open_corpus(config.data)
     if SPLIT not in corpus.splits:
@@ -137,7 +139,7 @@ def train_and_score(config: Config, workdir: Path) -> int:
     result = {
         "config": to_dict(config),
         **record,
-        "target_tokens_per_second": _speed(workdir / _LOG),
+        "target_tokens_per_second": _speed(read_log(workdir)),
         "hypotheses": evaluation.hypotheses,
         "references": evaluation.references,
     }
@@ -145,9 +147,9 @@ def train_and_score(config: Config, workdir: Path) -> int:
     return 0
 
 
-def _speed(log: Path) -> float:
+def _speed(log: Sequence[Record]) -> float:
     """Target tokens a second: the median over the log, as some records include compilation."""
-    records = [record for record in read_records(log) if record["of"] == "train"]
+    records = [record for record in log if record["of"] == "train"]
     return statistics.median(record["target_tokens_per_second"] for record in records)
 
 

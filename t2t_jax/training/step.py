@@ -2,20 +2,22 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh, Sharding
-from jaxtyping import Array, Float32, Int32, Key
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float32, Int32
 
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batch
-from t2t_jax.functional.loss import label_smoothed_cross_entropy
+from t2t_jax.errors import UserError
 from t2t_jax.modules.ensemble import Model
 from t2t_jax.modules.transformer import Parameters, Transformer
-from t2t_jax.parallel.mesh import by_rows, replicated
+from t2t_jax.parallel.axes import shardings, traced_on
+from t2t_jax.parallel.mesh import BatchLayout, by_rows, replicated
 from t2t_jax.training.optimizer import learning_rate, make_optimizer
 
 
@@ -62,20 +64,20 @@ class Metrics(NamedTuple):
 
 
 def loss_sums(
-    model: Model,
-    label_smoothing: float,
-    params: Parameters,
-    batch: Batch,
-    dropout_key: Key[Array, ""] | None = None,
+    model: Model, label_smoothing: float, params: Parameters, batch: Batch, **training: Any
 ) -> LossSums:
-    """The losses of a batch (section 5.4); with a key, under dropout."""
-    logits = model.apply(
-        {"params": params},
-        *batch,
-        deterministic=dropout_key is None,
-        rngs=None if dropout_key is None else {"dropout": dropout_key},
+    """The losses of a batch (section 5.4).
+
+    Args:
+      model: the model of `params`.
+      label_smoothing: eps_ls.
+      params: its parameters.
+      batch: arrays `[rows, t]`.
+      training: what only training needs: `rngs`, and the arguments of `Transformer.losses`.
+    """
+    smoothed, nll = model.apply(
+        {"params": params}, *batch, label_smoothing=label_smoothing, method="losses", **training
     )
-    smoothed, nll = label_smoothed_cross_entropy(logits, batch.targets, label_smoothing)
     real = (batch.targets_segments != 0).astype(jnp.float32)
     return LossSums((smoothed * real).sum(), (nll * real).sum(), real.sum())
 
@@ -104,8 +106,8 @@ def eval_step(model: Model, label_smoothing: float, params: Parameters, batch: B
     return _sum_over_passes(lambda rows, _: loss_sums(model, label_smoothing, params, rows), batch)
 
 
-def init_state(config: Config, model: Transformer) -> TrainState:
-    """The state before the first step: a pure function of the config and its seed."""
+def _named_state(config: Config, model: Transformer) -> TrainState:
+    """The state before the first step, each array in a box with its logical axes."""
     tokens = jnp.ones((1, 8), jnp.int32)
     key = jax.random.key(config.training.seed)
     params = model.init(key, *Batch(*[tokens] * 6), deterministic=True)["params"]
@@ -114,16 +116,57 @@ def init_state(config: Config, model: Transformer) -> TrainState:
     return TrainState(zero, params, optimizer, zero, zero)
 
 
-def abstract_state(config: Config, model: Transformer, sharding: Sharding) -> TrainState:
-    """A `jax.ShapeDtypeStruct` with `sharding` for every array of the state."""
+def init_state(config: Config, model: Transformer) -> TrainState:
+    """The state before the first step: a pure function of the config and its seed."""
+    return nn.unbox(_named_state(config, model))
+
+
+def abstract_state(config: Config, model: Transformer, mesh: Mesh) -> TrainState:
+    """A `jax.ShapeDtypeStruct` for every array of the state, with its place on the mesh.
+
+    Raises:
+      UserError: an array cannot be cut into equal parts for the devices.
+    """
+    if model.config.num_heads % mesh.shape["tensor"]:
+        raise UserError(
+            f"model.num_heads={model.config.num_heads} is not divisible by parallel.tensor="
+            f"{mesh.shape['tensor']}, over which heads are split; choose a divisor"
+        )
+    named = jax.eval_shape(partial(_named_state, config, model))
+    plain = nn.unbox(named)
+    places = shardings(mesh, nn.get_partition_spec(named), plain)
     return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        jax.eval_shape(partial(init_state, config, model)),
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), plain, places
     )
 
 
+def abstract_batch(layout: BatchLayout, source_length: int, target_length: int) -> Batch:
+    """A `jax.ShapeDtypeStruct` for every array of a batch, with its place on the mesh."""
+    return Batch(
+        *(
+            jax.ShapeDtypeStruct(
+                (layout.passes, layout.rows_per_pass, length),
+                jnp.int32,
+                sharding=by_rows(layout.mesh),
+            )
+            for length in [source_length] * 3 + [target_length] * 3
+        )
+    )
+
+
+def create_state(config: Config, model: Transformer, mesh: Mesh) -> TrainState:
+    """The state before the first step, on a mesh: each device makes only what it keeps."""
+    places = jax.tree.map(lambda x: x.sharding, abstract_state(config, model, mesh))
+    return jax.jit(partial(init_state, config, model), out_shardings=places)()
+
+
 def train_step(
-    config: Config, model: Transformer, state: TrainState, batch: Batch
+    config: Config,
+    model: Transformer,
+    state: TrainState,
+    batch: Batch,
+    *,
+    axis_name: str | None = None,
 ) -> tuple[TrainState, Metrics]:
     """One update of the parameters (sections 5.3 and 5.4).
 
@@ -136,20 +179,43 @@ def train_step(
       model: the model of `state.params`.
       state: before the step.
       batch: the global batch of step `state.step`, arrays `[passes, rows, t]`.
+      axis_name: of a mapped axis (`jax.pmap`), whose members each have their part of the rows of
+        every pass, one after the other. None means that `batch` has all of them.
     """
     training = config.training
     step_key = jax.random.fold_in(jax.random.key(training.seed), state.step)
+    rows = batch.inputs.shape[1]
+    parts, part = 1, jnp.zeros((), jnp.int32)
+    if axis_name is not None:
+        parts, part = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
 
-    def gradient_sums(rows: Batch, number: Int32[Array, ""]) -> tuple[Parameters, LossSums]:
+    def gradient_sums(one: Batch, number: Int32[Array, ""]) -> tuple[Parameters, LossSums]:
         def smoothed_sum(params: Parameters) -> tuple[Float32[Array, ""], LossSums]:
-            key = jax.random.fold_in(step_key, number)
-            sums = loss_sums(model, training.label_smoothing, params, rows, key)
+            sums = loss_sums(
+                model,
+                training.label_smoothing,
+                params,
+                one,
+                num_chunks=config.parallel.loss_chunks,
+                first_row=(number * parts + part) * rows,
+                rngs={"dropout": step_key},
+            )
             return sums.smoothed, sums
 
         return jax.grad(smoothed_sum, has_aux=True)(state.params)
 
     gradients, sums = _sum_over_passes(gradient_sums, batch)
+    if axis_name is not None:
+        gradients, sums = jax.lax.psum((gradients, sums), axis_name)
     gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
+    return _update(config, state, gradients, sums)
+
+
+def _update(
+    config: Config, state: TrainState, gradients: Parameters, sums: LossSums
+) -> tuple[TrainState, Metrics]:
+    """Adam's step along the gradient of the mean loss, unless something is not finite."""
+    training = config.training
     norm = optax.tree.norm(gradients)
     finite = jnp.isfinite(sums.smoothed) & jnp.isfinite(norm)
 
@@ -171,14 +237,38 @@ def train_step(
     return new_state, Metrics(sums, norm, rate, in_a_row, total)
 
 
-def compile_train_step(
-    config: Config, model: Transformer, mesh: Mesh
-) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
-    """`train_step` over a mesh: batches by rows, the state on every device and donated."""
-    whole = replicated(mesh)
+_CompiledStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+
+
+def compile_train_step(config: Config, model: Transformer, mesh: Mesh) -> _CompiledStep:
+    """`train_step` over a mesh: batches by rows, the state where it is, and donated.
+
+    With `parallel.backend="jit"` what comes back is what `jax.jit` returns.
+    """
+    step = partial(train_step, config, model)
+    if config.parallel.backend == "pmap":
+        return _with_pmap(step, mesh)
+    places = jax.tree.map(lambda x: x.sharding, abstract_state(config, model, mesh))
     return jax.jit(
-        partial(train_step, config, model),
-        in_shardings=(whole, by_rows(mesh)),
-        out_shardings=whole,
+        traced_on(mesh, step),
+        in_shardings=(places, by_rows(mesh)),
+        out_shardings=(places, replicated(mesh)),
         donate_argnums=0,
     )
+
+
+def _with_pmap(step: Callable[..., tuple[TrainState, Metrics]], mesh: Mesh) -> _CompiledStep:
+    """The step on every device with its rows; the state comes and goes as one of equal copies."""
+    mapped = jax.pmap(
+        partial(step, axis_name="data"),
+        axis_name="data",
+        in_axes=(None, 1),
+        out_axes=None,
+        devices=list(mesh.devices.flat),
+        donate_argnums=0,
+    )
+    by_device = NamedSharding(mesh, PartitionSpec(None, "data"))
+    split = jax.jit(
+        lambda x: x.reshape(len(x), mesh.size, -1, x.shape[-1]), out_shardings=by_device
+    )
+    return lambda state, batch: mapped(state, jax.tree.map(split, batch))

@@ -1,0 +1,78 @@
+"""Where a model looks: the attention weights of all heads for a sentence and its translation."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float32, Int32
+
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import UserError
+from t2t_jax.modules.transformer import Parameters, Transformer
+from t2t_jax.parallel.mesh import on_host
+
+
+class AttentionMaps(NamedTuple):
+    """The attention weights of every layer and head (section 3.2); each row sums to one.
+
+    Attributes:
+      source: the s subwords of the source, with the end of sentence.
+      target: the t subwords of the translation, with the end of sentence.
+      encoder: of the source's subwords among themselves.
+      decoder: row i has the weights with which subword i of the translation was predicted, of the
+        subwords before it: column 0 is the start of the sentence, column j subword j - 1.
+      cross: row i has the weights of the source's subwords, when subword i was predicted.
+    """
+
+    source: list[str]
+    target: list[str]
+    encoder: Float32[np.ndarray, "n h s s"]
+    decoder: Float32[np.ndarray, "n h t t"]
+    cross: Float32[np.ndarray, "n h t s"]
+
+
+def attention_maps(translator: Translator, source: str, target: str | None = None) -> AttentionMaps:
+    """The attention weights of a model that translates `source` into `target`.
+
+    Args:
+      translator: the model.
+      source: a sentence.
+      target: its translation; None is the model's own.
+
+    Raises:
+      UserError: the model is an ensemble, whose members each have weights of their own.
+    """
+    if not isinstance(translator.model, Transformer):
+        raise UserError("an ensemble has no attention of its own; load one of its models")
+    if target is None:
+        target = translator.translate([source])[0]
+    ids = translator.encode([source, target])
+    inputs, targets = (np.asarray([tokens], np.int32) for tokens in ids)
+    found = on_host(_weights(translator.model, translator.params, inputs, targets))
+    encoder, decoder, cross = (weights[:, 0] for weights in found)
+    of_source, of_target = translator.vocabulary.pieces(ids)
+    return AttentionMaps(of_source, of_target, encoder, decoder, cross)
+
+
+@partial(jax.jit, static_argnums=0)
+def _weights(
+    model: Transformer,
+    params: Parameters,
+    inputs: Int32[Array, "1 s"],
+    targets: Int32[Array, "1 t"],
+) -> tuple[Array, Array, Array]:
+    batch = [
+        part
+        for tokens in (inputs, targets)
+        for part in (tokens, jnp.ones_like(tokens), jnp.arange(tokens.shape[1])[None])
+    ]
+    _, sown = model.apply({"params": params}, *batch, deterministic=True, mutable=["intermediates"])
+    seen: Any = sown["intermediates"]
+    encoder, decoder = seen["encoder"]["layers"], seen["decoder"]["layers"]
+    return (
+        encoder["self_attention"]["weights"][0],
+        decoder["self_attention"]["weights"][0],
+        decoder["cross_attention"]["weights"][0],
+    )

@@ -1,0 +1,170 @@
+"""Logical axes, which modules name, and the axes of the mesh that they are split over.
+
+    data      each device takes its own rows of the batch
+    fsdp      so too; and it keeps only its part of every matrix, and of Adam's moments for it
+              (the parts are gathered for as long as a layer needs them)
+    tensor    the devices share the heads, the feed-forward network's inner width and the vocabulary
+
+This is the one place where a logical axis becomes mesh axes.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import flax.linen as nn
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Shaped
+
+from t2t_jax.errors import UserError
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_MeshAxes = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AxisRules:
+    """The mesh axes that each logical axis is split over, the outermost first."""
+
+    vocab: _MeshAxes = ("tensor",)
+    """Entries of the vocabulary."""
+    embed: _MeshAxes = ("fsdp",)
+    """d_model, of a matrix."""
+    heads: _MeshAxes = ("tensor",)
+    """Attention heads, or all of their widths side by side."""
+    mlp: _MeshAxes = ("tensor",)
+    """d_ff."""
+    layers: _MeshAxes = ()
+    """Layers of a stack, over which the computation runs one after the other."""
+    vector: _MeshAxes = ()
+    """d_model, of a bias or a norm: too little to be worth splitting."""
+    positions: _MeshAxes = ()
+    """Rows of a learned position table."""
+    batch: _MeshAxes = ("data", "fsdp")
+    """Rows of a batch."""
+    length: _MeshAxes = ()
+    """Positions of a row."""
+    channels: _MeshAxes = ()
+    """d_model, of activations."""
+
+    def spec(self, names: Sequence[str | None]) -> PartitionSpec:
+        """How an array with these logical axes is split.
+
+        Raises:
+          ValueError: a name is no logical axis, or two axes would be split over one mesh axis.
+        """
+        known = [field.name for field in fields(self)]
+        unknown = [name for name in names if name is not None and name not in known]
+        if unknown:
+            raise ValueError(f"no logical axis {unknown[0]!r}; there are {', '.join(known)}")
+        split: list[_MeshAxes] = [() if name is None else getattr(self, name) for name in names]
+        taken = [axis for axes in split for axis in axes]
+        for axis in taken:
+            if taken.count(axis) > 1:
+                both = [name for name, axes in zip(names, split, strict=True) if axis in axes]
+                raise ValueError(
+                    f"mesh axis {axis!r} would split the axes {both} of one array; change the rule "
+                    "of one of them"
+                )
+        # Entries as JAX itself would write them, so that equal layouts compare equal.
+        return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in split))
+
+
+RULES = AxisRules()
+
+
+def sharding(
+    mesh: Mesh, names: Sequence[str | None], shape: Sequence[int], label: str
+) -> NamedSharding:
+    """How an array lies on a mesh.
+
+    Args:
+      mesh: the devices.
+      names: its logical axes; None is an axis that is never split.
+      shape: its sizes.
+      label: what it is called in errors.
+
+    Raises:
+      UserError: an axis cannot be cut into that many equal parts.
+    """
+    spec = RULES.spec(names)
+    for name, size, axes in zip(names, shape, spec, strict=True):
+        chosen = (axes,) if isinstance(axes, str) else axes or ()
+        parts = 1
+        for axis in chosen:
+            parts *= mesh.shape[axis]
+        if size % parts:
+            flags = " times ".join(f"parallel.{axis}={mesh.shape[axis]}" for axis in chosen)
+            raise UserError(
+                f"{label} has {size} entries on its axis {name!r}, which {flags} does not divide; "
+                "choose a divisor of that size, or another size"
+            )
+    return NamedSharding(mesh, spec)
+
+
+def named(initialize: Any, *axes: str) -> Any:
+    """A Flax initialiser whose parameters say what their logical axes are, until `nn.unbox`."""
+    return nn.with_logical_partitioning(initialize, axes)
+
+
+_mesh: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
+
+
+@contextlib.contextmanager
+def _on(mesh: Mesh) -> Iterator[None]:
+    before = _mesh.set(mesh)
+    try:
+        yield
+    finally:
+        _mesh.reset(before)
+
+
+def traced_on(mesh: Mesh, function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """`function`, in whose body `constrain` is heard; for what is compiled for that mesh."""
+
+    @wraps(function)
+    def on_mesh(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with _on(mesh):
+            return function(*args, **kwargs)
+
+    return on_mesh
+
+
+def constrain(x: Shaped[Array, "..."], *names: str | None) -> Shaped[Array, "..."]:
+    """Have the compiler split `x` as its logical axes say; nothing outside of `traced_on`.
+
+    Without it the compiler may choose to split activations as the matrices are, and to add up
+    partial sums of them, which are larger.
+    """
+    mesh = _mesh.get()
+    if mesh is None or mesh.size == 1:
+        return x
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, RULES.spec(names)))
+
+
+def shardings(mesh: Mesh, specs: Any, shapes: Any) -> Any:
+    """How the arrays of a tree lie on a mesh.
+
+    Args:
+      mesh: the devices.
+      specs: a tree of the arrays' logical axes, each a `PartitionSpec`.
+      shapes: the same tree of what has these shapes.
+
+    Raises:
+      UserError: an array cannot be cut into that many equal parts.
+    """
+
+    def lay_out(path: Any, spec: PartitionSpec, array: Any) -> NamedSharding:
+        names = (*spec, *[None] * (len(array.shape) - len(spec)))
+        return sharding(
+            mesh, names, array.shape, jax.tree_util.keystr(path, simple=True, separator="/")
+        )
+
+    return jax.tree_util.tree_map_with_path(
+        lay_out, specs, shapes, is_leaf=lambda x: isinstance(x, PartitionSpec)
+    )

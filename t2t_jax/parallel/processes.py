@@ -1,0 +1,266 @@
+"""Several processes as one program: how they meet, and how they agree.
+
+A process sees the devices of its own host. Once it has joined the others, `jax.devices()` are those
+of all, and a program on them runs when all processes start it, in the same order. So what decides
+which program comes next must be the same everywhere: the functions here see to that.
+"""
+
+import hashlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache, partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from t2t_jax.errors import UserError
+from t2t_jax.parallel.host import let_devices_wait
+
+_PATIENCE_SECONDS = 300.0
+_LAG = 2
+
+
+def join(
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+) -> None:
+    """Meet the other processes of this run; to be called before JAX is asked for its devices.
+
+    Without arguments the environment says who they are: that of Slurm, Open MPI, a TPU pod or a
+    Kubernetes job, as far as JAX knows it. Where it tells of no others, nothing happens. Slurm and
+    Open MPI give each process one GPU of its host (JAX_LOCAL_DEVICE_IDS names others).
+
+    Args:
+      coordinator: HOST:PORT of process 0, where it listens and the others call.
+      num_processes: how many there are; 1 is to train alone, whatever the environment says.
+      process_id: which of them this is, from 0.
+
+    Raises:
+      UserError: the arguments do not fit, or the processes did not meet.
+    """
+    if num_processes == 1:
+        return
+    if coordinator is not None and num_processes is not None and process_id is not None:
+        _check_place(coordinator, num_processes, process_id)
+    elif (coordinator, num_processes, process_id) != (None, None, None):
+        raise UserError("--coordinator, --num-processes and --process-id go together; give all")
+    elif not _has_others():
+        return
+    import jax
+
+    let_devices_wait()
+    # JAX's own would receive SIGTERM until the training loop does, and do nothing about it.
+    jax.config.update("jax_enable_preemption_service", False)
+    _meet(
+        partial(
+            jax.distributed.initialize,
+            coordinator,
+            num_processes,
+            process_id,
+            initialization_timeout=int(_PATIENCE_SECONDS) + 3600,
+            shutdown_timeout_seconds=60,  # that a process waits which ends before the others
+        ),
+        coordinator,
+    )
+
+
+def _check_place(coordinator: str, num_processes: int, process_id: int) -> None:
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UserError(f"--coordinator {coordinator} is not HOST:PORT, as in 10.0.0.1:8476")
+    if not 0 <= process_id < num_processes:
+        raise UserError(
+            f"--process-id {process_id} is not one of {num_processes} processes; they are counted "
+            f"from 0 to {num_processes - 1}"
+        )
+
+
+def _has_others() -> bool:
+    """Whether the environment says that this is one of several processes. It costs no time."""
+    return _tasks() > 1 or _is_on_tpu_pod() or _is_in_kubernetes_job()
+
+
+def _tasks() -> int:
+    """Tasks of this Slurm step or Open MPI program.
+
+    A program that Slurm starts for one task has its job's port to itself only by chance; and in
+    the shell of an allocation SLURM_NTASKS counts tasks that nobody started.
+    """
+    counts = (os.environ.get(n, "") for n in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"))
+    return max(int(count) if count.isdecimal() else 1 for count in counts)
+
+
+def _is_on_tpu_pod() -> bool:
+    import jax
+
+    # JAX puts `tpu` first where it finds chips and their library; elsewhere nothing is asked.
+    if not (jax.config.values["jax_platforms"] or "").startswith("tpu"):
+        return False
+    hosts = os.environ.get("TPU_PROCESS_ADDRESSES") or os.environ.get("TPU_WORKER_HOSTNAMES")
+    if hosts:
+        return "," in hosts or os.environ.get("MEGASCALE_NUM_SLICES", "1") != "1"
+    return "TPU_SKIP_MDS_QUERY" not in os.environ  # JAX asks the machine's metadata server
+
+
+def _is_in_kubernetes_job() -> bool:
+    named = all(name in os.environ for name in ("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"))
+    return named and find_spec("kubernetes") is not None
+
+
+def _meet(initialize: Callable[[], None], coordinator: str | None) -> None:
+    """Run `initialize` in a thread, which can be left: JAX aborts the program where it gives up."""
+    failures: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            initialize()
+        except Exception as error:  # of many kinds: the environment is not what JAX expects
+            failures.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_SECONDS)
+    place = f"at {coordinator}" if coordinator else "where the environment says"
+    if thread.is_alive():
+        raise UserError(
+            f"the processes did not meet {place} within {_PATIENCE_SECONDS:.0f} s; start all of "
+            "them, each with its own --process-id, where they can reach that host and port"
+        )
+    if failures:
+        raise UserError(
+            f"cannot meet the other processes {place} ({failures[0]}); name the place by "
+            "--coordinator, --num-processes and --process-id, or train alone: --num-processes 1"
+        ) from failures[0]
+
+
+def is_main() -> bool:
+    """Whether this is process 0, which writes what is written once."""
+    import jax
+
+    return jax.process_index() == 0
+
+
+@cache
+def _maximum() -> tuple[Any, Callable[[Any], Any]]:
+    """One row a device, and the largest of all rows on every device."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    mesh = Mesh(np.asarray(jax.devices()), ("devices",))
+    rows, whole = (
+        NamedSharding(mesh, PartitionSpec("devices")),
+        NamedSharding(mesh, PartitionSpec()),
+    )
+    return rows, jax.jit(jnp.max, out_shardings=whole)
+
+
+def _start_maximum(proposal: int) -> Any:
+    """The largest proposal, as an array that the devices have yet to compute."""
+    import jax
+
+    rows, maximum = _maximum()
+    own = np.full(jax.local_device_count(), proposal, np.int32)
+    return maximum(jax.make_array_from_process_local_data(rows, own))
+
+
+def agree(proposal: int) -> int:
+    """The largest number that a process proposes, once all have; so it is a barrier, too.
+
+    Args:
+      proposal: an int32, with -2**31 left out.
+    """
+    import jax
+
+    return proposal if jax.process_count() == 1 else int(_start_maximum(proposal))
+
+
+def of_main(value: int) -> int:
+    """The number that process 0 gives; what the others give counts for nothing."""
+    return agree(value if is_main() else 1 - 2**31)
+
+
+def one_without(holds: bool) -> int | None:
+    """A process for which something does not hold; None if it holds for all."""
+    import jax
+
+    found = agree(-1 if holds else jax.process_index())
+    return None if found < 0 else found
+
+
+class Agreement:
+    """The same as `agree`, two calls late, so that nobody waits for what the devices do now."""
+
+    def __init__(self) -> None:
+        """Nothing is proposed yet."""
+        self._under_way: deque[Any] = deque()
+
+    def __call__(self, proposal: int) -> int:
+        """The largest number that was proposed two calls ago; 0 in the first two.
+
+        A process alone agrees with itself at once. What is proposed in the last two calls, nobody
+        reads: ask `agree`.
+
+        Args:
+          proposal: 0 is none.
+        """
+        import jax
+
+        if jax.process_count() == 1:
+            return proposal
+        self._under_way.append(_start_maximum(proposal))
+        return int(self._under_way.popleft()) if len(self._under_way) > _LAG else 0
+
+
+def check_same(facts: Mapping[str, str]) -> None:
+    """Refuse to go on unless all processes have the same facts.
+
+    Args:
+      facts: by name; all processes have the same names in the same order.
+
+    Raises:
+      UserError: on every process, naming a fact and the first process that differs from process 0.
+    """
+    import jax
+    from jax.experimental import multihost_utils
+
+    if jax.process_count() == 1:
+        return
+    digests = [np.frombuffer(hashlib.sha256(v.encode()).digest(), np.uint8) for v in facts.values()]
+    gathered = np.asarray(multihost_utils.process_allgather(np.stack(digests)))
+    differs = (gathered != gathered[0]).any(axis=-1)  # [processes, facts]
+    if differs.any():
+        process, fact = np.argwhere(differs)[0]
+        raise UserError(
+            f"{list(facts)[fact]} of process {process} is not that of process 0; give all "
+            "processes the same command line and the same files"
+        )
+
+
+@contextmanager
+def bound_together() -> Iterator[None]:
+    """Within it, that another process is gone is an error in one line.
+
+    Raises:
+      UserError: it is, and the work of all ends with it.
+    """
+    import jax
+
+    try:
+        yield
+    except UserError:
+        raise
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # the latter where it is dispatched
+        signs = ("Gloo", "NCCL", "coordination service", "heartbeat")
+        if jax.process_count() == 1 or not any(sign in str(error) for sign in signs):
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"another process of this run is gone ({reason}); see what it said, and start all "
+            "again: they go on from the last checkpoint"
+        ) from error
