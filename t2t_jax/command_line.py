@@ -7,6 +7,7 @@ flag answer at once.
 import argparse
 import contextlib
 import dataclasses
+import glob
 import io
 import os
 import sys
@@ -24,7 +25,7 @@ from rich.text import Text
 from t2t_jax.config import Config, walk
 from t2t_jax.config_file import load_config
 from t2t_jax.errors import UserError, did_you_mean
-from t2t_jax.parallel.host_memory import keep_freed_memory
+from t2t_jax.parallel.host import keep_freed_memory, let_devices_wait, num_virtual_devices
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,16 @@ class Train:
     """Directory of the run."""
     config: str | None = None
     """Config file: configs/base.py, or configs/grid.py:NAME. A run goes on without one."""
+    compile_only: str | None = None
+    """Train nothing: compile the step and say whether it fits, and how fast it can be. For the
+    devices of this machine, or for TPUs that need not be there: v5e:4x4. Needs no --workdir."""
+    coordinator: str | None = None
+    """Of a run of several processes: HOST:PORT of process 0. Without these three flags, the
+    environment (Slurm, Open MPI, a TPU pod) says whether there are others."""
+    num_processes: int | None = None
+    """Of a run of several processes: how many there are."""
+    process_id: int | None = None
+    """Of a run of several processes: which one this is, from 0."""
     fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
         default_factory=Config
     )
@@ -75,9 +86,15 @@ def prepare_process() -> None:
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(compiled))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
     absl.logging.set_verbosity(absl.logging.ERROR)  # Orbax warns of everything it does
+    if not any(glob.iglob("/dev/accel*")) and not any(glob.iglob("/dev/vfio/*")):
+        # No TPU: its library, where it is installed, would complain that it finds none.
+        os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
+        os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     if isinstance(sys.stdout, io.TextIOWrapper):  # a sample translation must not end a training
         sys.stdout.reconfigure(errors="backslashreplace")
     keep_freed_memory()
+    if num_virtual_devices() > 1:
+        let_devices_wait()
 
 
 def _refuse(message: str) -> NoReturn:
@@ -100,16 +117,31 @@ def train_command(arguments: Sequence[str]) -> Train:
       UserError: a flag or its value is refused, or there is no config.
     """
     check_flags(arguments, [*names(Train), *(path for path, _, _ in walk(Config()))])
+    arguments = _with_empty_value(arguments, "--compile-only")
     config_file, workdir = peek(arguments)
     base = load_config(config_file) if config_file else stored_config(workdir)
     defaults = Train(fields=base or Config())
+    if "--compile-only" in arguments:
+        defaults = dataclasses.replace(defaults, workdir=Path())  # which nobody reads
     command = parse(Train, arguments, prog="train.py", default=defaults)
     if base is None:
-        raise UserError(
-            f"{command.workdir} holds no run to go on with; name a config, as in "
-            "--config configs/base.py"
-        )
+        without = f"{workdir} holds no run to go on with" if workdir else "there is no config"
+        raise UserError(f"{without}; name a config, as in --config configs/base.py")
     return command
+
+
+def _with_empty_value(arguments: Sequence[str], flag: str) -> list[str]:
+    """Give a flag an empty value where it stands alone: tyro knows no optional ones."""
+    filled = []
+    for argument, following in zip(arguments, [*arguments[1:], "--"], strict=True):
+        name, equals, value = argument.partition("=")
+        if name.replace("_", "-") != flag:
+            filled.append(argument)
+        elif equals:
+            filled += [flag, value]
+        else:
+            filled += [flag, ""] if following.startswith("--") else [flag]
+    return filled
 
 
 def names(command: type) -> list[str]:

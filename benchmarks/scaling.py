@@ -1,0 +1,138 @@
+"""From one chip to 256: what fits, and what a step would wait for. Writes docs/scaling.md.
+
+    python benchmarks/scaling.py
+
+It compiles real training steps for TPU v5e, with none attached (`pip install -e '.[tpu]'`). On two
+cores that takes a quarter of an hour, or twice that if they are busy.
+"""
+
+import datetime
+import os
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+from t2t_jax.ahead_of_time.compile import compile_ahead, devices_of
+from t2t_jax.ahead_of_time.report import Report
+from t2t_jax.command_line import prepare_process
+from t2t_jax.config import Config
+from t2t_jax.config_file import load_config
+from t2t_jax.parallel.hardware import peaks
+
+_ROOT = Path(__file__).parents[1]
+_TOPOLOGIES = ("v5e:1x1", "v5e:2x2", "v5e:4x4", "v5e:8x8", "v5e:16x16")
+_TOKENS_PER_CHIP = 4096
+_MOST_SHARES = 16  # of the parameters: one row of chips
+
+
+def _billion(chips: int) -> list[dict[str, object]]:
+    """Parameters shared by up to 16 chips; where that is too much, layers are computed twice."""
+    shared = {"parallel.fsdp": min(chips, _MOST_SHARES), "parallel.data": -1}
+    return [shared, shared | {"parallel.remat": "layer"}]
+
+
+_LAYOUTS = {"big": lambda chips: [{"parallel.data": -1}], "billion": _billion}
+
+
+def _scaled(config: Config, chips: int) -> Config:
+    """Weak scaling: the tokens of a step grow with the number of chips."""
+    tokens = _TOKENS_PER_CHIP * chips
+    return config.replace(
+        {
+            "data.source_tokens_per_step": tokens,
+            "data.target_tokens_per_step": tokens,
+            "parallel.tokens_per_device": _TOKENS_PER_CHIP,
+        }
+    )
+
+
+def _first_that_fits(name: str, topology: str) -> tuple[Config, Report]:
+    """The first layout that fits, or else the last."""
+    devices = devices_of(topology)
+    config = _scaled(load_config(str(_ROOT / "configs" / f"{name}.py")), len(devices))
+    for layout in _LAYOUTS[name](len(devices)):
+        chosen = config.replace(layout)
+        report = compile_ahead(chosen, devices)
+        print(
+            f"{name} on {topology} {layout}: {report.memory.total / 2**30:.1f} GiB, "
+            f"fits: {report.fits}, compiled in {report.compile_seconds:.0f} s",
+            file=sys.stderr,
+        )
+        if report.fits:
+            break
+    return chosen, report
+
+
+def _row(topology: str, config: Config, report: Report) -> str:
+    mesh = " x ".join(str(size) for size in report.mesh_shape.values())
+    rows, source, target = report.shape
+    cells = [
+        str(len(devices_of(topology))),
+        topology,
+        mesh + ("" if config.parallel.remat == "none" else f", remat {config.parallel.remat}"),
+        f"{rows * source:,} + {rows * target:,}",
+        f"{report.memory.total / 2**30:.1f} GiB",
+        "yes" if report.fits else "**no**",
+    ]
+    bounds = report.bounds
+    slowest = max(bounds, key=lambda name: bounds[name]) if bounds else "-"
+    cells += [f"{1e3 * seconds:.1f}" for seconds in bounds.values()] or ["-", "-", "-"]
+    return f"| {' | '.join([*cells, slowest, f'{report.compile_seconds:.0f} s'])} |"
+
+
+def _document() -> Iterator[str]:
+    hardware = peaks(devices_of(_TOPOLOGIES[0]))
+    assert hardware is not None
+    yield "# From one chip to 256"
+    yield ""
+    yield (
+        f"Made by `python benchmarks/scaling.py` on {datetime.date.today()} with JAX "
+        f"{version('jax')} and libtpu {version('libtpu')}, on {os.cpu_count()} CPU cores and no "
+        "TPU."
+    )
+    yield ""
+    yield (
+        "**These are bounds from a compiler, not measurements.** The training step of each row was "
+        "compiled for TPU v5e that was not there. Memory and what is sent are those of the "
+        "compiled program. The times are what its operations, its memory traffic and its messages "
+        "would take, each alone, at the peaks that Google states for a chip: "
+        f"{hardware.flops_per_s / 1e12:.0f} TFLOP/s in bfloat16, "
+        f"{hardware.memory_bytes_per_s / 1e9:.0f} GB/s of memory, "
+        f"{hardware.sent_bytes_per_s / 1e9:.0f} GB/s sent over all links together "
+        "(`t2t_jax/parallel/hardware.py`). A step takes at least as long as the longest of the "
+        "three, and in practice longer."
+    )
+    yield ""
+    yield (
+        f"The batch grows with the chips: {_TOKENS_PER_CHIP:,} positions of source and as many of "
+        "target a chip, padding included, in sentences of 256, the longest that the configs allow. "
+        "So each row does the same work on every chip, and ideal scaling is a constant time. (Up "
+        "to which size a larger batch trains as well, is another question, which no compiler "
+        "answers.) The mesh is data x fsdp x tensor; `remat layer` computes each layer a second "
+        "time instead of keeping it, which the operations here do not count. Where the first "
+        "layout does not fit, the next is tried."
+    )
+    for name in _LAYOUTS:
+        yield ""
+        yield f"## configs/{name}.py"
+        first = True
+        for topology in _TOPOLOGIES:
+            config, report = _first_that_fits(name, topology)
+            if first:
+                yield ""
+                yield f"{report.num_parameters:,} parameters, {config.model.compute_dtype}."
+                yield ""
+                yield (
+                    "| chips | topology | mesh | positions a step | memory a chip | fits | "
+                    "compute, ms | memory, ms | communication, ms | bound by | compiled in |"
+                )
+                yield f"|{'---|' * 11}"
+                first = False
+            yield _row(topology, config, report)
+
+
+if __name__ == "__main__":
+    prepare_process()
+    lines = list(_document())
+    (_ROOT / "docs" / "scaling.md").write_text("\n".join([*lines, ""]))

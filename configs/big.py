@@ -1,0 +1,32 @@
+"""The paper's big model (Table 3, last row) for any corpus, with a 32k vocabulary.
+
+    python train.py --config configs/big.py --data.corpus text:DIR --workdir runs/big
+    python eval.py bleu --workdir runs/big
+
+Data, optimizer and search are those of configs/base.py, but for the size, a dropout of 0.3, the
+steps and an average of 20 checkpoints.
+
+The paper trained it in 3.5 days (300,000 steps of 1.0 s) on 8 P100 GPUs. Whether it fits other
+devices, and how fast they can be at most, is told without them:
+
+    python train.py --config configs/big.py --compile-only v5e:4x4
+"""
+
+from t2t_jax import Config
+
+
+def get_config() -> Config:
+    return Config().replace(
+        {
+            "model.d_model": 1024,
+            "model.num_heads": 16,
+            "model.d_ff": 4096,
+            "model.dropout_rate": 0.3,
+            "data.vocab_size": 32_768,
+            "training.num_train_steps": 300_000,
+            "checkpoint.keep": 20,
+            "checkpoint.average": 20,
+            "evaluation.every_steps": 5000,
+            "parallel.tokens_per_device": 4096,
+        }
+    )

@@ -1,0 +1,37 @@
+"""A model of a billion parameters, which the paper does not have: to train across many devices.
+
+    python train.py --config configs/billion.py --data.corpus text:DIR --workdir runs/billion
+    python eval.py bleu --workdir runs/billion
+
+It is the big model at twice its width and 8 layers a stack, with what models of this size are
+trained with: layer norm before the sub-layers, bfloat16, 131,072 tokens of source and of target a
+step. A corpus for it has hundreds of millions of pairs.
+
+Parameters, Adam's moments and gradients take 16 GB. Where a device has less, devices share them;
+what that comes to is told without the devices:
+
+    python train.py --config configs/billion.py --compile-only v5e:4x4 --parallel.fsdp 16
+"""
+
+from t2t_jax import Config
+
+
+def get_config() -> Config:
+    return Config().replace(
+        {
+            "model.d_model": 2048,
+            "model.num_heads": 16,
+            "model.d_ff": 8192,
+            "model.num_encoder_layers": 8,
+            "model.num_decoder_layers": 8,
+            "model.norm_order": "pre",
+            "model.compute_dtype": "bfloat16",
+            "data.vocab_size": 32_768,
+            "data.source_tokens_per_step": 131_072,
+            "data.target_tokens_per_step": 131_072,
+            "training.num_train_steps": 300_000,
+            "checkpoint.every_minutes": 30.0,
+            "evaluation.every_steps": 5000,
+            "parallel.tokens_per_device": 4096,
+        }
+    )

@@ -1,0 +1,177 @@
+"""The training step, compiled for devices that may not be there: XLA for TPU needs no TPU."""
+
+import math
+import os
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import jax
+from jax.experimental import topologies
+
+from t2t_jax.ahead_of_time.report import Memory, Report
+from t2t_jax.config import Config
+from t2t_jax.cost import model_flops_per_step, num_parameters
+from t2t_jax.data.batching import BatchShape, _shape, length_ladder
+from t2t_jax.decoding.translator import make_model
+from t2t_jax.errors import UserError
+from t2t_jax.parallel.collectives import collectives
+from t2t_jax.parallel.hardware import peaks, usable_memory
+from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
+from t2t_jax.training.step import abstract_batch, abstract_state, compile_train_step
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = r"([\d.]+)([KMGT]?)"
+_OUT_OF_MEMORY = re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
+
+
+def devices_of(topology: str) -> list[jax.Device]:
+    """The devices of a TPU topology that need not be there, or of this machine.
+
+    Args:
+      topology: a generation and a shape, such as `v5e:4x4`; empty for the devices there are.
+
+    Raises:
+      UserError: there is no such topology, or no compiler for TPUs.
+    """
+    if not topology:
+        return jax.devices()
+    if find_spec("libtpu") is None:
+        raise UserError(
+            f"--compile-only {topology} needs libtpu, XLA's compiler for TPUs; install it by "
+            "pip install -e '.[tpu]'"
+        )
+    # Nothing runs here: leave accelerators, and the library's lock on them, to others. And nothing
+    # is kept: JAX writes such programs to its cache, but cannot read them back.
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_compilation_cache", False)
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+    sizes = re.findall(r"\d+", topology.partition(":")[2])
+    # A host has 2 x 2 chips, unless there are fewer.
+    host = [min(2, int(size)) for size in [*sizes, "2", "2"][:2]] + [1]
+    try:
+        described = topologies.get_topology_desc(
+            platform="tpu", topology_name=topology, chips_per_host_bounds=host
+        )
+    except jax.errors.JaxRuntimeError as error:
+        raise UserError(
+            f"--compile-only {topology} is no TPU topology ({str(error).splitlines()[0]}); give a "
+            "generation and a shape, as in v5e:4x4 or v5p:4x4x4"
+        ) from error
+    return list(described.devices)
+
+
+def compile_ahead(config: Config, devices: Sequence[jax.Device]) -> Report:
+    """Compile the training step of a config for some devices, and report.
+
+    The vocabulary is as large as the config asks for; no corpus is read.
+
+    Raises:
+      UserError: the mesh does not go with the devices, or an array not with the mesh.
+    """
+    if config.parallel.backend != "jit":
+        raise UserError(
+            "--compile-only compiles what parallel.backend='jit' runs, but it is "
+            f"{config.parallel.backend!r}; add --parallel.backend jit"
+        )
+    mesh = make_mesh(config.parallel, devices)
+    model = make_model(config, config.data.vocab_size)
+    longest = length_ladder(config.data.max_length)[-1]
+    shape = _shape(config.data, longest, longest)
+    layout = batch_layout(mesh, shape.rows, longest, config.parallel.tokens_per_device)
+    state = abstract_state(config, model, mesh)
+    batch = abstract_batch(layout, shape.source_length, shape.target_length)
+    step: Any = compile_train_step(config, model, mesh)
+    start = time.monotonic()
+    program = _compile(step.lower(state, batch))
+    seconds = time.monotonic() - start
+    arguments = [_device_bytes(each) for each in (state.params, state.optimizer, batch)]
+    report = Report(
+        devices=f"{mesh.size} x {devices[0].device_kind}",
+        mesh_shape=dict(mesh.shape),
+        num_parameters=num_parameters(config.model, config.data.vocab_size),
+        shape=shape,
+        passes=layout.passes,
+        compile_seconds=seconds,
+        flops=_flops(config, layout, shape),
+        hardware=peaks(devices),
+        memory=Memory(*arguments),
+        available_bytes=usable_memory(devices),
+    )
+    if isinstance(program, _Refusal):
+        rest = program.needed_bytes - report.memory.total
+        return replace(
+            report,
+            memory=replace(report.memory, temporaries=rest),
+            available_bytes=program.available_bytes,
+            refused=True,
+        )
+    return _with_program(report, program, devices[0].platform)
+
+
+def _with_program(report: Report, program: jax.stages.Compiled, platform: str) -> Report:
+    """What was known, and what the compiled program tells."""
+    stats: Any = program.memory_analysis()
+    temporaries = _temporary_bytes(stats, platform)
+    code = stats.generated_code_size_in_bytes
+    # Arguments are read and results written; each pass writes what it keeps for its derivatives,
+    # reads it again, and reads the parameters.
+    moved = stats.argument_size_in_bytes + stats.output_size_in_bytes
+    moved += 2 * report.passes * temporaries + (report.passes - 1) * report.memory.parameters
+    return replace(
+        report,
+        memory=replace(report.memory, temporaries=temporaries, program=code),
+        moved_bytes=moved,
+        collectives=collectives(program.as_text() or ""),
+    )
+
+
+class _Refusal(NamedTuple):
+    """The compiler's, of a program that needs more memory than there is."""
+
+    needed_bytes: int
+    available_bytes: int
+
+
+def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled | _Refusal:
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        found = _OUT_OF_MEMORY.search(str(error))
+        if not found:
+            raise
+        needed, needed_unit, available, unit = found.groups()
+        return _Refusal(
+            int(float(needed) * _UNITS[needed_unit]), int(float(available) * _UNITS[unit])
+        )
+
+
+def _temporary_bytes(stats: Any, platform: str) -> int:
+    """Bytes beside those of the arguments."""
+    if platform == "tpu":  # the number that the compiler holds against the memory there is
+        return stats.peak_memory_in_bytes - stats.argument_size_in_bytes
+    return stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
+
+
+def _device_bytes(tree: object) -> int:
+    """Bytes of the arrays of a tree on each device."""
+    return sum(
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
+    )
+
+
+def _flops(config: Config, layout: BatchLayout, shape: BatchShape) -> float:
+    """Of a device. XLA's own count is of no use: it takes each loop, over layers too, for one."""
+    rows = layout.passes * layout.rows_per_pass
+    total = model_flops_per_step(
+        config.model,
+        config.data.vocab_size,
+        rows * shape.source_length,
+        rows * shape.target_length,
+        source_length=shape.source_length,
+        target_length=shape.target_length,
+    )
+    return total / layout.mesh.size

@@ -1,0 +1,172 @@
+"""What is known of a training step before it runs, and how it is printed.
+
+Memory and collectives are those of the compiled program. The shortest time of a step follows from
+them and from the vendors' figures: a bound from below, not a forecast.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from t2t_jax.data.batching import BatchShape
+from t2t_jax.parallel.collectives import Collective
+from t2t_jax.parallel.hardware import Hardware
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a training step takes on each device.
+
+    Attributes:
+      parameters: float32.
+      optimizer: Adam's moments.
+      batch: of one step, all passes.
+      temporaries: activations, gradients and all else, when all together take most.
+      program: the compiled code.
+    """
+
+    parameters: int
+    optimizer: int
+    batch: int
+    temporaries: int = 0
+    program: int = 0
+
+    @property
+    def total(self) -> int:
+        """Of all."""
+        return self.parameters + self.optimizer + self.batch + self.temporaries + self.program
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is known of a training step ahead of time. Figures are those of one device.
+
+    Attributes:
+      devices: how many there are, and their kind.
+      mesh_shape: devices along each axis of the mesh.
+      num_parameters: of the whole model.
+      shape: of the batch that takes most memory, that of the longest sentences.
+      passes: parts in which a device computes its share of it.
+      compile_seconds: what the compiler took.
+      flops: of the matrix products, by the formulas of `cost`. What is computed a second time to
+        save memory is left out.
+      hardware: the device's published peaks; None where they are not known.
+      memory: what the step takes.
+      available_bytes: what a program may use; None where that is not known.
+      refused: the compiler found that the step does not fit. What follows is then not known.
+      moved_bytes: to and from memory, at least.
+      collectives: what is sent between devices.
+    """
+
+    devices: str
+    mesh_shape: Mapping[str, int]
+    num_parameters: int
+    shape: BatchShape
+    passes: int
+    compile_seconds: float
+    flops: float
+    hardware: Hardware | None
+    memory: Memory
+    available_bytes: int | None
+    refused: bool = False
+    moved_bytes: int = 0
+    collectives: Sequence[Collective] = ()
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the memory is enough; None where that is not known."""
+        if self.refused or self.available_bytes is None:
+            return False if self.refused else None
+        return self.memory.total <= self.available_bytes
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """Seconds that a step takes at least, by what it would then be waiting for."""
+        if self.hardware is None or self.refused:
+            return {}
+        sent = sum(each.count * each.sent_bytes for each in self.collectives)
+        return {
+            "compute": self.flops / self.hardware.flops_per_s,
+            "memory": self.moved_bytes / self.hardware.memory_bytes_per_s,
+            "communication": sent / self.hardware.sent_bytes_per_s,
+        }
+
+
+def describe(report: Report) -> Iterator[str]:
+    """The lines of a report."""
+    rows, source, target = report.shape
+    axes = " ".join(f"{name}={size}" for name, size in report.mesh_shape.items())
+    yield f"{report.devices} as {axes}; compiled in {report.compile_seconds:.1f} s"
+    yield (
+        f"{report.num_parameters:,} parameters; a step is {rows} x {source} source and "
+        f"{rows} x {target} target positions, in {report.passes} pass(es)"
+    )
+    yield ""
+    yield from _memory_lines(report)
+    if report.refused:
+        return
+    yield ""
+    yield from _collective_lines(report)
+    yield ""
+    yield from _bound_lines(report)
+
+
+def _memory_lines(report: Report) -> Iterator[str]:
+    yield "memory of a device"
+    for name, size in vars(report.memory).items():
+        yield f"  {name:<14}{_binary(size):>12}"
+    yield f"  {'all':<14}{_binary(report.memory.total):>12}"
+    if report.available_bytes is None:
+        yield "how much memory a device has is not known"
+    elif report.fits:
+        yield f"fits: a device has {_binary(report.available_bytes)}"
+    else:
+        yield f"DOES NOT FIT: a device has {_binary(report.available_bytes)}"
+
+
+def _collective_lines(report: Report) -> Iterator[str]:
+    yield "sent between devices in a step"
+    sums: dict[str, list[float]] = {}
+    for each in report.collectives:
+        label = f"{each.kind} over {', '.join(each.mesh_axes(report.mesh_shape)) or 'nothing'}"
+        total = sums.setdefault(label, [0, 0, 0])
+        for place, value in enumerate((1, each.num_bytes, each.sent_bytes)):
+            total[place] += each.count * value
+    for label, (count, num_bytes, sent) in sorted(sums.items(), key=lambda item: -item[1][2]):
+        yield (
+            f"  {label:<44}{count:>6,.0f} x, {_binary(num_bytes):>11} in all, "
+            f"{_binary(sent):>11} sent by a device"
+        )
+    if not sums:
+        yield "  nothing"
+
+
+def _bound_lines(report: Report) -> Iterator[str]:
+    hardware, bounds = report.hardware, report.bounds
+    if hardware is None:
+        yield (
+            f"{report.flops:.3g} operations of a device in matrix products; no bound on the time "
+            "of a step, because the peaks of this device are not known"
+        )
+        return
+    slowest = max(bounds, key=lambda name: bounds[name])
+    positions = report.shape.rows * (report.shape.source_length + report.shape.target_length)
+    yield (
+        f"a step takes at least {bounds[slowest] * 1e3:.1f} ms (bound by {slowest}): at most "
+        f"{positions / bounds[slowest]:,.0f} positions/s, source and target, padding included"
+    )
+    rates = {
+        "compute": f"{report.flops:.3g} operations at {hardware.flops_per_s:.3g}/s",
+        "memory": f"{_binary(report.moved_bytes)} at {hardware.memory_bytes_per_s / 1e9:,.0f} GB/s",
+        "communication": f"at {hardware.sent_bytes_per_s / 1e9:,.0f} GB/s, all links together",
+    }
+    for name, seconds in bounds.items():
+        yield f"  {name:<14}{seconds * 1e3:>10.2f} ms   {rates[name]}"
+
+
+def _binary(size: float) -> str:
+    """Bytes in the unit that reads best."""
+    units = ["B", "KiB", "MiB", "GiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        del units[0]
+    return f"{size:,.{0 if units[0] == 'B' else 2}f} {units[0]}"
