@@ -1,14 +1,21 @@
 """Settings of every test: JAX on CPU, checked array annotations, reproducible hypothesis."""
 
+import json
 import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
 
 # A test compares exact numbers, which differ between kinds of device; before JAX is imported.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import hypothesis
+import pytest
 from jaxtyping import install_import_hook
 
-import t2t_jax.config  # noqa: F401  before the hook: it has no arrays, and refuses types by itself
+import t2t_jax.config  # before the hook: it has no arrays, and refuses types by itself
 
 # Check dtype and shape of every annotated array in the modules that are imported from here on.
 # With the "tower", an int fits where a float is annotated, as in Python's typing rules.
@@ -23,3 +30,104 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("t2t_jax")
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> "TinyRun":
+    """A run of 12 steps over 400 real pairs, as a config file for `train.py`."""
+    folder = tmp_path_factory.mktemp("tiny_run")
+    (folder / "corpus").mkdir()
+    from t2t_jax.data.corpus import open_corpus
+
+    bundled = open_corpus(t2t_jax.config.DataConfig())
+    for split, count in (("train", 400), ("dev", 8)):
+        for language, lines in zip(("en", "de"), bundled.lines(split), strict=True):
+            text = "".join(f"{line}\n" for line in lines[:count])
+            (folder / "corpus" / f"{split}.{language}").write_text(text, encoding="utf-8")
+    fields = {
+        "model.d_model": 16,
+        "model.num_heads": 4,
+        "model.d_ff": 32,
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "model.dropout_rate": 0.2,
+        "data.corpus": f"text:{folder / 'corpus'}",
+        "data.cache_dir": str(folder / "cache"),
+        "data.vocab_size": 300,
+        "data.max_length": 64,
+        "data.batching": "pack",  # one shape, compiled once
+        "data.source_tokens_per_step": 512,
+        "data.target_tokens_per_step": 512,
+        "training.num_train_steps": 12,
+        "training.warmup_steps": 20,
+        "training.log_every_steps": 1,
+        "evaluation.every_steps": 100,
+        "evaluation.num_sentences": 4,
+        "evaluation.num_samples": 1,
+        "decoding.max_extra_length": 10,
+        "checkpoint.every_minutes": None,
+        "checkpoint.every_steps": 2,
+        "checkpoint.keep": 2,
+        "checkpoint.average": 1,
+    }
+    (folder / "tiny.py").write_text(
+        "from t2t_jax import Config\n\n\ndef get_config() -> Config:\n"
+        f"    return Config().replace({fields!r})\n"
+    )
+    return TinyRun(folder)
+
+
+class TinyRun(NamedTuple):
+    """Where the tiny run is, and how it is started as a user would."""
+
+    folder: Path
+
+    def start(
+        self, workdir: Path, *flags: str, devices: int = 1, processes: int = 1
+    ) -> list[subprocess.Popen[str]]:
+        """Start `train.py`, in one or several processes with so many devices each."""
+        environment = {
+            **os.environ,
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled"),
+            "PYTHONUNBUFFERED": "1",
+        }
+        command = [
+            "train.py",
+            f"--config={self.folder / 'tiny.py'}",
+            f"--workdir={workdir}",
+            *flags,
+        ]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            place = f"127.0.0.1:{free.getsockname()[1]}"
+        started = []
+        for number in range(processes):
+            meet = [f"--coordinator={place}", f"--num-processes={processes}"]
+            together = [*meet, f"--process-id={number}"] if processes > 1 else []
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, *command, *together],
+                    cwd=Path(__file__).parents[1],
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        return started
+
+    def finish(self, workdir: Path, *flags: str, **where: int) -> str:
+        """Run `train.py` to its end, which has to be a good one; returns what process 0 printed."""
+        started = self.start(workdir, *flags, **where)
+        ended = [program.communicate(timeout=300) for program in started]
+        for program, (printed, errors) in zip(started, ended, strict=True):
+            assert program.returncode == 0, printed + errors
+        return ended[0][0]
+
+    @staticmethod
+    def losses(workdir: Path) -> dict[int, float]:
+        """The training loss of each step, as the log has it."""
+        lines = (workdir / "log.jsonl").read_text(encoding="utf-8").splitlines()
+        records = [json.loads(line) for line in lines]
+        return {record["step"]: record["loss"] for record in records if record["of"] == "train"}

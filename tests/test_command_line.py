@@ -3,6 +3,7 @@ import inspect
 import io
 import json
 import os
+import runpy
 import shlex
 import subprocess
 import sys
@@ -175,6 +176,61 @@ def test_decoding_settings_are_those_of_the_run_and_the_flags(workdir):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "devices"),
+    [
+        ("--compile-only", ""),
+        ("--compile-only --model.d-ff 64", ""),
+        ("--compile_only v5e:4x4", "v5e:4x4"),
+        ("--compile-only=v5e:4x4 --model.d-ff 64", "v5e:4x4"),
+        ("--model.d-ff 64 --compile-only v5e:4x4", "v5e:4x4"),
+    ],
+)
+def test_compile_only_needs_no_directory_and_names_devices_or_none(config_file, arguments, devices):
+    command = train_command(["--config", config_file, *arguments.split()])
+    assert command.compile_only == devices
+    assert command.fields == train("--config", config_file).replace(
+        {"model.d_ff": 64 if "d-ff" in arguments else 2048}
+    )
+
+
+def test_the_config_that_is_compiled_may_be_that_of_a_run(workdir):
+    command = train_command(["--workdir", str(workdir), "--compile-only"])
+    assert command.fields == Config.from_json((workdir / "config.json").read_text())
+    with pytest.raises(UserError, match="there is no config; name a config, as in --config"):
+        train_command(["--compile-only"])
+
+
+def test_a_run_has_a_directory(config_file):
+    with pytest.raises(UserError, match=r"Missing from train\.py: --workdir"):
+        train_command(["--config", config_file])
+
+
+def test_processes_meet_before_they_train(config_file, monkeypatch):
+    called = []
+    monkeypatch.setattr("t2t_jax.parallel.processes.join", lambda *at: called.append(at))
+    monkeypatch.setattr("t2t_jax.trainer.train", lambda *what: called.append(what) or 143)
+    main = runpy.run_path(str(ROOT / "train.py"))["main"]
+    arguments = ["--config", config_file, "--workdir", "w"]
+    assert main(arguments) == 143
+    run_at = ["--coordinator", "h:1", "--num-processes", "2", "--process_id=1"]
+    assert main([*arguments, *run_at]) == 143
+    config = train("--config", config_file)
+    expected = (config, Path("w"))
+    assert called == [(None, None, None), expected, ("h:1", 2, 1), expected]
+
+
+def test_compiling_only_neither_joins_nor_trains(config_file, monkeypatch, capsys):
+    monkeypatch.setattr("t2t_jax.parallel.processes.join", pytest.fail)
+    monkeypatch.setattr("t2t_jax.trainer.train", pytest.fail)
+    monkeypatch.setattr("t2t_jax.ahead_of_time.compile.devices_of", lambda name: [name])
+    monkeypatch.setattr("t2t_jax.ahead_of_time.compile.compile_ahead", lambda *what: what)
+    monkeypatch.setattr("t2t_jax.ahead_of_time.report.describe", lambda what: map(str, what))
+    main = runpy.run_path(str(ROOT / "train.py"))["main"]
+    assert main(["--config", config_file, "--compile-only", "v5e:4x4"]) == 0
+    assert capsys.readouterr().out == f"{train('--config', config_file)}\n['v5e:4x4']\n"
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("--model.d-fff 3", "unknown flag --model.d-fff; did you mean --model.d-ff?"),
@@ -193,6 +249,8 @@ def test_decoding_settings_are_those_of_the_run_and_the_flags(workdir):
         ("--config", "Missing value for argument '--config'"),
         ("extra", "Unrecognized options: extra"),
         ("--config nowhere.py", "no config file nowhere.py"),
+        ("--num-processes two", "--num-processes: no type matching {None}|INT"),
+        ("--compile-only v5e:4x4 --compile_only", "--compile_only is given twice"),
         ("", "w holds no run to go on with; name a config"),
     ],
 )
@@ -240,6 +298,16 @@ def test_compiled_code_is_kept_where_the_user_says_or_in_the_user_cache(environm
             run(lambda arguments: 0)
         expected = given or str(platformdirs.user_cache_path("t2t_jax") / "compiled")
         assert environment["JAX_COMPILATION_CACHE_DIR"] == expected
+
+
+def test_without_a_tpu_its_library_is_told_so(environment, monkeypatch):
+    for there in ([], ["/dev/vfio/0"]):
+        for name in ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES"):
+            environment.pop(name, None)
+        monkeypatch.setattr("glob.iglob", lambda pattern, there=there: iter(there))
+        with pytest.raises(SystemExit):
+            run(lambda arguments: 0)
+        assert ("TPU_WORKER_HOSTNAMES" in environment) == (not there)
 
 
 @pytest.mark.usefixtures("environment")

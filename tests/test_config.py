@@ -46,6 +46,9 @@ _changes = st.fixed_dictionaries(
         "checkpoint.keep_best": st.booleans(),
         "decoding.length_penalty": st.floats(0, 5),
         "parallel.data": st.just(-1) | st.integers(1, 999),
+        "parallel.fsdp": st.integers(1, 999),
+        "parallel.remat": st.sampled_from(["none", "dots", "layer"]),
+        "parallel.loss_chunks": st.sampled_from([1, 2, 4, 8]),
     },
 )
 
@@ -171,6 +174,14 @@ _REFUSED = [
     (DecodingConfig, {"top_p": 1.1}, "outside [0, 1]"),
     (ParallelConfig, {"data": 0}, "use -1 for all"),
     (ParallelConfig, {"data": -2}, "use -1 for all"),
+    (ParallelConfig, {"fsdp": 0}, "outside [1, inf]"),
+    (ParallelConfig, {"tensor": -1}, "outside [1, inf]"),
+    (ParallelConfig, {"fsdp": 2, "backend": "pmap"}, "must be 1; use backend='jit'"),
+    (ParallelConfig, {"tensor": 2, "backend": "pmap"}, "must be 1; use backend='jit'"),
+    (ParallelConfig, {"backend": "xmap"}, "not one of 'jit', 'pmap'; did you mean pmap?"),
+    (ParallelConfig, {"remat": "layers"}, "did you mean layer?"),
+    (ParallelConfig, {"loss_chunks": 3}, "not one of 1, 2, 4, 8; use one of these"),
+    (ParallelConfig, {"loss_chunks": "8"}, "not one of 1, 2, 4, 8; did you mean 8?"),
     (ParallelConfig, {"tokens_per_device": 0}, "is not positive; use None"),
 ]
 
@@ -290,6 +301,11 @@ def test_only_binding_differences_leave_out_what_may_change_when_a_run_is_contin
         "decoding.top_p": 0.9,
         "decoding.tokens_per_batch": 999,
         "parallel.data": 9,
+        "parallel.fsdp": 9,
+        "parallel.tensor": 9,
+        "parallel.tokens_per_device": 9,
+        "parallel.remat": "layer",
+        "parallel.loss_chunks": 2,
     }
     binding = {"model.d_ff": 9, "training.seed": 9, "data.batching": "pack"}
     new = Config().replace(may_change | binding)
@@ -299,7 +315,9 @@ def test_only_binding_differences_leave_out_what_may_change_when_a_run_is_contin
         "data.batching": ("bucket", "pack"),
     }
     assert set(differences(Config(), new)) == set(may_change | binding)
-    assert {p for p, leaf, _ in walk(Config()) if leaf.metadata} == set(may_change)
+    other_backend = {"parallel.backend": "pmap"}  # which does not go with fsdp and tensor
+    assert not differences(Config(), Config().replace(other_backend), only_binding=True)
+    assert {p for p, leaf, _ in walk(Config()) if leaf.metadata} == set(may_change | other_backend)
 
 
 def test_the_nearest_name_is_proposed_or_else_what_the_caller_says():

@@ -39,7 +39,7 @@ def vocabulary() -> Vocabulary:
 
 
 def initial_state(config: Config, vocabulary: Vocabulary) -> TrainState:
-    return jax.jit(partial(init_state, config, make_model(config, vocabulary)))()
+    return jax.jit(partial(init_state, config, make_model(config, len(vocabulary))))()
 
 
 def make_run(

@@ -10,6 +10,7 @@ import pytest
 import t2t_jax
 from t2t_jax.config import Config
 from t2t_jax.config_file import load_config, load_grid
+from t2t_jax.cost import num_parameters
 from t2t_jax.paper import TABLE_3
 
 _ROOT = Path(t2t_jax.__file__).parents[1]
@@ -111,6 +112,14 @@ _PRESETS = {
 }
 
 
+# What configs for any corpus share; their vocabulary is not the paper's.
+_ANY_CORPUS = {
+    "data.corpus": "bundled:",
+    "data.vocab_size": 32_768,
+    "parallel.tokens_per_device": 4096,
+}
+
+
 def _load(name):
     return load_config(str(_ROOT / "configs" / f"{name}.py"))
 
@@ -136,6 +145,18 @@ def test_constants_of_a_preset_are_the_paper_s(name):
 def test_a_preset_keeps_the_checkpoints_that_it_averages(name):
     checkpoint = _load(name).checkpoint
     assert checkpoint.keep == checkpoint.average
+
+
+@pytest.mark.parametrize(("name", "size"), [("base", {}), ("big", _BIG)])
+def test_a_config_for_any_corpus_is_the_paper_s_in_all_else(name, size):
+    expected = _BASE | size | _ANY_CORPUS
+    assert _values(_load(name), expected) == expected
+
+
+def test_the_largest_config_has_a_billion_parameters():
+    config = _load("billion")
+    assert num_parameters(config.model, config.data.vocab_size) == pytest.approx(1e9, rel=0.01)
+    assert _values(config, _ANY_CORPUS) == _ANY_CORPUS
 
 
 @pytest.mark.parametrize("name", ["parsing_wsj", "parsing_semi"])

@@ -137,13 +137,30 @@ def test_resuming_anywhere_on_any_number_of_hosts_gives_the_same_global_batch(
         running(earlier)
     whole = running(step)
     resumed = Batches(make_split(lengths), config, seed)
-    shards = [resumed(step, shard, hosts) for shard in range(hosts)]
-    assert len({shard.inputs.shape for shard in shards}) == 1
-    joined = Batch(*(np.concatenate(arrays) for arrays in zip(*shards, strict=True)))
     num_rows = len(whole.inputs)
+    dealt = [np.arange(host, num_rows + hosts, hosts) for host in range(hosts)]
+    joined = Batch(*(np.zeros((num_rows + hosts, *array.shape[1:]), np.int32) for array in whole))
+    for rows in dealt:
+        for array, part in zip(joined, resumed(step, rows), strict=True):
+            assert part.dtype == np.int32
+            array[rows] = part
     assert_same(Batch(*(array[:num_rows] for array in joined)), whole)
     assert not any(array[num_rows:].any() for array in joined)
-    assert len(joined.inputs) - num_rows < hosts
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@given(lengths=LENGTHS, step=st.integers(0, 500), data=st.data())
+def test_any_rows_of_a_batch_are_those_rows_of_the_whole_and_empty_beyond_it(
+    strategy: str, lengths: list[tuple[int, int]], step: int, data: st.DataObject
+) -> None:
+    batches = Batches(make_split(lengths), make_config(batching=strategy), 0)
+    whole = batches(step)
+    assert batches.shape(step) == (*whole.inputs.shape, whole.targets.shape[1])
+    num_rows = len(whole.inputs)
+    chosen = data.draw(st.sets(st.integers(0, num_rows + 9)))
+    rows = np.array(sorted(chosen), np.int64)
+    padded = Batch(*(np.pad(array, ((0, 10), (0, 0))) for array in whole))
+    assert_same(batches(step, rows), Batch(*(array[rows] for array in padded)))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -271,13 +288,11 @@ def test_an_empty_split_is_refused_with_what_became_of_it() -> None:
         Batches(make_split([]), make_config(), 0)
 
 
-@pytest.mark.parametrize(("step", "shard", "num_shards"), [(-1, 0, 1), (0, 1, 1), (0, -1, 2)])
-def test_a_step_or_shard_that_does_not_exist_is_refused(
-    step: int, shard: int, num_shards: int
-) -> None:
+def test_a_step_before_the_first_is_refused() -> None:
     batches = Batches(make_split(SPREAD), make_config(), 0)
-    with pytest.raises(ValueError, match="no batch"):
-        batches(step, shard, num_shards)
+    for read in (batches, batches.shape):
+        with pytest.raises(ValueError, match="no batch -1"):
+            read(-1)
 
 
 def test_the_ladder_to_256_has_13_rungs() -> None:
@@ -306,10 +321,12 @@ def test_a_ladder_has_the_rungs_below_its_last(max_length: int) -> None:
 def test_prefetched_batches_come_in_order(strategy: str) -> None:
     batches = Batches(make_split(SPREAD), make_config(batching=strategy), 0)
     start, stop = batches.steps_per_epoch - 3, batches.steps_per_epoch + 4
-    prefetched = list(batches.prefetch(start, stop, shard=1, num_shards=2))
-    assert len(prefetched) == 7
-    for step, batch in enumerate(prefetched, start):
-        assert_same(batch, batches(step, 1, 2))
+    prefetched = list(batches.prefetch(start, stop))
+    every_third = list(batches.prefetch(start, stop, lambda shape: np.arange(1, shape.rows, 3)))
+    assert len(prefetched) == len(every_third) == 7
+    for step, (batch, part) in enumerate(zip(prefetched, every_third, strict=True), start):
+        assert_same(batch, batches(step))
+        assert_same(part, Batch(*(array[1::3] for array in batch)))
     assert list(batches.prefetch(5, 5)) == []
 
 
@@ -329,7 +346,7 @@ def test_an_error_while_prefetching_reaches_the_consumer(monkeypatch: pytest.Mon
     batches = Batches(make_split(SPREAD), make_config(), 0)
     first = batches(0)
 
-    def fail_later(self: Batches, step: int, shard: int = 0, num_shards: int = 1) -> Batch:
+    def fail_later(self: Batches, step: int, rows: np.ndarray | None = None) -> Batch:
         if step == 3:
             raise RuntimeError("the disk is gone")
         return first

@@ -2,6 +2,7 @@ import random
 from collections.abc import Iterator
 from functools import partial
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,7 +46,8 @@ def quick_compilation() -> Iterator[None]:
 def random_params(model: ModelConfig, seed: int) -> Parameters:
     tokens = jnp.ones((1, 8), jnp.int32)
     network = Transformer(model, VOCAB_SIZE, 2)
-    params = network.init(jax.random.key(seed), *[tokens] * 6, deterministic=True)["params"]
+    variables = network.init(jax.random.key(seed), *[tokens] * 6, deterministic=True)
+    params = nn.unbox(variables["params"])
     params["embedding"]["embedding"] *= 4
     return params
 

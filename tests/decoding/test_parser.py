@@ -3,6 +3,7 @@
 import dataclasses
 import random
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
@@ -33,7 +34,7 @@ def parser():
     vocabulary = train_vocabulary([(sources, targets)], 80, across_scripts=True)
     tokens = jnp.ones((1, 8), jnp.int32)
     model = Transformer(CONFIG.model, len(vocabulary), 2)
-    params = model.init(jax.random.key(0), *[tokens] * 6, deterministic=True)["params"]
+    params = nn.unbox(model.init(jax.random.key(0), *[tokens] * 6, deterministic=True)["params"])
     return Translator(CONFIG, vocabulary, params)
 
 

@@ -3,6 +3,7 @@ import random
 from collections.abc import Iterator
 from functools import partial
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,7 +54,8 @@ def random_params(model: ModelConfig, seed: int = 0) -> Parameters:
     """Random weights, large enough that no two tokens are nearly as probable."""
     tokens = jnp.ones((1, 8), jnp.int32)
     network = Transformer(model, VOCAB_SIZE, 2)
-    params = network.init(jax.random.key(seed), *[tokens] * 6, deterministic=True)["params"]
+    variables = network.init(jax.random.key(seed), *[tokens] * 6, deterministic=True)
+    params = nn.unbox(variables["params"])
     params["embedding"]["embedding"] *= 4
     return params
 

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,7 +48,7 @@ def setting(tmp_path_factory):
     vocabulary = train_vocabulary([(SOURCES, TARGETS)], 50)
     tokens = jnp.ones((1, 8), jnp.int32)
     model = Transformer(config.model, len(vocabulary), 2)
-    params = model.init(jax.random.key(1), *[tokens] * 6, deterministic=True)["params"]
+    params = nn.unbox(model.init(jax.random.key(1), *[tokens] * 6, deterministic=True)["params"])
     params["embedding"]["embedding"] *= 2
     return Translator(config, vocabulary, params), open_corpus(config.data)
 

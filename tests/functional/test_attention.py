@@ -11,6 +11,7 @@ from t2t_jax.functional.attention import (
     scaled_dot_product_attention,
     split_heads,
 )
+from t2t_jax.functional.dropout import DropoutKey
 
 _jitted_attention = jax.jit(scaled_dot_product_attention)
 
@@ -114,7 +115,7 @@ def test_dropout_zeroes_single_weights_and_scales_the_others():
     value = jnp.eye(64)[None, :, None]
     weights = attention_weights(query, key)[0, 0]
     dropped = scaled_dot_product_attention(
-        query, key, value, dropout_rate=0.25, dropout_key=jax.random.key(0)
+        query, key, value, dropout_rate=0.25, dropout_key=DropoutKey(jax.random.key(0))
     )[0, :, 0]
     kept = dropped != 0
     np.testing.assert_allclose(dropped, np.where(kept, weights / 0.75, 0), rtol=1e-5)

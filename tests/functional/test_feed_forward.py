@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.feed_forward import position_wise_feed_forward
 
 _EYE, _ZEROS = jnp.eye(4), jnp.zeros(4)
@@ -36,6 +37,12 @@ def test_dropout_is_on_the_hidden_activations_before_the_second_product():
     # With identity kernels and b_2 = 1, dropped activations leave exactly b_2.
     x = jnp.full((8, 32, 4), 3.0)
     output = position_wise_feed_forward(
-        x, _EYE, _ZEROS, _EYE, jnp.ones(4), dropout_rate=0.5, dropout_key=jax.random.key(0)
+        x,
+        _EYE,
+        _ZEROS,
+        _EYE,
+        jnp.ones(4),
+        dropout_rate=0.5,
+        dropout_key=DropoutKey(jax.random.key(0)),
     )
     assert set(np.unique(output)) == {1.0, 7.0}

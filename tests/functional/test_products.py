@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t2t_jax.functional.products import einsum_float32
+from t2t_jax.functional.products import einsum_float32, pre_softmax_logits
 
 
 def _operands(dtype):
@@ -46,3 +46,14 @@ def test_the_derivative_multiplies_bfloat16_by_bfloat16():
     operands = re.findall(r"dot_general.*: \((.*)\) ->", text)
     assert len(operands) >= 2
     assert all(re.fullmatch(r"tensor<\w*bf16>, tensor<\w*bf16>", pair) for pair in operands)
+
+
+def test_logits_are_products_with_the_rows_in_the_dtype_of_the_output():
+    x, embedding = _operands(jnp.float32)
+    exact = np.float64(x) @ np.float64(embedding).T
+    np.testing.assert_allclose(pre_softmax_logits(x, embedding), exact, rtol=1e-5, atol=1e-6)
+    narrow = x.astype(jnp.bfloat16)
+    rounded = np.float64(narrow) @ np.float64(embedding.astype(jnp.bfloat16)).T
+    logits = pre_softmax_logits(narrow, embedding)
+    assert logits.dtype == jnp.float32
+    np.testing.assert_allclose(logits, rounded, rtol=1e-5, atol=1e-6)

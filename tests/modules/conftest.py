@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,7 +72,7 @@ def make_model(**changes):
     module = Transformer(config, VOCAB_SIZE, BOS_ID)
     batch = make_batch([[[3, 4]]], [[[5, 6]]], 2, 2)
     initialise = partial(module.init, deterministic=True)
-    shapes = jax.eval_shape(initialise, jax.random.key(0), *batch)
+    shapes = nn.unbox(jax.eval_shape(initialise, jax.random.key(0), *batch))
     rng = np.random.default_rng(0)
 
     def draw(path, leaf):

@@ -3,6 +3,7 @@
 import math
 from functools import cache, partial
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +16,7 @@ from t2t_jax.modules.transformer import Transformer
 def _initialiser(vocab_size, **options):
     module = Transformer(ModelConfig(**options), vocab_size, bos_id=1)
     tokens = jnp.ones((1, 2), jnp.int32)
-    return lambda key: module.init(key, *[tokens] * 6, deterministic=True)["params"]
+    return lambda key: nn.unbox(module.init(key, *[tokens] * 6, deterministic=True)["params"])
 
 
 @cache

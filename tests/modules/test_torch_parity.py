@@ -55,7 +55,6 @@ def test_stacks_and_their_gradients_equal_those_of_pytorch(goldens, norm_order):
             {"params": weights["encoder"]},
             source,
             segment_mask(source_segments, source_segments),
-            deterministic=True,
         )
         decoded = Decoder(config).apply(
             {"params": weights["decoder"]},
@@ -63,7 +62,6 @@ def test_stacks_and_their_gradients_equal_those_of_pytorch(goldens, norm_order):
             encoded,
             segment_mask(target_segments, target_segments) & causal_mask(target.shape[1]),
             segment_mask(target_segments, source_segments),
-            deterministic=True,
         )
         loss = (encoded * inputs["source_cotangent"]).sum()
         return loss + (decoded * inputs["target_cotangent"]).sum(), (encoded, decoded)

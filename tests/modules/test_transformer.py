@@ -1,5 +1,6 @@
 from functools import partial
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -96,8 +97,9 @@ def test_deterministic_calls_ignore_all_dropout_rates(make_model, make_batch):
     batch = make_batch(_SOURCES, _TARGETS)
     plain, dropping = make_model(), make_model(**dict.fromkeys(_DROPOUTS, 0.5))
     np.testing.assert_array_equal(dropping.logits(batch), plain.logits(batch))
-    # Without rates, no PRNG key is asked for.
-    np.testing.assert_array_equal(plain.logits(batch, deterministic=False), plain.logits(batch))
+    # And rates of 0 drop nothing.
+    dropped = plain.logits(batch, deterministic=False, key=jax.random.key(0))
+    np.testing.assert_array_equal(dropped, plain.logits(batch))
 
 
 @pytest.mark.parametrize("option", _DROPOUTS)
@@ -119,16 +121,14 @@ def test_each_layer_drops_elements_of_its_own(make_model):
     config = make_model(norm_order="pre", d_model=64, dropout_rate=0.5).config
     encoder = Encoder(config)
     x, mask = jnp.zeros((2, 8, 64)), jnp.ones((2, 1, 8, 8), bool)
-    shapes = jax.eval_shape(
-        lambda key: encoder.init(key, x, mask, deterministic=True), jax.random.key(0)
-    )
+    shapes = nn.unbox(jax.eval_shape(encoder.init, jax.random.key(0), x, mask))
     variables = jax.tree_util.tree_map_with_path(
         lambda path, leaf: jnp.full(
             leaf.shape, float(jax.tree_util.keystr(path).endswith(("['bias_2']", "['scale']")))
         ),
         shapes,
     )
-    apply = jax.jit(partial(encoder.apply, deterministic=False))
+    apply = jax.jit(partial(encoder.apply, first_row=0))
     out = np.asarray(apply(variables, x, mask, rngs={"dropout": jax.random.key(0)}))
     # The final norm keeps the order of the values within a position.
     ranks = [np.unique(row.round(4), return_inverse=True)[1] for row in out.reshape(16, 64)]

@@ -8,7 +8,7 @@ import pytest
 _PROGRAM = """
 import resource
 import numpy as np
-from t2t_jax.parallel.host_memory import keep_freed_memory
+from t2t_jax.parallel.host import keep_freed_memory
 
 def faults_of_a_block_used_again():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

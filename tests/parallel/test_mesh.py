@@ -1,19 +1,31 @@
-"""Batches on a mesh. The devices of a mesh of several are simulated in a process of its own."""
+"""Meshes and how batches lie on them: of one device, or without any.
 
-import os
-import subprocess
-import sys
+Computations on meshes of several devices are in `test_meshes.py`.
+"""
+
+from unittest import mock
 
 import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from t2t_jax.config import ParallelConfig
 from t2t_jax.data.batching import Batch
 from t2t_jax.errors import UserError
-from t2t_jax.parallel.mesh import make_mesh, mesh_of, put_batch
+from t2t_jax.parallel.mesh import (
+    BatchLayout,
+    batch_layout,
+    make_mesh,
+    mesh_of,
+    on_host,
+    put_rows,
+    row_parts,
+)
+
+_ONE = make_mesh(ParallelConfig(data=1))
 
 
 def _batch(rows, source, target):
@@ -23,77 +35,137 @@ def _batch(rows, source, target):
     return Batch(*[side(source)] * 3, *[side(target)] * 3)
 
 
-def test_more_devices_than_there_are_is_refused():
-    with pytest.raises(UserError, match=r"parallel\.data=99"):
-        make_mesh(ParallelConfig(data=99))
+@pytest.mark.parametrize(
+    ("changes", "num_devices", "shape"),
+    [
+        ({}, 6, (6, 1, 1)),
+        ({"tensor": 2}, 6, (3, 1, 2)),
+        ({"fsdp": 2, "tensor": 3}, 6, (1, 2, 3)),
+        ({"data": 2, "fsdp": 2}, 6, (2, 2, 1)),
+        ({"data": 1}, 6, (1, 1, 1)),
+    ],
+)
+def test_data_takes_what_the_other_axes_leave(changes, num_devices, shape):
+    chosen = []
+
+    def place(shape, devices, **_):
+        chosen.extend(devices)
+        return np.broadcast_to(jax.devices()[0], shape)
+
+    with mock.patch("t2t_jax.parallel.mesh.mesh_utils.create_device_mesh", place):
+        mesh = make_mesh(ParallelConfig(**changes), list(range(num_devices)))
+    assert dict(mesh.shape) == dict(zip(("data", "fsdp", "tensor"), shape, strict=True))
+    assert chosen == list(range(np.prod(shape)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_devices", "processes", "message"),
+    [
+        (
+            {"fsdp": 2, "tensor": 3},
+            8,
+            1,
+            "parallel.fsdp=2 times parallel.tensor=3 is 6, which does not divide the 8 devices "
+            "there are; choose other sizes, or say with parallel.data how many of the devices to "
+            "use",
+        ),
+        (
+            {"data": 99},
+            8,
+            1,
+            "parallel.data=99 times parallel.fsdp=1 times parallel.tensor=1 asks for 99 devices, "
+            "but there are 8; lower one of them, or use parallel.data=-1 for what is left",
+        ),
+        ({"data": 2, "fsdp": 2, "tensor": 3}, 8, 1, "asks for 12 devices, but there are 8"),
+        ({"tensor": 16}, 8, 1, "is 16, which does not divide the 8 devices"),
+        (
+            {"data": 2, "fsdp": 2},
+            8,
+            4,
+            "parallel.data=2 times parallel.fsdp=2 times parallel.tensor=1 is 4 of the 8 devices "
+            "of 4 processes; several processes use all of theirs: set parallel.data=-1, or start "
+            "fewer",
+        ),
+    ],
+)
+def test_a_mesh_that_does_not_go_with_the_devices_is_refused(
+    changes, num_devices, processes, message
+):
+    with (
+        mock.patch("jax.process_count", lambda: processes),
+        pytest.raises(UserError) as error,
+    ):
+        make_mesh(ParallelConfig(**changes), [None] * num_devices)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+_SIZES = st.integers(1, 8)
+
+
+@given(
+    st.integers(1, 200), _SIZES, _SIZES, _SIZES, st.integers(1, 50), st.none() | st.integers(1, 400)
+)
+def test_passes_hold_every_row_and_are_as_few_as_the_limit_allows(
+    rows, data, fsdp, tensor, length, limit
+):
+    places = np.broadcast_to(jax.devices()[0], (data, fsdp, tensor))
+    mesh = Mesh(places, ("data", "fsdp", "tensor"))
+    parts = row_parts(mesh)
+    assert parts == data * fsdp  # devices along `tensor` share their rows
+    _, passes, rows_per_pass = batch_layout(mesh, rows, length, limit)
+    assert passes * rows_per_pass >= rows
+    assert rows_per_pass % parts == 0
+    assert passes * rows_per_pass - rows < passes * parts  # fewer would not hold them
+    rows_at_once = rows_per_pass // parts
+    if limit is None:
+        assert passes == 1
+    else:
+        assert rows_at_once == 1 or rows_at_once * length <= limit
+        # One pass fewer would be more than a device may hold.
+        assert passes == 1 or -(-rows // ((passes - 1) * parts)) * length > limit
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 9), st.none() | st.integers(1, 80))
-def test_passes_hold_every_row_once_in_order_and_are_small_enough(rows, source, target, limit):
+def test_a_batch_is_laid_out_row_after_row_and_filled_up_with_empty_ones(
+    rows, source, target, limit
+):
     batch = _batch(rows, source, target)
-    placed = put_batch(batch, make_mesh(ParallelConfig(data=1)), limit)
-    for host, device in zip(batch, placed, strict=True):
-        passes, rows_per_pass, length = device.shape
-        flat = np.asarray(device).reshape(-1, length)
+    layout = batch_layout(_ONE, rows, max(source, target), limit)
+    np.testing.assert_array_equal(
+        layout.local_rows(), np.arange(layout.passes * layout.rows_per_pass)
+    )
+    for host, device in zip(batch, layout.put(batch), strict=True):
+        assert device.shape == (layout.passes, layout.rows_per_pass, host.shape[1])
+        flat = np.asarray(device).reshape(-1, host.shape[1])
         np.testing.assert_array_equal(flat[:rows], host)
         assert not flat[rows:].any()
-        assert len(flat) - rows < passes * 1 + rows_per_pass
-        if limit is None:
-            assert passes == 1
-        else:
-            assert rows_per_pass * max(source, target) <= max(limit, source, target)
 
 
-_ON_FOUR_DEVICES = """
-import jax, numpy as np
-from functools import partial
-from t2t_jax.config import Config
-from t2t_jax.data.batching import Batch
-from t2t_jax.modules.transformer import Transformer
-from t2t_jax.parallel.mesh import make_mesh, mesh_of, put_batch
-from t2t_jax.training.step import compile_train_step, init_state
-
-rng = np.random.default_rng(0)
-tokens = rng.integers(4, 13, (12, 6), dtype=np.int32)
-ones = np.ones_like(tokens)
-positions = np.broadcast_to(np.arange(6, dtype=np.int32), (12, 6))
-batch = Batch(tokens, ones, positions, tokens, ones, positions)
-losses = []
-for devices in (1, 4, 3):
-    config = Config().replace({
-        "model.d_model": 8, "model.num_heads": 2, "model.d_ff": 16, "parallel.data": devices,
-        "model.num_encoder_layers": 1, "model.num_decoder_layers": 1, "training.warmup_steps": 10,
-    })
-    model = Transformer(config.model, 13, 2)
-    mesh = make_mesh(config.parallel)
-    state = jax.jit(partial(init_state, config, model))()
-    step = compile_train_step(config, model, mesh)
-    losses.append([])
-    for _ in range(5):
-        placed = put_batch(batch, mesh)
-        assert len(placed.inputs.sharding.device_set) == devices
-        state, metrics = step(state, placed)
-        losses[-1].append(float(metrics.losses.smoothed))
-    assert mesh_of(state.params).size == devices
-np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
-np.testing.assert_allclose(losses[2], losses[0], rtol=1e-5)
-print("same losses")
-"""
-
-
-def test_one_three_and_four_devices_give_the_same_losses_dropout_included():
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", _ON_FOUR_DEVICES],
-        env={**os.environ, **flags},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "same losses" in done.stdout
+def test_empty_rows_at_the_end_may_be_there_or_left_out():
+    layout = BatchLayout(_ONE, passes=2, rows_per_pass=4)
+    batch = _batch(5, 3, 2)
+    filled = Batch(*(np.pad(x, ((0, 3), (0, 0))) for x in batch))
+    for short, full in zip(layout.put(batch), layout.put(filled), strict=True):
+        np.testing.assert_array_equal(short, full)
 
 
 def test_mesh_of_parameters_is_where_they_are():
-    params = {"kernel": jax.device_put(np.ones(3), jax.devices()[0])}
-    assert mesh_of(params).devices.tolist() == [jax.devices()[0]]
+    [device, *_] = jax.devices()
+    for place in (
+        device,
+        NamedSharding(_ONE, PartitionSpec()),
+        NamedSharding(Mesh(np.array([device]), ("x",)), PartitionSpec("x")),
+    ):
+        mesh = mesh_of({"kernel": jax.device_put(np.ones(3), place)})
+        assert mesh == _ONE
+        assert mesh.devices.tolist() == [[[device]]]
+
+
+def test_rows_that_are_put_come_back_to_the_host():
+    x = np.arange(12).reshape(4, 3)
+    tree = {"rows": put_rows(x, _ONE), "vector": put_rows(x[:, 0], _ONE)}
+    host = on_host(tree)
+    assert {type(leaf) for leaf in host.values()} == {np.ndarray}
+    np.testing.assert_array_equal(host["rows"], x)
+    np.testing.assert_array_equal(host["vector"], x[:, 0])

@@ -8,8 +8,9 @@ from jax.sharding import Mesh
 
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batch
+from t2t_jax.decoding.translator import make_model
 from t2t_jax.modules.transformer import Transformer
-from t2t_jax.parallel.mesh import make_mesh
+from t2t_jax.parallel.mesh import batch_layout, make_mesh
 
 VOCAB_SIZE = 13
 
@@ -25,7 +26,12 @@ class TinyRun(NamedTuple):
         """The same with some fields of the config changed; `__` stands for the dot."""
         dotted = {name.replace("__", "."): value for name, value in changes.items()}
         config = self.config.replace(dotted)
-        return TinyRun(config, Transformer(config.model, VOCAB_SIZE, 2), self.mesh)
+        return TinyRun(config, make_model(config, VOCAB_SIZE), self.mesh)
+
+    def put(self, batch: Batch, tokens_per_device: int | None = None) -> Batch:
+        """A global batch on the mesh, in passes of at most so many tokens."""
+        (rows, source), (_, target) = batch.inputs.shape, batch.targets.shape
+        return batch_layout(self.mesh, rows, max(source, target), tokens_per_device).put(batch)
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +48,7 @@ def tiny():
             "training.warmup_steps": 10,
         }
     )
-    return TinyRun(config, Transformer(config.model, VOCAB_SIZE, 2), make_mesh(config.parallel))
+    return TinyRun(config, make_model(config, VOCAB_SIZE), make_mesh(config.parallel))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import shutil
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from t2t_jax.config import CheckpointConfig, Config
 from t2t_jax.errors import UserError
-from t2t_jax.training.checkpoint import Checkpoints, load_parameters
+from t2t_jax.training.checkpoint import Checkpoints, _checksum, load_parameters
 from t2t_jax.training.step import TrainState
 
 MEASURE = {"beam_size": 4}
@@ -282,9 +285,12 @@ def test_what_is_not_there_is_refused_by_name(tmp_path, options, named):
         load_parameters(tmp_path, _like(_state(0, 0).params), **options)
 
 
+def _largest_file(checkpoint):
+    return max(checkpoint.rglob("*"), key=lambda p: p.stat().st_size if p.is_file() else 0)
+
+
 def _damage(checkpoint: Path) -> None:
-    largest = max(checkpoint.rglob("*"), key=lambda p: p.stat().st_size if p.is_file() else 0)
-    with largest.open("r+b") as file:
+    with _largest_file(checkpoint).open("r+b") as file:
         file.truncate(100)
 
 
@@ -362,7 +368,7 @@ def test_a_run_does_not_go_on_from_a_checkpoint_of_another_run(tmp_path):
     checkpoints.save(_state(2, 2))
     checkpoints.close()
     shutil.copytree(tmp_path / "other" / "checkpoints" / "2", tmp_path / "checkpoints" / "2")
-    with pytest.raises(UserError, match=r"checkpoints/2 is of a run .*training\.seed=7, not 0"):
+    with pytest.raises(UserError, match=r"checkpoints/2 is of a run .*training\.seed 0 -> 7"):
         _resume(tmp_path)
     assert _kept(tmp_path) == [1, 2]
 
@@ -377,7 +383,7 @@ def test_a_checkpoint_of_another_recipe_is_refused_by_its_fields(tmp_path):
     checkpoints.save_if_best(_state(2, 2), 30.0, MEASURE)
     checkpoints.close()
     like = _like(_state(0, 0).params)
-    fields = r"model\.dropout_rate=0\.3, not 0\.1, training\.seed=7, not 0"
+    fields = r"model\.dropout_rate 0\.1 -> 0\.3, training\.seed 0 -> 7"
     with pytest.raises(UserError, match=rf"checkpoints/2 is of a run .*{fields}"):
         load_parameters(tmp_path, like, average=2)
     with pytest.raises(UserError, match=rf"checkpoints/2 is of a run .*{fields}"):
@@ -414,15 +420,124 @@ def test_a_checkpoint_that_does_not_say_where_it_comes_from_is_refused(tmp_path)
 
 @orbax_gives_up
 @pytest.mark.usefixtures("collected")
-def test_a_damaged_checkpoint_is_named_in_one_line_with_the_way_out(tmp_path):
+@pytest.mark.parametrize(
+    ("damaged", "way_out"), [(2, "the one before it is step=1"), (1, "none is before it")]
+)
+def test_a_damaged_checkpoint_that_is_asked_for_is_refused_and_left_alone(
+    tmp_path, damaged, way_out
+):
     _save(tmp_path, [1, 2])
-    _damage(tmp_path / "checkpoints" / "2")
-    checkpoints = _checkpoints(tmp_path)
-    message = _refusal(lambda: checkpoints.restore(_like(_state(0, 0))))
-    checkpoints.close()
-    assert "checkpoints/2 cannot be read" in message
-    assert "move that directory away" in message
+    _damage(tmp_path / "checkpoints" / str(damaged) / "params")
+    like = _like(_state(0, 0).params)
+    message = _refusal(lambda: load_parameters(tmp_path, like, step=damaged))
+    assert f"checkpoints/{damaged} cannot be read" in message
+    assert message.endswith(way_out)
     assert "\n" not in message
+    assert _kept(tmp_path) == [1, 2]
+
+
+def _lose_a_file(checkpoint):
+    _largest_file(checkpoint).unlink()
+
+
+def _lose_an_item(checkpoint):
+    shutil.rmtree(checkpoint / "progress")
+
+
+def _turn_a_bit(checkpoint):
+    """In the middle of the values, which TensorStore reads without a checksum."""
+    file = _largest_file(checkpoint)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [_damage, _lose_a_file, _lose_an_item, _turn_a_bit])
+def test_a_run_goes_on_from_the_one_before_a_damaged_one(tmp_path, capfd, damage):
+    _save(tmp_path, [1, 2, 3])
+    damage(tmp_path / "checkpoints" / "3")
+    files = sorted(p.name for p in (tmp_path / "checkpoints" / "3").rglob("*"))
+    (tmp_path / "damaged" / "3").mkdir(parents=True)  # of an earlier time
+    _assert_equal(_resume(tmp_path), _state(2, 2))
+    output, errors = capfd.readouterr()
+    assert output == ""
+    (line,) = errors.splitlines()
+    moved = tmp_path / "damaged" / "3.1"
+    assert line.startswith(f"warning: checkpoint {tmp_path / 'checkpoints' / '3'} cannot be read (")
+    assert line.endswith(f"); it is now {moved}, and the run goes on from step 2")
+    assert sorted(p.name for p in moved.rglob("*")) == files
+    assert not list((tmp_path / "damaged" / "3").iterdir())
+    _save(tmp_path, [3])  # there is room for that step again
+    assert _resume(tmp_path).step == 3
+    assert capfd.readouterr().err == ""
+
+
+def test_all_damaged_checkpoints_before_a_whole_one_are_moved(tmp_path, capfd):
+    _save(tmp_path, [1, 2, 3])
+    _lose_an_item(tmp_path / "checkpoints" / "2")
+    _damage(tmp_path / "checkpoints" / "3")
+    assert _resume(tmp_path).step == 1
+    assert len(capfd.readouterr().err.splitlines()) == 2
+    assert _kept(tmp_path) == [1]
+    assert sorted(p.name for p in (tmp_path / "damaged").iterdir()) == ["2", "3"]
+
+
+@orbax_gives_up
+@pytest.mark.usefixtures("collected")
+def test_where_no_checkpoint_can_be_read_a_run_does_not_start_anew(tmp_path, capfd):
+    _save(tmp_path, [1, 2])
+    for step in (1, 2):
+        _damage(tmp_path / "checkpoints" / str(step))
+    message = _refusal(lambda: _resume(tmp_path))
+    assert "checkpoints/2 cannot be read (" in message
+    assert "none before it that can" in message
+    assert "\n" not in message
+    assert _kept(tmp_path) == [1, 2]
+    assert not (tmp_path / "damaged").exists()
+    assert capfd.readouterr().err == ""
+
+
+def test_memory_that_does_not_suffice_is_no_damage(tmp_path, monkeypatch):
+    _save(tmp_path, [1, 2])
+    restore = ocp.CheckpointManager.restore
+
+    def full(manager, step, args):
+        if "params" in args.keys():  # noqa: SIM118
+            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1024 bytes.")
+        return restore(manager, step, args=args)
+
+    monkeypatch.setattr(ocp.CheckpointManager, "restore", full)
+    with pytest.raises(RuntimeError, match="Out of memory"):
+        _resume(tmp_path)
+    assert _kept(tmp_path) == [1, 2]
+
+
+def test_a_checkpoint_from_before_checksums_is_read(tmp_path):
+    _save(tmp_path, [1])
+    origin = tmp_path / "checkpoints" / "1" / "origin" / "metadata"
+    stored = json.loads(origin.read_text())
+    assert {item: len(sums) for item, sums in stored.pop("sums").items()} == {
+        "params": 1,
+        "progress": 5,
+    }
+    origin.write_text(json.dumps(stored))
+    _assert_equal(_resume(tmp_path), _state(1, 1))
+
+
+@given(st.integers(1, 2), st.integers(1, 3), st.integers(0, 2**31 - 1), st.integers(0, 31))
+def test_a_turned_bit_and_two_swapped_values_change_the_checksum(rows, columns, seed, bit):
+    rng = np.random.default_rng(seed)
+    bits = rng.integers(0, 2**32, (rows, columns + 1), np.uint32)
+    turned, swapped = bits.copy(), bits.copy()
+    turned[-1, rng.integers(columns)] ^= np.uint32(1) << np.uint32(bit)
+    swapped[0, :2] = swapped[0, 1::-1]
+    place = np.arange(bits.size, dtype=np.uint64)
+    expected = int((bits.ravel() * (2 * place + 1)).sum() % 2**32)
+    assert int(_checksum(jnp.asarray(bits.view(np.float32)))) == expected
+    assert int(_checksum(jnp.asarray(turned.view(np.float32)))) != expected
+    # Of two values that differ, their places differ by 1, hence the sums by twice their distance.
+    if (int(bits[0, 0]) - int(bits[0, 1])) * 2 % 2**32:
+        assert int(_checksum(jnp.asarray(swapped.view(np.float32)))) != expected
 
 
 @orbax_gives_up

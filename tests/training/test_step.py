@@ -7,26 +7,46 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.parallel.mesh import put_batch
+from t2t_jax.parallel.mesh import batch_layout, replicated
 from t2t_jax.training.optimizer import learning_rate
-from t2t_jax.training.step import compile_train_step, eval_step, init_state, loss_sums, train_step
+from t2t_jax.training.step import (
+    abstract_batch,
+    abstract_state,
+    compile_train_step,
+    create_state,
+    eval_step,
+    init_state,
+    loss_sums,
+    train_step,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation():
+    """Compiling takes nearly all the time of these tests."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @cache
 def _compiled(config, model, mesh):
-    initialise = jax.jit(partial(init_state, config, model))
-    return initialise, compile_train_step(config, model, mesh)
+    return compile_train_step(config, model, mesh)
+
+
+@cache
+def _initial(config, model, mesh):
+    return jax.device_get(create_state(config, model, mesh))
 
 
 def _state(run):
-    return _compiled(*run)[0]()
+    return jax.device_put(_initial(*run), replicated(run.mesh))
 
 
 def _train(run, batch, steps=1, tokens_per_device=None, state=None):
     state = _state(run) if state is None else state
     for _ in range(steps):
-        placed = put_batch(batch, run.mesh, tokens_per_device)
-        state, metrics = _compiled(*run)[1](state, placed)
+        state, metrics = _compiled(*run)(state, run.put(batch, tokens_per_device))
     return jax.device_get((state, metrics))
 
 
@@ -83,20 +103,54 @@ def test_loss_falls_when_one_batch_is_repeated(tiny, batch):
     assert last.losses.smoothed < 0.8 * first.losses.smoothed
 
 
-@pytest.mark.parametrize("tokens_per_device", [6, 12, 18, 1000])
-def test_passes_add_up_to_the_full_batch(tiny, batch, tokens_per_device):
-    whole, whole_metrics = _train(tiny, batch, 3)
-    parts, parts_metrics = _train(tiny, batch, 3, tokens_per_device)
+# Options that change the order of the work and no more: passes of 1, 3 and 8 rows; layers again.
+_SAME_WORK = [
+    {"tokens_per_device": 6},
+    {"tokens_per_device": 18},
+    {"tokens_per_device": 1000},
+    {"parallel__remat": "dots"},
+    {"parallel__remat": "layer", "tokens_per_device": 18},
+]
+
+
+@pytest.mark.parametrize("options", _SAME_WORK)
+def test_passes_and_recomputation_change_no_loss_and_no_parameter_dropout_included(
+    tiny, batch, options
+):
+    # At full speed Adam's first steps are signs, which turn tiny differences into large ones.
+    rates = {"attention_dropout_rate": 0.2, "activation_dropout_rate": 0.2, "dropout_rate": 0.3}
+    calm = tiny.changed(
+        training__learning_rate_factor=0.1,
+        training__adam_epsilon=1e-6,
+        **{f"model__{name}": rate for name, rate in rates.items()},
+    )
+    whole, whole_metrics = _train(calm, batch, 3)
+    options = dict(options)
+    limit = options.pop("tokens_per_device", None)
+    parts, parts_metrics = _train(calm.changed(**options), batch, 3, limit, _state(calm))
     np.testing.assert_allclose(parts_metrics.losses, whole_metrics.losses, rtol=1e-5)
     for a, b in zip(_leaves(whole.params), _leaves(parts.params), strict=True):
         np.testing.assert_allclose(b, a, atol=1e-5)
+
+
+def test_a_row_is_dropped_differently_from_its_copies_in_the_batch_and_between_passes(tiny, batch):
+    # All rows are alike: were their elements dropped alike too, each would have the same loss.
+    run = tiny.changed(model__dropout_rate=0.3)
+    same = jax.tree.map(lambda x: jnp.repeat(x[:1], 8, axis=0), batch)
+    params = _state(run).params
+    losses = partial(run.model.apply, label_smoothing=0.0, method="losses")
+    key = {"dropout": jax.random.key(0)}
+    by_row = jax.jit(lambda first: losses({"params": params}, *same, first_row=first, rngs=key)[1])
+    first, second = by_row(0).sum(1), by_row(8).sum(1)
+    assert len(np.unique([first, second])) == 16
+    np.testing.assert_array_equal(by_row(4).sum(1)[:4], first[4:])
 
 
 def test_eval_step_is_the_same_in_any_number_of_passes(tiny, batch):
     params = _state(tiny).params
     expected = jax.jit(partial(loss_sums, tiny.model, 0.1))(params, batch)
     for tokens in (None, 6, 20):
-        got = eval_step(tiny.model, 0.1, params, put_batch(batch, tiny.mesh, tokens))
+        got = eval_step(tiny.model, 0.1, params, tiny.put(batch, tokens))
         np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
@@ -137,7 +191,8 @@ def test_a_nonfinite_gradient_with_a_finite_loss_is_skipped_too(tiny, batch):
 
 
 def test_initialisation_is_a_function_of_the_seed(tiny):
-    _assert_equal(_state(tiny), _state(tiny))
+    _assert_equal(_state(tiny), create_state(*tiny))
+    _assert_equal(_state(tiny), jax.jit(partial(init_state, tiny.config, tiny.model))())
     one, other = _state(tiny).params, _state(tiny.changed(training__seed=1)).params
     assert not np.array_equal(one["embedding"]["embedding"], other["embedding"]["embedding"])
 
@@ -161,3 +216,17 @@ def test_train_step_runs_outside_jit_as_the_pure_function_it_is(tiny, batch):
     compiled, _ = _train(tiny, batch)
     for a, b in zip(_leaves(plain), _leaves(compiled), strict=True):
         np.testing.assert_allclose(b, a, atol=1e-5)
+
+
+def test_abstract_state_and_batch_are_those_that_the_step_takes(tiny, batch):
+    state, placed = _state(tiny), tiny.put(batch, 18)
+    layout = batch_layout(tiny.mesh, 8, 6, 18)
+    pairs = (
+        (abstract_state(tiny.config, tiny.model, tiny.mesh), state),
+        (abstract_batch(layout, 6, 5), placed),
+    )
+    for abstract, real in pairs:
+        assert jax.tree.structure(abstract) == jax.tree.structure(real)
+        for one, other in zip(jax.tree.leaves(abstract), jax.tree.leaves(real), strict=True):
+            assert (one.shape, one.dtype) == (other.shape, other.dtype)
+            assert one.sharding.is_equivalent_to(other.sharding, other.ndim)

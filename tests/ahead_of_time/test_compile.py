@@ -1,0 +1,196 @@
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import jax
+import pytest
+
+import t2t_jax.ahead_of_time.compile
+from t2t_jax.ahead_of_time.compile import compile_ahead, devices_of
+from t2t_jax.config import Config
+from t2t_jax.cost import model_flops_per_step, num_parameters
+from t2t_jax.errors import UserError
+
+_ROOT = Path(__file__).parents[2]
+_FIELDS = {
+    "model.d_model": 32,
+    "model.num_heads": 2,
+    "model.d_ff": 64,
+    "model.num_encoder_layers": 2,
+    "model.num_decoder_layers": 3,
+    "data.vocab_size": 128,
+    "data.max_length": 30,
+    "data.source_tokens_per_step": 1100,
+    "data.target_tokens_per_step": 1100,
+}
+_TINY = Config().replace(_FIELDS)
+
+needs_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra `tpu`")
+
+
+def test_one_device_takes_what_the_formulas_say():
+    report = compile_ahead(_TINY, jax.devices()[:1])
+    size = num_parameters(_TINY.model, 128)
+    assert report.num_parameters == size
+    assert report.memory.parameters == 4 * size
+    assert report.memory.optimizer == 2 * 4 * size + 4  # two moments and a count
+    assert report.shape == (32, 32, 32)  # 1100 tokens in rows of 32, a multiple of 8
+    assert report.memory.batch == 6 * 32 * 32 * 4
+    assert report.memory.temporaries > 4 * 32 * 32 * 128  # the logits at least
+    assert report.moved_bytes > 2 * (report.memory.parameters + report.memory.optimizer)
+    assert report.flops == model_flops_per_step(
+        _TINY.model, 128, 1024, 1024, source_length=32, target_length=32
+    )
+    assert (report.collectives, report.fits, report.passes) == ([], None, 1)
+
+
+def _vector_bytes(config, tensor):
+    """Of norms and biases of a device: only the biases of width d_ff are split."""
+    model = config.model
+    encoder, decoder = model.num_encoder_layers, model.num_decoder_layers
+    norms = (2 * encoder + 3 * decoder) * 2 * model.d_model
+    biases = (encoder + decoder) * (model.d_ff // tensor + model.d_model)
+    return 4 * (norms + biases)
+
+
+_ON_EIGHT_DEVICES = """
+import json, sys
+import jax
+from t2t_jax.ahead_of_time.compile import compile_ahead
+from t2t_jax.config import Config
+
+for fields in json.loads(sys.argv[1]):
+    report = compile_ahead(Config().replace(fields), jax.devices())
+    sent = [[each.kind, each.mesh_axes(report.mesh_shape), each.count * each.num_bytes]
+            for each in report.collectives]
+    print(json.dumps([report.memory.parameters, report.memory.optimizer, report.passes, sent]))
+"""
+
+
+def test_eight_devices_share_parameters_and_send_gradients():
+    layouts = [
+        {"parallel.data": 8},
+        {
+            "parallel.data": 8,
+            "parallel.tokens_per_device": 64,
+        },  # 32 rows: 4 a device in passes of 2
+        {"parallel.data": 2, "parallel.fsdp": 2, "parallel.tensor": 2},
+    ]
+    arguments = json.dumps([_FIELDS | layout for layout in layouts])
+    done = _python("-c", _ON_EIGHT_DEVICES, arguments, devices=8)
+    assert done.returncode == 0, done.stderr
+    whole, in_passes, shared = (json.loads(line) for line in done.stdout.splitlines())
+    size = 4 * num_parameters(_TINY.model, 128)
+    embedding = 4 * 128 * 32
+
+    for parameters, optimizer, passes, sent in (whole, in_passes):
+        assert (parameters, optimizer) == (size, 2 * size + 4)
+        assert {(kind, tuple(axes)) for kind, axes, _ in sent} == {("all-reduce", ("data",))}
+        # Each pass adds up the gradients, those of each use of the embedding perhaps apart, and
+        # three sums of losses.
+        total = sum(num_bytes for _, _, num_bytes in sent)
+        assert size + 3 * 4 <= total / passes <= size + 2 * embedding + 3 * 4
+    assert [whole[2], in_passes[2]] == [1, 2]
+
+    parameters, _, _, sent = shared
+    matrices = size - _vector_bytes(_TINY, tensor=1)
+    assert parameters == matrices // 4 + _vector_bytes(_TINY, tensor=2)
+    gathered = sum(n for kind, axes, n in sent if (kind, axes) == ("all-gather", ["fsdp"]))
+    assert gathered >= matrices / 2  # each part of a matrix, to compute with it
+    assert {"data", "fsdp", "tensor"} == {axis for _, axes, _ in sent for axis in axes}
+
+
+def _python(*arguments, devices=1):
+    flags = {
+        # Machine code that compiles fast: nothing runs.
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} "
+        "--xla_backend_optimization_level=0",
+        "JAX_PLATFORMS": "cpu",
+    }
+    environment = {name: x for name, x in os.environ.items() if not name.startswith("TPU_")}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=_ROOT,
+        env=environment | flags,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_what_pmap_would_run_is_not_compiled():
+    config = _TINY.replace({"parallel.backend": "pmap"})
+    with pytest.raises(UserError, match=r"add --parallel\.backend jit"):
+        compile_ahead(config, jax.devices()[:1])
+
+
+def test_without_the_compiler_for_tpus_the_error_says_how_to_install_it(monkeypatch):
+    monkeypatch.setattr(t2t_jax.ahead_of_time.compile, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"needs libtpu.*pip install -e '\.\[tpu\]'"):
+        devices_of("v5e:4x4")
+
+
+def test_without_a_topology_devices_are_those_of_the_machine():
+    assert devices_of("") == jax.devices()
+
+
+@needs_libtpu
+@pytest.mark.parametrize(
+    ("topology", "count", "kind"),
+    [
+        ("v5e:1x1", 1, "TPU v5 lite"),
+        ("v5e:4x4", 16, "TPU v5 lite"),
+        ("v5p:2x2x1", 4, "TPU v5"),
+        ("v6e:2x2", 4, "TPU v6 lite"),
+    ],
+)
+def test_devices_of_a_topology_need_not_be_there(topology, count, kind):
+    devices = devices_of(topology)
+    assert [device.device_kind for device in devices] == [kind] * count
+
+
+@needs_libtpu
+@pytest.mark.parametrize("topology", ["v5e", "nonsense", "v9:2x2", "v5e:3x3", ":"])
+def test_an_unknown_topology_is_refused_in_one_line(topology):
+    with pytest.raises(UserError, match="as in v5e:4x4") as refusal:
+        devices_of(topology)
+    assert "\n" not in str(refusal.value)
+
+
+@needs_libtpu
+def test_a_mesh_that_does_not_go_with_the_chips_is_refused():
+    with pytest.raises(UserError, match=r"parallel\.fsdp=3.*does not divide the 4 devices"):
+        compile_ahead(_TINY.replace({"parallel.fsdp": 3}), devices_of("v5e:2x2"))
+
+
+@needs_libtpu
+def test_what_the_compiler_refuses_is_reported():
+    tokens = {f"data.{side}_tokens_per_step": 8_000_000 for side in ("source", "target")}
+    report = compile_ahead(_TINY.replace(tokens), devices_of("v5e:1x1"))
+    assert report.refused
+    assert report.fits is False
+    assert report.memory.total > report.available_bytes > 15 * 2**30
+    assert report.memory.parameters == 4 * report.num_parameters
+
+
+@needs_libtpu
+def test_train_py_reports_on_tpus_and_says_nothing_else(tmp_path):
+    config = tmp_path / "tiny.py"
+    config.write_text(
+        "from t2t_jax import Config\n\n\n"
+        f"def get_config():\n    return Config().replace({_FIELDS!r})\n"
+    )
+    arguments = ["--config", str(config), "--compile-only", "v5e:2x2", "--parallel.fsdp", "2"]
+    done = _python("train.py", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    for words in (
+        "4 x TPU v5 lite as data=2 fsdp=2 tensor=1",
+        "fits: a device has 16.00 GiB",
+        "over data",
+        "a step takes at least",
+        "at 819 GB/s",
+    ):
+        assert words in done.stdout

@@ -1,0 +1,208 @@
+"""Logical axes: each has a rule, each rule a use, and what does not divide is refused."""
+
+from dataclasses import fields
+from functools import cache, partial
+from unittest import mock
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from t2t_jax.config import ModelConfig
+from t2t_jax.errors import UserError
+from t2t_jax.modules.transformer import Transformer
+from t2t_jax.parallel.axes import (
+    RULES,
+    AxisRules,
+    constrain,
+    named,
+    sharding,
+    shardings,
+    traced_on,
+)
+
+_TINY = {
+    "d_model": 8,
+    "num_heads": 2,
+    "d_ff": 16,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+    "max_positions": 12,
+}
+_KINDS = {
+    "paper": {},
+    "pre_norm": {"norm_order": "pre"},
+    "learned_positions": {"position": "learned"},
+    "untied": {"share_embeddings": False, "d_k": 6, "d_v": 10},
+}
+
+
+def _mesh(data, fsdp, tensor):
+    """One device in every place: enough to say how arrays would lie."""
+    places = np.broadcast_to(jax.devices()[0], (data, fsdp, tensor))
+    return Mesh(places, ("data", "fsdp", "tensor"))
+
+
+@cache
+def _uses(kind):
+    """The axes of every parameter of a model by its name, and all that the trace constrains."""
+    model = Transformer(ModelConfig(**_TINY | _KINDS[kind]), 13, 2)
+    tokens = [jnp.ones((1, 8), jnp.int32)] * 6
+    constrained = set()
+
+    def record(_, names):
+        constrained.update(names)
+        return P()
+
+    initialise = traced_on(_mesh(2, 2, 2), partial(model.init, deterministic=True))
+    with mock.patch.object(AxisRules, "spec", record):
+        boxed = jax.eval_shape(initialise, jax.random.key(0), *tokens)["params"]
+    parameters = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): (box.names, box.value.shape)
+        for path, box in jax.tree.leaves_with_path(
+            boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
+        )
+    }
+    return parameters, constrained - {None}
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_every_axis_of_every_parameter_has_a_name_and_a_rule(kind):
+    parameters, constrained = _uses(kind)
+    known = {field.name for field in fields(AxisRules)}
+    assert constrained <= known
+    for name, (own, shape) in parameters.items():
+        assert len(own) == len(shape), name
+        assert set(own) <= known, name
+        assert (own[0] == "layers") == ("/layers/" in name), name
+        RULES.spec(own)  # and no two of its axes lie on one axis of the mesh
+
+
+def test_every_rule_is_of_use():
+    used = set()
+    for kind in _KINDS:
+        parameters, constrained = _uses(kind)
+        used |= constrained.union(*(own for own, _ in parameters.values()))
+    assert used == {field.name for field in fields(AxisRules)}
+
+
+def test_logical_axes_become_axes_of_the_mesh():
+    assert RULES.spec(["vocab", "embed"]) == P("tensor", "fsdp")
+    assert RULES.spec(["layers", "embed", "heads"]) == P(None, "fsdp", "tensor")
+    assert RULES.spec(["batch", "length", "heads", None]) == P(
+        ("data", "fsdp"), None, "tensor", None
+    )
+    assert RULES.spec([]) == P()
+
+
+def test_an_unknown_axis_is_refused_with_those_there_are():
+    with pytest.raises(ValueError, match=r"no logical axis 'head'; there are vocab, embed, heads,"):
+        RULES.spec(["embed", "head"])
+
+
+@pytest.mark.parametrize(
+    ("rules", "names", "axis"),
+    [
+        (RULES, ["heads", "mlp"], "tensor"),
+        (RULES, ["batch", "embed"], "fsdp"),
+        (AxisRules(vector=("fsdp",)), ["embed", None, "vector"], "fsdp"),
+        (AxisRules(embed=("fsdp", "data"), length=("data",)), ["embed", "length"], "data"),
+        (RULES, ["embed", "embed"], "fsdp"),
+    ],
+)
+def test_two_axes_of_an_array_on_one_axis_of_the_mesh_are_refused(rules, names, axis):
+    both = [name for name in names if name is not None]
+    with pytest.raises(ValueError, match="would split the axes") as error:
+        rules.spec(names)
+    assert f"mesh axis {axis!r} would split the axes {both} of one array" in str(error.value)
+
+
+def test_an_array_that_divides_is_laid_out():
+    mesh = _mesh(2, 2, 3)
+    assert sharding(mesh, ["vocab", "embed"], (9, 4), "kernel") == NamedSharding(
+        mesh, P("tensor", "fsdp")
+    )
+    assert sharding(mesh, ["batch", None], (8, 5), "rows").spec == P(("data", "fsdp"), None)
+
+
+@pytest.mark.parametrize(
+    ("names", "shape", "message"),
+    [
+        (
+            ["vocab", "embed"],
+            (37_000, 512),
+            "it/kernel has 37000 entries on its axis 'vocab', which parallel.tensor=3 does not "
+            "divide; choose a divisor of that size, or another size",
+        ),
+        (["vocab", "embed"], (9, 5), "has 5 entries on its axis 'embed', which parallel.fsdp=2 "),
+        (["batch"], (6,), "'batch', which parallel.data=2 times parallel.fsdp=2 does not divide"),
+    ],
+)
+def test_an_array_that_does_not_divide_is_refused_in_one_line(names, shape, message):
+    with pytest.raises(UserError) as error:
+        sharding(_mesh(2, 2, 3), names, shape, "it/kernel")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_tree_is_laid_out_by_its_specs_and_refused_by_its_paths():
+    mesh = _mesh(1, 2, 2)
+    tree = {"a": {"kernel": jnp.ones((3, 4, 6))}, "step": jnp.zeros(())}
+    specs = {"a": {"kernel": P("layers", "embed", "mlp")}, "step": P()}
+    assert shardings(mesh, specs, tree) == {
+        "a": {"kernel": NamedSharding(mesh, P(None, "fsdp", "tensor"))},
+        "step": NamedSharding(mesh, P()),
+    }
+    with pytest.raises(UserError, match=r"^a/kernel has 5 entries on its axis 'mlp'"):
+        shardings(mesh, specs, tree | {"a": {"kernel": jnp.ones((3, 4, 5))}})
+    # What a spec leaves out is not split.
+    assert shardings(mesh, {"x": P("embed")}, {"x": jnp.ones((2, 5))})["x"].spec == P("fsdp", None)
+
+
+def test_initialisers_keep_their_values_and_say_their_axes():
+    plain = jax.nn.initializers.normal()
+    boxed = named(plain, "vocab", "embed")(jax.random.key(0), (3, 4), jnp.float32)
+    assert boxed.get_partition_spec() == P("vocab", "embed")
+    np.testing.assert_array_equal(nn.unbox(boxed), plain(jax.random.key(0), (3, 4), jnp.float32))
+
+
+def _constraints(function, mesh=None):
+    function = function if mesh is None else traced_on(mesh, function)
+    text = str(jax.make_jaxpr(function)(jnp.ones((4, 6))))
+    return text.count("sharding_constraint")
+
+
+def test_constraints_are_heard_in_the_trace_for_a_mesh_alone():
+    def function(x):
+        return constrain(constrain(x, "batch", None) * 2, None, "heads")
+
+    assert _constraints(function) == 0
+    assert _constraints(function, _mesh(1, 1, 1)) == 0  # one device is never split
+    assert _constraints(function, _mesh(2, 1, 2)) == 2
+    assert _constraints(function) == 0
+
+
+def test_an_error_in_a_trace_leaves_no_mesh_behind():
+    def fail(x):
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        traced_on(_mesh(2, 1, 1), fail)(1)
+    assert _constraints(lambda x: constrain(x, "batch", None)) == 0
+
+
+def test_a_trace_for_one_mesh_within_that_for_another_gives_it_back():
+    one, several = _mesh(1, 1, 1), _mesh(2, 1, 1)
+
+    def half(x):
+        return constrain(x, "batch", None)
+
+    def thrice(inner):
+        return lambda x: half(half(traced_on(inner, half)(x)))
+
+    assert _constraints(thrice(inner=one), several) == 2
+    assert _constraints(thrice(inner=several), one) == 1

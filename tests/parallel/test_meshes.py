@@ -1,0 +1,393 @@
+"""Training on every mesh of up to eight devices, which a process of its own simulates.
+
+A test that needs them runs a function of this file, by its name, in such a process.
+"""
+
+import itertools
+import os
+import subprocess
+import sys
+from functools import partial
+from unittest import mock
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from t2t_jax.config import Config
+from t2t_jax.data.batching import Batch
+from t2t_jax.decoding.translator import make_model
+from t2t_jax.errors import UserError
+from t2t_jax.parallel import mesh as mesh_module
+from t2t_jax.parallel.mesh import (
+    AXES,
+    BatchLayout,
+    batch_layout,
+    make_mesh,
+    mesh_of,
+    on_host,
+    put_rows,
+)
+from t2t_jax.training.step import (
+    abstract_state,
+    compile_train_step,
+    create_state,
+    init_state,
+    train_step,
+)
+
+NUM_STEPS = 20
+NUM_ROWS, LENGTH = 13, 8
+# A width that every size of an axis divides, for sizes 1, 2, 3, 4, 6 and 8, and for 5 and 7.
+WIDTHS = {1: 24, 2: 24, 3: 24, 4: 24, 6: 24, 8: 24, 5: 70, 7: 70}
+TOKENS_IN_TWO_ROWS = 2 * LENGTH
+
+
+def on_eight_devices(name, *arguments):
+    """Run a function of this file where there are eight devices; its errors are the test's."""
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", __file__, name, *map(str, arguments)],
+        env={**os.environ, **flags},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def make_config(width, **changes):
+    """A model of one layer with dropout, trained so calmly that rounding is not amplified."""
+    return Config().replace(
+        {
+            "model.d_model": width,
+            "model.num_heads": width,
+            "model.d_k": 2,
+            "model.d_v": 2,
+            "model.d_ff": width,
+            "model.num_encoder_layers": 1,
+            "model.num_decoder_layers": 1,
+            "model.dropout_rate": 0.3,
+            "model.attention_dropout_rate": 0.1,
+            "training.warmup_steps": 10,
+            "training.learning_rate_factor": 0.1,
+            "training.adam_epsilon": 1e-6,
+            **{name.replace("__", "."): value for name, value in changes.items()},
+        }
+    )
+
+
+def make_batch(vocab_size):
+    """Rows of different lengths, no number of which divides their own."""
+    rng = np.random.default_rng(0)
+    positions = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), (NUM_ROWS, LENGTH))
+    sides = []
+    for _ in range(2):
+        real = positions < rng.integers(3, LENGTH + 1, (NUM_ROWS, 1))
+        tokens = rng.integers(4, vocab_size, (NUM_ROWS, LENGTH), dtype=np.int32)
+        sides += [tokens * real, real.astype(np.int32), positions * real]
+    return Batch(*sides)
+
+
+def train(step, state, batch):
+    """Smoothed loss and nll of every step, and the state after the last."""
+    losses = []
+    for _ in range(NUM_STEPS):
+        state, metrics = step(state, batch)
+        losses.append((metrics.losses.smoothed, metrics.losses.nll))
+    return np.array(jax.device_get(losses)), state
+
+
+class OnOneDevice:
+    """The run that all others are compared with: plain `jax.jit`, everything in one pass."""
+
+    def __init__(self, width):
+        self.width = width
+        config = make_config(width)
+        model = make_model(config, width)
+        self.batch = make_batch(width)
+        self.start = jax.device_get(jax.jit(partial(init_state, config, model))())
+        step = jax.jit(partial(train_step, config, model))
+        whole = jax.tree.map(lambda x: x[None], self.batch)
+        self.losses, after = train(step, self.start, whole)
+        self.after = jax.device_get(after.params)
+        assert self.losses[-1, 0] < self.losses[0, 0]
+
+    def compare(self, **parallel):
+        """Train with these settings of `parallel`; nothing may differ but by rounding."""
+        changes = {f"parallel__{name}": value for name, value in parallel.items()}
+        config = make_config(self.width, **changes)
+        model = make_model(config, self.width)
+        mesh = make_mesh(config.parallel)
+        like = abstract_state(config, model, mesh)
+        state = jax.device_put(self.start, jax.tree.map(lambda x: x.sharding, like))
+        layout = batch_layout(mesh, NUM_ROWS, LENGTH, config.parallel.tokens_per_device)
+        step = compile_train_step(config, model, mesh)
+        losses, after = train(step, state, layout.put(self.batch))
+        np.testing.assert_allclose(losses, self.losses, rtol=1e-5, err_msg=str(parallel))
+        for one, other in zip(
+            jax.tree.leaves(self.after), jax.tree.leaves(on_host(after.params)), strict=True
+        ):
+            np.testing.assert_allclose(other, one, atol=1e-5, err_msg=str(parallel))
+
+
+def every_mesh_of(*sizes):
+    """Meshes by size, each with all its devices in every way; every second one takes passes."""
+    jax.config.update("jax_disable_most_optimizations", True)  # compiling takes nearly all the time
+    runs = {width: OnOneDevice(width) for width in {WIDTHS[int(size)] for size in sizes}}
+    number = 0
+    for size in map(int, sizes):
+        for shape in itertools.product(range(1, size + 1), repeat=3):
+            if np.prod(shape) != size:
+                continue
+            number += 1
+            limit = TOKENS_IN_TWO_ROWS if number % 2 else None
+            axes = dict(zip(AXES, shape, strict=True))
+            runs[WIDTHS[size]].compare(**axes, tokens_per_device=limit)
+            jax.clear_caches()
+
+
+@pytest.mark.parametrize("size", [6, 8])
+def test_every_mesh_gives_the_losses_of_one_device(size):
+    on_eight_devices("every_mesh_of", size)
+
+
+@pytest.mark.slow
+def test_every_smaller_mesh_gives_the_losses_of_one_device():
+    on_eight_devices("every_mesh_of", 1, 2, 3, 4, 5, 7)
+
+
+def other_ways():
+    """`jax.pmap`, and recomputation on a mesh with every axis."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    run = OnOneDevice(24)
+    for devices, limit in ((2, None), (3, TOKENS_IN_TWO_ROWS), (8, LENGTH)):
+        run.compare(backend="pmap", data=devices, tokens_per_device=limit)
+    mesh = {"data": 2, "fsdp": 2, "tensor": 2}
+    run.compare(**mesh, remat="dots", loss_chunks=2)
+    run.compare(**mesh, remat="layer", loss_chunks=8, tokens_per_device=LENGTH)
+
+
+def test_pmap_and_recomputation_give_the_losses_of_one_device():
+    on_eight_devices("other_ways")
+
+
+# Of a mesh of two devices along each axis: the spec of every parameter, and the shape of one part.
+_ATTENTION = {
+    "query/kernel": (P(None, "fsdp", "tensor"), (1, 8, 12)),
+    "key/kernel": (P(None, "fsdp", "tensor"), (1, 8, 12)),
+    "value/kernel": (P(None, "fsdp", "tensor"), (1, 8, 16)),
+    "output/kernel": (P(None, "tensor", "fsdp"), (1, 16, 8)),
+}
+_FEED_FORWARD = {
+    "feed_forward/kernel_1": (P(None, "fsdp", "tensor"), (1, 8, 10)),
+    "feed_forward/bias_1": (P(None, "tensor"), (1, 10)),
+    "feed_forward/kernel_2": (P(None, "tensor", "fsdp"), (1, 10, 8)),
+    "feed_forward/bias_2": (P(None, None), (1, 16)),
+}
+_STACKED_VECTOR, _VECTOR = (P(None, None), (1, 16)), (P(None), (16,))
+_TOKENS, _POSITIONS = (P("tensor", "fsdp"), (11, 8)), (P(None, "fsdp"), (400, 8))
+_SUBLAYERS = {
+    "encoder": ["self_attention", "feed_forward"],
+    "decoder": ["self_attention", "cross_attention", "feed_forward"],
+}
+_TABLE = {
+    "source_embedding/embedding": _TOKENS,
+    "target_embedding/embedding": _TOKENS,
+    "output_projection/embedding": _TOKENS,
+    "source_position/embedding": _POSITIONS,
+    "target_position/embedding": _POSITIONS,
+    **{
+        f"{stack}/norm/{name}": _VECTOR
+        for stack, name in itertools.product(_SUBLAYERS, ("scale", "bias"))
+    },
+    **{
+        f"{stack}/layers/{sublayer}_residual/norm/{name}": _STACKED_VECTOR
+        for stack, sublayers in _SUBLAYERS.items()
+        for sublayer, name in itertools.product(sublayers, ("scale", "bias"))
+    },
+    **{
+        f"{stack}/layers/{sublayer}/{name}": place
+        for stack, sublayers in _SUBLAYERS.items()
+        for sublayer in sublayers[:-1]
+        for name, place in _ATTENTION.items()
+    },
+    **{
+        f"{stack}/layers/{name}": place
+        for stack, name in itertools.product(_SUBLAYERS, _FEED_FORWARD)
+        for place in [_FEED_FORWARD[name]]
+    },
+}
+_EVERY_OPTION = {
+    "model__norm_order": "pre",
+    "model__position": "learned",
+    "model__max_positions": 400,
+    "model__share_embeddings": False,
+    "model__num_heads": 4,
+    "model__d_k": 6,
+    "model__d_v": 8,
+    "model__d_ff": 20,
+}
+
+
+def named_leaves(tree):
+    """The arrays of a tree by their names."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree.leaves_with_path(tree)
+    }
+
+
+def places():
+    """Where every array of the state is, before and after a step."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    config = make_config(16, **_EVERY_OPTION, parallel__fsdp=2, parallel__tensor=2)
+    model, mesh = make_model(config, 22), make_mesh(config.parallel)
+    state = create_state(config, model, mesh)
+    layout = batch_layout(mesh, NUM_ROWS, LENGTH)
+    step = compile_train_step(config, model, mesh)
+    for _ in range(2):
+        adam = state.optimizer
+        moments = [adam.mu, adam.nu] if hasattr(adam, "mu") else [adam[0].mu, adam[0].nu]
+        for tree in (state.params, *moments):
+            leaves = named_leaves(tree)
+            assert set(leaves) == set(_TABLE)
+            for name, (spec, part) in _TABLE.items():
+                assert leaves[name].sharding == NamedSharding(mesh, spec), name
+                assert {x.data.shape for x in leaves[name].addressable_shards} == {part}, name
+        assert state.step.sharding.is_fully_replicated
+        assert mesh_of(state.params) is mesh
+        state, _ = step(state, layout.put(make_batch(22)))
+
+
+def test_every_parameter_and_moment_lies_where_the_table_says():
+    on_eight_devices("places")
+
+
+def initial_values():
+    """The state before the first step on several meshes, and the shapes it is made in."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    reference = None
+    for data, fsdp, tensor in ((1, 1, 1), (1, 8, 1), (4, 1, 2), (2, 2, 2)):
+        changes = {"parallel__data": data, "parallel__fsdp": fsdp, "parallel__tensor": tensor}
+        config = make_config(16, **_EVERY_OPTION, **changes)
+        model, mesh = make_model(config, 24), make_mesh(config.parallel)
+        state = create_state(config, model, mesh)
+        host = named_leaves(on_host(state))
+        reference = reference or host
+        for name, values in reference.items():
+            np.testing.assert_array_equal(host[name], values, err_msg=name)
+    # What is split, no device has had whole: the program of each knows of its parts alone.
+    layouts = jax.tree.map(lambda x: x.sharding, abstract_state(config, model, mesh))
+    initialise = jax.jit(partial(init_state, config, model), out_shardings=layouts)
+    text = initialise.lower().compile().as_text()
+    for name, leaf in named_leaves(state.params).items():
+        if name.endswith(("kernel", "embedding")):
+            whole, part = (
+                f"f32[{','.join(map(str, shape))}]"
+                for shape in (leaf.shape, leaf.sharding.shard_shape(leaf.shape))
+            )
+            assert whole not in text, (name, whole)
+            assert part in text, (name, part)
+
+
+def test_every_mesh_starts_from_the_same_values_made_in_parts():
+    on_eight_devices("initial_values")
+
+
+def rows_of_processes():
+    """Meshes whose devices belong to several processes, simulated: what each has, and puts."""
+    batch = Batch(*[np.arange(1, 14 * 3 + 1, dtype=np.int32).reshape(14, 3)] * 6)
+    everywhere = NamedSharding.devices_indices_map
+    for shape in ((8, 1, 1), (2, 2, 2), (1, 4, 2), (2, 1, 4), (1, 1, 8)):
+        mesh = Mesh(np.array(jax.devices()).reshape(shape), AXES)
+        for processes, passes in itertools.product((2, 4, 8), (1, 3)):
+            parts = shape[0] * shape[1]
+            layout = BatchLayout(mesh, passes, -(-14 // (passes * parts)) * parts)
+            seen = np.zeros((passes, layout.rows_per_pass, 3), np.int32)
+            has = np.zeros(passes * layout.rows_per_pass, bool)
+            for own in np.array_split(jax.devices(), processes):
+
+                def addressable(self, shape, own=own):
+                    chosen = everywhere(self, shape).items()
+                    return {device: index for device, index in chosen if device in own}
+
+                def make(shape, sharding, part, addressable=addressable):
+                    for index in addressable(sharding, shape).values():
+                        seen[index] = part(index)
+
+                with (
+                    mock.patch.object(Mesh, "local_devices", list(own)),
+                    mock.patch.object(
+                        NamedSharding, "addressable_devices_indices_map", addressable
+                    ),
+                    mock.patch.object(mesh_module.jax, "make_array_from_callback", make),
+                ):
+                    rows = layout.local_rows()
+                    assert (np.diff(rows) > 0).all()
+                    has[rows] = True
+                    there = rows[rows < 14]
+                    layout.put(Batch(*(x[there] for x in batch)))
+            assert has.all()
+            flat = seen.reshape(-1, 3)
+            np.testing.assert_array_equal(flat[:14], batch.inputs)
+            assert not flat[14:].any()
+
+
+def test_the_rows_of_all_processes_together_are_the_batch():
+    on_eight_devices("rows_of_processes")
+
+
+def rows_on_devices():
+    """Where rows are put, and what is read of a mesh from arrays."""
+    mesh = make_mesh(Config().replace({"parallel.fsdp": 2, "parallel.tensor": 2}).parallel)
+    x = np.arange(24).reshape(8, 3)
+    placed = put_rows(x, mesh)
+    assert {shard.data.shape for shard in placed.addressable_shards} == {(2, 3)}
+    np.testing.assert_array_equal(on_host(placed), x)
+    # Of devices that are no mesh of ours, each takes rows of its own, in the order of their ids.
+    other = Mesh(np.array(jax.devices()[6:2:-1]).reshape(2, 2), ("a", "b"))
+    found = mesh_of({"x": jax.device_put(x, NamedSharding(other, P("b")))})
+    assert found.shape == {"data": 4, "fsdp": 1, "tensor": 1}
+    assert found.devices.ravel().tolist() == jax.devices()[3:7]
+
+
+def test_rows_are_split_over_devices_and_gathered():
+    on_eight_devices("rows_on_devices")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "vocab_size", "mesh", "message"),
+    [
+        (
+            {"num_heads": 2},
+            24,
+            {"tensor": 4},
+            "model.num_heads=2 is not divisible by parallel.tensor=4, over which heads are split; "
+            "choose a divisor",
+        ),
+        (
+            {},
+            25,
+            {"tensor": 2},
+            "params/embedding/embedding has 25 entries on its axis 'vocab', which "
+            "parallel.tensor=2 does not divide; choose a divisor of that size, or another size",
+        ),
+        ({"d_ff": 25}, 24, {"tensor": 3}, "'mlp', which parallel.tensor=3 does not divide"),
+        ({}, 24, {"fsdp": 5}, "has 24 entries on its axis 'embed', which parallel.fsdp=5 does"),
+    ],
+)
+def test_a_model_that_cannot_be_cut_into_equal_parts_is_refused(sizes, vocab_size, mesh, message):
+    config = make_config(24, **{f"model__{name}": size for name, size in sizes.items()})
+    shape = [mesh.get(axis, 1) for axis in AXES]
+    places = Mesh(np.broadcast_to(jax.devices()[0], shape), AXES)
+    with pytest.raises(UserError) as error:
+        abstract_state(config, make_model(config, vocab_size), places)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,333 @@
+"""Processes that meet, agree, and write and read checkpoints together: real ones, on loopback."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from t2t_jax.errors import UserError
+from t2t_jax.parallel import processes
+
+# What the processes of these tests do, and the checkpoints that the tests themselves write and
+# read: parameters in parts, each on a device of its own, as far as there are devices.
+_COMMON = """
+import sys
+from pathlib import Path
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from t2t_jax.config import Config
+from t2t_jax.errors import UserError
+from t2t_jax.training.checkpoint import Checkpoints
+from t2t_jax.training.step import TrainState
+
+def state(step, mesh):
+    def put(values, *axes):
+        sharding = NamedSharding(mesh, P(*axes))
+        return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+    values = np.random.default_rng(step).normal(size=(8, 12)).astype(np.float32)
+    params = {"rows": put(values, "data"), "columns": put(values, None, "data"), "all": put(values)}
+    counts = [put(np.asarray(n, np.int32)) for n in (step, 1, 2)]
+    moments = {"mu": put(2 * values, "data")}
+    return TrainState(counts[0], params, moments, *counts[1:])
+
+def like(x):
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+
+def assert_same(one, other):
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert a.sharding == b.sharding
+        for x, y in zip(a.addressable_shards, b.addressable_shards, strict=True):
+            np.testing.assert_array_equal(x.data, y.data)
+
+def save(workdir, steps, mesh):
+    checkpoints = Checkpoints(workdir, Config())
+    for step in steps:
+        checkpoints.save(state(step, mesh))
+    checkpoints.close()
+
+def resume(workdir, mesh):
+    checkpoints = Checkpoints(workdir, Config())
+    try:
+        restored = checkpoints.restore(jax.tree.map(like, state(0, mesh)))
+        assert_same(restored, state(int(restored.step), mesh))
+        return int(restored.step)
+    finally:
+        checkpoints.close()
+"""
+
+_TOGETHER = f"""{_COMMON}
+from t2t_jax.parallel.processes import Agreement, agree, check_same, is_main, join, of_main
+from t2t_jax.parallel.processes import one_without
+from t2t_jax.workdir import locked
+import t2t_jax.workdir
+
+process, coordinator, root = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+join(coordinator, 2, process)
+assert (jax.process_count(), jax.process_index(), is_main()) == (2, process, process == 0)
+mesh = Mesh(np.asarray(jax.devices()), ("data",))
+assert mesh.size == 4
+
+# Numbers.
+assert (agree(process + 5), of_main(7 - process)) == (6, 7)
+assert (one_without(True), one_without(process == 0), one_without(process == 1)) == (None, 1, 0)
+check_same({{"the config": "same", "the vocabulary": "same"}})
+try:
+    check_same({{"the config": "same", "the vocabulary": str(process)}})
+    raise AssertionError
+except UserError as error:
+    assert str(error).startswith("the vocabulary of process 1 is not that of process 0; "), error
+
+# Agreements between steps whose devices talk to each other, and processes that are not in step.
+rows, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+def add_gradient(w, x):
+    return w + 1e-3 * (x.T @ jnp.tanh(x @ w))
+step = jax.jit(add_gradient, out_shardings=whole, donate_argnums=0)
+weights = jax.jit(lambda: jnp.ones((64, 64)), out_shardings=whole)()
+inputs = jax.jit(lambda: jnp.ones((16, 64)), out_shardings=rows)()
+agreement, agreed = Agreement(), []
+for number in range(120):
+    weights = step(weights, inputs)
+    agreed.append(agreement(number if number % 10 == 3 + process else 0))
+    if number % 20 == 10 + process:
+        assert sum(float(x) for x in np.ones(20000)) == 20000  # one is busy, the other ahead
+expected = [n if n % 10 in (3, 4) else 0 for n in range(118)]
+assert agreed == [0, 0, *expected], agreed
+
+# A directory that both see, and one that each has for itself.
+with locked(root / "run"):
+    pass
+t2t_jax.workdir._SECONDS_TO_BE_SEEN = 0.2
+try:
+    with locked(root / f"own{{process}}"):
+        raise AssertionError
+except UserError as error:
+    assert "is not the same directory on process 1 as on process 0" in str(error), error
+
+# Checkpoints: those of one process, those of both, and one that only process 0 can read.
+assert resume(root / "of_one", mesh) == 2
+save(root / "of_two", [1, 2, 3], mesh)
+assert resume(root / "of_two", mesh) == 3
+if process == 1:
+    import shutil
+    shutil.copytree(root / "of_two", root / "seen_by_1")
+    shutil.rmtree(root / "seen_by_1" / "checkpoints" / "3" / "params")
+agree(0)
+assert resume(root / ("seen_by_1" if process else "of_two"), mesh) == 2
+save(root / "of_two", [4], mesh)
+checkpoints = Checkpoints(root / "best", Config())
+assert checkpoints.save_if_best(state(1, mesh), 30.0 + process, {{}})
+assert not checkpoints.save_if_best(state(2, mesh), 30.0 + process, {{}})
+checkpoints.close()
+print("done", process)
+"""
+
+_ALONE = f"""{_COMMON}
+root = Path(sys.argv[1])
+for size in (1, 4, 2):
+    assert resume(root / "of_two", Mesh(np.asarray(jax.devices()[:size]), ("data",))) == 4
+assert (root / "of_two" / "damaged" / "3").exists()
+save(root / "of_four", [5], Mesh(np.asarray(jax.devices()), ("data",)))
+for size in (1, 2):
+    assert resume(root / "of_four", Mesh(np.asarray(jax.devices()[:size]), ("data",))) == 5
+print("done")
+"""
+
+_SAVE = f"""{_COMMON}
+save(Path(sys.argv[1]), [1, 2], Mesh(np.asarray(jax.devices()), ("data",)))
+"""
+
+
+def _start(program, *arguments, devices=1, **environment):
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **flags, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _finish(*programs):
+    """The output of programs that end well, and what they said to stderr."""
+    said = [program.communicate(timeout=300) for program in programs]
+    for program, (_, errors) in zip(programs, said, strict=True):
+        assert program.returncode == 0, errors
+    return said
+
+
+def _free_port(low=0, high=0):
+    for port in range(low, high) if high else [0]:
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return listener.getsockname()[1]
+    raise AssertionError("no port is free")
+
+
+def test_two_processes_agree_and_their_checkpoints_are_read_by_any_number(tmp_path):
+    _finish(_start(_SAVE, tmp_path / "of_one"))
+    coordinator = f"127.0.0.1:{_free_port()}"
+    said = _finish(*[_start(_TOGETHER, n, coordinator, tmp_path, devices=2) for n in (0, 1)])
+    assert [output.splitlines()[-1] for output, _ in said] == ["done 0", "done 1"]
+    warnings = [line for _, errors in said for line in errors.splitlines() if "warning:" in line]
+    (warning,) = warnings  # of process 0
+    assert "cannot be read (by another process, which says why)" in warning
+    assert "the run goes on from step 2" in warning
+    (alone,) = _finish(_start(_ALONE, tmp_path, devices=4))
+    assert alone[0].splitlines()[-1] == "done"
+
+
+_AS_SLURM_SAYS = """
+import os, signal
+import jax
+from t2t_jax.errors import UserError
+from t2t_jax.parallel.processes import agree, bound_together, join
+join()
+assert jax.process_count() == 2 and agree(jax.process_index()) == 1
+try:
+    with bound_together():
+        if jax.process_index() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        agree(0)
+except UserError as error:
+    print(error, flush=True)
+    os._exit(2)
+"""
+
+
+def test_processes_of_slurm_meet_and_one_that_is_killed_ends_the_other_in_a_line():
+    # JAX takes the port from the number of the job.
+    job = _free_port(61440, 65536) - 61440
+    common = {
+        "SLURM_JOB_ID": str(job),
+        "SLURM_STEP_NODELIST": "127.0.0.1",
+        "SLURM_NTASKS": "2",
+        "SLURM_STEP_NUM_TASKS": "2",
+    }
+    first, second = (
+        _start(_AS_SLURM_SAYS, SLURM_PROCID=f"{n}", SLURM_LOCALID=f"{n}", **common) for n in (0, 1)
+    )
+    output, errors = first.communicate(timeout=300)
+    second.communicate(timeout=300)
+    assert (first.returncode, second.returncode) == (2, -9), errors
+    assert output.splitlines()[-1].startswith("another process of this run is gone (")
+
+
+_WAITS = """
+import os, sys
+from t2t_jax.errors import UserError
+from t2t_jax.parallel import processes
+processes._PATIENCE_SECONDS = 2
+try:
+    processes.join(sys.argv[1], 2, int(sys.argv[2]))
+except UserError as error:
+    print(error, flush=True)
+    os._exit(2)
+"""
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_others_that_do_not_come_are_an_error_in_one_line(process):
+    program = _start(_WAITS, f"127.0.0.1:{_free_port()}", process)
+    output, _ = program.communicate(timeout=300)
+    assert program.returncode == 2
+    (line,) = output.splitlines()
+    assert line.startswith("the processes did not meet at 127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("127.0.0.1:1", 2, None), "go together"),
+        ((None, 2, 0), "go together"),
+        ((None, None, 0), "go together"),
+        (("127.0.0.1", 2, 0), "not HOST:PORT"),
+        (("127.0.0.1:http", 2, 0), "not HOST:PORT"),
+        (("127.0.0.1:1", 2, 2), "counted from 0 to 1"),
+        (("127.0.0.1:1", 2, -1), "counted from 0 to 1"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(arguments, named):
+    with pytest.raises(UserError, match=named):
+        processes.join(*arguments)
+
+
+_STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "a", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "meets"),
+    [
+        ({}, False),
+        ({**_STEP, "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4"}, True),
+        ({**_STEP, "SLURM_NTASKS": "1", "SLURM_STEP_NUM_TASKS": "1"}, False),
+        # In the shell of an allocation, or the script of a job, of four tasks.
+        ({**_STEP, "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}, False),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, False),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, True),
+        ({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}, False),
+        # Any pod has the first of these; and there is no TPU.
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, False),
+    ],
+)
+def test_the_environment_says_whether_there_are_others(monkeypatch, environment, meets):
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "OMPI_", "KUBERNETES_", "TPU_", "MEGASCALE_", "JOB_")):
+            monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    calls = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **_: calls.append(args))
+    processes.join()
+    assert calls == [(None, None, None)] * meets
+    processes.join(num_processes=1)
+    assert len(calls) == meets
+
+
+@pytest.mark.parametrize(
+    ("environment", "meets"),
+    [
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, True),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
+        ({"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "2"}, True),
+        ({"TPU_SKIP_MDS_QUERY": "1"}, False),
+        ({}, True),
+    ],
+)
+def test_a_tpu_says_whether_it_is_one_of_a_pod(monkeypatch, environment, meets):
+    for name in list(os.environ):
+        if name.startswith(("TPU_", "MEGASCALE_")):
+            monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    platforms = jax.config.values["jax_platforms"]
+    try:
+        jax.config.update("jax_platforms", "tpu,cpu")  # as JAX does on such a machine
+        assert processes._has_others() == meets
+    finally:
+        jax.config.update("jax_platforms", platforms)
+
+
+def test_an_environment_that_jax_does_not_understand_is_an_error_with_a_way_out(monkeypatch):
+    def initialize(*_, **__):
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    with pytest.raises(UserError, match=r"coordinator_address should.*--num-processes 1$"):
+        processes.join()
+
+
+def test_one_process_agrees_with_itself_at_once():
+    agreement = processes.Agreement()
+    assert [agreement(n) for n in (0, 3, 0)] == [0, 3, 0]
+    assert (processes.agree(4), processes.of_main(-2), processes.is_main()) == (4, -2, True)
+    assert (processes.one_without(True), processes.one_without(False)) == (None, 0)
+    processes.check_same({"the config": "any"})

@@ -1,0 +1,85 @@
+"""One run on many machines: wherever it goes on, its loss curve is that of a run that stayed."""
+
+import numpy as np
+import pytest
+
+import t2t_jax
+from t2t_jax.loading import load
+
+
+@pytest.fixture(scope="module")
+def stayed(tiny_run, tmp_path_factory):
+    """The directory of the run on one device, undisturbed."""
+    workdir = tmp_path_factory.mktemp("topologies") / "stayed"
+    tiny_run.finish(workdir)
+    return workdir
+
+
+def _assert_same(tiny_run, workdir, stayed):
+    curve, undisturbed = tiny_run.losses(workdir), tiny_run.losses(stayed)
+    assert list(curve) == list(undisturbed)
+    np.testing.assert_allclose(list(curve.values()), list(undisturbed.values()), rtol=1e-5)
+    one, other = load(workdir).params, load(stayed).params
+    for a, b in zip(*(_leaves(params) for params in (one, other)), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def _leaves(params):
+    import jax
+
+    return [np.asarray(x) for x in jax.tree.leaves(params)]
+
+
+def _kill_after(step, programs, expected):
+    """Kill a run once it tells of a step; before that it has to print something."""
+    [program] = programs
+    printed = ""
+    for line in program.stdout:
+        printed += line
+        if line.startswith(f"step {step}  loss"):
+            break
+    else:
+        pytest.fail(f"the run ended before step {step}: {program.stderr.read()}")
+    program.kill()
+    program.communicate()
+    assert expected in printed
+
+
+def test_a_run_moves_from_8_devices_to_1_to_pmap_to_processes(tiny_run, stayed, tmp_path):
+    workdir = tmp_path / "moved"
+    mesh = ["--parallel.data=2", "--parallel.fsdp=2", "--parallel.tensor=2"]
+    _kill_after(5, tiny_run.start(workdir, *mesh, devices=8), "data 2 x fsdp 2 x tensor 2")
+    _kill_after(7, tiny_run.start(workdir, "--parallel.tokens-per-device=128"), "on 1 cpu device")
+    pmap = tiny_run.start(workdir, "--parallel.backend=pmap", devices=3)
+    _kill_after(9, pmap, "data 3 x fsdp 1 x tensor 1")
+    printed = tiny_run.finish(workdir, "--parallel.fsdp=4", devices=2, processes=2)
+    assert "of 2 process(es): data 1 x fsdp 4 x tensor 1" in printed
+    assert " of 12 begins" in printed
+    assert "step 1 of 12" not in printed
+    _assert_same(tiny_run, workdir, stayed)
+
+
+def test_what_several_processes_wrote_opens_anywhere(tiny_run, stayed, tmp_path):
+    workdir = tmp_path / "processes"
+    tiny_run.finish(workdir, "--training.num-train-steps=4", "--parallel.tensor=2", processes=2)
+    translator = t2t_jax.load(workdir)
+    assert translator.steps == (4,)
+    assert len(translator.translate(["No devices found", "Open"])) == 2
+    tiny_run.finish(workdir)
+    _assert_same(tiny_run, workdir, stayed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_processes_train_the_quickstart_as_one_does(tiny_run, tmp_path, processes):
+    """50 steps of the real thing, dropout included."""
+    config = tiny_run.folder.parent / "quickstart"
+    config.mkdir(exist_ok=True)
+    (config / "tiny.py").write_text("from configs.quickstart import get_config\n")
+    steps = ["--training.num-train-steps=50", "--evaluation.num-sentences=8"]
+    quickstart = tiny_run._replace(folder=config)
+    quickstart.finish(tmp_path / "one", *steps)
+    quickstart.finish(tmp_path / "several", *steps, processes=processes)
+    one, several = (load(tmp_path / name).params for name in ("one", "several"))
+    for a, b in zip(_leaves(one), _leaves(several), strict=True):
+        np.testing.assert_allclose(b, a, atol=1e-5)
