@@ -15,7 +15,7 @@ from t2t_jax.command_line import run, train_command
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train as the command line says; returns the exit code."""
+    """Train as the command line says, or tell what that would take; returns the exit code."""
     command = train_command(arguments)
     # From here on JAX is imported, which --help and mistakes need not wait for.
     if command.compile_only is not None:
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
 
         report = compile_ahead(command.fields, devices_of(command.compile_only))
         print(*describe(report), sep="\n")
-        return 0
+        return 1 if report.fits is False else 0
     from t2t_jax.parallel.processes import join
 
     join(command.coordinator, command.num_processes, command.process_id)

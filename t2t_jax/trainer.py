@@ -20,7 +20,7 @@ from t2t_jax.decoding.translator import Translator, make_model
 from t2t_jax.evaluation.evaluate import evaluate, prepare_evaluation
 from t2t_jax.modules.transformer import Transformer
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
-from t2t_jax.parallel.processes import Agreement, check_same, is_main
+from t2t_jax.parallel.processes import Agreement, bound_together, check_same, is_main
 from t2t_jax.run_log import RunLog
 from t2t_jax.signals import StopSignal
 from t2t_jax.step_meter import StepMeter
@@ -61,7 +61,7 @@ def train(config: Config, workdir: Path) -> int:
     with locked(workdir), StopSignal() as stop:
         if not is_run(workdir):  # first of all: a kill from here on leaves a run
             claim(workdir, config, corpus, vocabulary)
-        with closing(Checkpoints(workdir, config)) as checkpoints:
+        with Checkpoints(workdir, config) as checkpoints, bound_together():
             state = _initial_state(config, model, mesh, checkpoints)
             claim(workdir, config, corpus, vocabulary)  # what may change, now that all fits
             with RunLog(workdir, int(state.step), config.training.num_train_steps) as log:

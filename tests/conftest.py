@@ -60,6 +60,7 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> "TinyRun":
         "data.target_tokens_per_step": 512,
         "training.num_train_steps": 12,
         "training.warmup_steps": 20,
+        "training.learning_rate_factor": 0.1,  # at a high one, rounding grows from step to step
         "training.log_every_steps": 1,
         "evaluation.every_steps": 100,
         "evaluation.num_sentences": 4,

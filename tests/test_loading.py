@@ -138,7 +138,7 @@ def test_runs_of_different_languages_are_refused_by_name(runs, tmp_path, vocabul
 def test_a_checkpoint_put_in_from_another_run_is_refused(runs, tmp_path):
     shutil.copytree(runs[0], tmp_path / "run")
     shutil.copytree(runs[1] / "checkpoints" / "8", tmp_path / "run" / "checkpoints" / "8")
-    with pytest.raises(UserError, match=r"checkpoints/8 is of a run .*model\.d_model=12, not 8"):
+    with pytest.raises(UserError, match=r"checkpoints/8 is of a run .*model\.d_model 8 -> 12"):
         load(tmp_path / "run")
 
 

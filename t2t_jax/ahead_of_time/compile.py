@@ -15,7 +15,7 @@ from jax.experimental import topologies
 from t2t_jax.ahead_of_time.report import Memory, Report
 from t2t_jax.config import Config
 from t2t_jax.cost import model_flops_per_step, num_parameters
-from t2t_jax.data.batching import BatchShape, _shape, length_ladder
+from t2t_jax.data.batching import BatchShape, batch_shape, length_ladder
 from t2t_jax.decoding.translator import make_model
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.collectives import collectives
@@ -80,7 +80,7 @@ def compile_ahead(config: Config, devices: Sequence[jax.Device]) -> Report:
     mesh = make_mesh(config.parallel, devices)
     model = make_model(config, config.data.vocab_size)
     longest = length_ladder(config.data.max_length)[-1]
-    shape = _shape(config.data, longest, longest)
+    shape = batch_shape(config.data, longest, longest)
     layout = batch_layout(mesh, shape.rows, longest, config.parallel.tokens_per_device)
     state = abstract_state(config, model, mesh)
     batch = abstract_batch(layout, shape.source_length, shape.target_length)

@@ -247,7 +247,7 @@ def _bucket(
     longest = np.maximum(source_lengths, target_lengths)
     ladder = length_ladder(max(config.max_length, int(longest.max())))
     classes = np.searchsorted(ladder, longest).astype(np.uint8)
-    shapes = [_shape(config, rung, rung) for rung in ladder[: classes.max() + 1]]
+    shapes = [batch_shape(config, rung, rung) for rung in ladder[: classes.max() + 1]]
     pairs = np.arange(len(longest) + 1)
     return _Layout(shapes, classes, pairs[:-1].astype(np.int32), pairs)
 
@@ -298,11 +298,13 @@ def _packed_shape(
     bounds = np.array([config.source_tokens_per_step, config.target_tokens_per_step])
     wanted = shortest_row * np.minimum(totals / totals.min(), 2)
     lengths = np.rint(np.minimum(wanted, bounds - bounds % 8) / 8).astype(int) * 8
-    return _shape(config, *np.maximum(shortest_row, lengths).tolist())
+    return batch_shape(config, *np.maximum(shortest_row, lengths).tolist())
 
 
-def _shape(config: DataConfig, source_length: int, target_length: int) -> BatchShape:
-    """As many rows as the bounds allow, but at least one (dev has sentences of any length).
+def batch_shape(config: DataConfig, source_length: int, target_length: int) -> BatchShape:
+    """The batch of rows of these lengths: as many as the bounds allow, and at least one.
+
+    (Dev has sentences of any length.)
 
     From 8 rows on their number is a multiple of 8, which meshes and matrix units divide evenly.
     """

@@ -92,7 +92,7 @@ def test_a_mesh_that_does_not_go_with_the_devices_is_refused(
     changes, num_devices, processes, message
 ):
     with (
-        mock.patch("jax.process_count", lambda: processes),
+        mock.patch("jax.process_count", return_value=processes),
         pytest.raises(UserError) as error,
     ):
         make_mesh(ParallelConfig(**changes), [None] * num_devices)

@@ -314,7 +314,7 @@ def rows_of_processes():
                     chosen = everywhere(self, shape).items()
                     return {device: index for device, index in chosen if device in own}
 
-                def make(shape, sharding, part, addressable=addressable):
+                def make(shape, sharding, part, addressable=addressable, seen=seen):
                     for index in addressable(sharding, shape).values():
                         seen[index] = part(index)
 
