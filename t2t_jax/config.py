@@ -42,7 +42,8 @@ def _check_fields(config: Any) -> None:
         if origin is Literal:
             choices = ", ".join(map(repr, args))
             hint_text = did_you_mean(str(value), map(str, args), "use one of these")
-            _require(value in args, f"{name}={value!r} is not one of {choices}; {hint_text}")
+            known = any(value == one and type(value) is type(one) for one in args)
+            _require(known, f"{name}={value!r} is not one of {choices}; {hint_text}")
             continue
         allowed = args if origin in (types.UnionType, Union) else (hint,)
         if float in allowed:

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import platformdirs
 import pytest
@@ -219,14 +220,20 @@ def test_processes_meet_before_they_train(config_file, monkeypatch):
     assert called == [(None, None, None), expected, ("h:1", 2, 1), expected]
 
 
-def test_compiling_only_neither_joins_nor_trains(config_file, monkeypatch, capsys):
+@pytest.mark.parametrize(("fits", "code"), [(True, 0), (None, 0), (False, 1)])
+def test_compiling_only_neither_joins_nor_trains(config_file, monkeypatch, capsys, fits, code):
     monkeypatch.setattr("t2t_jax.parallel.processes.join", pytest.fail)
     monkeypatch.setattr("t2t_jax.trainer.train", pytest.fail)
     monkeypatch.setattr("t2t_jax.ahead_of_time.compile.devices_of", lambda name: [name])
-    monkeypatch.setattr("t2t_jax.ahead_of_time.compile.compile_ahead", lambda *what: what)
-    monkeypatch.setattr("t2t_jax.ahead_of_time.report.describe", lambda what: map(str, what))
+    monkeypatch.setattr(
+        "t2t_jax.ahead_of_time.compile.compile_ahead",
+        lambda *what: SimpleNamespace(fits=fits, what=what),
+    )
+    monkeypatch.setattr(
+        "t2t_jax.ahead_of_time.report.describe", lambda report: map(str, report.what)
+    )
     main = runpy.run_path(str(ROOT / "train.py"))["main"]
-    assert main(["--config", config_file, "--compile-only", "v5e:4x4"]) == 0
+    assert main(["--config", config_file, "--compile-only", "v5e:4x4"]) == code
     assert capsys.readouterr().out == f"{train('--config', config_file)}\n['v5e:4x4']\n"
 
 

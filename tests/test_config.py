@@ -182,6 +182,8 @@ _REFUSED = [
     (ParallelConfig, {"remat": "layers"}, "did you mean layer?"),
     (ParallelConfig, {"loss_chunks": 3}, "not one of 1, 2, 4, 8; use one of these"),
     (ParallelConfig, {"loss_chunks": "8"}, "not one of 1, 2, 4, 8; did you mean 8?"),
+    (ParallelConfig, {"loss_chunks": True}, "True is not one of 1, 2, 4, 8"),
+    (ParallelConfig, {"loss_chunks": 2.0}, "2.0 is not one of 1, 2, 4, 8"),
     (ParallelConfig, {"tokens_per_device": 0}, "is not positive; use None"),
 ]
 

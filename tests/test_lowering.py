@@ -84,7 +84,14 @@ def test_the_training_step_is_lowered_for_every_platform(mesh, model):
     _assert_equal(found, step(first, _batch(layout)))
 
 
-@pytest.mark.parametrize("changes", [{}, {"decoding.temperature": 0.7}, {"decoding.beam_size": 1}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        pytest.param({"decoding.temperature": 0.7}, marks=pytest.mark.slow),
+        pytest.param({"decoding.beam_size": 1}, marks=pytest.mark.slow),
+    ],
+)
 def test_decoding_is_lowered_for_every_platform(mesh, model, changes):
     decoding = _CONFIG.replace(changes).decoding
     search = partial(_search, model, decoding, 12)

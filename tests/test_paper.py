@@ -106,7 +106,12 @@ _NOT_STATED = {
     "decoding.top_k",
     "decoding.top_p",
     "decoding.tokens_per_batch",
+    "parallel.backend",
     "parallel.data",
+    "parallel.fsdp",
+    "parallel.loss_chunks",
+    "parallel.remat",
+    "parallel.tensor",
     "parallel.tokens_per_device",
 }
 

@@ -267,8 +267,15 @@ def _with_pmap(step: Callable[..., tuple[TrainState, Metrics]], mesh: Mesh) -> _
         devices=list(mesh.devices.flat),
         donate_argnums=0,
     )
-    by_device = NamedSharding(mesh, PartitionSpec(None, "data"))
+    # The mesh that pmap itself makes: a state on another would compile the step a second time.
+    row = Mesh(mesh.devices.ravel(), ("data",))
+    whole = NamedSharding(row, PartitionSpec())
+    by_device = NamedSharding(row, PartitionSpec(None, "data"))
     split = jax.jit(
         lambda x: x.reshape(len(x), mesh.size, -1, x.shape[-1]), out_shardings=by_device
     )
-    return lambda state, batch: mapped(state, jax.tree.map(split, batch))
+
+    def run(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        return mapped(jax.device_put(state, whole), jax.tree.map(split, batch))
+
+    return run

@@ -47,7 +47,11 @@ TOKENS_IN_TWO_ROWS = 2 * LENGTH
 
 def on_eight_devices(name, *arguments):
     """Run a function of this file where there are eight devices; its errors are the test's."""
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    flags = {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "JAX_PLATFORMS": "cpu",
+        "NPROC": "64",  # see `let_devices_wait`
+    }
     done = subprocess.run(
         [sys.executable, "-W", "error", __file__, name, *map(str, arguments)],
         env={**os.environ, **flags},
@@ -149,21 +153,20 @@ def every_mesh_of(*sizes):
             jax.clear_caches()
 
 
-@pytest.mark.parametrize("size", [6, 8])
-def test_every_mesh_gives_the_losses_of_one_device(size):
-    on_eight_devices("every_mesh_of", size)
+def test_every_mesh_of_four_devices_gives_the_losses_of_one():
+    on_eight_devices("every_mesh_of", 4)
 
 
 @pytest.mark.slow
-def test_every_smaller_mesh_gives_the_losses_of_one_device():
-    on_eight_devices("every_mesh_of", 1, 2, 3, 4, 5, 7)
+def test_every_other_mesh_gives_the_losses_of_one_device():
+    on_eight_devices("every_mesh_of", 1, 2, 3, 5, 6, 7, 8)
 
 
 def other_ways():
     """`jax.pmap`, and recomputation on a mesh with every axis."""
     jax.config.update("jax_disable_most_optimizations", True)
     run = OnOneDevice(24)
-    for devices, limit in ((2, None), (3, TOKENS_IN_TWO_ROWS), (8, LENGTH)):
+    for devices, limit in ((3, TOKENS_IN_TWO_ROWS), (8, None)):
         run.compare(backend="pmap", data=devices, tokens_per_device=limit)
     mesh = {"data": 2, "fsdp": 2, "tensor": 2}
     run.compare(**mesh, remat="dots", loss_chunks=2)

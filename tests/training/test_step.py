@@ -1,6 +1,7 @@
 """The training step against its definition."""
 
 from functools import cache, partial
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -230,3 +231,18 @@ def test_abstract_state_and_batch_are_those_that_the_step_takes(tiny, batch):
         for one, other in zip(jax.tree.leaves(abstract), jax.tree.leaves(real), strict=True):
             assert (one.shape, one.dtype) == (other.shape, other.dtype)
             assert one.sharding.is_equivalent_to(other.sharding, other.ndim)
+
+
+@pytest.mark.parametrize("backend", ["jit", "pmap"])
+def test_the_step_is_traced_and_compiled_once_for_a_shape(tiny, batch, backend):
+    run = tiny.changed(parallel__backend=backend)
+    state = create_state(*run)
+    with mock.patch("t2t_jax.training.step.loss_sums", wraps=loss_sums) as traced:
+        step = compile_train_step(*run)
+        counts = []
+        for _ in range(3):
+            layout = batch_layout(run.mesh, len(batch.inputs), batch.inputs.shape[1])
+            state, _ = step(state, layout.put(batch))
+            counts.append(traced.call_count)
+    assert counts[0] > 0
+    assert counts == [counts[0]] * 3
