@@ -3,7 +3,7 @@
     python benchmarks/scaling.py
 
 It compiles real training steps for TPU v5e, with none attached (`pip install -e '.[tpu]'`). On two
-cores that takes a quarter of an hour, or twice that if they are busy.
+cores that were busy it took about half an hour.
 """
 
 import datetime
