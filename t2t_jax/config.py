@@ -314,7 +314,7 @@ class ParallelConfig:
 
     backend: Literal["jit", "pmap"] = field(default="jit", metadata=_MAY_CHANGE)
     """What compiles the training step: `jax.jit` over the mesh, or `jax.pmap` for classic data
-    parallelism."""
+    parallelism in one process."""
     data: int = field(default=-1, metadata=_MAY_CHANGE)
     """Groups of devices that take different rows of a batch and hold the same parameters; -1 means
     as many as there are devices for."""

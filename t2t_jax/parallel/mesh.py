@@ -28,8 +28,13 @@ def make_mesh(config: ParallelConfig, devices: Sequence[Any] | None = None) -> M
       devices: what to make it of; None is all devices of all processes.
 
     Raises:
-      UserError: the sizes do not go with the number of devices.
+      UserError: the sizes do not go with the number of devices, or the backend not with processes.
     """
+    if config.backend == "pmap" and jax.process_count() > 1:
+        raise UserError(
+            f"parallel.backend='pmap' is for one process, but {jax.process_count()} have met; use "
+            "parallel.backend='jit', which gives the same losses"
+        )
     devices = jax.devices() if devices is None else devices
     inner = config.fsdp * config.tensor
     flags = f"parallel.fsdp={config.fsdp} times parallel.tensor={config.tensor}"

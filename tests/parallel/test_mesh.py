@@ -169,3 +169,9 @@ def test_rows_that_are_put_come_back_to_the_host():
     assert {type(leaf) for leaf in host.values()} == {np.ndarray}
     np.testing.assert_array_equal(host["rows"], x)
     np.testing.assert_array_equal(host["vector"], x[:, 0])
+
+
+def test_pmap_is_refused_where_several_processes_have_met(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(UserError, match=r"pmap.*one process, but 2.*backend='jit'"):
+        make_mesh(ParallelConfig(backend="pmap"))
