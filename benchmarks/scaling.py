@@ -76,9 +76,8 @@ def _row(topology: str, config: Config, report: Report) -> str:
         "yes" if report.fits else "**no**",
     ]
     bounds = report.bounds
-    slowest = max(bounds, key=lambda name: bounds[name]) if bounds else "-"
     cells += [f"{1e3 * seconds:.1f}" for seconds in bounds.values()] or ["-", "-", "-"]
-    return f"| {' | '.join([*cells, slowest, f'{report.compile_seconds:.0f} s'])} |"
+    return f"| {' | '.join([*cells, report.bound_by or '-', f'{report.compile_seconds:.0f} s'])} |"
 
 
 def _document() -> Iterator[str]:

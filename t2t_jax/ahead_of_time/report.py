@@ -90,6 +90,12 @@ class Report:
             "communication": sent / self.hardware.sent_bytes_per_s,
         }
 
+    @property
+    def bound_by(self) -> str | None:
+        """The longest of the bounds; None where there are none."""
+        bounds = self.bounds
+        return max(bounds, key=lambda name: bounds[name], default=None)
+
 
 def describe(report: Report) -> Iterator[str]:
     """The lines of a report."""
@@ -141,14 +147,13 @@ def _collective_lines(report: Report) -> Iterator[str]:
 
 
 def _bound_lines(report: Report) -> Iterator[str]:
-    hardware, bounds = report.hardware, report.bounds
-    if hardware is None:
+    hardware, bounds, slowest = report.hardware, report.bounds, report.bound_by
+    if hardware is None or slowest is None:
         yield (
             f"{report.flops:.3g} operations of a device in matrix products; no bound on the time "
             "of a step, because the peaks of this device are not known"
         )
         return
-    slowest = max(bounds, key=lambda name: bounds[name])
     positions = report.shape.rows * (report.shape.source_length + report.shape.target_length)
     yield (
         f"a step takes at least {bounds[slowest] * 1e3:.1f} ms (bound by {slowest}): at most "

@@ -163,9 +163,9 @@ class DecoderLayer(nn.Module):
             nonlocal cache
             new = self.self_attention.keys_values(y)
             cache = (_write(cache[0], new[0], write_at), _write(cache[1], new[1], write_at))
-            return self.self_attention.attend(y, cache, self_mask, None)
+            return self.self_attention.attend(y, cache, self_mask)
 
-        x = self._sublayers(x, attend_to_cache, memory, cross_mask, None)
+        x = self._sublayers(x, attend_to_cache, memory, cross_mask)
         return x, cache
 
     def _sublayers(

@@ -9,6 +9,7 @@ This is the one place where a logical axis becomes mesh axes.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
@@ -95,10 +96,7 @@ def sharding(
     spec = RULES.spec(names)
     for name, size, axes in zip(names, shape, spec, strict=True):
         chosen = (axes,) if isinstance(axes, str) else axes or ()
-        parts = 1
-        for axis in chosen:
-            parts *= mesh.shape[axis]
-        if size % parts:
+        if size % math.prod(mesh.shape[axis] for axis in chosen):
             flags = " times ".join(f"parallel.{axis}={mesh.shape[axis]}" for axis in chosen)
             raise UserError(
                 f"{label} has {size} entries on its axis {name!r}, which {flags} does not divide; "

@@ -182,16 +182,16 @@ def _operands(line: str, opcode: str) -> list[str]:
 
 def _num_bytes(shape: str, opcode: str) -> int:
     """Bytes of a result, such as `(f32[2,3]{1,0}, bf16[4]{0})`."""
+    # What starts an all-reduce has its results alone.
+    has_operands = opcode.endswith("-start") and opcode != "all-reduce-start"
     arrays = [
         math.prod(int(size.strip("<=")) for size in sizes.split(",") if size)
         * _bits(dtype, bits)
         / 8
         for dtype, bits, sizes in _ARRAY.findall(shape)
-        if opcode == "all-reduce-start"
-        or not opcode.endswith("-start")
-        or (dtype, sizes) != ("u32", "")
+        if not has_operands or (dtype, sizes) != ("u32", "")
     ]
-    if opcode.endswith("-start") and opcode != "all-reduce-start":
+    if has_operands:
         arrays = arrays[len(arrays) // 2 :]  # operands, then results, then counters `u32[]`
     return math.ceil(sum(arrays))
 

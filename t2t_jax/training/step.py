@@ -1,7 +1,7 @@
 """One training step: a pure function of the state and a batch."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 import flax.linen as nn
@@ -121,6 +121,7 @@ def init_state(config: Config, model: Transformer) -> TrainState:
     return nn.unbox(_named_state(config, model))
 
 
+@cache
 def abstract_state(config: Config, model: Transformer, mesh: Mesh) -> TrainState:
     """A `jax.ShapeDtypeStruct` for every array of the state, with its place on the mesh.
 
@@ -156,8 +157,13 @@ def abstract_batch(layout: BatchLayout, source_length: int, target_length: int) 
 
 def create_state(config: Config, model: Transformer, mesh: Mesh) -> TrainState:
     """The state before the first step, on a mesh: each device makes only what it keeps."""
-    places = jax.tree.map(lambda x: x.sharding, abstract_state(config, model, mesh))
+    places = _places(config, model, mesh)
     return jax.jit(partial(init_state, config, model), out_shardings=places)()
+
+
+def _places(config: Config, model: Transformer, mesh: Mesh) -> TrainState:
+    """The sharding of every array of the state."""
+    return jax.tree.map(lambda x: x.sharding, abstract_state(config, model, mesh))
 
 
 def train_step(
@@ -248,7 +254,7 @@ def compile_train_step(config: Config, model: Transformer, mesh: Mesh) -> _Compi
     step = partial(train_step, config, model)
     if config.parallel.backend == "pmap":
         return _with_pmap(step, mesh)
-    places = jax.tree.map(lambda x: x.sharding, abstract_state(config, model, mesh))
+    places = _places(config, model, mesh)
     return jax.jit(
         traced_on(mesh, step),
         in_shardings=(places, by_rows(mesh)),
