@@ -71,17 +71,21 @@ def test_what_several_processes_wrote_goes_on_on_one_device(tiny_run, stayed, tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 4])
-def test_processes_train_the_quickstart_as_one_does(tiny_run, tmp_path, processes):
-    """50 steps of the real thing, dropout included."""
+@pytest.mark.parametrize(("num_steps", "atol"), [(5, 1e-5), (50, 1e-3)])
+def test_processes_train_the_quickstart_as_one_does(tiny_run, tmp_path, processes, num_steps, atol):
+    """The real thing, dropout included.
+
+    Training is chaotic: on one device, one unit in the last place of the initial parameters makes
+    a difference of 1.4e-5 after 5 steps, and of 7e-4 (median 2.4e-6) after 50.
+    """
     config = tiny_run.folder.parent / "quickstart"
     config.mkdir(exist_ok=True)
     (config / "tiny.py").write_text("from configs.quickstart import get_config\n")
-    steps = ["--training.num-train-steps=50", "--evaluation.num-sentences=8"]
+    steps = [f"--training.num-train-steps={num_steps}", "--evaluation.num-sentences=8"]
     quickstart = tiny_run._replace(folder=config)
     quickstart.finish(tmp_path / "one", *steps)
     quickstart.finish(tmp_path / "several", *steps, processes=processes)
-    # Adam divides by the size of a gradient, so that where it is next to nothing, rounding decides.
     one, several = (load(tmp_path / name).params for name in ("one", "several"))
     for a, b in zip(_leaves(one), _leaves(several), strict=True):
-        np.testing.assert_allclose(b, a, atol=1e-3)
+        np.testing.assert_allclose(b, a, atol=atol)
         assert np.median(np.abs(b - a)) < 1e-5
