@@ -1,10 +1,12 @@
 """Section 5.3: Adam and the learning-rate schedule."""
 
+import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
 from t2t_jax.config import TrainingConfig
+from t2t_jax.modules.transformer import Parameters
 
 
 def learning_rate(
@@ -29,3 +31,10 @@ def make_optimizer(config: TrainingConfig) -> optax.GradientTransformation:
     skipped, and not Adam's own count of updates.
     """
     return optax.scale_by_adam(config.adam_beta1, config.adam_beta2, config.adam_epsilon)
+
+
+def direction(config: TrainingConfig, moments: optax.ScaleByAdamState) -> Parameters:
+    """Where Adam goes, given its moments: m_hat / (sqrt(v_hat) + epsilon)."""
+    mean = optax.tree.bias_correction(moments.mu, config.adam_beta1, moments.count)
+    square = optax.tree.bias_correction(moments.nu, config.adam_beta2, moments.count)
+    return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + config.adam_epsilon), mean, square)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float32, Int32
+from jaxtyping import Array, Bool, Float32, Int32
 
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batch
@@ -18,7 +18,7 @@ from t2t_jax.modules.ensemble import Model
 from t2t_jax.modules.transformer import Parameters, Transformer
 from t2t_jax.parallel.axes import shardings, traced_on
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, replicated
-from t2t_jax.training.optimizer import learning_rate, make_optimizer
+from t2t_jax.training.optimizer import direction, learning_rate, make_optimizer
 
 
 class TrainState(NamedTuple):
@@ -229,18 +229,22 @@ def _update(
     rate = learning_rate(
         step, config.model.d_model, training.warmup_steps, training.learning_rate_factor
     )
-    directions, optimizer = make_optimizer(training).update(gradients, state.optimizer)
-    params = jax.tree.map(lambda p, d: p - rate * d, state.params, directions)
+    moments = make_optimizer(training).update(gradients, state.optimizer)[1]
+    moments = _where(finite, moments, state.optimizer)
+    # Otherwise the parameters would be computed from the old moments, which then need a copy each,
+    # because the new ones take their place in memory.
+    moments = jax.lax.optimization_barrier(moments)
+    params = jax.tree.map(lambda p, d: p - rate * d, state.params, direction(training, moments))
+    params = _where(finite, params, state.params)
 
-    params, optimizer = jax.tree.map(
-        lambda new, old: jnp.where(finite, new, old),
-        (params, optimizer),
-        (state.params, state.optimizer),
-    )
     in_a_row = jnp.where(finite, 0, state.nonfinite_in_a_row + 1)
     total = state.nonfinite_total + jnp.where(finite, 0, 1)
-    new_state = TrainState(step, params, optimizer, in_a_row, total)
+    new_state = TrainState(step, params, moments, in_a_row, total)
     return new_state, Metrics(sums, norm, rate, in_a_row, total)
+
+
+def _where(condition: Bool[Array, ""], new: _Sums, old: _Sums) -> _Sums:
+    return jax.tree.map(lambda n, o: jnp.where(condition, n, o), new, old)
 
 
 _CompiledStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
