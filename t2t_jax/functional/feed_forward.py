@@ -4,6 +4,7 @@ import jax
 from jaxtyping import Array, Float
 
 from t2t_jax.functional.dropout import DropoutKey, dropout
+from t2t_jax.functional.products import linear
 
 
 def position_wise_feed_forward(
@@ -27,5 +28,5 @@ def position_wise_feed_forward(
       dropout_rate: share of the hidden activations set to zero (the paper: 0).
       dropout_key: which of them; None means no dropout.
     """
-    hidden = jax.nn.relu(x @ kernel_1 + bias_1)
-    return dropout(hidden, dropout_rate, dropout_key) @ kernel_2 + bias_2
+    hidden = jax.nn.relu(linear(x, kernel_1) + bias_1)
+    return linear(dropout(hidden, dropout_rate, dropout_key), kernel_2) + bias_2

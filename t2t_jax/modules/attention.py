@@ -1,7 +1,6 @@
 """Multi-head attention (section 3.2.2)."""
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from t2t_jax.config import ModelConfig
@@ -11,11 +10,26 @@ from t2t_jax.functional.attention import (
     scaled_dot_product_attention,
     split_heads,
 )
+from t2t_jax.functional.products import linear
 from t2t_jax.modules.dropout import FirstRow, dropout_key
 from t2t_jax.parallel.axes import constrain, named
 
 # Of the positions attended to, whose number differs from use to use: "_" binds no name.
 KeysValues = tuple[Float[Array, "b _ h d_k"], Float[Array, "b _ h d_v"]]
+
+
+class Projection(nn.Module):
+    """x W, without a bias, in the dtype of x."""
+
+    width: int
+    axes: tuple[str, str]
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b t d_in"]) -> Float[Array, "b t d_out"]:
+        """Project every position."""
+        init = named(nn.initializers.glorot_uniform(), *self.axes)
+        kernel = self.param("kernel", init, (x.shape[-1], self.width))
+        return linear(x, kernel.astype(x.dtype))
 
 
 class MultiHeadAttention(nn.Module):
@@ -37,13 +51,7 @@ class MultiHeadAttention(nn.Module):
             "output": (config.d_model, ("heads", "embed")),
         }
         for name, (width, axes) in projections.items():
-            projection = nn.Dense(
-                width,
-                use_bias=False,
-                dtype=jnp.dtype(config.compute_dtype),
-                kernel_init=named(nn.initializers.glorot_uniform(), *axes),
-            )
-            setattr(self, name, projection)
+            setattr(self, name, Projection(width, axes))
 
     def keys_values(self, x: Float[Array, "b k d_model"]) -> KeysValues:
         """The keys and values of the positions in `x`, split into heads."""
