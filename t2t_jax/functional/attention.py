@@ -5,7 +5,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Float32
 
 from t2t_jax.functional.dropout import DropoutKey, dropout
 from t2t_jax.functional.products import einsum_float32
@@ -28,11 +28,37 @@ def attention_weights(
     """
     scale = 1 / math.sqrt(query.shape[-1])
     scores = einsum_float32("bqhd,bkhd->bhqk", query * scale, key)
-    if mask is None:
-        return jax.nn.softmax(scores)
+    return jax.nn.softmax(scores) if mask is None else masked_softmax(scores, mask)
+
+
+@jax.custom_vjp
+def masked_softmax(
+    scores: Float32[Array, "b h q k"], mask: Bool[Array, "b #h #q k"]
+) -> Float32[Array, "b h q k"]:
+    """softmax over the keys that `mask` allows; zeros for a query that it allows none.
+
+    The derivative is written out, because it needs the weights alone.
+    """
     # A finite floor: exp() of it is exactly zero beside any real score, and never makes NaN.
     weights = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min / 2))
     return jnp.where(mask, weights, 0)
+
+
+def _weights(
+    scores: Float32[Array, "b h q k"], mask: Bool[Array, "b #h #q k"]
+) -> tuple[Float32[Array, "b h q k"], Float32[Array, "b h q k"]]:
+    weights = masked_softmax(scores, mask)
+    return weights, weights
+
+
+def _scores_gradient(
+    weights: Float32[Array, "b h q k"], cotangent: Float32[Array, "b h q k"]
+) -> tuple[Float32[Array, "b h q k"], None]:
+    weighted = weights * cotangent
+    return weighted - weights * weighted.sum(-1, keepdims=True), None
+
+
+masked_softmax.defvjp(_weights, _scores_gradient)
 
 
 def scaled_dot_product_attention(
