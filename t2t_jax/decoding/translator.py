@@ -7,7 +7,7 @@ a single sentence does not cost a whole batch.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
@@ -21,7 +21,7 @@ from t2t_jax.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from t2t_jax.decoding.search import SearchResult, beam_search, greedy_search, sample
 from t2t_jax.errors import UserError
 from t2t_jax.modules.ensemble import Ensemble, Model, empty_cache, join_parameters
-from t2t_jax.modules.transformer import Parameters, Transformer
+from t2t_jax.modules.transformer import Parameters, Transformer, decoding_parameters
 from t2t_jax.parallel.mesh import mesh_of, on_host, put_rows, row_parts
 
 _T = TypeVar("_T")
@@ -104,6 +104,10 @@ class Translator:
         self.mesh = mesh_of(self.params)
         self.longest_sentence = min(each.longest_sentence for each in configs)
         self.steps = tuple(steps)
+
+    @cached_property
+    def _decoding_parameters(self) -> Parameters:
+        return jax.jit(decoding_parameters)(self.params)
 
     def translate(
         self, lines: Sequence[str], *, seed: int = 0, first_line: int = 1, **overrides: Any
@@ -214,11 +218,11 @@ class Translator:
             yield _Batch(lines, inputs, max_lengths, numbers, ladder_length(length + extra))
 
     def _launch(self, batch: _Batch, decoding: DecodingConfig, seed: int) -> SearchResult:
-        return _search(
+        return search(
             self.model,
             decoding,
             batch.max_length,
-            self.params,
+            self._decoding_parameters,
             put_rows(batch.inputs, self.mesh),
             put_rows(batch.max_lengths, self.mesh),
             np.uint32(seed),
@@ -323,7 +327,7 @@ def _check_num_best(num_best: int, decoding: DecodingConfig) -> None:
 
 
 @partial(jax.jit, static_argnames=("model", "decoding", "max_length"))
-def _search(
+def search(
     model: Model,
     decoding: DecodingConfig,
     max_length: int,
@@ -333,7 +337,18 @@ def _search(
     seed: UInt32[Array, ""],
     numbers: Int32[Array, " b"],
 ) -> SearchResult:
-    """Search with the model as step function; sample where the temperature asks for it."""
+    """Translate a batch with the model as step function; sample where the temperature asks for it.
+
+    Args:
+      model: the network.
+      decoding: beam size, length penalty, temperature and the like.
+      max_length: room for generated tokens t, which no limit exceeds.
+      params: the network's `decoding_parameters`.
+      inputs: sources, padded.
+      max_lengths: the most tokens to generate for each sentence, end of sentence included.
+      seed: of sampling.
+      numbers: of the sentences, which choose the random numbers of each when sampling.
+    """
     variables = {"params": params}
     segments = (inputs != PAD_ID).astype(jnp.int32)
     memory = model.apply(variables, inputs, segments, method="memory")
@@ -351,10 +366,10 @@ def _search(
 
     batch_size = inputs.shape[0]
     beam_size = decoding.beam_size
-    search: Callable[..., SearchResult] = greedy_search
+    strategy: Callable[..., SearchResult] = greedy_search
     if decoding.temperature > 0:
         beam_size = 1
-        search = partial(
+        strategy = partial(
             sample,
             keys=jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), numbers),
             temperature=decoding.temperature,
@@ -362,8 +377,8 @@ def _search(
             top_p=decoding.top_p,
         )
     elif beam_size > 1:
-        search = partial(beam_search, beam_size=beam_size, alpha=decoding.length_penalty)
-    return search(
+        strategy = partial(beam_search, beam_size=beam_size, alpha=decoding.length_penalty)
+    return strategy(
         step,
         empty_cache(model, batch_size, beam_size, max_length),
         batch_size=batch_size,

@@ -6,6 +6,7 @@ from jaxtyping import Array, Bool, Float
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.attention import (
     attention_weights,
+    cached_attention,
     merge_heads,
     scaled_dot_product_attention,
     split_heads,
@@ -16,6 +17,8 @@ from t2t_jax.parallel.axes import constrain, named
 
 # Of the positions attended to, whose number differs from use to use: "_" binds no name.
 KeysValues = tuple[Float[Array, "b _ h d_k"], Float[Array, "b _ h d_v"]]
+# The same, kept for queries to come; see `cached_attention`.
+CachedKeysValues = tuple[Float[Array, "b h d_k _"], Float[Array, "b h d_v _"]]
 
 
 class Projection(nn.Module):
@@ -56,6 +59,21 @@ class MultiHeadAttention(nn.Module):
     def keys_values(self, x: Float[Array, "b k d_model"]) -> KeysValues:
         """The keys and values of the positions in `x`, split into heads."""
         return self._heads(self.key(x)), self._heads(self.value(x))
+
+    def cached_keys_values(self, x: Float[Array, "b k d_model"]) -> CachedKeysValues:
+        """The keys and values of the positions in `x`, as `attend_to_cache` takes them."""
+        keys, values = self.keys_values(x)
+        return keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 3, 1)
+
+    def attend_to_cache(
+        self,
+        x: Float[Array, "b q d_model"],
+        keys_values: CachedKeysValues,
+        mask: Bool[Array, "b #h #q k"],
+    ) -> Float[Array, "b q d_model"]:
+        """`attend`, in decoding."""
+        query = self._heads(self.query(x))
+        return self.output(merge_heads(cached_attention(query, *keys_values, mask)))
 
     def attend(
         self,

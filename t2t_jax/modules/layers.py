@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.feed_forward import position_wise_feed_forward
 from t2t_jax.functional.normalization import layer_norm
-from t2t_jax.modules.attention import KeysValues, MultiHeadAttention
+from t2t_jax.modules.attention import CachedKeysValues, MultiHeadAttention
 from t2t_jax.modules.dropout import Dropout, FirstRow, dropout_key
 from t2t_jax.parallel.axes import constrain, named
 
@@ -134,25 +134,24 @@ class DecoderLayer(nn.Module):
         return self._sublayers(
             x,
             lambda y: self.self_attention(y, y, self_mask, first_row),
-            self.cross_attention.keys_values(encoded),
-            cross_mask,
+            lambda y: self.cross_attention(y, encoded, cross_mask, first_row),
             first_row,
         )
 
     def step(
         self,
         x: Float[Array, "b k d_model"],
-        cache: KeysValues,
-        memory: KeysValues,
+        cache: CachedKeysValues,
+        memory: CachedKeysValues,
         write_at: int | Array,
         self_mask: Bool[Array, "b 1 k slots"],
         cross_mask: Bool[Array, "b 1 1 s"],
-    ) -> tuple[Float[Array, "b k d_model"], KeysValues]:
+    ) -> tuple[Float[Array, "b k d_model"], CachedKeysValues]:
         """One position of `k` hypotheses per sentence, with the earlier positions in a cache.
 
         Args:
           x: the position's vectors, one per hypothesis.
-          cache: self-attention keys and values, `[b, slots, h, d]`; see `Transformer.step`.
+          cache: self-attention keys and values, `[b, h, d, slots]`; see `Transformer.step`.
           memory: keys and values of the encoder's output, one copy per sentence.
           write_at: slot of the first of the `k` new entries.
           self_mask: which slots each hypothesis attends to.
@@ -161,27 +160,26 @@ class DecoderLayer(nn.Module):
 
         def attend_to_cache(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
             nonlocal cache
-            new = self.self_attention.keys_values(y)
+            new = self.self_attention.cached_keys_values(y)
             cache = (_write(cache[0], new[0], write_at), _write(cache[1], new[1], write_at))
-            return self.self_attention.attend(y, cache, self_mask)
+            return self.self_attention.attend_to_cache(y, cache, self_mask)
 
-        x = self._sublayers(x, attend_to_cache, memory, cross_mask)
+        x = self._sublayers(
+            x,
+            attend_to_cache,
+            lambda y: self.cross_attention.attend_to_cache(y, memory, cross_mask),
+        )
         return x, cache
 
     def _sublayers(
         self,
         x: Float[Array, "b t d_model"],
         self_attend: Callable[[Float[Array, "b t d_model"]], Float[Array, "b t d_model"]],
-        memory: KeysValues,
-        cross_mask: Bool[Array, "b 1 #t s"],
+        cross_attend: Callable[[Float[Array, "b t d_model"]], Float[Array, "b t d_model"]],
         first_row: FirstRow = None,
     ) -> Float[Array, "b t d_model"]:
         x = self.self_attention_residual(x, self_attend, first_row)
-        x = self.cross_attention_residual(
-            x,
-            lambda y: self.cross_attention.attend(y, memory, cross_mask, first_row),
-            first_row,
-        )
+        x = self.cross_attention_residual(x, cross_attend, first_row)
         return self.feed_forward_residual(
             x,
             lambda y: self.feed_forward(y, first_row),
@@ -190,6 +188,6 @@ class DecoderLayer(nn.Module):
 
 
 def _write(
-    cache: Float[Array, "b slots h d"], new: Float[Array, "b k h d"], at: int | Array
-) -> Float[Array, "b slots h d"]:
-    return jax.lax.dynamic_update_slice_in_dim(cache, new.astype(cache.dtype), at, axis=1)
+    cache: Float[Array, "b h d slots"], new: Float[Array, "b h d k"], at: int | Array
+) -> Float[Array, "b h d slots"]:
+    return jax.lax.dynamic_update_slice_in_dim(cache, new.astype(cache.dtype), at, axis=3)

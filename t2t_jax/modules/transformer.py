@@ -16,7 +16,7 @@ from t2t_jax.config import ModelConfig
 from t2t_jax.functional.loss import projected_cross_entropy
 from t2t_jax.functional.masks import causal_mask, segment_mask
 from t2t_jax.functional.products import pre_softmax_logits
-from t2t_jax.modules.attention import KeysValues
+from t2t_jax.modules.attention import CachedKeysValues
 from t2t_jax.modules.dropout import Dropout, FirstRow
 from t2t_jax.modules.embedding import PositionEncoding, TokenEmbedding
 from t2t_jax.modules.layers import DecoderLayer, EncoderLayer, LayerNorm
@@ -31,15 +31,15 @@ class Memory(NamedTuple):
       mask: which source positions are real.
     """
 
-    keys_values: tuple[KeysValues, ...]
+    keys_values: tuple[CachedKeysValues, ...]
     mask: Bool[Array, "b 1 1 s"]
 
 
 Parameters = dict[str, Any]
 """The parameters of a `Transformer`, by module and name."""
 
-# Self-attention keys and values of each decoder layer, `[b, max_length * k, h, d]`.
-Cache = tuple[KeysValues, ...]
+# Self-attention keys and values of each decoder layer, `[b, h, d, max_length * k]`.
+Cache = tuple[CachedKeysValues, ...]
 
 
 Remat: TypeAlias = Literal["none", "dots", "layer"]
@@ -117,14 +117,14 @@ class Decoder(nn.Module):
         x = _scan(self.layers, depth, self.remat, x, encoded, *masks, first_row)
         return self.norm(x) if self.norm else x
 
-    def keys_values(self, encoded: Float[Array, "b s d_model"]) -> tuple[KeysValues, ...]:
+    def keys_values(self, encoded: Float[Array, "b s d_model"]) -> tuple[CachedKeysValues, ...]:
         """Project the encoder's output to keys and values for each layer's cross-attention."""
         layer = DecoderLayer(self.config, parent=None)
 
         project: Any = partial(
-            layer.apply, method=lambda layer, x: layer.cross_attention.keys_values(x)
+            layer.apply, method=lambda layer, x: layer.cross_attention.cached_keys_values(x)
         )
-        return tuple(project(parameters, encoded) for parameters in self._unstacked())
+        return tuple(project(layer, encoded) for layer in self._layers())
 
     def step(
         self,
@@ -137,18 +137,17 @@ class Decoder(nn.Module):
         """One position of `k` hypotheses per sentence; see `DecoderLayer.step`."""
         layer_step: Any = partial(DecoderLayer(self.config, parent=None).apply, method="step")
         new_cache = []
-        layers = zip(self._unstacked(), cache, memory.keys_values, strict=True)
+        layers = zip(self._layers(), cache, memory.keys_values, strict=True)
         for parameters, old, keys_values in layers:
             arguments = (x, old, keys_values, write_at, self_mask, memory.mask)
             x, new = layer_step(parameters, *arguments)
             new_cache.append(new)
         return self.norm(x) if self.norm else x, tuple(new_cache)
 
-    def _unstacked(self) -> list[dict[str, Any]]:
-        """The variables of each layer. A decoding loop is small: unrolled, it copies no cache."""
-        stacked = self.variables["params"]["layers"]
-        depth = self.config.num_decoder_layers
-        return [{"params": jax.tree.map(lambda p, i=i: p[i], stacked)} for i in range(depth)]
+    def _layers(self) -> list[dict[str, Any]]:
+        """The variables of each layer, which `decoding_parameters` has taken apart."""
+        layers = self.variables["params"]["layers"]
+        return [{"params": layers[str(i)]} for i in range(self.config.num_decoder_layers)]
 
 
 class Transformer(nn.Module):
@@ -296,7 +295,7 @@ class Transformer(nn.Module):
           ancestry_mask: `[b, j, t, i]`: the entry that slot `i` wrote at position `t` belongs to
             hypothesis `j`'s history (its own entry at `position` included).
           cache: from `init_cache`, or returned by the step before.
-          memory: from `memory`.
+          memory: from `memory`. Both methods take `decoding_parameters`.
 
         Returns:
           The logits, and the cache with this position written.
@@ -323,9 +322,24 @@ class Transformer(nn.Module):
 
 def init_cache(config: ModelConfig, batch_size: int, beam_size: int, max_length: int) -> Cache:
     """An empty decode cache for `beam_size` hypotheses of at most `max_length` tokens each."""
-    slots = (batch_size, max_length * beam_size, config.num_heads)
-    dtype = jnp.dtype(config.compute_dtype)
-    return tuple(
-        (jnp.zeros((*slots, config.key_size), dtype), jnp.zeros((*slots, config.value_size), dtype))
-        for _ in range(config.num_decoder_layers)
+    slots, dtype = max_length * beam_size, jnp.dtype(config.compute_dtype)
+    keys, values = (
+        jnp.zeros((batch_size, config.num_heads, size, slots), dtype)
+        for size in (config.key_size, config.value_size)
     )
+    return ((keys, values),) * config.num_decoder_layers
+
+
+def decoding_parameters(params: Parameters) -> Parameters:
+    """The parameters as `memory` and `step` take them, of one model or of an ensemble.
+
+    Each layer of the decoder has arrays of its own. A decoding loop that is unrolled copies no
+    cache, but it would cut the layers out of the stacked arrays again for every token: for one
+    sentence, that takes as long as the token.
+    """
+    if "decoder" not in params:
+        return {name: decoding_parameters(member) for name, member in params.items()}
+    decoder = params["decoder"]
+    depth = len(jax.tree.leaves(decoder["layers"])[0])
+    layers = {str(i): jax.tree.map(lambda p, i=i: p[i], decoder["layers"]) for i in range(depth)}
+    return params | {"decoder": decoder | {"layers": layers}}

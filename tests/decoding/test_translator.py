@@ -163,7 +163,7 @@ def test_blank_lines_stay_blank_in_their_place(translator):
 
 
 def test_nothing_and_only_blanks_need_no_search(translator, monkeypatch):
-    monkeypatch.setattr(translator_module, "_search", None)
+    monkeypatch.setattr(translator_module, "search", None)
     assert translator.translate([]) == []
     assert translator.translate(["", " "]) == ["", ""]
 
@@ -211,13 +211,13 @@ def test_a_line_longer_than_any_in_training_is_translated(translator):
 def test_shapes_are_few_and_used_again(translator):
     lines = sentences(60, 20, seed=4)
     decoding = {"beam_size": 2, "tokens_per_batch": 256}  # not used by any other test
-    before = translator_module._search._cache_size()
+    before = translator_module.search._cache_size()
     translator.translate(lines, **decoding)
-    first = translator_module._search._cache_size() - before
+    first = translator_module.search._cache_size() - before
     lengths = [len(source) for source in translator.vocabulary.encode(lines)]
     assert 1 < first <= len(length_ladder(max(lengths))) + 1
     translator.translate(lines[::-1], **decoding)
-    assert translator_module._search._cache_size() - before == first
+    assert translator_module.search._cache_size() - before == first
 
 
 def test_one_line_costs_one_row(translator):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t2t_jax.modules.transformer import init_cache
+from t2t_jax.modules.transformer import decoding_parameters, init_cache
 
 _BOS, _LENGTH, _BEAMS = 1, 5, 3
 
@@ -46,12 +46,16 @@ def _mask(t):
 
 @partial(jax.jit, static_argnames="module")
 def _step(module, variables, *args):
-    return module.apply(variables, *args, method="step")
+    return module.apply(_of_layers(variables), *args, method="step")
 
 
 @partial(jax.jit, static_argnames="module")
 def _memory(module, variables, inputs, segments):
-    return module.apply(variables, inputs, segments, method="memory")
+    return module.apply(_of_layers(variables), inputs, segments, method="memory")
+
+
+def _of_layers(variables):
+    return {"params": decoding_parameters(variables["params"])}
 
 
 def test_ancestry_of_the_tree_written_out():
@@ -113,7 +117,7 @@ def test_cache_holds_keys_and_values_of_their_own_widths_in_the_compute_dtype(ma
     config = make_model(d_k=6, d_v=10, compute_dtype="bfloat16").config
     cache = init_cache(config, 2, _BEAMS, _LENGTH)
     assert [[(x.shape, x.dtype) for x in layer] for layer in cache] == 2 * [
-        [((2, 15, 2, 6), jnp.bfloat16), ((2, 15, 2, 10), jnp.bfloat16)]
+        [((2, 2, 6, 15), jnp.bfloat16), ((2, 2, 10, 15), jnp.bfloat16)]
     ]
 
 
