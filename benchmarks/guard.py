@@ -1,0 +1,186 @@
+"""What a training step and a decoding step compile to, in numbers that no machine's speed changes.
+
+    python benchmarks/guard.py
+    python benchmarks/guard.py --config configs/big.py --shape 8x128
+
+Every field of the config is a flag, but a stack has one layer here: XLA counts a loop over layers
+as one of them. `tests/test_guard.py` holds these numbers to bounds, so that an accidental one-hot,
+copy of the state, or compilation for every batch is seen before it is slow.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import measuring
+import workload
+from workload import jax
+
+from t2t_jax.command_line import run
+from t2t_jax.config import Config
+from t2t_jax.cost import model_flops_per_step
+from t2t_jax.decoding.translator import make_model, search
+from t2t_jax.parallel.mesh import batch_layout, make_mesh
+from t2t_jax.training.step import (
+    abstract_batch,
+    abstract_state,
+    compile_train_step,
+    create_state,
+)
+
+_BYTES = {"pred": 1, "u8": 1, "s8": 1, "bf16": 2, "f16": 2, "f64": 8, "s64": 8, "u64": 8}
+_NO_WORK = {"parameter", "get-tuple-element", "bitcast", "tuple", "while", "constant", "iota"}
+_HOST = ("infeed", "outfeed", "send", "recv", "xla_python", "xla_ffi_python")
+
+
+@dataclass(frozen=True)
+class Guard(measuring.Benchmark):
+    """Count what a config's steps do."""
+
+    shape: str = "32x32"
+    """Batch of a training step: rows x tokens of each side of a row."""
+    batch_size: int = 8
+    """Sentences that are decoded together, of 32 tokens, to 48."""
+
+
+class Instruction(NamedTuple):
+    """One of a compiled program."""
+
+    opcode: str
+    shape: str
+    """Of the result, as `f32[32,512]`."""
+    operands: tuple[str, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of the result's axes."""
+        return tuple(int(size) for size in re.findall(r"\d+", self.shape.partition("[")[2]))
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the result."""
+        return _BYTES.get(self.shape.partition("[")[0], 4) * math.prod(self.sizes)
+
+
+def instructions(program: str, where: str = "entry") -> list[Instruction]:
+    """Instructions of a compiled program that write an array, in its text.
+
+    Args:
+      program: `compiled.as_text()`.
+      where: "entry" is what is done once, "loops" what the bodies of its loops do.
+    """
+    bodies = set(re.findall(r"body=%([\w.-]+)", program))
+    found = []
+    for part in re.split(r"\n(?=%|ENTRY )", program):
+        head = re.match(r"(ENTRY )?%([\w.-]+)", part)
+        if head and (bool(head[1]) if where == "entry" else head[2] in bodies):
+            found += _instructions(part)
+    return found
+
+
+def _instructions(computation: str) -> Iterator[Instruction]:
+    pattern = r"%[\w.-]+ = (\w+\[[\d,]*\])\S* ([\w-]+)\((.*?)\)"
+    for shape, opcode, operands in re.findall(pattern, computation):
+        if opcode not in _NO_WORK:
+            yield Instruction(opcode, shape, tuple(re.findall(r"%([\w.-]+)", operands)))
+
+
+def _one_layer(config: Config) -> Config:
+    return config.replace({"model.num_encoder_layers": 1, "model.num_decoder_layers": 1})
+
+
+def of_training(config: Config, rows: int, length: int) -> dict[str, float]:
+    """Counts of a training step on a batch without padding."""
+    config = _one_layer(config)
+    vocab_size, mesh = config.data.vocab_size, make_mesh(config.parallel)
+    model = make_model(config, vocab_size)
+    state = abstract_state(config, model, mesh)
+    batch = abstract_batch(batch_layout(mesh, rows, length), length, length)
+    lowered = compile_train_step(config, model, mesh).lower(state, batch)
+    program = lowered.compile()
+    text = program.as_text()
+    tokens = rows * length
+    formula = model_flops_per_step(
+        config.model, vocab_size, tokens, tokens, source_length=length, target_length=length
+    )
+    once = instructions(text)
+    logits = 4 * tokens * vocab_size
+    num_parameters = sum(x.size for x in jax.tree.leaves(state.params))
+    return {
+        "flops_over_formula": lowered.cost_analysis()["flops"] / formula,
+        "bytes_over_state": program.cost_analysis()["bytes accessed"] / (12 * num_parameters),
+        "arrays_of_logits": sum(each.num_bytes >= logits for each in once),
+        "copies_of_state": sum(
+            each.opcode == "copy" and each.operands[0].startswith("state") and each.sizes != ()
+            for each in once
+        ),
+        "host_transfers": sum(text.count(f" {name}(") + text.count(f'"{name}') for name in _HOST),
+    }
+
+
+def of_decoding(config: Config, batch_size: int) -> dict[str, float]:
+    """Counts of a search, and of one position within it.
+
+    The decoder has two layers, which are no loop here: one alone could not be cut out of a stack.
+    """
+    config = _one_layer(config).replace({"model.num_decoder_layers": 2})
+    params = workload.random_parameters(config)
+    source_length, target_length = 32, 48  # rungs of the length ladder: nothing is padded
+    fixed, arrays = workload.search_arguments(
+        config, params, batch_size, source_length, target_length
+    )
+    lowered = search.lower(*fixed, *arrays)
+    beams = config.decoding.beam_size
+    formula = model_flops_per_step(
+        config.model,
+        config.data.vocab_size,
+        batch_size * source_length,
+        batch_size * beams,
+        source_length=source_length,
+        target_length=target_length * beams,
+    )
+    each_time = instructions(lowered.compile().as_text(), "loops")
+    weights = {x.shape[-2:] for x in jax.tree.leaves(arrays[0]) if x.ndim > 1}
+    cached = {
+        4 * batch_size * config.model.num_heads * config.model.key_size * slots
+        for slots in (source_length, target_length * beams)
+    }
+    return {
+        "flops_over_formula": lowered.cost_analysis()["flops"] / (formula / 3),  # forward alone
+        "weights_written_each_time": sum(each.sizes in weights for each in each_time),
+        "caches_written_each_time": sum(each.num_bytes in cached for each in each_time),
+    }
+
+
+def compilations(config: Config, lengths: Sequence[int]) -> int:
+    """Programs that training steps on batches of these lengths take; twice the same length is one.
+
+    The first step is on the state as it was made, others on that of the step before.
+    """
+    config = _one_layer(config)
+    mesh = make_mesh(config.parallel)
+    model = make_model(config, config.data.vocab_size)
+    state, step = create_state(config, model, mesh), compile_train_step(config, model, mesh)
+    for length in lengths:
+        state, _ = step(state, workload.full_batch(config, mesh, 2, length))
+    return step._cache_size()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Count what the command line asks for."""
+    asked = measuring.command(Guard, arguments)
+    rows, length = (int(size) for size in asked.shape.split("x"))
+    config = asked.fields
+    columns = [
+        {"of": "training"} | of_training(config, rows, length),
+        {"of": "decoding"} | of_decoding(config, asked.batch_size),
+        {"of": "16, 24, 16, 24 tokens", "compilations": compilations(config, (16, 24, 16, 24))},
+    ]
+    measuring.show(measuring.device_setting(asked), columns, asked.json)
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)

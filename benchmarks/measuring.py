@@ -1,0 +1,166 @@
+"""What the benchmarks share: their flags, timing in turns, a peak to compare with, and output."""
+
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Annotated, Any, TypeVar
+
+import tyro
+
+from t2t_jax.command_line import check_flags, names, parse, peek
+from t2t_jax.config import Config, describe, differences, walk
+from t2t_jax.config_file import load_config
+from t2t_jax.errors import UserError
+from t2t_jax.records import as_line
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Flags of every benchmark; those of `train.py` are among them."""
+
+    config: str = "configs/base.py"
+    """Config file: configs/base.py, or configs/grid.py:NAME."""
+    repeats: int = 5
+    """Times that everything is measured, each in turn with all others."""
+    json: bool = False
+    """Print one JSON object for each column of the table."""
+    fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
+        default_factory=Config
+    )
+
+
+_Command = TypeVar("_Command", bound=Benchmark)
+
+
+def command(
+    kind: type[_Command],
+    arguments: Sequence[str],
+    change: Callable[[Config], Config] = lambda config: config,
+) -> _Command:
+    """What a command line asks for; `change` is made to the config before flags are.
+
+    Raises:
+      UserError: a flag or its value is refused.
+    """
+    check_flags(arguments, [*names(kind), *(path for path, _, _ in walk(Config()))])
+    config = change(load_config(peek(arguments)[0] or kind.config))
+    asked = parse(kind, arguments, default=kind(fields=config))
+    if asked.repeats < 1:
+        raise UserError(f"repeats={asked.repeats} is not positive")
+    return asked
+
+
+def setting(asked: Benchmark) -> dict[str, Any]:
+    """What the figures of all columns depend on."""
+    return {
+        "config": asked.config,
+        "changes": describe(differences(load_config(asked.config), asked.fields)) or "none",
+        "repeats": asked.repeats,
+        "cpu_cores": os.cpu_count(),
+        "jax": version("jax"),
+    }
+
+
+def device_setting(asked: Benchmark) -> dict[str, Any]:
+    """The same, where JAX computes."""
+    import jax
+
+    return setting(asked) | {
+        "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "compute_dtype": asked.fields.model.compute_dtype,
+    }
+
+
+def compile_afresh() -> None:
+    """Read no compiled program from the cache, so that compiling takes what it takes."""
+    import jax
+
+    jax.config.update("jax_enable_compilation_cache", False)
+
+
+def compiled(function: Any, *arguments: Any) -> tuple[Any, dict[str, float]]:
+    """A jitted function as a program for some arguments, and what it took to make.
+
+    The memory is that of one device: arguments, results and temporaries, arrays that share their
+    place counted once.
+    """
+    start = time.perf_counter()
+    program = function.lower(*arguments).compile()
+    seconds = time.perf_counter() - start
+    memory = program.memory_analysis()
+    size = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+    size += memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return program, {"compile_seconds": seconds, "program_bytes": size}
+
+
+def in_turns(calls: Mapping[_Key, Callable[[], object]], repeats: int) -> dict[_Key, list[float]]:
+    """Seconds that each call takes: all of them once untimed, then round after round.
+
+    In turns, because whatever else the machine does then slows all of them alike.
+    """
+    seconds: dict[_Key, list[float]] = {key: [] for key in calls}
+    for measured in (False, *[True] * repeats):
+        for key, call in calls.items():
+            start = time.perf_counter()
+            call()
+            if measured:
+                seconds[key].append(time.perf_counter() - start)
+    return seconds
+
+
+def spread(seconds: Sequence[float], name: str = "seconds") -> dict[str, float]:
+    """The least, the median and the most."""
+    return {
+        f"{name}_min": min(seconds),
+        f"{name}_median": statistics.median(seconds),
+        f"{name}_max": max(seconds),
+    }
+
+
+def matrix_product(mesh: Any, dtype: str) -> tuple[Callable[[], object], float]:
+    """A large matrix product over all devices of a mesh, and its floating point operations."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    size = 2048 if mesh.devices.flat[0].platform == "cpu" else 8192
+    rows = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    whole = NamedSharding(mesh, PartitionSpec())
+    ones = jax.jit(jnp.ones, static_argnums=(0, 1), out_shardings=rows)
+    a = ones((size * mesh.size, size), dtype)
+    b = jax.device_put(jnp.ones((size, size), dtype), whole)
+    multiply = jax.jit(jnp.matmul, out_shardings=rows)
+    return lambda: multiply(a, b).block_until_ready(), 2.0 * a.size * size
+
+
+def process_bytes() -> int:
+    """The most memory that this process has had."""
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return size if sys.platform == "darwin" else 1024 * size
+
+
+def show(common: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    """Print figures: a table with a column for each case, or a line of JSON for each."""
+    if as_json:
+        for column in columns:
+            print(as_line({**common, **column}), flush=True)
+        return
+    for name, value in common.items():
+        print(f"{name:<32}{_cell(value)}")
+    print()
+    for name in dict.fromkeys(name for column in columns for name in column):
+        cells = [_cell(column[name]) if name in column else "" for column in columns]
+        print(f"{name:<32}" + "".join(f"{cell:>16}" for cell in cells))
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,105 @@
+"""The work that benchmarks time: training steps and searches, on random tokens without padding.
+
+Import it before JAX: it sets the process up as `train.py` and `eval.py` do.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from t2t_jax.command_line import prepare_process
+
+prepare_process()
+
+import jax  # noqa: E402
+from jax.sharding import Mesh  # noqa: E402
+
+from t2t_jax.config import Config  # noqa: E402
+from t2t_jax.data.batching import Batch, ladder_length  # noqa: E402
+from t2t_jax.data.vocabulary import EOS_ID  # noqa: E402
+from t2t_jax.decoding.translator import make_model, search  # noqa: E402
+from t2t_jax.modules.transformer import decoding_parameters  # noqa: E402
+from t2t_jax.parallel.mesh import batch_layout, make_mesh  # noqa: E402
+from t2t_jax.training.step import compile_train_step, create_state  # noqa: E402
+
+_FIRST_WORD = 8  # below are the special ids
+
+
+def random_tokens(rows: int, length: int, vocab_size: int, seed: int = 0) -> np.ndarray:
+    """Sentences of exactly `length` tokens, the end of sentence included."""
+    tokens = np.random.default_rng(seed).integers(_FIRST_WORD, vocab_size, (rows, length))
+    tokens[:, -1] = EOS_ID
+    return tokens.astype(np.int32)
+
+
+def training(config: Config, rows: int, length: int) -> Callable[[], float]:
+    """A training step that is compiled: each call takes one, waits for it and returns its loss."""
+    mesh, model = make_mesh(config.parallel), make_model(config, config.data.vocab_size)
+    batch = full_batch(config, mesh, rows, length)
+    state = create_state(config, model, mesh)
+    step = compile_train_step(config, model, mesh)
+
+    def take() -> float:
+        nonlocal state
+        state, metrics = step(state, batch)
+        return float(metrics.losses.smoothed / metrics.losses.tokens)
+
+    take()
+    return take
+
+
+def full_batch(config: Config, mesh: Mesh, rows: int, length: int) -> Batch:
+    """A batch on the devices in which every position of both sides holds a token."""
+    sides = []
+    for seed in range(2):
+        tokens = random_tokens(rows, length, config.data.vocab_size, seed)
+        sides += [
+            tokens,
+            np.ones_like(tokens),
+            np.tile(np.arange(length, dtype=np.int32), (rows, 1)),
+        ]
+    return batch_layout(mesh, rows, length, config.parallel.tokens_per_device).put(Batch(*sides))
+
+
+def random_parameters(config: Config) -> Any:
+    """Parameters as before training, of a model that never ends a sentence.
+
+    The end of sentence has the logit 0, which is far from the greatest of thousands.
+    """
+    model = make_model(config, config.data.vocab_size)
+    params = create_state(config, model, make_mesh(config.parallel)).params
+    embedding = params["embedding"]["embedding"]
+    return params | {"embedding": {"embedding": embedding.at[EOS_ID].set(0)}}
+
+
+def decoding(
+    config: Config, params: Any, batch_size: int, source_length: int, target_length: int
+) -> Callable[[], np.ndarray]:
+    """A compiled search that ends at `target_length`; each call returns the best hypotheses."""
+    fixed, arrays = search_arguments(config, params, batch_size, source_length, target_length)
+
+    def translate() -> np.ndarray:
+        result = search(*fixed, *arrays)
+        return jax.device_get(result.tokens[:, 0, :target_length])
+
+    translate()
+    return translate
+
+
+def search_arguments(
+    config: Config, params: Any, batch_size: int, source_length: int, target_length: int
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """What `search` takes to translate random sentences: what is compiled in, and arrays."""
+    vocab_size = config.data.vocab_size
+    inputs = random_tokens(batch_size, source_length, vocab_size)
+    max_lengths = np.full(batch_size, target_length, np.int32)
+    numbers = np.arange(batch_size, dtype=np.int32)
+    fixed = make_model(config, vocab_size), config.decoding, ladder_length(target_length)
+    return fixed, (
+        jax.device_put(decoding_parameters(params)),
+        inputs,
+        max_lengths,
+        np.uint32(0),
+        numbers,
+    )

@@ -1,0 +1,60 @@
+"""What a step compiles to is what the formulas say, and no more: speed that no clock can show."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from t2t_jax.config import Config
+
+_BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def guard():
+    """The benchmark, as a module."""
+    sys.path.insert(0, str(_BENCHMARKS))
+    try:
+        spec = importlib.util.spec_from_file_location("guard", _BENCHMARKS / "guard.py")
+        module = sys.modules["guard"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.path.remove(str(_BENCHMARKS))
+        for name in ("guard", "measuring", "workload"):
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def config():
+    """A model none of whose sizes could be taken for another."""
+    return Config().replace(
+        {
+            "model.d_model": 48,
+            "model.num_heads": 3,
+            "model.d_ff": 112,
+            "data.vocab_size": 1000,
+            "parallel.data": 1,
+        }
+    )
+
+
+def test_a_training_step_computes_and_writes_no_more_than_it_has_to(guard, config):
+    counts = guard.of_training(config, 8, 32)
+    # Products by the formula, and a few operations an element beside them.
+    assert 1 <= counts["flops_over_formula"] < 1.15
+    assert counts["arrays_of_logits"] == 2  # the logits, and their gradient
+    assert counts["copies_of_state"] == 0
+    assert counts["host_transfers"] == 0
+
+
+def test_decoding_a_position_writes_no_weights_and_no_cache_anew(guard, config):
+    counts = guard.of_decoding(config, 2)
+    assert 1 <= counts["flops_over_formula"] < 1.15
+    assert counts["weights_written_each_time"] == 0
+    assert counts["caches_written_each_time"] == 4  # keys and values of each layer, in place
+
+
+def test_a_shape_is_compiled_once(guard, config):
+    assert guard.compilations(config, (16, 24, 16, 24)) == 2
