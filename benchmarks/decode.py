@@ -1,0 +1,90 @@
+"""How fast a search is: tokens/s and sentences/s over a grid of batch and beam sizes.
+
+    python benchmarks/decode.py
+    python benchmarks/decode.py --config configs/big.py --batch-sizes 64 --beam-sizes 1 4 8
+
+Every field of the config is a flag. Sources are random and all of one length; the model is one
+before training that never ends a sentence, so every search writes as many tokens as it may. What
+is counted is the best hypothesis of each sentence, not those beside it in the beam. A search reads
+its sentences from the host and ends when its hypotheses are back there.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any
+
+import measuring
+import numpy as np
+import workload
+
+from t2t_jax.command_line import run
+from t2t_jax.config import Config
+from t2t_jax.decoding.translator import search
+from t2t_jax.errors import UserError
+
+
+@dataclass(frozen=True)
+class Decode(measuring.Benchmark):
+    """Measure the search with a config's model."""
+
+    batch_sizes: tuple[int, ...] = (1, 8, 32)
+    """Sentences decoded together."""
+    beam_sizes: tuple[int, ...] = (1, 4)
+    """Hypotheses kept for each; 1 is greedy search."""
+    source_length: int = 32
+    """Tokens of a source."""
+    target_length: int = 48
+    """Tokens of a translation."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure what the command line asks for."""
+    asked = measuring.command(Decode, arguments)
+    measuring.compile_afresh()
+    params = workload.random_parameters(asked.fields)
+    columns, searches = [], {}
+    for number, (beam_size, batch_size) in enumerate(product(asked.beam_sizes, asked.batch_sizes)):
+        config = asked.fields.replace({"decoding.beam_size": beam_size})
+        cost, searches[number] = _compiled(config, params, batch_size, asked)
+        columns.append({"beam_size": beam_size, "batch_size": batch_size} | cost)
+    seconds = measuring.in_turns(searches, asked.repeats)
+    for number, column in enumerate(columns):
+        column["tokens"] = column["batch_size"] * asked.target_length
+        column |= measuring.spread(seconds[number])
+        column["tokens_per_second"] = column["tokens"] / column["seconds_median"]
+        column["sentences_per_second"] = column["batch_size"] / column["seconds_median"]
+    common = measuring.device_setting(asked) | {
+        "source_length": asked.source_length,
+        "target_length": asked.target_length,
+        "process_bytes": measuring.process_bytes(),
+    }
+    measuring.show(common, columns, asked.json)
+    return 0
+
+
+def _compiled(
+    config: Config, params: Any, batch_size: int, asked: Decode
+) -> tuple[dict[str, float], Callable[[], None]]:
+    """What the program of a search took to make, and a function that runs it."""
+    fixed, arrays = workload.search_arguments(
+        config, params, batch_size, asked.source_length, asked.target_length
+    )
+    program, cost = measuring.compiled(search, *fixed, *arrays)
+    return cost, partial(_search, program, arrays, asked.target_length)
+
+
+def _search(program: Any, arrays: Sequence[Any], target_length: int) -> None:
+    result = program(*arrays)
+    shortest = int(np.asarray(result.lengths)[:, 0].min())
+    np.asarray(result.tokens)
+    if shortest < target_length:
+        raise UserError(
+            f"a search ended after {shortest} tokens of {target_length}; use a larger "
+            "data.vocab_size, and model.share_embeddings"
+        )
+
+
+if __name__ == "__main__":
+    run(main)
