@@ -101,3 +101,24 @@ def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]
 
 
 pre_softmax_logits.defvjp(_logits, _logits_gradient)
+
+
+_FEW_ROWS = 64
+
+
+def next_token_logits(
+    x: Float[Array, "b k d_model"], embedding: Float[Array, "vocab d_model"]
+) -> Float32[Array, "b k vocab"]:
+    """`pre_softmax_logits`, in decoding.
+
+    Of a few vectors, the vocabulary makes the rows of the product, which XLA's threads on CPUs
+    share; the result is transposed. Of many, that would cost more than it gains.
+
+    Args:
+      x: the decoder's output.
+      embedding: one row for every entry of the vocabulary.
+    """
+    if x.shape[0] * x.shape[1] > _FEW_ROWS:
+        return pre_softmax_logits(x, embedding)
+    logits = einsum_float32("vd,bkd->vbk", embedding.astype(x.dtype), x)
+    return jax.lax.optimization_barrier(logits).transpose(1, 2, 0)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.loss import projected_cross_entropy
 from t2t_jax.functional.masks import causal_mask, segment_mask
-from t2t_jax.functional.products import pre_softmax_logits
+from t2t_jax.functional.products import next_token_logits, pre_softmax_logits
 from t2t_jax.modules.attention import CachedKeysValues
 from t2t_jax.modules.dropout import Dropout, FirstRow
 from t2t_jax.modules.embedding import PositionEncoding, TokenEmbedding
@@ -305,7 +305,7 @@ class Transformer(nn.Module):
         x = self._embed("target", tokens, positions, length)
         self_mask = ancestry_mask.reshape(batch, 1, beams, length * beams)
         x, cache = self.decoder.step(x, cache, memory, position * beams, self_mask)
-        return pre_softmax_logits(x, self._output_matrix()), cache
+        return next_token_logits(x, self._output_matrix()), cache
 
     def _embed(
         self, side: str, tokens: Int[Array, "b t"], positions: Int[Array, "b t"], length: int

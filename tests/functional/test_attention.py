@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from t2t_jax.functional.attention import (
     attention_weights,
+    cached_attention,
+    masked_softmax,
     merge_heads,
     scaled_dot_product_attention,
     split_heads,
@@ -128,3 +130,26 @@ def test_heads_are_consecutive_slices_of_the_last_axis():
     expected = [[[[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]]]]
     np.testing.assert_array_equal(split_heads(x, 3), expected)
     np.testing.assert_array_equal(merge_heads(split_heads(x, 3)), x)
+
+
+def test_attention_to_a_cache_is_attention():
+    query, key, value = _normal(0, 2, 3, 2, 4), _normal(1, 2, 5, 2, 4), _normal(2, 2, 5, 2, 6)
+    mask = jnp.array(np.random.default_rng(3).random((2, 1, 3, 5)) < 0.6)
+    expected = scaled_dot_product_attention(query, key, value, mask)
+    cached = cached_attention(query, key.transpose(0, 2, 3, 1), value.transpose(0, 2, 3, 1), mask)
+    np.testing.assert_allclose(cached, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_derivative_of_a_masked_softmax_is_that_of_its_definition():
+    def by_definition(scores, mask):
+        exponentials = jnp.where(mask, jnp.exp(scores), 0)
+        return exponentials / jnp.maximum(exponentials.sum(-1, keepdims=True), 1e-30)
+
+    scores, cotangent = _normal(0, 2, 2, 3, 5), _normal(1, 2, 2, 3, 5)
+    mask = jnp.ones((2, 1, 3, 5), bool).at[0, 0, 1].set(False).at[1, 0, :, 3:].set(False)
+    value, pull_back = jax.vjp(lambda x: masked_softmax(x, mask), scores)
+    expected, plain_pull_back = jax.vjp(lambda x: by_definition(x, mask), scores)
+    np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        pull_back(cotangent)[0], plain_pull_back(cotangent)[0], rtol=1e-4, atol=1e-6
+    )

@@ -1,12 +1,18 @@
-"""Products with a float32 result."""
+"""Matrix products and their derivatives."""
 
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from t2t_jax.functional.products import einsum_float32, pre_softmax_logits
+from t2t_jax.functional.products import (
+    einsum_float32,
+    linear,
+    next_token_logits,
+    pre_softmax_logits,
+)
 
 
 def _operands(dtype):
@@ -57,3 +63,26 @@ def test_logits_are_products_with_the_rows_in_the_dtype_of_the_output():
     logits = pre_softmax_logits(narrow, embedding)
     assert logits.dtype == jnp.float32
     np.testing.assert_allclose(logits, rounded, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "equation", "shape"),
+    [(linear, "btd,dv->btv", (4, 5)), (pre_softmax_logits, "btd,vd->btv", (5, 4))],
+)
+def test_derivatives_written_out_are_those_of_the_product(function, equation, shape):
+    x, _ = _operands(jnp.float32)
+    matrix = jax.random.normal(jax.random.key(2), shape)
+    cotangent = jax.random.normal(jax.random.key(1), (2, 3, 5))
+    value, pull_back = jax.vjp(function, x, matrix)
+    expected, plain_pull_back = jax.vjp(lambda *ab: jnp.einsum(equation, *ab), x, matrix)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    for got, plain in zip(pull_back(cotangent), plain_pull_back(cotangent), strict=True):
+        np.testing.assert_allclose(got, plain, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 40])  # 2 and 80 vectors: few, and many
+def test_logits_of_the_next_token_are_those_of_every_token(rows):
+    x = jax.random.normal(jax.random.key(3), (2, rows, 4))
+    embedding = jax.random.normal(jax.random.key(4), (7, 4))
+    expected = pre_softmax_logits(x, embedding)
+    np.testing.assert_allclose(next_token_logits(x, embedding), expected, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,47 @@
+"""CTranslate2, which only decodes. The argument is its compute type: float32 or int8."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import cache
+
+import ctranslate2
+
+from contestants.export import export_ctranslate2
+from contestants.protocol import Decoding, serve
+from contestants.weights import read_weights
+from t2t_jax.config import Config
+
+
+@cache
+def _translator(path: str, config_json: str) -> ctranslate2.Translator:
+    weights = read_weights(path)
+    pieces = [str(number) for number in range(len(weights.embedding))]
+    with tempfile.TemporaryDirectory() as directory:
+        export_ctranslate2(weights, Config.from_json(config_json), pieces, directory)
+        return ctranslate2.Translator(
+            directory, compute_type=sys.argv[1], intra_threads=os.cpu_count() or 1
+        )
+
+
+def decode(work: Decoding) -> Callable[[], list[list[int]]]:
+    """`translate_batch` on one batch. It wants sources as subwords, which here are numbers."""
+    translator = _translator(work.weights, work.config_json)
+    sources = [[str(token) for token in sentence] for sentence in work.inputs]
+
+    def translate() -> list[list[int]]:
+        results = translator.translate_batch(
+            sources,
+            max_batch_size=0,  # all of them together
+            beam_size=work.config.decoding.beam_size,
+            length_penalty=work.config.decoding.length_penalty,
+            max_decoding_length=work.target_length,
+        )
+        return [[int(token) for token in result.hypotheses[0]] for result in results]
+
+    return translate
+
+
+if __name__ == "__main__":
+    serve(decode=decode)

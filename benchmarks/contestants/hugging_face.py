@@ -1,0 +1,44 @@
+"""Hugging Face Transformers: Marian, its post-norm Transformer of translation."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from contestants.export import export_marian, marian
+from contestants.protocol import Decoding, Training, serve
+from contestants.pytorch import training_step
+from contestants.weights import read_weights
+
+
+def train(work: Training) -> Callable[[], float]:
+    """A step of Marian."""
+    model = marian(work.config).train()
+
+    def logits(inputs: Tensor, previous: Tensor) -> Tensor:
+        return model(input_ids=inputs, decoder_input_ids=previous, use_cache=False).logits
+
+    return training_step(logits, model.parameters(), work)
+
+
+def decode(work: Decoding) -> Callable[[], list[list[int]]]:
+    """`generate`, with its cache of keys and values."""
+    model = export_marian(read_weights(work.weights), work.config).eval()
+    inputs = torch.tensor(work.inputs)
+
+    @torch.inference_mode()
+    def translate() -> list[list[int]]:
+        tokens = model.generate(
+            inputs,
+            attention_mask=torch.ones_like(inputs),
+            num_beams=work.config.decoding.beam_size,
+            length_penalty=work.config.decoding.length_penalty,
+            max_new_tokens=work.target_length,
+        )
+        return tokens[:, 1:].tolist()  # without the begin of sentence
+
+    return translate
+
+
+if __name__ == "__main__":
+    serve(train=train, decode=decode)

@@ -1,0 +1,29 @@
+"""t2t_jax itself."""
+
+from collections.abc import Callable
+
+import workload
+
+from contestants.protocol import Decoding, Training, serve
+from contestants.weights import read_weights
+
+
+def train(work: Training) -> Callable[[], float]:
+    """The step that `train.py` takes."""
+    return workload.training(work.config, len(work.targets), len(work.targets[0]))
+
+
+def decode(work: Decoding) -> Callable[[], list[list[int]]]:
+    """The search that `eval.py` makes."""
+    search = workload.decoding(
+        work.config,
+        read_weights(work.weights).tree(),
+        len(work.inputs),
+        len(work.inputs[0]),
+        work.target_length,
+    )
+    return lambda: search().tolist()
+
+
+if __name__ == "__main__":
+    serve(train=train, decode=decode)

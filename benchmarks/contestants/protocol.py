@@ -1,0 +1,200 @@
+"""How `peers.py` and the process of a contestant talk: JSON lines over its pipes.
+
+The parent sends work, which the contestant prepares and does twice: so it is compiled, and caches
+are warm. Then the parent asks for one measurement at a time. Between them the process is idle.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from contestants.line_up import Contestant
+from t2t_jax.config import Config
+from t2t_jax.errors import UserError
+
+_BENCHMARKS = Path(__file__).parents[1]
+_LEAST_SECONDS = 1.0  # of a measurement; less is repeated until it takes as long
+_PAUSE_SECONDS = 0.5  # OpenMP threads spin for up to 0.2 s after their work, and disturb others
+
+
+@dataclass(frozen=True)
+class Training:
+    """One step of training on a batch without padding: forward, backward, Adam."""
+
+    config_json: str
+    inputs: list[list[int]]
+    targets: list[list[int]]
+
+    @property
+    def config(self) -> Config:
+        """Sizes of the network, and the recipe."""
+        return Config.from_json(self.config_json)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """One search for translations of exactly `target_length` tokens, none of which ends one."""
+
+    config_json: str
+    inputs: list[list[int]]
+    target_length: int
+    weights: str
+    """File of the parameters; see `weights.py`."""
+
+    @property
+    def config(self) -> Config:
+        """Sizes of the network, and the search."""
+        return Config.from_json(self.config_json)
+
+
+Work = Training | Decoding
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Training, Decoding)}
+
+Train = Callable[[Training], Callable[[], float]]
+"""Prepare a step; each call takes one, waits for it and returns its loss."""
+Decode = Callable[[Decoding], Callable[[], list[list[int]]]]
+"""Prepare a search; each call makes it, and returns the best hypothesis of each source."""
+
+
+def serve(*, train: Train | None = None, decode: Decode | None = None) -> None:
+    """Answer requests of the parent until it closes the pipe."""
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as replies:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no reply
+        prepare: dict[str, Any] = {"Training": train, "Decoding": decode}
+        call: Callable[[], Any] | None = None
+        reply: Any
+        for line in sys.stdin:
+            request = json.loads(line)
+            if request:
+                call = None
+                gc.collect()  # the work before
+                start = time.perf_counter()
+                kind = request.pop("kind")
+                call = prepare[kind](_KINDS[kind](**request))
+                reply = call(), time.perf_counter() - start
+                call()
+            else:
+                assert call is not None
+                reply = _seconds_of(call)
+            print(json.dumps(reply), file=replies, flush=True)
+
+
+def _seconds_of(call: Callable[[], Any]) -> float:
+    """Mean seconds of a call, over as many as are worth measuring."""
+    calls, start = 0, time.perf_counter()
+    while (seconds := time.perf_counter() - start) < _LEAST_SECONDS or not calls:
+        call()
+        calls += 1
+    return seconds / calls
+
+
+class Worker:
+    """The process of a contestant, from outside."""
+
+    def __init__(self, contestant: Contestant) -> None:
+        """Start it."""
+        self.contestant = contestant
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed by __exit__)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"contestants.{contestant.module}", *contestant.arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=_environment(contestant.environment),
+            start_new_session=True,  # Ctrl-C is for the parent alone
+        )
+
+    def __enter__(self) -> "Worker":
+        """Nothing more: it has started."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it, whatever it does."""
+        self._process.kill()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate()
+        self._errors.close()
+
+    def prepare(self, work: Work) -> tuple[Any, float]:
+        """Have it prepare work.
+
+        Returns:
+          What comes out, a loss or hypotheses, and the seconds until it does.
+
+        Raises:
+          UserError: it died.
+        """
+        output, seconds = self._ask({"kind": type(work).__name__, **asdict(work)})
+        return output, seconds
+
+    def measure(self) -> float:
+        """Have it do the work.
+
+        Returns:
+          The seconds that it takes.
+
+        Raises:
+          UserError: it died.
+        """
+        time.sleep(_PAUSE_SECONDS)
+        seconds: float = self._ask({})
+        return seconds
+
+    def _ask(self, request: dict[str, Any]) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # there is no reply then
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+        reply = self._process.stdout.readline()
+        if not reply:
+            code = self._process.wait()
+            self._errors.seek(0)
+            raise _died(self.contestant.name, code, self._errors.read())
+        return json.loads(reply)
+
+
+def call_program(name: str, command: Sequence[str | Path], **added: str) -> float:
+    """Run a program to its end.
+
+    Args:
+      name: what errors call it.
+      command: the arguments after that of Python itself.
+      added: to its environment.
+
+    Returns:
+      The seconds that it took.
+
+    Raises:
+      UserError: it failed.
+    """
+    start = time.perf_counter()
+    program = [sys.executable, *command]
+    done = subprocess.run(program, stderr=subprocess.PIPE, text=True, env=_environment(added))
+    seconds = time.perf_counter() - start
+    if done.returncode:
+        raise _died(name, done.returncode, done.stderr)
+    return seconds
+
+
+def _environment(added: Mapping[str, str]) -> dict[str, str]:
+    """Of a process that imports from this folder."""
+    paths = filter(None, [str(_BENCHMARKS), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **added}
+
+
+def _died(name: str, code: int, errors: str) -> UserError:
+    """Why a process that failed did; what it wrote is shown as it is."""
+    print(errors, file=sys.stderr)
+    lines = [line.strip() for line in errors.splitlines() if line.strip()] or ["nothing"]
+    last = lines[-1].removeprefix("error: ")
+    return UserError(f"{name} ended with exit code {code}, having written (all is above): {last}")

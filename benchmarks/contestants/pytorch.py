@@ -1,0 +1,118 @@
+"""PyTorch: `torch.nn.Transformer`, as it is or through `torch.compile` (`--compile`).
+
+What it spares itself: it has no padding masks, as the batches have no padding, and its dropout is
+taken off attention weights and hidden activations, where ours has none. What it does besides: one
+more layer norm at the end of each stack, and biases in attention.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from contestants.protocol import Training, serve
+from t2t_jax.config import Config
+from t2t_jax.data.vocabulary import BOS_ID
+
+
+class Transformer(nn.Module):
+    """`torch.nn.Transformer` between tied embeddings."""
+
+    def __init__(self, config: Config, length: int) -> None:
+        """Create it for sentences of so many tokens."""
+        super().__init__()
+        model = config.model
+        self.scale = math.sqrt(model.d_model)
+        self.embedding = nn.Embedding(config.data.vocab_size, model.d_model)
+        nn.init.normal_(self.embedding.weight, std=1 / self.scale)
+        self.dropout = nn.Dropout(model.dropout_rate)
+        self.transformer = nn.Transformer(
+            model.d_model,
+            model.num_heads,
+            model.num_encoder_layers,
+            model.num_decoder_layers,
+            model.d_ff,
+            model.dropout_rate,
+            batch_first=True,
+        )
+        for module in self.transformer.modules():
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = 0.0
+            elif isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+                module.dropout.p = 0.0
+        self.register_buffer("positions", _sinusoids(length, model.d_model))
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(length))
+
+    def forward(self, inputs: Tensor, previous: Tensor) -> Tensor:
+        """Logits of each target token."""
+        x = self.transformer(
+            self._embed(inputs), self._embed(previous), tgt_mask=self.mask, tgt_is_causal=True
+        )
+        return functional.linear(x, self.embedding.weight)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        return self.dropout(self.embedding(tokens) * self.scale + self.positions)
+
+
+def _sinusoids(length: int, d_model: int) -> Tensor:
+    frequency = torch.exp(torch.arange(0, d_model, 2) * (-math.log(10_000) / d_model))
+    angle = torch.arange(length)[:, None] * frequency
+    return torch.stack([angle.sin(), angle.cos()], -1).reshape(length, d_model)
+
+
+def training_step(
+    logits: Callable[[Tensor, Tensor], Tensor],
+    parameters: Iterable[nn.Parameter],
+    work: Training,
+    compiled: bool = False,
+) -> Callable[[], float]:
+    """A step on the batch of `work`.
+
+    Args:
+      logits: of each target token, given the sources and the tokens before.
+      parameters: of the model.
+      work: the batch and the recipe.
+      compiled: whether through `torch.compile`, and with the fused Adam.
+    """
+    training = work.config.training
+    inputs, targets = torch.tensor(work.inputs), torch.tensor(work.targets)
+    previous = functional.pad(targets[:, :-1], (1, 0), value=BOS_ID)
+    adam = torch.optim.Adam(
+        parameters,
+        lr=1e-4,
+        betas=(training.adam_beta1, training.adam_beta2),
+        eps=training.adam_epsilon,
+        fused=compiled,
+    )
+
+    def loss_of(inputs: Tensor, previous: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(
+            logits(inputs, previous).flatten(0, 1),
+            targets.flatten(),
+            label_smoothing=training.label_smoothing,
+        )
+
+    if compiled:
+        loss_of = torch.compile(loss_of)
+
+    def take() -> float:
+        adam.zero_grad()
+        loss = loss_of(inputs, previous, targets)
+        loss.backward()
+        adam.step()
+        return loss.item()
+
+    return take
+
+
+def train(work: Training) -> Callable[[], float]:
+    """A step of `torch.nn.Transformer`."""
+    model = Transformer(work.config, len(work.targets[0]))
+    return training_step(model, model.parameters(), work, compiled="--compile" in sys.argv)
+
+
+if __name__ == "__main__":
+    serve(train=train)

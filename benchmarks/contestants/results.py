@@ -1,0 +1,93 @@
+"""What was measured, as a table or as lines of JSON."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from measuring import spread
+from rich.console import Console
+from rich.table import Table
+
+from t2t_jax.records import as_line
+
+
+@dataclass
+class Result:
+    """A contestant at one piece of work."""
+
+    contestant: str
+    versions: str
+    amount: int
+    """Of what the work has, as tokens."""
+    first_seconds: float
+    """Until the first result, compilation included; not in `seconds`."""
+    seconds: list[float] = field(default_factory=list)
+    """That the work took, in each round."""
+    equal: float | None = None
+    """Share of its output that equals ours."""
+
+    @property
+    def rates(self) -> list[float]:
+        """Amount by seconds, in each round."""
+        return [self.amount / seconds for seconds in self.seconds]
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """How many times as fast we are, round by round: what slows a round down slows both."""
+    return [mine / other for mine, other in zip(ours, theirs, strict=True)]
+
+
+def share_equal(ours: Sequence[object], theirs: Sequence[object]) -> float:
+    """Share of places that have the same in both."""
+    return sum(a == b for a, b in zip(ours, theirs, strict=True)) / len(ours)
+
+
+def show(case: Mapping[str, Any], unit: str, results: Sequence[Result], as_json: bool) -> None:
+    """Print the results of one case; the first is ours.
+
+    Args:
+      case: what was done.
+      unit: of its amount.
+      results: of the contestants.
+      as_json: one object a line instead of a table.
+    """
+    if as_json:
+        for result in results:
+            print(as_line({**case, **_figures(unit, result, results[0])}), flush=True)
+    else:
+        what = ", ".join(f"{name} {value}" for name, value in case.items())
+        print(f"\n{what}: min, median, max of {len(results[0].seconds)} rounds")
+        Console(highlight=False, width=130).print(_table(unit, results))
+
+
+def _figures(unit: str, result: Result, ours: Result) -> dict[str, Any]:
+    return {
+        "contestant": result.contestant,
+        "versions": result.versions,
+        "first_seconds": result.first_seconds,
+        **spread(result.seconds),
+        **spread(result.rates, f"{unit}_per_second"),
+        **spread(ratios(ours.rates, result.rates), "ours_over_theirs"),
+        "equal_to_ours": result.equal,
+    }
+
+
+def _table(unit: str, results: Sequence[Result]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("contestant", no_wrap=True)
+    for head in (f"{unit}/s", "ours/theirs", "first after", "as ours"):
+        table.add_column(head.replace("_", " "), justify="right", no_wrap=True)
+    for result in results:
+        figures = _figures(unit, result, results[0])
+        rates, speedups = (
+            [figures[f"{name}_{which}"] for which in ("min", "median", "max")]
+            for name in (f"{unit}_per_second", "ours_over_theirs")
+        )
+        table.add_row(
+            result.contestant,
+            "".join(f"{rate:>9,.0f}" for rate in rates),
+            "" if result is results[0] else "".join(f"{speedup:>8.2f}" for speedup in speedups),
+            f"{result.first_seconds:.1f} s",
+            "" if result.equal is None else f"{result.equal:.1%}",
+        )
+    return table

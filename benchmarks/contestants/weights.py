@@ -1,0 +1,127 @@
+"""The parameters that contestants share: random ones, or a run's. As numpy arrays in a file.
+
+python -m contestants.weights config.json weights.npz
+python -m contestants.weights runs/base weights.npz
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t2t_jax.config import Config, ModelConfig
+from t2t_jax.errors import UserError
+
+_POSITIONS, _EPSILON = "positions", "epsilon"  # beside the parameters
+_NUM_POSITIONS = 1024
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Arrays by their path, as `encoder/layers/self_attention/query/kernel`."""
+
+    arrays: Mapping[str, np.ndarray]
+
+    def __getitem__(self, path: str) -> np.ndarray:
+        """One of them."""
+        return self.arrays[path]
+
+    @property
+    def embedding(self) -> np.ndarray:
+        """Of sources, targets and logits alike: `[vocab_size, d_model]`."""
+        return self["embedding/embedding"]
+
+    @property
+    def positions(self) -> np.ndarray:
+        """The table of sinusoids: `[positions, d_model]`."""
+        return self[_POSITIONS]
+
+    @property
+    def norm_epsilon(self) -> float:
+        """Of layer normalisation."""
+        return float(self[_EPSILON])
+
+    def layers(self, stack: str) -> list["Weights"]:
+        """Each layer of `encoder` or `decoder`, with paths within the layer."""
+        prefix = f"{stack}/layers/"
+        stacked = {
+            path.removeprefix(prefix): array
+            for path, array in self.arrays.items()
+            if path.startswith(prefix)
+        }
+        depth = len(next(iter(stacked.values())))
+        return [Weights({path: array[i] for path, array in stacked.items()}) for i in range(depth)]
+
+    def tree(self) -> dict[str, Any]:
+        """The parameters as the model takes them."""
+        root: dict[str, Any] = {}
+        for path, array in self.arrays.items():
+            if path not in (_POSITIONS, _EPSILON):
+                *modules, name = path.split("/")
+                node = root
+                for module in modules:
+                    node = node.setdefault(module, {})
+                node[name] = array
+        return root
+
+
+def read_weights(path: str) -> Weights:
+    """What this module wrote as a program."""
+    with np.load(path) as file:
+        return Weights(dict(file))
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    for name, node in tree.items():
+        path = f"{prefix}{name}"
+        arrays |= _flat(node, f"{path}/") if isinstance(node, Mapping) else {path: np.array(node)}
+    return arrays
+
+
+def _check(model: ModelConfig) -> None:
+    """Refuse what CTranslate2 and Marian are not given here.
+
+    Raises:
+      UserError: it is not the paper's architecture.
+    """
+    head = model.d_model // model.num_heads
+    if not (
+        model.norm_order == "post"
+        and model.position == "sinusoidal"
+        and model.share_embeddings
+        and model.key_size == model.value_size == head
+    ):
+        raise UserError(
+            "this model is not exported to other toolkits; use one with norm_order='post', "
+            "position='sinusoidal', share_embeddings=True and d_k = d_v = d_model / num_heads"
+        )
+
+
+def _write(source: str, out: str) -> int:
+    import workload  # sets the process up before JAX
+
+    from t2t_jax.functional.normalization import EPSILON
+    from t2t_jax.functional.position import sinusoidal_positions
+    from t2t_jax.loading import load
+
+    if Path(source).is_dir():
+        translator = load(source)
+        config, params = translator.config, translator.params
+    else:
+        config = Config.from_json(Path(source).read_text(encoding="utf-8"))
+        params = workload.random_parameters(config)
+    _check(config.model)
+    arrays: dict[str, Any] = _flat(params)
+    arrays[_POSITIONS] = sinusoidal_positions(_NUM_POSITIONS, config.model.d_model)
+    arrays[_EPSILON] = EPSILON
+    np.savez(out, **arrays)
+    return 0
+
+
+if __name__ == "__main__":
+    from t2t_jax.command_line import run
+
+    run(lambda arguments: _write(*arguments))

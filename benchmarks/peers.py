@@ -1,0 +1,304 @@
+"""t2t_jax beside its peers: the same work, in turns, on one machine.
+
+    pip install -e '.[bench]'
+    python benchmarks/peers.py train --flax-wmt ~/flax
+    python benchmarks/peers.py decode --flax-wmt ~/flax
+    python benchmarks/peers.py translate --workdir runs/base
+
+`train` takes whole training steps on batches without padding; `decode` searches for hypotheses of
+one length, with the same random weights for all that can have them, and shows that they find the
+same; `translate` runs whole programs that translate a file, from their start to their end. In the
+first two every field of the config is a flag.
+
+Every contestant is a process, which waits while another works. In a round each is measured once, so
+what disturbs the machine for a while disturbs all of them; speeds are compared within a round. The
+first time, with compilation, is told apart and not counted. What each contestant is, says its
+module in contestants/.
+"""
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, product
+from pathlib import Path
+from typing import Any
+
+import measuring
+import tyro
+from contestants.line_up import OURS, Contestant, Kind, build_mkl_fast_path, line_up
+from contestants.protocol import Decoding, Training, Work, Worker, call_program
+from contestants.results import Result, share_equal, show
+
+from t2t_jax.command_line import check_flags, names, parse, run
+from t2t_jax.config import Config, DataConfig
+from t2t_jax.data.corpus import open_corpus
+from t2t_jax.errors import UserError
+from t2t_jax.workdir import read_config
+
+_ROOT = Path(__file__).parents[1]
+_QUIET_LOAD = 0.5  # processes that want to run
+
+
+@dataclass(frozen=True)
+class Prepared(measuring.Benchmark):
+    """Work that contestants prepare before it is measured."""
+
+    flax_wmt: Path | None = None
+    """A checkout of github.com/google/flax, whose WMT example then takes part."""
+    mkl_fast_path: bool = False
+    """Measure PyTorch also with Intel's MKL made to use AVX-512 on processors of other makes."""
+
+
+@dataclass(frozen=True)
+class Train(Prepared):
+    """Measure training steps."""
+
+    shapes: tuple[str, ...] = ("32x32", "16x64", "8x128")
+    """Batches: rows x tokens of each side of a row."""
+
+
+@dataclass(frozen=True)
+class Decode(Prepared):
+    """Measure searches."""
+
+    batch_sizes: tuple[int, ...] = (1, 8, 32)
+    """Sentences decoded together."""
+    beam_sizes: tuple[int, ...] = (1, 4)
+    """Hypotheses kept for each; 1 is greedy search."""
+    source_length: int = 32
+    """Tokens of a source."""
+    target_length: int = 48
+    """Tokens of a translation."""
+
+
+@dataclass(frozen=True)
+class Translate:
+    """Measure whole programs that translate a file."""
+
+    workdir: Path = tyro.MISSING
+    """Directory of a run."""
+    lines: Path | None = None
+    """File to translate; None is dev and test of the bundled corpus, 2,000 lines of English."""
+    beam_sizes: tuple[int, ...] = (1, 4)
+    """Hypotheses kept for each line; 1 is greedy search."""
+    repeats: int = 5
+    """Times that everything is measured, each in turn with all others."""
+    json: bool = False
+    """Print one JSON object for each contestant."""
+
+
+def _train(arguments: Sequence[str]) -> None:
+    import workload
+
+    asked = measuring.command(Train, arguments)
+    shapes = [_parsed(shape) for shape in asked.shapes]
+    config = asked.fields
+    with _workers("train", asked) as workers:
+        for rows, length in shapes:
+            inputs, targets = (
+                workload.random_tokens(rows, length, config.data.vocab_size, seed).tolist()
+                for seed in range(2)
+            )
+            work = Training(config.to_json(), inputs, targets)
+            case = {"work": "train", "rows": rows, "length": length}
+            results = [_prepare(worker, case, work, rows * length)[0] for worker in workers]
+            _in_rounds(case, "target_tokens", results, [one.measure for one in workers], asked)
+
+
+def _decode(arguments: Sequence[str]) -> None:
+    import workload
+
+    asked = measuring.command(Decode, arguments)
+    with _temporary_folder() as folder, _workers("decode", asked) as workers:
+        weights = _shared_weights(asked.fields, folder)
+        for beam_size, rows in product(asked.beam_sizes, asked.batch_sizes):
+            config = asked.fields.replace({"decoding.beam_size": beam_size})
+            inputs = workload.random_tokens(rows, asked.source_length, config.data.vocab_size)
+            work = Decoding(config.to_json(), inputs.tolist(), asked.target_length, str(weights))
+            case = {"work": "decode", "beam_size": beam_size, "batch_size": rows}
+            results = _prepare_searches(workers, case, work)
+            _in_rounds(case, "tokens", results, [one.measure for one in workers], asked)
+
+
+def _shared_weights(config: Config, folder: Path) -> Path:
+    """The file of random weights. Made in a process that ends: this one shall not compute."""
+    file, weights = folder / "config.json", folder / "weights.npz"
+    file.write_text(config.to_json(), encoding="utf-8")
+    call_program("weights", ["-m", "contestants.weights", file, weights])
+    return weights
+
+
+def _translate(arguments: Sequence[str]) -> None:
+    check_flags(arguments, names(Translate))
+    asked: Translate = parse(Translate, arguments)
+    config = read_config(asked.workdir)
+    contestants = _present(*line_up("translate"))
+    with _temporary_folder() as folder:
+        source = asked.lines or _bundled_lines(folder / "source")
+        amount = len(_read(source))
+        weights, model = folder / "weights.npz", folder / "model"
+        call_program("weights", ["-m", "contestants.weights", asked.workdir, weights])
+        call_program("export", ["-m", "contestants.export", asked.workdir, weights, model])
+        for beam_size in asked.beam_sizes:
+            case = {"work": "translate", "lines": amount, "beam_size": beam_size}
+            decoding = config.replace({"decoding.beam_size": beam_size})
+            programs = [
+                _program(one, asked.workdir, decoding, source, folder) for one in contestants
+            ]
+            results = [
+                Result(contestant.name, contestant.versions, amount, program())
+                for contestant, program in zip(contestants, programs, strict=True)
+            ]
+            ours, *others = [_read(folder / contestant.name) for contestant in contestants]
+            for result, theirs in zip(results[1:], others, strict=True):
+                result.equal = share_equal(ours, theirs)
+            _in_rounds(case, "lines", results, programs, asked)
+
+
+def _program(
+    contestant: Contestant, workdir: Path, config: Config, source: Path, folder: Path
+) -> Callable[[], float]:
+    """A contestant's whole program, which writes a file of its name; returns its seconds."""
+    out, decoding = folder / contestant.name, config.decoding
+    command: list[str | Path]
+    if contestant is OURS:
+        command = [_ROOT / "eval.py", "translate", "--workdir", workdir]
+        command += ["--input", source, "--output", out, "--beam-size", str(decoding.beam_size)]
+    else:
+        command = ["-m", "contestants.ctranslate_lines", folder / "model"]
+        command += [workdir / "vocabulary.model", source, out, *contestant.arguments]
+        settings = decoding.beam_size, decoding.length_penalty, decoding.max_extra_length
+        command += map(str, settings)
+    compiled = {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")}  # empty at first
+    return lambda: call_program(contestant.name, command, **compiled)
+
+
+@contextlib.contextmanager
+def _workers(kind: Kind, asked: Prepared) -> Iterator[list[Worker]]:
+    """The processes of all that can take part, ours first."""
+    with contextlib.ExitStack() as stack:
+        library = None
+        if asked.mkl_fast_path:
+            library = build_mkl_fast_path(stack.enter_context(_temporary_folder()))
+        contestants = _present(*line_up(kind, asked.flax_wmt, library))
+        yield [stack.enter_context(Worker(contestant)) for contestant in contestants]
+
+
+def _present(contestants: list[Contestant], left_out: list[str]) -> list[Contestant]:
+    """The contestants; what keeps the comparison from being whole and fair is told."""
+    for line in left_out:
+        print(line, file=sys.stderr)
+    if (load := os.getloadavg()[0]) > _QUIET_LOAD:
+        print(
+            f"the machine is busy (load {load:.1f}): wait until it is idle, for the peers that use "
+            "OpenMP spin while they wait for a core, and can be slower tenfold",
+            file=sys.stderr,
+        )
+    if len(contestants) == 1:
+        raise UserError("there is nobody to compare with; pip install -e '.[bench]'")
+    return contestants
+
+
+def _prepare(worker: Worker, case: dict[str, Any], work: Work, amount: int) -> tuple[Result, Any]:
+    """Have a contestant prepare work; returns a result yet without seconds, and its output."""
+    contestant = worker.contestant
+    print(f"{contestant.name} prepares {case}", file=sys.stderr, flush=True)
+    output, seconds = worker.prepare(work)
+    return Result(contestant.name, contestant.versions, amount, seconds), output
+
+
+def _prepare_searches(
+    workers: Sequence[Worker], case: dict[str, Any], work: Decoding
+) -> list[Result]:
+    """Have all contestants prepare a search, and show that they search for the same.
+
+    Raises:
+      UserError: they do not.
+    """
+    lengths = [work.target_length] * len(work.inputs)
+    results, ours = [], None
+    for worker in workers:
+        contestant = worker.contestant
+        result, output = _prepare(worker, case, work, sum(lengths))
+        if [len(row) for row in output] != lengths:
+            raise UserError(
+                f"{contestant.name} does not give {work.target_length} tokens for each sentence at "
+                f"{case}, so there is nothing to compare; see contestants/{contestant.module}.py"
+            )
+        ours = ours or output
+        if contestant.least_equal is not None:
+            result.equal = share_equal([*chain(*ours)], [*chain(*output)])
+            if work.config.decoding.beam_size == 1 and result.equal < contestant.least_equal:
+                raise UserError(
+                    f"{contestant.name} finds {result.equal:.1%} of our tokens with our weights at "
+                    f"{case}, less than {contestant.least_equal:.0%}, so the models differ; see "
+                    "contestants/export.py"
+                )
+        results.append(result)
+    return results
+
+
+def _in_rounds(
+    case: dict[str, Any],
+    unit: str,
+    results: Sequence[Result],
+    measures: Sequence[Callable[[], float]],
+    asked: Prepared | Translate,
+) -> None:
+    """Measure a case in all rounds and print it.
+
+    Args:
+      case: what is done.
+      unit: of the amount that is done.
+      results: of the contestants, ours first, yet without seconds.
+      measures: of each contestant, what does the work and returns its seconds.
+      asked: how many rounds, and how they are printed.
+    """
+    for _ in range(asked.repeats):
+        for result, measure in zip(results, measures, strict=True):
+            result.seconds.append(measure())
+    show(case, unit, results, asked.json)
+
+
+def _parsed(shape: str) -> tuple[int, int]:
+    rows, _, length = shape.partition("x")
+    if not (rows.isdecimal() and length.isdecimal() and int(rows) and int(length)):
+        raise UserError(f"--shapes {shape} is not rows x tokens; write it as 32x64")
+    return int(rows), int(length)
+
+
+def _bundled_lines(path: Path) -> Path:
+    corpus = open_corpus(DataConfig())
+    lines = [line for split in ("dev", "test") for line in corpus.lines(split)[0]]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def _read(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure what the command line asks for."""
+    commands = {"train": _train, "decode": _decode, "translate": _translate}
+    name, *flags = arguments or [""]
+    if name in ("-h", "--help"):
+        print(__doc__)
+    elif name in commands:
+        commands[name](flags)
+    else:
+        raise UserError(f"peers.py takes a command first ({', '.join(commands)}), not {name!r}")
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)
