@@ -12,7 +12,8 @@ from jax import export
 
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batch
-from t2t_jax.decoding.translator import _search, make_model
+from t2t_jax.decoding.translator import make_model, search
+from t2t_jax.modules.transformer import decoding_parameters
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
 from t2t_jax.training.step import abstract_batch, abstract_state, compile_train_step, create_state
 
@@ -94,14 +95,14 @@ def test_the_training_step_is_lowered_for_every_platform(mesh, model):
 )
 def test_decoding_is_lowered_for_every_platform(mesh, model, changes):
     decoding = _CONFIG.replace(changes).decoding
-    search = partial(_search, model, decoding, 12)
-    params = create_state(_CONFIG, model, mesh).params
+    translate = partial(search, model, decoding, 12)
+    params = decoding_parameters(create_state(_CONFIG, model, mesh).params)
     inputs = np.random.default_rng(1).integers(4, _VOCAB, (3, 8), dtype=np.int32)
     lengths, numbers = np.full(3, 10, np.int32), np.arange(1, 4, dtype=np.int32)
     arguments = params, inputs, lengths, np.uint32(5), numbers
-    program = _exported(search, *arguments)
+    program = _exported(translate, *arguments)
     assert program.platforms == _PLATFORMS
     assert _shapes(program.in_avals) == _shapes(arguments)
     beams = 1 if decoding.temperature else decoding.beam_size
     assert ((3, beams, 12), np.dtype(np.int32)) in _shapes(program.out_avals)
-    _assert_equal(program.call(*jax.tree.leaves(arguments)), search(*arguments))
+    _assert_equal(program.call(*jax.tree.leaves(arguments)), translate(*arguments))

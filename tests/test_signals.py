@@ -22,6 +22,15 @@ def test_a_signal_is_noted_and_handlers_are_put_back(number):
     assert signal.getsignal(number) == before
 
 
+@pytest.fixture
+def ctrl_c():
+    """What Ctrl-C does in a program of its own; a shell's background starts with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_second_signal_is_not_held_back():
     with StopSignal() as stop:
         _send(signal.SIGINT)
