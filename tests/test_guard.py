@@ -1,6 +1,7 @@
 """What a step compiles to is what the formulas say, and no more: speed that no clock can show."""
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ _BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 @pytest.fixture(scope="module")
 def guard():
     """The benchmark, as a module."""
+    environment = dict(os.environ)  # which a benchmark sets up as programs do
     sys.path.insert(0, str(_BENCHMARKS))
     try:
         spec = importlib.util.spec_from_file_location("guard", _BENCHMARKS / "guard.py")
@@ -22,6 +24,8 @@ def guard():
         yield module
     finally:
         sys.path.remove(str(_BENCHMARKS))
+        os.environ.clear()
+        os.environ.update(environment)
         for name in ("guard", "measuring", "workload"):
             sys.modules.pop(name, None)
 
