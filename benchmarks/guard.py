@@ -171,7 +171,7 @@ def compilations(config: Config, lengths: Sequence[int]) -> int:
 def main(arguments: Sequence[str]) -> int:
     """Count what the command line asks for."""
     asked = measuring.command(Guard, arguments)
-    rows, length = (int(size) for size in asked.shape.split("x"))
+    rows, length = measuring.rows_and_tokens(asked.shape, "--shape")
     config = asked.fields
     columns = [
         {"of": "training"} | of_training(config, rows, length),

@@ -57,6 +57,18 @@ def command(
     return asked
 
 
+def rows_and_tokens(shape: str, flag: str = "--shapes") -> tuple[int, int]:
+    """The shape of a batch, as `flag` gives it: "32x64" is 32 rows of 64 tokens.
+
+    Raises:
+      UserError: it is none.
+    """
+    rows, _, length = shape.partition("x")
+    if not (rows.isdecimal() and length.isdecimal() and int(rows) and int(length)):
+        raise UserError(f"{flag} {shape} is not rows x tokens; write it as 32x64")
+    return int(rows), int(length)
+
+
 def setting(asked: Benchmark) -> dict[str, Any]:
     """What the figures of all columns depend on."""
     return {

@@ -94,7 +94,7 @@ def _train(arguments: Sequence[str]) -> None:
     import workload
 
     asked = measuring.command(Train, arguments)
-    shapes = [_parsed(shape) for shape in asked.shapes]
+    shapes = [measuring.rows_and_tokens(shape) for shape in asked.shapes]
     config = asked.fields
     with _workers("train", asked) as workers:
         for rows, length in shapes:
@@ -261,13 +261,6 @@ def _in_rounds(
         for result, measure in zip(results, measures, strict=True):
             result.seconds.append(measure())
     show(case, unit, results, asked.json)
-
-
-def _parsed(shape: str) -> tuple[int, int]:
-    rows, _, length = shape.partition("x")
-    if not (rows.isdecimal() and length.isdecimal() and int(rows) and int(length)):
-        raise UserError(f"--shapes {shape} is not rows x tokens; write it as 32x64")
-    return int(rows), int(length)
 
 
 def _bundled_lines(path: Path) -> Path:

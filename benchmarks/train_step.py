@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(
             "the step is compiled by parallel.backend='jit'; add --parallel.backend jit"
         )
-    shapes = [_parsed(shape) for shape in asked.shapes]
+    shapes = [measuring.rows_and_tokens(shape) for shape in asked.shapes]
     measuring.compile_afresh()
     columns, steps = zip(*_compiled(config, shapes), strict=True)
     product, product_flops = measuring.matrix_product(
@@ -71,13 +71,6 @@ def main(arguments: Sequence[str]) -> int:
     }
     measuring.show(common, columns, asked.json)
     return 0
-
-
-def _parsed(shape: str) -> tuple[int, int]:
-    rows, _, length = shape.partition("x")
-    if not (rows.isdecimal() and length.isdecimal() and int(rows) and int(length)):
-        raise UserError(f"--shapes {shape} is not rows x tokens; write it as 32x64")
-    return int(rows), int(length)
 
 
 def _compiled(
