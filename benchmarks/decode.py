@@ -21,7 +21,7 @@ import workload
 
 from t2t_jax.command_line import run
 from t2t_jax.config import Config
-from t2t_jax.decoding.translator import search
+from t2t_jax.decoding.continuous_batching import proceed
 from t2t_jax.errors import UserError
 
 
@@ -68,17 +68,17 @@ def _compiled(
     config: Config, params: Any, batch_size: int, asked: Decode
 ) -> tuple[dict[str, float], Callable[[], None]]:
     """What the program of a search took to make, and a function that runs it."""
-    fixed, arrays = workload.search_arguments(
+    fixed, fresh = workload.search_arguments(
         config, params, batch_size, asked.source_length, asked.target_length
     )
-    program, cost = measuring.compiled(search, *fixed, *arrays)
-    return cost, partial(_search, program, arrays, asked.target_length)
+    program, cost = measuring.compiled(proceed, *fixed, *fresh())
+    return cost, partial(_search, program, fresh, asked.target_length)
 
 
-def _search(program: Any, arrays: Sequence[Any], target_length: int) -> None:
-    result = program(*arrays)
-    shortest = int(np.asarray(result.lengths)[:, 0].min())
-    np.asarray(result.tokens)
+def _search(program: Any, fresh: Callable[[], Sequence[Any]], target_length: int) -> None:
+    _, progress = program(*fresh())
+    shortest = int(np.asarray(progress.best.lengths).min())
+    np.asarray(progress.best.tokens)
     if shortest < target_length:
         raise UserError(
             f"a search ended after {shortest} tokens of {target_length}; use a larger "

@@ -21,7 +21,8 @@ from workload import jax
 from t2t_jax.command_line import run
 from t2t_jax.config import Config
 from t2t_jax.cost import model_flops_per_step
-from t2t_jax.decoding.translator import make_model, search
+from t2t_jax.decoding.continuous_batching import proceed
+from t2t_jax.decoding.translator import make_model
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
 from t2t_jax.training.step import (
     abstract_batch,
@@ -128,10 +129,11 @@ def of_decoding(config: Config, batch_size: int) -> dict[str, float]:
     config = _one_layer(config).replace({"model.num_decoder_layers": 2})
     params = workload.random_parameters(config)
     source_length, target_length = 32, 48  # rungs of the length ladder: nothing is padded
-    fixed, arrays = workload.search_arguments(
+    fixed, fresh = workload.search_arguments(
         config, params, batch_size, source_length, target_length
     )
-    lowered = search.lower(*fixed, *arrays)
+    arrays = fresh()
+    lowered = proceed.lower(*fixed, *arrays)
     beams = config.decoding.beam_size
     formula = model_flops_per_step(
         config.model,

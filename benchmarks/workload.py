@@ -16,11 +16,18 @@ import jax  # noqa: E402
 from jax.sharding import Mesh  # noqa: E402
 
 from t2t_jax.config import Config  # noqa: E402
-from t2t_jax.data.batching import Batch, ladder_length  # noqa: E402
+from t2t_jax.data.batching import Batch  # noqa: E402
 from t2t_jax.data.vocabulary import EOS_ID  # noqa: E402
-from t2t_jax.decoding.translator import make_model, search  # noqa: E402
+from t2t_jax.decoding.continuous_batching import (  # noqa: E402
+    Arrivals,
+    Sizes,
+    begin_work,
+    proceed,
+    strategy_of,
+)
+from t2t_jax.decoding.translator import make_model  # noqa: E402
 from t2t_jax.modules.transformer import decoding_parameters  # noqa: E402
-from t2t_jax.parallel.mesh import batch_layout, make_mesh  # noqa: E402
+from t2t_jax.parallel.mesh import batch_layout, make_mesh, put_rows  # noqa: E402
 from t2t_jax.training.step import compile_train_step, create_state  # noqa: E402
 
 _FIRST_WORD = 8  # below are the special ids
@@ -77,11 +84,11 @@ def decoding(
     config: Config, params: Any, batch_size: int, source_length: int, target_length: int
 ) -> Callable[[], np.ndarray]:
     """A compiled search that ends at `target_length`; each call returns the best hypotheses."""
-    fixed, arrays = search_arguments(config, params, batch_size, source_length, target_length)
+    fixed, fresh = search_arguments(config, params, batch_size, source_length, target_length)
 
     def translate() -> np.ndarray:
-        result = search(*fixed, *arrays)
-        return jax.device_get(result.tokens[:, 0, :target_length])
+        _, progress = proceed(*fixed, *fresh())
+        return jax.device_get(progress.best.tokens[:, 0])
 
     translate()
     return translate
@@ -89,17 +96,21 @@ def decoding(
 
 def search_arguments(
     config: Config, params: Any, batch_size: int, source_length: int, target_length: int
-) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """What `search` takes to translate random sentences: what is compiled in, and arrays."""
-    vocab_size = config.data.vocab_size
-    inputs = random_tokens(batch_size, source_length, vocab_size)
-    max_lengths = np.full(batch_size, target_length, np.int32)
+) -> tuple[tuple[Any, ...], Callable[[], tuple[Any, ...]]]:
+    """What `proceed` takes to translate random sentences: what is compiled in, and arrays.
+
+    The arrays come from a function, as a search overwrites some of them.
+    """
+    vocab_size, mesh = config.data.vocab_size, make_mesh(config.parallel)
+    model, strategy = make_model(config, vocab_size), strategy_of(config.decoding)
+    sizes = Sizes(batch_size, batch_size, source_length, target_length, target_length)
+    params = jax.jit(decoding_parameters)(params)
     numbers = np.arange(batch_size, dtype=np.int32)
-    fixed = make_model(config, vocab_size), config.decoding, ladder_length(target_length)
-    return fixed, (
-        jax.device_put(decoding_parameters(params)),
-        inputs,
-        max_lengths,
-        np.uint32(0),
-        numbers,
-    )
+    limits = np.full(batch_size, target_length, np.int32)
+
+    def fresh() -> tuple[Any, ...]:
+        inputs = put_rows(random_tokens(batch_size, source_length, vocab_size), mesh)
+        work = begin_work(model, strategy, mesh, sizes, params)
+        return params, work, Arrivals(numbers, inputs, limits, numbers), np.uint32(0), 0
+
+    return (model, strategy, mesh, 1), fresh

@@ -84,7 +84,7 @@ def prepare_process() -> None:
     with contextlib.suppress(OSError):  # then nothing is kept
         compiled.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(compiled))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
     absl.logging.set_verbosity(absl.logging.ERROR)  # Orbax warns of everything it does
     if not any(glob.iglob("/dev/accel*")) and not any(glob.iglob("/dev/vfio/*")):
         # No TPU: its library, where it is installed, would complain that it finds none.

@@ -3,8 +3,6 @@
 What is lowered becomes bytes, which another process could load and run; here the CPU does.
 """
 
-from functools import partial
-
 import jax
 import numpy as np
 import pytest
@@ -12,7 +10,14 @@ from jax import export
 
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batch
-from t2t_jax.decoding.translator import make_model, search
+from t2t_jax.decoding.continuous_batching import (
+    Arrivals,
+    Sizes,
+    begin_work,
+    proceed,
+    strategy_of,
+)
+from t2t_jax.decoding.translator import make_model
 from t2t_jax.modules.transformer import decoding_parameters
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
 from t2t_jax.training.step import abstract_batch, abstract_state, compile_train_step, create_state
@@ -94,15 +99,22 @@ def test_the_training_step_is_lowered_for_every_platform(mesh, model):
     ],
 )
 def test_decoding_is_lowered_for_every_platform(mesh, model, changes):
-    decoding = _CONFIG.replace(changes).decoding
-    translate = partial(search, model, decoding, 12)
+    strategy = strategy_of(_CONFIG.replace(changes).decoding)
+    sizes = Sizes(rows=3, arrivals=3, source_length=8, room=12, most_room=12)
+
+    def translate(params, arrivals, seed):
+        work = begin_work(model, strategy, mesh, sizes, params)
+        return proceed(model, strategy, mesh, 1, params, work, arrivals, seed, 0)[1].best
+
     params = decoding_parameters(create_state(_CONFIG, model, mesh).params)
     inputs = np.random.default_rng(1).integers(4, _VOCAB, (3, 8), dtype=np.int32)
     lengths, numbers = np.full(3, 10, np.int32), np.arange(1, 4, dtype=np.int32)
-    arguments = params, inputs, lengths, np.uint32(5), numbers
+    arguments = (
+        params,
+        Arrivals(np.arange(3, dtype=np.int32), inputs, lengths, numbers),
+        np.uint32(5),
+    )
     program = _exported(translate, *arguments)
     assert program.platforms == _PLATFORMS
-    assert _shapes(program.in_avals) == _shapes(arguments)
-    beams = 1 if decoding.temperature else decoding.beam_size
-    assert ((3, beams, 12), np.dtype(np.int32)) in _shapes(program.out_avals)
+    assert ((3, 1, 12), np.dtype(np.int32)) in _shapes(program.out_avals)
     _assert_equal(program.call(*jax.tree.leaves(arguments)), translate(*arguments))

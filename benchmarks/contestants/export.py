@@ -13,6 +13,7 @@ import numpy as np
 from contestants.weights import Weights, read_weights
 from t2t_jax.config import Config
 from t2t_jax.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from t2t_jax.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import MarianMTModel
@@ -30,8 +31,9 @@ def export_ctranslate2(weights: Weights, config: Config, pieces: Sequence[str], 
     from ctranslate2.specs import TransformerSpec
 
     model = config.model
+    pre_norm = model.norm_order == "pre"
     spec = TransformerSpec.from_config(
-        (model.num_encoder_layers, model.num_decoder_layers), model.num_heads, pre_norm=False
+        (model.num_encoder_layers, model.num_decoder_layers), model.num_heads, pre_norm=pre_norm
     )
     spec.config.unk_token = pieces[UNK_ID]
     spec.config.bos_token = spec.config.decoder_start_token = pieces[BOS_ID]
@@ -47,6 +49,8 @@ def export_ctranslate2(weights: Weights, config: Config, pieces: Sequence[str], 
         stack.position_encodings.encodings = weights.positions
         for layer, own in zip(stack.layer, weights.layers(name), strict=True):
             _set_ctranslate2_layer(layer, own)
+        if pre_norm:
+            _set_norm(stack.layer_norm, weights, name)
     spec.validate()
     spec.optimize()
     spec.save(out)
@@ -55,16 +59,16 @@ def export_ctranslate2(weights: Weights, config: Config, pieces: Sequence[str], 
 def _set_ctranslate2_layer(layer: Any, weights: Weights) -> None:
     query, key, value, output = _projections(weights, "self_attention")
     _set_linears(layer.self_attention.linear, [np.hstack([query, key, value]), output])
-    _set_norm(layer.self_attention.layer_norm, weights, "self_attention")
+    _set_norm(layer.self_attention.layer_norm, weights, "self_attention_residual")
     if hasattr(layer, "attention"):
         query, key, value, output = _projections(weights, "cross_attention")
         _set_linears(layer.attention.linear, [query, np.hstack([key, value]), output])
-        _set_norm(layer.attention.layer_norm, weights, "cross_attention")
+        _set_norm(layer.attention.layer_norm, weights, "cross_attention_residual")
     kernels = [weights["feed_forward/kernel_1"], weights["feed_forward/kernel_2"]]
     _set_linears([layer.ffn.linear_0, layer.ffn.linear_1], kernels)
     layer.ffn.linear_0.bias = weights["feed_forward/bias_1"]
     layer.ffn.linear_1.bias = weights["feed_forward/bias_2"]
-    _set_norm(layer.ffn.layer_norm, weights, "feed_forward")
+    _set_norm(layer.ffn.layer_norm, weights, "feed_forward_residual")
 
 
 def _projections(weights: Weights, attention: str) -> list[np.ndarray]:
@@ -76,9 +80,9 @@ def _set_linears(linears: Sequence[Any], kernels: Sequence[np.ndarray]) -> None:
         linear.weight = np.ascontiguousarray(kernel.T)
 
 
-def _set_norm(norm: Any, weights: Weights, sublayer: str) -> None:
-    norm.gamma = weights[f"{sublayer}_residual/norm/scale"]
-    norm.beta = weights[f"{sublayer}_residual/norm/bias"]
+def _set_norm(norm: Any, weights: Weights, module: str) -> None:
+    norm.gamma = weights[f"{module}/norm/scale"]
+    norm.beta = weights[f"{module}/norm/bias"]
 
 
 def marian(config: Config) -> "MarianMTModel":
@@ -89,6 +93,8 @@ def marian(config: Config) -> "MarianMTModel":
     from transformers import MarianConfig, MarianMTModel
 
     model = config.model
+    if model.norm_order != "post":
+        raise UserError("Marian has norm_order='post'; leave Hugging Face out, or use that")
     return MarianMTModel(
         MarianConfig(
             vocab_size=config.data.vocab_size,

@@ -82,21 +82,20 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
 
 
 def _check(model: ModelConfig) -> None:
-    """Refuse what CTranslate2 and Marian are not given here.
+    """Refuse what no other toolkit is given here.
 
     Raises:
-      UserError: it is not the paper's architecture.
+      UserError: heads, positions or embeddings are not the paper's.
     """
     head = model.d_model // model.num_heads
     if not (
-        model.norm_order == "post"
-        and model.position == "sinusoidal"
+        model.position == "sinusoidal"
         and model.share_embeddings
         and model.key_size == model.value_size == head
     ):
         raise UserError(
-            "this model is not exported to other toolkits; use one with norm_order='post', "
-            "position='sinusoidal', share_embeddings=True and d_k = d_v = d_model / num_heads"
+            "this model is not exported to other toolkits; use one with position='sinusoidal', "
+            "share_embeddings=True and d_k = d_v = d_model / num_heads"
         )
 
 

@@ -1,7 +1,7 @@
 """Forced decoding: how probable a model finds translations that are given."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,20 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
-from t2t_jax.data.batching import Batch
+from t2t_jax.data.batching import Batch, ladder_length
 from t2t_jax.data.vocabulary import PAD_ID
-from t2t_jax.decoding.translator import (
-    Translator,
-    batches_by_length,
-    diverged,
-    is_blank,
-    one_ahead,
-    padded,
-)
+from t2t_jax.decoding.continuous_batching import padded
+from t2t_jax.decoding.translator import Translator, diverged, is_blank
 from t2t_jax.errors import UserError
 from t2t_jax.modules.ensemble import Model
 from t2t_jax.modules.transformer import Parameters
-from t2t_jax.parallel.mesh import on_host, put_rows, row_parts
+from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
 
 # Of every position all logits are there at once, which a search has of the last one only: these are
 # 0.6 GB in float32 of 37,000 subwords.
@@ -86,9 +80,7 @@ def score(
     ]
     launched = (
         (lines, _launch(translator, [pairs[line] for line in lines], rows, length))
-        for lines, rows, length in batches_by_length(
-            lengths, capacity, parts=row_parts(translator.mesh)
-        )
+        for lines, rows, length in _batches(lengths, capacity, row_parts(translator.mesh))
     )
     found = [ForcedScore(0.0, (), ())] * len(pairs)
     for lines, log_probs in one_ahead(launched):
@@ -107,6 +99,26 @@ def _check_lengths(
                     f"{side} line {number} has {len(tokens)} subwords, but the learned positions "
                     f"of this model allow {longest} (model.max_positions); split the line"
                 )
+
+
+def _batches(
+    lengths: Sequence[int], tokens_per_batch: int, parts: int
+) -> Iterator[tuple[list[int], int, int]]:
+    """Which lines go together into a batch, and its rows, which `parts` divides, and length.
+
+    Longest first: what takes most memory and most compilation is met at once. A line of 0 tokens is
+    left out. Shapes come from short ladders: a corpus needs a handful of compilations.
+    """
+    order = [line for line, length in enumerate(lengths) if length]
+    order.sort(key=lambda line: -lengths[line])
+    done = 0
+    while done < len(order):
+        length = ladder_length(lengths[order[done]])
+        capacity = max(1, tokens_per_batch // length)
+        lines = order[done : done + capacity]
+        done += len(lines)
+        rows = min(capacity, 1 << (len(lines) - 1).bit_length())
+        yield lines, -(-rows // parts) * parts, length
 
 
 def _launch(

@@ -4,11 +4,11 @@ Nothing in here knows a model, a config or a vocabulary. The caller gives a step
 cache, usually the keys and values of a decoder, and the search says which of its entries belong to
 which hypothesis.
 
-The cache is written once per position and never reordered. At position `t` the hypothesis in slot
-`j` writes its entry at `[t, j]`, and a hypothesis is a path through those slots. Its `ancestry`
-holds, for every position, the slot in which that position was written:
+The cache is written once per step and never reordered. At step `t` the hypothesis in slot `j`
+writes its entry at `[t, j]`, and a hypothesis is a path through those slots. Its `ancestry` holds,
+for every step, the slot in which it was then:
 
-    position   0    1    2    3
+    step       0    1    2    3
     slot 0    <s>  the  dog  ran      hypothesis 0: <s> the cat ran    ancestry 0 0 1 0
     slot 1     .    a   cat  sat      hypothesis 1: <s> the cat sat    ancestry 0 0 1 1
 
@@ -17,33 +17,44 @@ the step function attends over all slots through a mask made of them. What is co
 sentence, such as the keys and values of its source, the step function closes over: there is one
 copy, not one per hypothesis.
 
-A sentence's result depends on nothing else in its batch. The searches trace under `jax.jit`; give
+The sentences of a batch need not begin together. `admit` puts new ones into rows whose sentence has
+ended, while the others go on. All still write to the same place, for the room of `t` places is a
+ring: step number `clock` writes to place `clock % room`, and a sentence that began at `start` has
+its position 0 at place `start % room`. Nothing is cleared when a row changes hands; the mask leaves
+out what was written before.
+
+A sentence's result depends on nothing else in its batch. The functions trace under `jax.jit`; give
 them plain Python numbers for everything but arrays and keys.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int, Int32, Key
 
+_Tree = TypeVar("_Tree")
+
 IMPOSSIBLE = -1e9
 """Log-probability and score of a place that holds no hypothesis: finite, so that no NaN arises."""
 
 Cache: TypeAlias = Any
-"""Any pytree of arrays; only the step function looks inside."""
+"""Any pytree of arrays; only the step function looks inside. In each, the last axis holds the
+places of the ring, with the same number of entries for every place."""
 
 StepFn: TypeAlias = Callable[
-    [Int32[Array, "b k"], Int32[Array, ""], Bool[Array, "b k t k"], Cache],
+    [Int32[Array, "b k"], Int32[Array, " b"], Int32[Array, ""], Bool[Array, "b k t k"], Cache],
     tuple[Float[Array, "b k v"], Cache],
 ]
-"""`step(tokens, position, ancestry_mask, cache) -> logits, cache`.
+"""`step(tokens, positions, place, ancestry_mask, cache) -> logits, cache`.
 
-`tokens` stand at `position`, and the begin-of-sentence id at position 0. The step writes its entry
-for `position` in all k slots of its cache, which has room for `max_length` positions, and returns
-the logits of the tokens that follow. `ancestry_mask[b, j, t, i]` is true where slot `i` at position
-`t` belongs to hypothesis `j`: one slot for every position up to and including this one.
+`tokens` are the last ones of the hypotheses, and `positions` where they stand in their sentences;
+at position 0 it is the begin-of-sentence id. The step writes its entry at `place` in all k slots of
+its cache, and returns the logits of the tokens that follow. `ancestry_mask[b, j, t, i]` is true
+where slot `i` at place `t` belongs to hypothesis `j`: one slot for every position up to and
+including this one.
 """
 
 
@@ -75,222 +86,353 @@ def length_penalty(length: Int[Array, "..."], alpha: float) -> Float32[Array, ".
     return ((5.0 + length.astype(jnp.float32)) / 6.0) ** alpha
 
 
-def greedy_search(
-    step: StepFn,
-    cache: Cache,
-    *,
-    batch_size: int,
-    max_lengths: Int[Array, " b"],
-    max_length: int,
-    bos_id: int,
-    eos_id: int,
-    pad_id: int = 0,
-) -> SearchResult:
-    """Take the most probable token at every position.
+class Hypotheses(NamedTuple):
+    """Hypotheses that have not ended, or candidates for them, best first."""
 
-    Args:
-      step: see `StepFn`; k is 1.
-      cache: what `step` takes first.
-      batch_size: sentences b.
-      max_lengths: the most tokens to generate for each sentence, end of sentence included.
-      max_length: room for generated tokens t, which no limit exceeds.
-      bos_id: id at position 0.
-      eos_id: id that ends a sentence.
-      pad_id: id that fills the places after it.
-
-    Returns:
-      One hypothesis per sentence (k is 1); `scores` are its `log_probs`.
-    """
-
-    def choose(logits: Float32[Array, "b v"], position: Int32[Array, ""]) -> Int32[Array, " b"]:
-        del position
-        return jax.lax.top_k(logits, 1)[1][:, 0]  # on CPUs a few times faster than argmax
-
-    start = _start_generation(cache, batch_size, max_lengths, max_length, bos_id, pad_id)
-    return _generate(step, choose, start, max_lengths, eos_id, pad_id)
+    last: Int32[Array, "b m"]
+    """Their last token, which is the begin of sentence at first."""
+    tokens: Int32[Array, "b m t"]
+    """What was generated, each token at the place of the step that chose it."""
+    ancestry: Int32[Array, "b m t"]
+    """The slot in which each place was written."""
+    log_probs: Float32[Array, "b m"]
 
 
-def sample(
-    step: StepFn,
-    cache: Cache,
-    *,
-    keys: Key[Array, " b"],
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    batch_size: int,
-    max_lengths: Int[Array, " b"],
-    max_length: int,
-    bos_id: int,
-    eos_id: int,
-    pad_id: int = 0,
-) -> SearchResult:
+class Rows(NamedTuple):
+    """What belongs to a sentence each, with room for t positions."""
+
+    starts: Int32[Array, " b"]
+    """The clock when it began."""
+    limits: Int32[Array, " b"]
+    """The most tokens to generate, end of sentence included."""
+    searching: Bool[Array, " b"]
+    """False for a row that is free, or whose sentence has ended and waits to be read."""
+    keys: Key[Array, " b"] | None
+    """For tokens that are drawn."""
+    live: Hypotheses
+    finished: SearchResult
+    """The best that have ended; their tokens are at places of the ring."""
+
+
+class SearchState(NamedTuple):
+    """Searches under way."""
+
+    clock: Int32[Array, ""]
+    """Steps taken since the first sentence began."""
+    rows: Rows
+    cache: Cache
+
+    @property
+    def room(self) -> int:
+        """Places of the ring, t."""
+        return self.rows.live.tokens.shape[-1]
+
+    @property
+    def positions(self) -> Int32[Array, " b"]:
+        """Of the last token of each sentence that is under way."""
+        return self.clock - self.rows.starts
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """Take the most probable token at every position."""
+
+    eos_id: int
+    beam_size: int = field(default=1, init=False)
+    alpha: float = field(default=0.0, init=False)
+
+    def extend(
+        self, state: SearchState, logits: Float32[Array, "b 1 v"], place: Int32[Array, ""]
+    ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
+        """The hypotheses with one more token, those that have ended, and who is to go on.
+
+        Args:
+          state: the searches.
+          logits: of the tokens that follow their live hypotheses.
+          place: of the ring, to keep the new tokens at.
+        """
+        chosen = jax.lax.top_k(logits, 1)[1][:, :, 0]  # on CPUs a few times faster than argmax
+        return _append(state, logits, chosen, place, self.eos_id)
+
+
+@dataclass(frozen=True)
+class Sampling:
     """Draw every token from the model's distribution, sharpened and cut as asked.
 
-    Args:
-      step: see `StepFn`; k is 1.
-      cache: what `step` takes first.
-      keys: one per sentence. A sentence with the same key gets the same sample in any batch.
+    A sentence with the same key gets the same sample in any batch. Log-probabilities are those of
+    the model itself, before temperature and cuts.
+
+    Attributes:
+      eos_id: id that ends a sentence.
       temperature: above 0; the logits are divided by it before anything is cut.
       top_k: draw from this many of the most probable tokens; 0 means all.
       top_p: draw from the fewest tokens, most probable first, that hold this share of the
         probability which temperature and `top_k` leave; at least one.
-      batch_size: sentences b.
-      max_lengths: the most tokens to generate for each sentence, end of sentence included.
-      max_length: room for generated tokens t, which no limit exceeds.
-      bos_id: id at position 0.
-      eos_id: id that ends a sentence.
-      pad_id: id that fills the places after it.
-
-    Returns:
-      One hypothesis per sentence (k is 1). `log_probs` and `scores` are those of the model itself,
-      before temperature and cuts.
-
-    Raises:
-      ValueError: `temperature`, `top_k` or `top_p` is out of range.
     """
-    if temperature <= 0 or top_k < 0 or not 0 < top_p <= 1:
-        raise ValueError(f"cannot sample with {temperature=}, {top_k=}, {top_p=}")
 
-    def choose(logits: Float32[Array, "b v"], position: Int32[Array, ""]) -> Int32[Array, " b"]:
-        step_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, position)
-        return _draw(step_keys, logits, temperature, top_k, top_p)
+    eos_id: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    beam_size: int = field(default=1, init=False)
+    alpha: float = field(default=0.0, init=False)
 
-    start = _start_generation(cache, batch_size, max_lengths, max_length, bos_id, pad_id)
-    return _generate(step, choose, start, max_lengths, eos_id, pad_id)
+    def __post_init__(self) -> None:
+        """Refuse what gives no distribution."""
+        if self.temperature <= 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
+            raise ValueError(f"there is no distribution for {self}")
+
+    def extend(
+        self, state: SearchState, logits: Float32[Array, "b 1 v"], place: Int32[Array, ""]
+    ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
+        """See `Greedy.extend`."""
+        own_keys: Any = state.rows.keys
+        keys = jax.vmap(jax.random.fold_in)(own_keys, state.positions)
+        chosen = _draw(keys, logits[:, 0], self.temperature, self.top_k, self.top_p)[:, None]
+        return _append(state, logits, chosen, place, self.eos_id)
 
 
-def beam_search(
-    step: StepFn,
-    cache: Cache,
-    *,
-    batch_size: int,
-    beam_size: int,
-    alpha: float,
-    max_lengths: Int[Array, " b"],
-    max_length: int,
-    bos_id: int,
-    eos_id: int,
-    pad_id: int = 0,
-) -> SearchResult:
+@dataclass(frozen=True)
+class BeamSearch:
     """Keep the k best live hypotheses, and the k best that have ended (section 6.1).
 
-    A sentence stops at its limit, or once no live hypothesis can still enter its k best.
+    A sentence stops at its limit, or once no live hypothesis can still enter its `num_best` best.
 
-    Args:
-      step: see `StepFn`.
-      cache: what `step` takes first.
-      batch_size: sentences b.
+    Attributes:
+      eos_id: id that ends a hypothesis.
       beam_size: hypotheses k.
       alpha: exponent of `length_penalty`, at least 0 (the paper: 0.6).
-      max_lengths: the most tokens to generate for each sentence, end of sentence included.
-      max_length: room for generated tokens t, which no limit exceeds.
-      bos_id: id at position 0.
-      eos_id: id that ends a hypothesis.
-      pad_id: id that fills the places after it.
+      num_best: how many of the k best that have ended are asked for. Those after them are good
+        ones, but there may be better.
+    """
+
+    eos_id: int
+    beam_size: int
+    alpha: float
+    num_best: int
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be searched with."""
+        # With alpha < 0 the penalty would no longer be mildest at the limit, as _can_improve takes
+        # it to be.
+        if not 1 <= self.num_best <= self.beam_size or self.alpha < 0:
+            raise ValueError(f"cannot search with {self}")
+
+    def extend(
+        self, state: SearchState, logits: Float32[Array, "b k v"], place: Int32[Array, ""]
+    ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
+        """See `Greedy.extend`."""
+        rows = state.rows
+        candidates = _expand(rows.live, logits, place)
+        ended = candidates.last == self.eos_id
+        lengths = state.positions + 1
+        finished = _add_finished(rows.finished, candidates, ended, lengths, self.alpha)
+        live = _keep_live(candidates, ended)
+        worst = finished.scores[:, self.num_best - 1]
+        return live, finished, _can_improve(live, worst, rows.limits, self.alpha)
+
+
+Strategy: TypeAlias = Greedy | Sampling | BeamSearch
+"""How tokens are chosen. A strategy is hashable, so that it can be compiled in."""
+
+
+def begin(
+    cache: Cache,
+    limits: Int[Array, " b"],
+    *,
+    beam_size: int,
+    room: int,
+    bos_id: int,
+    keys: Key[Array, " b"] | None = None,
+) -> SearchState:
+    """Begin to search for every sentence.
+
+    Args:
+      cache: what the step function takes first.
+      limits: the most tokens to generate for each sentence; of a row that is free, 0.
+      beam_size: hypotheses k of each.
+      room: places t, at least one.
+      bos_id: the token at position 0.
+      keys: of each sentence, where tokens are drawn.
+    """
+    slots = jnp.broadcast_to(jnp.arange(beam_size, dtype=jnp.int32), (*limits.shape, beam_size))
+    nothing = jnp.full(slots.shape, IMPOSSIBLE, jnp.float32)
+    empty = jnp.zeros((*slots.shape, room), jnp.int32)
+    # One hypothesis in slot 0; the other slots are impossible until it has split.
+    log_probs = jnp.where(slots == 0, 0.0, nothing)
+    rows = Rows(
+        starts=jnp.zeros(limits.shape, jnp.int32),
+        limits=limits.astype(jnp.int32),
+        searching=limits > 0,
+        keys=keys,
+        live=Hypotheses(jnp.full_like(slots, bos_id), empty, empty, log_probs),
+        finished=SearchResult(empty, nothing, nothing, jnp.zeros_like(slots)),
+    )
+    return SearchState(jnp.int32(0), rows, cache)
+
+
+def admit(
+    state: SearchState,
+    places: Int[Array, " n"],
+    limits: Int[Array, " n"],
+    *,
+    bos_id: int,
+    keys: Key[Array, " n"] | None = None,
+) -> SearchState:
+    """Begin to search for other sentences, in rows that are free; `begin` explains the arguments.
+
+    Args:
+      places: which rows; numbers beyond the last are none, and change nothing.
+    """
+    sizes = {"beam_size": state.rows.live.last.shape[1], "room": state.room}
+    new = begin((), limits, **sizes, bos_id=bos_id, keys=keys).rows
+    new = new._replace(starts=jnp.broadcast_to(state.clock, limits.shape))
+    return state._replace(rows=put(state.rows, new, places))
+
+
+def run(
+    strategy: Strategy, step: StepFn, state: SearchState, leave: int | Int[Array, ""] = 0
+) -> SearchState:
+    """Search on, until at most `leave` sentences are still under way.
+
+    Or until one of those has filled the room, and has not come to its limit: see `resize`.
+    """
+
+    def goes_on(state: SearchState) -> Bool[Array, ""]:
+        full = state.rows.searching & (state.positions >= state.room)
+        return (jnp.sum(state.rows.searching) > leave) & ~jnp.any(full)
+
+    return jax.lax.while_loop(goes_on, lambda state: _advance(strategy, step, state), state)
+
+
+def _advance(strategy: Strategy, step: StepFn, state: SearchState) -> SearchState:
+    place, rows = state.clock % state.room, state.rows
+    slots = jnp.arange(strategy.beam_size, dtype=jnp.int32)
+    slots = jnp.broadcast_to(slots, rows.live.last.shape)
+    live = rows.live._replace(ancestry=_write(rows.live.ancestry, slots, place))
+    mask = _ancestry_mask(live.ancestry, state.positions, place)
+    logits, cache = step(live.last, state.positions, place, mask, state.cache)
+    state = state._replace(rows=rows._replace(live=live))
+    live, finished, more = strategy.extend(state, logits.astype(jnp.float32), place)
+    # A row whose sentence has ended runs on with the others, and keeps what it had.
+    live, finished = _where(rows.searching, (live, finished), (rows.live, rows.finished))
+    searching = rows.searching & more & (state.positions + 1 < rows.limits)
+    rows = rows._replace(searching=searching, live=live, finished=finished)
+    return SearchState(state.clock + 1, rows, cache)
+
+
+def results(state: SearchState, alpha: float, pad_id: int = 0) -> SearchResult:
+    """What was found for the sentences whose search is over; of others, nothing that has a meaning.
+
+    Args:
+      state: after `run`.
+      alpha: of the strategy.
+      pad_id: id that fills the places after a sentence.
 
     Returns:
       The k best hypotheses that ended. For a sentence none of whose hypotheses ended, the k best
       live ones at its limit, scored at that length.
-
-    Raises:
-      ValueError: `beam_size` is not positive, or `alpha` is negative.
     """
-    # With alpha < 0 the penalty would no longer be mildest at the limit, as _can_improve assumes.
-    if beam_size < 1 or alpha < 0:
-        raise ValueError(f"cannot search with {beam_size=}, {alpha=}")
-    max_lengths = jnp.minimum(max_lengths, max_length)
-    slots = jnp.broadcast_to(jnp.arange(beam_size, dtype=jnp.int32), (batch_size, beam_size))
-
-    def advance(state: _BeamState) -> _BeamState:
-        position = state.position
-        live = state.live._replace(ancestry=_write(state.live.ancestry, slots, position))
-        logits, cache = step(
-            _read(live.tokens, position),
-            position,
-            _ancestry_mask(live.ancestry, position),
-            state.cache,
-        )
-        candidates = _expand(live, logits.astype(jnp.float32), position + 1)
-        ended = _read(candidates.tokens, position + 1) == eos_id
-        lengths = jnp.full((batch_size,), position + 1)
-        finished = _add_finished(state.finished, candidates, ended, lengths, alpha)
-        live = _keep_live(candidates, ended)
-        # A sentence that has stopped runs on with the others, and keeps what it had.
-        live, finished = _where(state.searching, (live, finished), (state.live, state.finished))
-        more = (lengths < max_lengths) & _can_improve(live, finished, max_lengths, alpha)
-        return _BeamState(position + 1, state.searching & more, live, finished, cache)
-
-    start = _start_beam(cache, slots, max_lengths, max_length, bos_id, pad_id)
-    end = jax.lax.while_loop(lambda state: jnp.any(state.searching), advance, start)
-    none_ended = jnp.broadcast_to(~_is_possible(end.finished.scores[:, :1]), slots.shape)
-    return _add_finished(end.finished, end.live, none_ended, max_lengths, alpha)
+    rows = state.rows
+    none_ended = ~_is_possible(rows.finished.scores[:, :1])
+    none_ended = jnp.broadcast_to(none_ended, rows.live.last.shape)
+    found = _add_finished(rows.finished, rows.live, none_ended, rows.limits, alpha)
+    positions = jnp.arange(state.room)
+    places = (rows.starts[:, None] + positions) % state.room
+    tokens = jnp.take_along_axis(found.tokens, places[:, None], axis=2)
+    return found._replace(tokens=jnp.where(positions < found.lengths[:, :, None], tokens, pad_id))
 
 
-class _Generation(NamedTuple):
-    """State of greedy search and sampling; t1 is t + 1."""
+def resize(state: SearchState, num_rows: int, room: int) -> SearchState:
+    """The same searches among more rows, and with more room or less.
 
-    position: Int32[Array, ""]
-    searching: Bool[Array, " b"]
-    tokens: Int32[Array, "b 1 t1"]  # the begin of sentence, then what was generated
-    log_probs: Float32[Array, " b"]
-    lengths: Int32[Array, " b"]
-    cache: Cache
+    Args:
+      state: none of its sentences is at position `room` or later.
+      num_rows: at least as many as there are; new ones are free.
+      room: places. The newest are kept.
+    """
+    old, rows = state.room, state.rows
+    next_place = state.clock % old
 
+    def fit(x: Array) -> Array:
+        each = x.shape[-1] // old
+        x = jnp.roll(x, -next_place * each, axis=-1)[..., max(0, old - room) * each :]
+        return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, room * each - x.shape[-1])])
 
-def _start_generation(
-    cache: Cache,
-    batch_size: int,
-    max_lengths: Int[Array, " b"],
-    max_length: int,
-    bos_id: int,
-    pad_id: int,
-) -> _Generation:
-    return _Generation(
-        position=jnp.int32(0),
-        searching=max_lengths > 0,
-        tokens=_start_tokens(batch_size, 1, max_length, bos_id, pad_id),
-        log_probs=jnp.zeros((batch_size,), jnp.float32),
-        lengths=jnp.zeros((batch_size,), jnp.int32),
-        cache=cache,
+    clock = jnp.full_like(state.clock, min(old, room))
+    rows = rows._replace(
+        starts=rows.starts + clock - state.clock,
+        live=rows.live._replace(tokens=fit(rows.live.tokens), ancestry=fit(rows.live.ancestry)),
+        finished=rows.finished._replace(tokens=fit(rows.finished.tokens)),
     )
+    existing = jnp.arange(num_rows) < len(rows.searching)
+    rows, cache = add_rows((rows, jax.tree.map(fit, state.cache)), num_rows)
+    return SearchState(clock, rows._replace(searching=rows.searching & existing), cache)
 
 
-def _generate(
+def put(tree: _Tree, new: _Tree, places: Int[Array, " n"]) -> _Tree:
+    """The arrays with other rows at these places, of which those beyond the last are none."""
+    return jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), tree, new)
+
+
+def add_rows(tree: _Tree, num_rows: int) -> _Tree:
+    """The arrays with more rows, which are copies of the last one."""
+    return jax.tree.map(lambda x: x[jnp.minimum(jnp.arange(num_rows), len(x) - 1)], tree)
+
+
+def search(
+    strategy: Strategy,
     step: StepFn,
-    choose: Callable[[Float32[Array, "b v"], Int32[Array, ""]], Int32[Array, " b"]],
-    start: _Generation,
-    max_lengths: Int[Array, " b"],
-    eos_id: int,
-    pad_id: int,
+    cache: Cache,
+    limits: Int[Array, " b"],
+    *,
+    room: int,
+    bos_id: int,
+    pad_id: int = 0,
+    keys: Key[Array, " b"] | None = None,
 ) -> SearchResult:
-    """One token after the other, as `choose(logits, position)` says."""
-    max_length = start.tokens.shape[2] - 1
-    max_lengths = jnp.minimum(max_lengths, max_length)
-    ancestry = jnp.zeros_like(start.tokens[:, :, :max_length])  # one slot: nothing to choose from
+    """Search for all sentences of a batch, from their begin to their end.
 
-    def advance(state: _Generation) -> _Generation:
-        position, searching = state.position, state.searching
-        logits, cache = step(
-            _read(state.tokens, position), position, _ancestry_mask(ancestry, position), state.cache
-        )
-        logits = logits[:, 0].astype(jnp.float32)  # [b, v]
-        chosen = choose(logits, position)
-        log_probs = jnp.take_along_axis(logits, chosen[:, None], axis=1)[:, 0]
-        log_probs -= jax.nn.logsumexp(logits, axis=-1)
-        chosen = jnp.where(searching, chosen, pad_id)
-        return _Generation(
-            position=position + 1,
-            searching=searching & (chosen != eos_id) & (position + 1 < max_lengths),
-            tokens=_write(state.tokens, chosen[:, None], position + 1),
-            log_probs=state.log_probs + jnp.where(searching, log_probs, 0.0),
-            lengths=state.lengths + searching,
-            cache=cache,
-        )
+    Args:
+      strategy: how tokens are chosen.
+      step: see `StepFn`.
+      cache: what `step` takes first.
+      limits: the most tokens to generate for each sentence, end of sentence included; at most
+        `room`.
+      room: places t for generated tokens.
+      bos_id: the token at position 0.
+      pad_id: id that fills the places after a sentence.
+      keys: of each sentence, where tokens are drawn.
+    """
+    state = begin(
+        cache,
+        jnp.minimum(limits, room),
+        beam_size=strategy.beam_size,
+        room=room,
+        bos_id=bos_id,
+        keys=keys,
+    )
+    return results(run(strategy, step, state), strategy.alpha, pad_id)
 
-    end = jax.lax.while_loop(lambda state: jnp.any(state.searching), advance, start)
-    log_probs = end.log_probs[:, None]
-    return SearchResult(end.tokens[:, :, 1:], log_probs, log_probs, end.lengths[:, None])
+
+def _append(
+    state: SearchState,
+    logits: Float32[Array, "b 1 v"],
+    chosen: Int32[Array, "b 1"],
+    place: Int32[Array, ""],
+    eos_id: int,
+) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
+    """The one hypothesis of each sentence with one more token; see `Greedy.extend`."""
+    log_probs = jnp.take_along_axis(logits, chosen[:, :, None], axis=2)[:, :, 0]
+    log_probs -= jax.nn.logsumexp(logits, axis=-1)
+    log_probs += state.rows.live.log_probs
+    live = state.rows.live._replace(
+        last=chosen, tokens=_write(state.rows.live.tokens, chosen, place), log_probs=log_probs
+    )
+    ended = chosen[:, 0] == eos_id
+    lengths = (state.positions + 1)[:, None]
+    new = SearchResult(live.tokens, log_probs, log_probs, lengths)
+    return live, _where(ended, new, state.rows.finished), ~ended
 
 
 def _draw(
@@ -337,48 +479,10 @@ def _nucleus(logits: Float32[Array, "b v"], top_p: float) -> Bool[Array, "b v"]:
     return (bits > last) | (tied & (before < top_p - mass_of(bits > last)))
 
 
-class _Hypotheses(NamedTuple):
-    """Hypotheses that have not ended, or candidates for them, best first; t1 is t + 1."""
-
-    tokens: Int32[Array, "b m t1"]  # the begin of sentence, then what was generated
-    ancestry: Int32[Array, "b m t"]  # the slot in which each position was written
-    log_probs: Float32[Array, "b m"]
-
-
-class _BeamState(NamedTuple):
-    position: Int32[Array, ""]
-    searching: Bool[Array, " b"]
-    live: _Hypotheses
-    finished: SearchResult
-    cache: Cache
-
-
-def _start_beam(
-    cache: Cache,
-    slots: Int32[Array, "b k"],
-    max_lengths: Int[Array, " b"],
-    max_length: int,
-    bos_id: int,
-    pad_id: int,
-) -> _BeamState:
-    """One empty hypothesis in slot 0; the other slots are impossible until it has split."""
-    batch_size, beam_size = slots.shape
-    tokens = _start_tokens(batch_size, beam_size, max_length, bos_id, pad_id)
-    nothing = jnp.full(slots.shape, IMPOSSIBLE, jnp.float32)
-    empty = jnp.full_like(tokens[:, :, 1:], pad_id)
-    return _BeamState(
-        position=jnp.int32(0),
-        searching=max_lengths > 0,
-        live=_Hypotheses(tokens, jnp.zeros_like(empty), jnp.where(slots == 0, 0.0, nothing)),
-        finished=SearchResult(empty, nothing, nothing, jnp.zeros_like(slots)),
-        cache=cache,
-    )
-
-
 def _expand(
-    live: _Hypotheses, logits: Float32[Array, "b k v"], position: Int32[Array, ""]
-) -> _Hypotheses:
-    """The best 2k continuations by one token, which will stand at `position`.
+    live: Hypotheses, logits: Float32[Array, "b k v"], place: Int32[Array, ""]
+) -> Hypotheses:
+    """The best 2k continuations by one token, which is kept at `place`.
 
     At most k of them end, one for each live hypothesis, so that k are left to live on.
     """
@@ -393,13 +497,13 @@ def _expand(
     candidates = _take(live, chosen // width)
     tokens = jnp.take_along_axis(tokens.reshape(flat), chosen, axis=1)
     return candidates._replace(
-        tokens=_write(candidates.tokens, tokens, position), log_probs=log_probs
+        last=tokens, tokens=_write(candidates.tokens, tokens, place), log_probs=log_probs
     )
 
 
 def _add_finished(
     finished: SearchResult,
-    hypotheses: _Hypotheses,
+    hypotheses: Hypotheses,
     entering: Bool[Array, "b m"],
     lengths: Int[Array, " b"],
     alpha: float,
@@ -407,7 +511,7 @@ def _add_finished(
     """The k best of those finished and those entering, which are `lengths` long."""
     scores = _score(hypotheses.log_probs, lengths, alpha)
     new = SearchResult(
-        tokens=hypotheses.tokens[:, :, 1:],
+        tokens=hypotheses.tokens,
         scores=jnp.where(entering, scores, IMPOSSIBLE),
         log_probs=hypotheses.log_probs,
         lengths=jnp.broadcast_to(lengths.astype(jnp.int32)[:, None], scores.shape),
@@ -418,7 +522,7 @@ def _add_finished(
     return _take(pool, best)
 
 
-def _keep_live(candidates: _Hypotheses, ended: Bool[Array, "b m"]) -> _Hypotheses:
+def _keep_live(candidates: Hypotheses, ended: Bool[Array, "b m"]) -> Hypotheses:
     """The better half of the candidates, without those that ended."""
     log_probs = jnp.where(ended, IMPOSSIBLE, candidates.log_probs)
     _, best = jax.lax.top_k(log_probs, log_probs.shape[1] // 2)
@@ -426,14 +530,13 @@ def _keep_live(candidates: _Hypotheses, ended: Bool[Array, "b m"]) -> _Hypothese
 
 
 def _can_improve(
-    live: _Hypotheses, finished: SearchResult, max_lengths: Int[Array, " b"], alpha: float
+    live: Hypotheses, worst: Float32[Array, " b"], limits: Int[Array, " b"], alpha: float
 ) -> Bool[Array, " b"]:
     """Whether the best live hypothesis, at no further cost, could still beat the worst finished.
 
     Log-probabilities only fall, and are divided by most at the limit: no score can be higher.
     """
-    bound = _score(live.log_probs[:, :1], max_lengths, alpha)
-    return (bound > finished.scores[:, -1:])[:, 0]
+    return _score(live.log_probs[:, :1], limits, alpha)[:, 0] > worst
 
 
 def _score(
@@ -449,28 +552,18 @@ def _is_possible(log_probs: Float32[Array, "*shape"]) -> Bool[Array, "*shape"]:
 
 
 def _ancestry_mask(
-    ancestry: Int32[Array, "b k t"], position: Int32[Array, ""]
+    ancestry: Int32[Array, "b k t"], positions: Int32[Array, " b"], place: Int32[Array, ""]
 ) -> Bool[Array, "b k t k"]:
-    _, beam_size, max_length = ancestry.shape
-    written = jnp.arange(max_length) <= position
-    return jax.nn.one_hot(ancestry, beam_size, dtype=jnp.bool_) & written[None, None, :, None]
-
-
-def _start_tokens(
-    batch_size: int, beam_size: int, max_length: int, bos_id: int, pad_id: int
-) -> Int32[Array, "b k t1"]:
-    tokens = jnp.full((batch_size, beam_size, max_length + 1), pad_id, jnp.int32)
-    return tokens.at[:, :, 0].set(bos_id)
-
-
-def _read(rows: Int32[Array, "b m t"], position: Int32[Array, ""]) -> Int32[Array, "b m"]:
-    return jax.lax.dynamic_index_in_dim(rows, position, axis=2, keepdims=False)
+    _, beam_size, room = ancestry.shape
+    steps_ago = (place - jnp.arange(room)) % room
+    written = steps_ago <= positions[:, None]  # [b, t]
+    return jax.nn.one_hot(ancestry, beam_size, dtype=jnp.bool_) & written[:, None, :, None]
 
 
 def _write(
-    rows: Int32[Array, "b m t"], column: Int32[Array, "b m"], position: Int32[Array, ""]
+    rows: Int32[Array, "b m t"], column: Int32[Array, "b m"], place: Int32[Array, ""]
 ) -> Int32[Array, "b m t"]:
-    return jax.lax.dynamic_update_index_in_dim(rows, column, position, axis=2)
+    return jax.lax.dynamic_update_index_in_dim(rows, column, place, axis=2)
 
 
 def _take(tree: Any, rows: Int32[Array, "b n"]) -> Any:

@@ -1,30 +1,21 @@
-"""A trained model that translates text: lines in, lines out.
-
-Sentences are sorted by length and decoded in batches. The shapes of the batches come from short
-ladders (a few lengths, powers of two of rows), so that a corpus needs a handful of compilations and
-a single sentence does not cost a whole batch.
-"""
+"""A trained model that translates text: lines in, lines out."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int32, UInt32
 
 from t2t_jax.config import Config, DecodingConfig, ModelConfig
-from t2t_jax.data.batching import ladder_length
-from t2t_jax.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from t2t_jax.decoding.search import SearchResult, beam_search, greedy_search, sample
+from t2t_jax.data.vocabulary import BOS_ID, Vocabulary
+from t2t_jax.decoding.continuous_batching import Sentence, decode
+from t2t_jax.decoding.search import SearchResult
 from t2t_jax.errors import UserError
-from t2t_jax.modules.ensemble import Ensemble, Model, empty_cache, join_parameters
+from t2t_jax.modules.ensemble import Ensemble, Model, join_parameters
 from t2t_jax.modules.transformer import Parameters, Transformer, decoding_parameters
-from t2t_jax.parallel.mesh import mesh_of, on_host, put_rows, row_parts
-
-_T = TypeVar("_T")
+from t2t_jax.parallel.mesh import mesh_of
 
 
 class Hypothesis(NamedTuple):
@@ -41,16 +32,6 @@ class Hypothesis(NamedTuple):
 
 
 _NOTHING = Hypothesis("", 0.0, 0.0, ())
-
-
-class _Batch(NamedTuple):
-    """Sentences decoded together, one a row. Rows beyond them are empty and generate nothing."""
-
-    lines: list[int]  # the line each row is of
-    inputs: Int32[np.ndarray, "b s"]
-    max_lengths: Int32[np.ndarray, " b"]
-    numbers: Int32[np.ndarray, " b"]  # of the lines; folded into the key when sampling
-    max_length: int
 
 
 def make_model(config: Config, vocab_size: int) -> Transformer:
@@ -161,16 +142,9 @@ class Translator:
         _check_num_best(num_best, decoding)
         sources = self.encode(lines)
         self._check_lengths(sources, decoding, first_line)
-        launched = (
-            (batch, self._launch(batch, decoding, seed))
-            for batch in self._batches(sources, decoding, first_line)
-        )
         found: list[list[Hypothesis]] = [[_NOTHING] for _ in lines]
-        for batch, result in one_ahead(launched):
-            for line, hypotheses in zip(
-                batch.lines, self._read(batch, result, num_best), strict=True
-            ):
-                found[line] = hypotheses
+        for line, best in self._search(sources, decoding, num_best, first_line, seed):
+            found[line] = self._read(best, first_line + line)
         return found
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
@@ -200,99 +174,49 @@ class Translator:
                     f"max_extra_length={decoding.max_extra_length}); split the line"
                 )
 
-    def _batches(
-        self, sources: list[list[int]], decoding: DecodingConfig, first_line: int
-    ) -> Iterator[_Batch]:
-        # An output has more room than its source, and the decode cache takes all of it.
+    def _search(
+        self,
+        sources: list[list[int]],
+        decoding: DecodingConfig,
+        num_best: int,
+        first_line: int,
+        seed: int,
+    ) -> Iterator[tuple[int, SearchResult]]:
+        """What is found for each line but blank ones, in any order."""
+        lines = [line for line, source in enumerate(sources) if not is_blank(source)]
         extra = decoding.max_extra_length
-        for lines, rows, length in batches_by_length(
-            [0 if is_blank(source) else len(source) for source in sources],
-            decoding.tokens_per_batch,
-            extra,
-            row_parts(self.mesh),
-        ):
-            max_lengths, numbers = np.zeros((2, rows), np.int32)
-            max_lengths[: len(lines)] = [len(sources[line]) + extra for line in lines]
-            numbers[: len(lines)] = [first_line + line for line in lines]
-            inputs = padded([sources[line] for line in lines], rows, length)
-            yield _Batch(lines, inputs, max_lengths, numbers, ladder_length(length + extra))
+        sentences = [
+            Sentence(sources[line], len(sources[line]) + extra, first_line + line) for line in lines
+        ]
+        what = self.model, decoding, self._decoding_parameters, self.mesh, sentences
+        for index, best in decode(*what, num_best, seed):
+            yield lines[index], best
 
-    def _launch(self, batch: _Batch, decoding: DecodingConfig, seed: int) -> SearchResult:
-        return search(
-            self.model,
-            decoding,
-            batch.max_length,
-            self._decoding_parameters,
-            put_rows(batch.inputs, self.mesh),
-            put_rows(batch.max_lengths, self.mesh),
-            np.uint32(seed),
-            put_rows(batch.numbers, self.mesh),
-        )
-
-    def _read(self, batch: _Batch, result: SearchResult, num_best: int) -> list[list[Hypothesis]]:
-        """The hypotheses of each line of a batch; places that hold none are left out.
+    def _read(self, best: SearchResult, number: int) -> list[Hypothesis]:
+        """The hypotheses of a line of this number; places that hold none are left out.
 
         Raises:
-          UserError: a line has none.
+          UserError: there are none.
         """
-        best = jax.tree.map(lambda x: x[: len(batch.lines), :num_best], on_host(result))
-        tokens, scores, log_probs, lengths = (
-            array.reshape(-1, *array.shape[2:]).tolist() for array in best
-        )
-        places = [
-            # A vocabulary that spells bytes can write a line break.
-            Hypothesis(text.replace("\n", " "), score, log_prob, tuple(ids[:length]))
-            for text, score, log_prob, ids, length in zip(
-                self.vocabulary.decode(tokens), scores, log_probs, tokens, lengths, strict=True
-            )
+        places = zip(*(array.tolist() for array in best), strict=True)
+        kept = [
+            (tuple(tokens[:length]), score, log_prob)
+            for tokens, score, log_prob, length in places
+            if length and math.isfinite(log_prob)
         ]
-        num_best = best.lengths.shape[1]
-        rows = (places[first : first + num_best] for first in range(0, len(places), num_best))
-        found = [[one for one in row if one.tokens and math.isfinite(one.log_prob)] for row in rows]
-        for number, hypotheses in zip(batch.numbers.tolist(), found, strict=False):
-            if not hypotheses:
-                raise diverged(number)
-        return found
+        if not kept:
+            raise diverged(number)
+        texts = self.vocabulary.decode([tokens for tokens, _, _ in kept])
+        return [
+            # A vocabulary that spells bytes can write a line break.
+            Hypothesis(text.replace("\n", " "), score, log_prob, tokens)
+            for text, (tokens, score, log_prob) in zip(texts, kept, strict=True)
+        ]
 
 
 def is_blank(tokens: list[int]) -> bool:
     """Whether an encoded line is nothing but the end of sentence."""
     return len(tokens) == 1
-
-
-def batches_by_length(
-    lengths: Sequence[int], tokens_per_batch: int, extra: int = 0, parts: int = 1
-) -> Iterator[tuple[list[int], int, int]]:
-    """Which lines go together into a batch, and how large it is.
-
-    Args:
-      lengths: tokens of each line; a line of 0 tokens is left out.
-      tokens_per_batch: most positions, `extra` and padding included, of all rows together.
-      extra: positions that each row needs besides those of the line.
-      parts: into which the rows of a batch will be cut, all of the same size.
-
-    Yields:
-      Lines, and the number of rows and the length of the batch. Longest first: what takes most
-      memory and most compilation is met at once.
-    """
-    order = [line for line, length in enumerate(lengths) if length]
-    order.sort(key=lambda line: -lengths[line])
-    done = 0
-    while done < len(order):
-        length = ladder_length(lengths[order[done]])
-        capacity = max(1, tokens_per_batch // ladder_length(length + extra))
-        lines = order[done : done + capacity]
-        done += len(lines)
-        rows = min(capacity, 1 << (len(lines) - 1).bit_length())
-        yield lines, -(-rows // parts) * parts, length
-
-
-def padded(sentences: Sequence[list[int]], rows: int, length: int) -> Int32[np.ndarray, "b t"]:
-    """Sentences, one a row; the rest is padding."""
-    tokens = np.full((rows, length), PAD_ID, np.int32)
-    for row, sentence in enumerate(sentences):
-        tokens[row, : len(sentence)] = sentence
-    return tokens
 
 
 def diverged(number: int) -> UserError:
@@ -301,15 +225,6 @@ def diverged(number: int) -> UserError:
         f"the model gives no finite probabilities for line {number}; its training has "
         "diverged: use an earlier step, or train again at a lower learning rate"
     )
-
-
-def one_ahead(items: Iterator[_T]) -> Iterator[_T]:
-    """The items, each held back until the next is made: while one is awaited, another computes."""
-    held: list[_T] = []
-    for item in items:
-        yield from held
-        held = [item]
-    yield from held
 
 
 def _check_num_best(num_best: int, decoding: DecodingConfig) -> None:
@@ -324,67 +239,3 @@ def _check_num_best(num_best: int, decoding: DecodingConfig) -> None:
         raise UserError(
             f"num_best={num_best} is more than beam_size={decoding.beam_size}; raise beam_size"
         )
-
-
-@partial(jax.jit, static_argnames=("model", "decoding", "max_length"))
-def search(
-    model: Model,
-    decoding: DecodingConfig,
-    max_length: int,
-    params: Parameters,
-    inputs: Int32[Array, "b s"],
-    max_lengths: Int32[Array, " b"],
-    seed: UInt32[Array, ""],
-    numbers: Int32[Array, " b"],
-) -> SearchResult:
-    """Translate a batch with the model as step function; sample where the temperature asks for it.
-
-    Args:
-      model: the network.
-      decoding: beam size, length penalty, temperature and the like.
-      max_length: room for generated tokens t, which no limit exceeds.
-      params: the network's `decoding_parameters`.
-      inputs: sources, padded.
-      max_lengths: the most tokens to generate for each sentence, end of sentence included.
-      seed: of sampling.
-      numbers: of the sentences, which choose the random numbers of each when sampling.
-    """
-    variables = {"params": params}
-    segments = (inputs != PAD_ID).astype(jnp.int32)
-    memory = model.apply(variables, inputs, segments, method="memory")
-
-    def step(
-        tokens: Int32[Array, "b k"],
-        position: Int32[Array, ""],
-        ancestry_mask: Bool[Array, "b k t k"],
-        cache: Any,
-    ) -> tuple[Float[Array, "b k vocab"], Any]:
-        return cast(
-            tuple[Array, Any],
-            model.apply(variables, tokens, position, ancestry_mask, cache, memory, method="step"),
-        )
-
-    batch_size = inputs.shape[0]
-    beam_size = decoding.beam_size
-    strategy: Callable[..., SearchResult] = greedy_search
-    if decoding.temperature > 0:
-        beam_size = 1
-        strategy = partial(
-            sample,
-            keys=jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), numbers),
-            temperature=decoding.temperature,
-            top_k=decoding.top_k,
-            top_p=decoding.top_p,
-        )
-    elif beam_size > 1:
-        strategy = partial(beam_search, beam_size=beam_size, alpha=decoding.length_penalty)
-    return strategy(
-        step,
-        empty_cache(model, batch_size, beam_size, max_length),
-        batch_size=batch_size,
-        max_lengths=max_lengths,
-        max_length=max_length,
-        bos_id=BOS_ID,
-        eos_id=EOS_ID,
-        pad_id=PAD_ID,
-    )

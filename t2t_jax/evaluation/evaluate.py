@@ -15,12 +15,12 @@ from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.tokenized import TokenizedSplit, prepare
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.decoding.translator import Translator, one_ahead
+from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.evaluation.bleu import CorpusScores, corpus_scores
 from t2t_jax.evaluation.parses import ParseScores, parse_scores
 from t2t_jax.evaluation.test_sets import test_set_name
-from t2t_jax.parallel.mesh import batch_layout, mesh_of
+from t2t_jax.parallel.mesh import batch_layout, mesh_of, one_ahead
 from t2t_jax.records import Record
 from t2t_jax.training.step import LossSums, eval_step
 

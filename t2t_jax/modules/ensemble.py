@@ -58,7 +58,8 @@ class Ensemble(nn.Module):
     def step(
         self,
         tokens: Int[Array, "b k"],
-        position: Int[Array, ""],
+        positions: Int[Array, " b"],
+        place: Int[Array, ""],
         ancestry_mask: Bool[Array, "b k t k"],
         cache: tuple[Any, ...],
         memory: tuple[Memory, ...],
@@ -66,7 +67,7 @@ class Ensemble(nn.Module):
         """Logits of the next token of `k` hypotheses per sentence; see `Transformer.step`."""
         logits, caches = zip(
             *(
-                member.step(tokens, position, ancestry_mask, *own)
+                member.step(tokens, positions, place, ancestry_mask, *own)
                 for member, *own in zip(self.members, cache, memory, strict=True)
             ),
             strict=True,
@@ -89,9 +90,9 @@ def join_parameters(members: Sequence[Parameters]) -> Parameters:
     return {f"members_{number}": params for number, params in enumerate(members)}
 
 
-def empty_cache(model: Model, batch_size: int, beam_size: int, max_length: int) -> Any:
+def empty_cache(model: Model, batch_size: int, beam_size: int, room: int) -> Any:
     """The cache that a model's `step` starts from; see `init_cache`."""
     if isinstance(model, Ensemble):
-        sizes = batch_size, beam_size, max_length
+        sizes = batch_size, beam_size, room
         return tuple(init_cache(config, *sizes) for config in model.configs)
-    return init_cache(model.config, batch_size, beam_size, max_length)
+    return init_cache(model.config, batch_size, beam_size, room)

@@ -38,7 +38,7 @@ class Memory(NamedTuple):
 Parameters = dict[str, Any]
 """The parameters of a `Transformer`, by module and name."""
 
-# Self-attention keys and values of each decoder layer, `[b, h, d, max_length * k]`.
+# Self-attention keys and values of each decoder layer, `[b, h, d, room * k]`.
 Cache = tuple[CachedKeysValues, ...]
 
 
@@ -282,7 +282,8 @@ class Transformer(nn.Module):
     def step(
         self,
         tokens: Int[Array, "b k"],
-        position: Int[Array, ""],
+        positions: Int[Array, " b"],
+        place: Int[Array, ""],
         ancestry_mask: Bool[Array, "b k t k"],
         cache: Cache,
         memory: Memory,
@@ -290,21 +291,22 @@ class Transformer(nn.Module):
         """Logits of the next token of `k` hypotheses per sentence.
 
         Args:
-          tokens: the hypotheses' tokens at `position`; `bos_id` at position 0.
-          position: where they stand, from 0.
-          ancestry_mask: `[b, j, t, i]`: the entry that slot `i` wrote at position `t` belongs to
-            hypothesis `j`'s history (its own entry at `position` included).
+          tokens: the hypotheses' last tokens; `bos_id` at position 0.
+          positions: where they stand in each sentence, from 0.
+          place: of the cache, to write to.
+          ancestry_mask: `[b, j, t, i]`: the entry that slot `i` wrote at place `t` belongs to
+            hypothesis `j`'s history (its own entry at `place` included).
           cache: from `init_cache`, or returned by the step before.
           memory: from `memory`. Both methods take `decoding_parameters`.
 
         Returns:
-          The logits, and the cache with this position written.
+          The logits, and the cache with this place written.
         """
-        batch, beams, length, _ = ancestry_mask.shape
-        positions = jnp.broadcast_to(position, tokens.shape)
-        x = self._embed("target", tokens, positions, length)
-        self_mask = ancestry_mask.reshape(batch, 1, beams, length * beams)
-        x, cache = self.decoder.step(x, cache, memory, position * beams, self_mask)
+        batch, beams, room, _ = ancestry_mask.shape
+        positions = jnp.broadcast_to(positions[:, None], tokens.shape)
+        x = self._embed("target", tokens, positions, room)
+        self_mask = ancestry_mask.reshape(batch, 1, beams, room * beams)
+        x, cache = self.decoder.step(x, cache, memory, place * beams, self_mask)
         return next_token_logits(x, self._output_matrix()), cache
 
     def _embed(
@@ -320,9 +322,9 @@ class Transformer(nn.Module):
         return (self.embedding if shared else self.output_projection).matrix()
 
 
-def init_cache(config: ModelConfig, batch_size: int, beam_size: int, max_length: int) -> Cache:
-    """An empty decode cache for `beam_size` hypotheses of at most `max_length` tokens each."""
-    slots, dtype = max_length * beam_size, jnp.dtype(config.compute_dtype)
+def init_cache(config: ModelConfig, batch_size: int, beam_size: int, room: int) -> Cache:
+    """An empty decode cache with `room` places for `beam_size` hypotheses of each sentence."""
+    slots, dtype = room * beam_size, jnp.dtype(config.compute_dtype)
     keys, values = (
         jnp.zeros((batch_size, config.num_heads, size, slots), dtype)
         for size in (config.key_size, config.value_size)

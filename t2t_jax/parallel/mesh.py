@@ -1,7 +1,7 @@
 """A mesh of devices, and how batches lie on it. One device is a mesh of one."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -18,6 +18,7 @@ AXES = ("data", "fsdp", "tensor")
 
 _Batch = TypeVar("_Batch", bound=tuple)
 _Tree = TypeVar("_Tree")
+_T = TypeVar("_T")
 
 
 def make_mesh(config: ParallelConfig, devices: Sequence[Any] | None = None) -> Mesh:
@@ -97,6 +98,15 @@ def on_host(tree: _Tree) -> _Tree:
     if all(x.is_fully_addressable or x.is_fully_replicated for x in jax.tree.leaves(tree)):
         return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def one_ahead(items: Iterator[_T]) -> Iterator[_T]:
+    """The items, each held back until the next is made: while one is awaited, another computes."""
+    held: list[_T] = []
+    for item in items:
+        yield from held
+        held = [item]
+    yield from held
 
 
 class BatchLayout(NamedTuple):

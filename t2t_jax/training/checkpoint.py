@@ -344,7 +344,7 @@ def load_parameters(
                 restored = _restore(manager, directory, one, arguments)
                 _check_unaltered(restored, sums[one], directory / str(one))
                 params = restored["params"]
-                total = params if total is None else jax.tree.map(jnp.add, total, params)
+                total = params if total is None else _add(total, params)
         except _UnreadableError as error:
             before = [s for s in there if s < one]
             way_out = f"the one before it is step={before[-1]}" if before else "none is before it"
@@ -352,7 +352,20 @@ def load_parameters(
                 f"{error}; if config.json and vocabulary.model are still its own, it is damaged: "
                 f"{way_out}"
             ) from error
-    return jax.tree.map(lambda x: x / len(chosen), total), chosen
+    return _divide(total, len(chosen)), chosen
+
+
+# Each is one small program for all arrays: one for every shape takes longer than to read them.
+
+
+@jax.jit
+def _add(a: Parameters, b: Parameters) -> Parameters:
+    return jax.tree.map(jnp.add, a, b)
+
+
+@jax.jit
+def _divide(params: Parameters, number: int | Array) -> Parameters:
+    return jax.tree.map(lambda x: x / number, params)
 
 
 def _together(place: Path, work: Callable[[], _T]) -> _T:
@@ -444,11 +457,14 @@ def _check_origin(
 
 
 def _checksums(arrays: Any) -> list[int]:
-    sums = [_checksum(x) for x in jax.tree.leaves(arrays)]
-    return [int(each) for each in jax.device_get(sums)]
+    return [int(each) for each in jax.device_get(_sums(arrays))]
 
 
 @jax.jit
+def _sums(arrays: Any) -> list[UInt32[Array, ""]]:
+    return [_checksum(x) for x in jax.tree.leaves(arrays)]
+
+
 def _checksum(x: Array) -> UInt32[Array, ""]:
     """A sum over an array's bits that any change of one element changes.
 

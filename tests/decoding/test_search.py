@@ -13,15 +13,20 @@ from hypothesis import strategies as st
 
 from t2t_jax.decoding.search import (
     IMPOSSIBLE,
+    BeamSearch,
+    Greedy,
+    Sampling,
     SearchResult,
-    beam_search,
-    greedy_search,
+    admit,
+    begin,
     length_penalty,
-    sample,
+    resize,
+    results,
+    run,
+    search,
 )
 
 PAD, BOS, EOS = 0, 1, 2
-IDS = {"bos_id": BOS, "eos_id": EOS}
 STATES = 997
 SENTENCES = np.arange(12)
 
@@ -38,57 +43,48 @@ def make_table(seed, vocab_size, eos_bonus=0.0):
 
 
 def toy_step(table, sentences):
-    def step(tokens, position, mask, cache):
-        cache = jax.lax.dynamic_update_index_in_dim(cache, tokens, position, axis=1)
-        weights = jnp.asarray(WEIGHTS[: cache.shape[1]], jnp.int32)
-        state = jnp.einsum("bjti,bti,t->bj", mask.astype(jnp.int32), cache + 1, weights)
+    def step(tokens, positions, place, mask, cache):
+        batch_size, beam_size, room, _ = mask.shape
+        cache = jax.lax.dynamic_update_slice_in_dim(cache, tokens, place * beam_size, axis=1)
+        entries = cache.reshape(batch_size, room, beam_size) + 1
+        position_at = positions[:, None] - (place - jnp.arange(room)) % room  # [b, t]
+        weights = jnp.asarray(WEIGHTS, jnp.int32)[position_at]
+        state = jnp.einsum("bjti,bti,bt->bj", mask.astype(jnp.int32), entries, weights)
         return table[(state + 31 * sentences[:, None]) % STATES], cache
 
     return step
 
 
 def toy_cache(batch_size, max_length, beam_size):
-    return jnp.full((batch_size, max_length, beam_size), 500, jnp.int32)
+    return jnp.full((batch_size, max_length * beam_size), 500, jnp.int32)
 
 
-@functools.partial(jax.jit, static_argnames=("max_length", "beam_size", "alpha"))
-def toy_beam(table, sentences, max_lengths, *, max_length, beam_size, alpha):
-    return beam_search(
+def toy_search(strategy, table, sentences, max_lengths, max_length, keys=None):
+    return search(
+        strategy,
         toy_step(table, sentences),
-        toy_cache(len(sentences), max_length, beam_size),
-        batch_size=len(sentences),
-        beam_size=beam_size,
-        alpha=alpha,
-        max_lengths=max_lengths,
-        max_length=max_length,
-        **IDS,
+        toy_cache(len(sentences), max_length, strategy.beam_size),
+        max_lengths,
+        room=max_length,
+        bos_id=BOS,
+        keys=keys,
     )
+
+
+@functools.partial(jax.jit, static_argnames=("max_length", "beam_size", "alpha", "num_best"))
+def toy_beam(table, sentences, max_lengths, *, max_length, beam_size, alpha, num_best=None):
+    strategy = BeamSearch(EOS, beam_size, alpha, num_best or beam_size)
+    return toy_search(strategy, table, sentences, max_lengths, max_length)
 
 
 @functools.partial(jax.jit, static_argnames="max_length")
 def toy_greedy(table, sentences, max_lengths, *, max_length):
-    return greedy_search(
-        toy_step(table, sentences),
-        toy_cache(len(sentences), max_length, 1),
-        batch_size=len(sentences),
-        max_lengths=max_lengths,
-        max_length=max_length,
-        **IDS,
-    )
+    return toy_search(Greedy(EOS), table, sentences, max_lengths, max_length)
 
 
 @functools.partial(jax.jit, static_argnames=("max_length", "temperature", "top_k", "top_p"))
 def toy_sample(table, sentences, max_lengths, keys, *, max_length, **how):
-    return sample(
-        toy_step(table, sentences),
-        toy_cache(len(sentences), max_length, 1),
-        keys=keys,
-        batch_size=len(sentences),
-        max_lengths=max_lengths,
-        max_length=max_length,
-        **how,
-        **IDS,
-    )
+    return toy_search(Sampling(EOS, **how), table, sentences, max_lengths, max_length, keys)
 
 
 def to_numpy(result):
@@ -295,33 +291,36 @@ def test_places_without_a_hypothesis_are_empty():
 def test_search_stops_early_without_changing_the_result():
     table = make_table(2, 5, eos_bonus=2.5)
     sentences, limits = np.arange(3), np.full(3, 30)
-    positions = []
+    steps = []
 
-    @jax.jit
-    def search(table):
+    @functools.partial(jax.jit, static_argnames="num_best")
+    def counted_search(table, num_best):
         step = toy_step(table, sentences)
 
-        def counted_step(tokens, position, mask, cache):
-            jax.debug.callback(lambda position: positions.append(int(position)), position)
-            return step(tokens, position, mask, cache)
+        def counted_step(tokens, positions, place, mask, cache):
+            jax.debug.callback(lambda place: steps.append(int(place)), place)
+            return step(tokens, positions, place, mask, cache)
 
-        return beam_search(
+        return search(
+            BeamSearch(EOS, 2, 0.6, num_best),
             counted_step,
             toy_cache(3, 30, 2),
-            batch_size=3,
-            beam_size=2,
-            alpha=0.6,
-            max_lengths=limits_array(limits),
-            max_length=30,
-            **IDS,
+            limits_array(limits),
+            room=30,
+            bos_id=BOS,
         )
 
-    result = to_numpy(search(table))
-    jax.effects_barrier()
-    assert len(positions) < 20
-    for sentence in sentences:
-        expected = python_beam_search(table, sentence, 2, 0.6, 30)
-        assert_same_hypotheses(hypotheses(result, sentence), expected)
+    counts = {}
+    for num_best in (1, 2):
+        steps.clear()
+        result = to_numpy(counted_search(table, num_best))
+        jax.effects_barrier()
+        counts[num_best] = len(steps)
+        for sentence in sentences:
+            expected = python_beam_search(table, sentence, 2, 0.6, 30)
+            found = hypotheses(result, sentence)
+            assert_same_hypotheses(found[:num_best], expected[:num_best])
+    assert counts[1] < counts[2] < 20
 
 
 def test_forbidden_tokens_never_appear():
@@ -351,6 +350,75 @@ def test_scores_are_float32_for_bfloat16_logits():
         assert score == pytest.approx(exact[0][1], rel=1e-5)
 
 
+# Sentences that come and go.
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def let_in(strategy, state, places, limits, keys):
+    return admit(state, places, limits, bos_id=BOS, keys=keys)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def search_on(strategy, table, sentences, state, leave):
+    return run(strategy, toy_step(table, sentences), state, leave)
+
+
+fit = jax.jit(resize, static_argnums=(1, 2))
+read = jax.jit(results, static_argnums=1)
+
+
+def decode_in_turn(strategy, table, limits, room, num_rows=3):
+    """All sentences through a few rows, in rooms that grow when they are full; the results."""
+    none = jnp.zeros(num_rows, jnp.int32)
+    keys = sentence_keys(np.zeros(num_rows, int)) if isinstance(strategy, Sampling) else None
+    how = {"beam_size": strategy.beam_size, "room": room, "bos_id": BOS, "keys": keys}
+    state = begin(toy_cache(num_rows, room, strategy.beam_size), none, **how)
+    held, waiting, found = np.full(num_rows, -1), list(SENTENCES), {}
+    while waiting or (held >= 0).any():
+        free = np.flatnonzero(held < 0)[:2]
+        places = np.full(2, num_rows)  # beyond the last row: nobody
+        places[: len(free)] = free
+        if len(waiting) < len(free):
+            places[len(waiting) :] = num_rows
+        for place in places[places < num_rows]:
+            held[place] = waiting.pop(0)
+        coming = np.array([held[place] if place < num_rows else 0 for place in places])
+        keys = sentence_keys(coming) if isinstance(strategy, Sampling) else None
+        state = let_in(strategy, state, jnp.array(places), jnp.array(limits)[coming], keys)
+        leave = num_rows - 1 if waiting else 0
+        state = search_on(strategy, table, jnp.array(held), state, leave)
+        result = to_numpy(read(state, strategy.alpha))
+        searching = np.asarray(state.rows.searching)
+        for row in np.flatnonzero((held >= 0) & ~searching):
+            found[int(held[row])] = hypotheses(result, row)
+        held[~searching] = -1
+        ages = np.asarray(state.positions)[searching]
+        if (ages >= state.room).any():
+            state = fit(state, num_rows, state.room + 3)
+        elif state.room > room and (ages < room).all():
+            state = fit(state, num_rows, room)
+        if num_rows < 5 and len(waiting) < 6:  # two more
+            num_rows, held = num_rows + 2, np.append(held, [-1, -1])
+            state = fit(state, num_rows, state.room)
+    return found
+
+
+@pytest.mark.parametrize("room", [3, 8])
+@pytest.mark.parametrize(
+    "strategy", [Greedy(EOS), Sampling(EOS, 1.0, 4, 0.95), BeamSearch(EOS, 3, 0.6, 3)]
+)
+def test_sentences_that_come_and_go_give_what_they_give_in_one_batch(strategy, room):
+    table = make_table(13, 7, -0.5)
+    limits = np.array([8, 1, 3, 8, 2, 5, 8, 2, 8, 7, 8, 4])
+    keys = sentence_keys(SENTENCES) if isinstance(strategy, Sampling) else None
+    arguments = strategy, table, SENTENCES, limits_array(limits), 8, keys
+    together = to_numpy(jax.jit(toy_search, static_argnums=(0, 4))(*arguments))
+    found = decode_in_turn(strategy, table, limits, room)
+    assert sorted(found) == SENTENCES.tolist()
+    for sentence in SENTENCES:
+        assert_same_hypotheses(found[sentence], hypotheses(together, sentence))
+
+
 # Sampling.
 
 LOGITS = np.log(np.array([0.05, 0.3, 0.1, 0.2, 0.1, 0.25]))
@@ -362,23 +430,13 @@ def two_draws(temperature, top_k, top_p):
     """Two tokens each for 6000 sentences, whatever came before: [6000, 2]."""
     count = 6000
 
-    def step(tokens, position, mask, cache):
+    def step(tokens, positions, place, mask, cache):
         return jnp.broadcast_to(jnp.asarray(LOGITS, jnp.float32), (count, 1, 6)), cache
 
+    strategy = Sampling(NO_EOS, temperature, top_k, top_p)
+    limits = jnp.full((count,), 2)
     result = jax.jit(
-        lambda keys: sample(
-            step,
-            (),
-            keys=keys,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            batch_size=count,
-            max_lengths=jnp.full((count,), 2),
-            max_length=2,
-            bos_id=BOS,
-            eos_id=NO_EOS,
-        )
+        lambda keys: search(strategy, step, (), limits, room=2, bos_id=BOS, keys=keys)
     )(sentence_keys(np.arange(count), seed=1))
     return to_numpy(result)
 
@@ -413,15 +471,14 @@ def test_sampled_frequencies_follow_the_distribution(how, expected):
 @jax.jit
 def half_of_the_probability(logits):
     """One token each for 2000 sentences, with top_p=0.5."""
-    return sample(
-        lambda tokens, position, mask, cache: (jnp.tile(logits, (2000, 1, 1)), cache),
+    return search(
+        Sampling(EOS, top_p=0.5),
+        lambda tokens, positions, place, mask, cache: (jnp.tile(logits, (2000, 1, 1)), cache),
         (),
+        jnp.full((2000,), 1),
+        room=1,
+        bos_id=BOS,
         keys=sentence_keys(np.arange(2000)),
-        top_p=0.5,
-        batch_size=2000,
-        max_lengths=jnp.full((2000,), 1),
-        max_length=1,
-        **IDS,
     )
 
 
@@ -475,7 +532,7 @@ def test_sampling_at_a_tiny_temperature_is_greedy_search():
     ],
 )
 def test_sampling_refuses_impossible_settings(how):
-    with pytest.raises(ValueError, match="cannot sample"):
+    with pytest.raises(ValueError, match="no distribution"):
         toy_sample(
             make_table(0, 4),
             SENTENCES,

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig
-from t2t_jax.data.batching import length_ladder
 from t2t_jax.data.vocabulary import EOS_ID, Vocabulary, train_vocabulary
-from t2t_jax.decoding import translator as translator_module
+from t2t_jax.decoding import continuous_batching
 from t2t_jax.decoding.search import length_penalty
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
@@ -163,7 +162,7 @@ def test_blank_lines_stay_blank_in_their_place(translator):
 
 
 def test_nothing_and_only_blanks_need_no_search(translator, monkeypatch):
-    monkeypatch.setattr(translator_module, "search", None)
+    monkeypatch.setattr(continuous_batching, "proceed", None)
     assert translator.translate([]) == []
     assert translator.translate(["", " "]) == ["", ""]
 
@@ -208,50 +207,15 @@ def test_a_line_longer_than_any_in_training_is_translated(translator):
     assert result[1]
 
 
-def test_shapes_are_few_and_used_again(translator):
-    lines = sentences(60, 20, seed=4)
+def test_programs_are_few_and_used_again(translator):
+    lines = sentences(60, 40, seed=4)
     decoding = {"beam_size": 2, "tokens_per_batch": 256}  # not used by any other test
-    before = translator_module.search._cache_size()
+    before = continuous_batching.proceed._cache_size()
     translator.translate(lines, **decoding)
-    first = translator_module.search._cache_size() - before
-    lengths = [len(source) for source in translator.vocabulary.encode(lines)]
-    assert 1 < first <= len(length_ladder(max(lengths))) + 1
+    first = continuous_batching.proceed._cache_size() - before
+    assert 1 < first <= 4
     translator.translate(lines[::-1], **decoding)
-    assert translator_module.search._cache_size() - before == first
-
-
-def test_one_line_costs_one_row(translator):
-    [source] = translator.vocabulary.encode(["rot haus"])
-    [batch] = translator._batches([source], CONFIG.decoding, 1)
-    assert batch.inputs.shape == (1, 8)
-    assert batch.inputs[0, : len(source)].tolist() == source
-
-
-def test_a_batch_leaves_room_for_outputs_that_are_longer_than_its_sources(translator):
-    # Sources fill 8 positions; outputs of up to 8 + 40 tokens need 48 positions of 8 * 48.
-    decoding = DecodingConfig(max_extra_length=40, tokens_per_batch=8 * 48)
-    sources = translator.vocabulary.encode(["rot haus"] * 20)
-    batches = list(translator._batches(sources, decoding, 1))
-    assert [batch.inputs.shape for batch in batches] == [(8, 8), (8, 8), (4, 8)]
-    assert {batch.max_length for batch in batches} == {48}
-
-
-def test_batches_keep_to_the_bound_and_hold_every_line_once(translator):
-    sources = translator.vocabulary.encode(sentences(50, 14, seed=5))
-    batches = list(translator._batches(sources, CONFIG.decoding, 1))
-    shapes = [(*batch.inputs.shape, batch.max_length) for batch in batches]
-    assert all(rows * max(source, output) <= 128 for rows, source, output in shapes)
-    assert max(rows for rows, _, _ in shapes) > 1
-    assert sorted(line for batch in batches for line in batch.lines) == list(range(50))
-    lengths = [batch.inputs.shape[1] for batch in batches]
-    assert lengths == sorted(lengths, reverse=True)
-
-
-def test_a_batch_is_launched_before_the_one_before_it_is_read():
-    made: list[int] = []
-    items = (made.append(i) or i for i in range(3))
-    seen = [(item, list(made)) for item in translator_module.one_ahead(items)]
-    assert seen == [(0, [0, 1]), (1, [0, 1, 2]), (2, [0, 1, 2])]
+    assert continuous_batching.proceed._cache_size() - before == first
 
 
 def test_samples_depend_on_seed_and_line_number_alone(translator):

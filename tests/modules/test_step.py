@@ -54,6 +54,11 @@ def _memory(module, variables, inputs, segments):
     return module.apply(_of_layers(variables), inputs, segments, method="memory")
 
 
+def _at(t):
+    """Position `t` of both sentences, at the place of the cache with that number."""
+    return jnp.full(2, t), jnp.array(t)
+
+
 def _of_layers(variables):
     return {"params": decoding_parameters(variables["params"])}
 
@@ -73,7 +78,7 @@ def test_cached_steps_of_branching_hypotheses_equal_full_passes(model, make_batc
     for t in range(_LENGTH):
         tokens = jnp.array(_TOKENS[:, t])
         logits, cache = _step(
-            model.module, model.variables, tokens, jnp.array(t), _mask(t), cache, memory
+            model.module, model.variables, tokens, *_at(t), _mask(t), cache, memory
         )
         # The hypotheses as six independent rows. A path starts with <s>, which the model puts there
         # itself; the last target of a row is not seen by its own logits.
@@ -94,7 +99,7 @@ def test_unused_slots_of_the_cache_are_never_read(make_model, make_batch):
     memory = _memory(model.module, model.variables, inputs, segments)
     empty = init_cache(model.config, 2, _BEAMS, _LENGTH)
     garbage = jax.tree.map(lambda x: jnp.full_like(x, 1e6), empty)
-    arguments = (jnp.array(_TOKENS[:, 0]), jnp.array(0), _mask(0))
+    arguments = (jnp.array(_TOKENS[:, 0]), *_at(0), _mask(0))
     clean, _ = _step(model.module, model.variables, *arguments, empty, memory)
     dirty, _ = _step(model.module, model.variables, *arguments, garbage, memory)
     np.testing.assert_array_equal(clean, dirty)
@@ -103,7 +108,7 @@ def test_unused_slots_of_the_cache_are_never_read(make_model, make_batch):
 def test_padding_of_the_source_changes_no_step(make_model, make_batch):
     model = make_model()
     cache = init_cache(model.config, 2, _BEAMS, _LENGTH)
-    arguments = (jnp.array(_TOKENS[:, 0]), jnp.array(0), _mask(0), cache)
+    arguments = (jnp.array(_TOKENS[:, 0]), *_at(0), _mask(0), cache)
     logits = []
     for length in (5, 8):
         inputs, segments, *_ = make_batch(_SOURCES, [[], []], source_length=length)
@@ -126,7 +131,7 @@ def test_bfloat16_steps_give_float32_logits_near_the_full_pass(make_model, make_
     inputs, segments, *_ = make_batch(_SOURCES, [[], []])
     memory = _memory(model.module, model.variables, inputs, segments)
     cache = init_cache(model.config, 2, _BEAMS, _LENGTH)
-    arguments = (jnp.array(_TOKENS[:, 0]), jnp.array(0), _mask(0))
+    arguments = (jnp.array(_TOKENS[:, 0]), *_at(0), _mask(0))
     logits, new_cache = _step(model.module, model.variables, *arguments, cache, memory)
     assert logits.dtype == jnp.float32
     assert jax.tree.map(lambda x: x.dtype, new_cache) == jax.tree.map(lambda x: x.dtype, cache)

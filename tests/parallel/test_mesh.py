@@ -21,6 +21,7 @@ from t2t_jax.parallel.mesh import (
     make_mesh,
     mesh_of,
     on_host,
+    one_ahead,
     put_rows,
     row_parts,
 )
@@ -175,3 +176,10 @@ def test_pmap_is_refused_where_several_processes_have_met(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(UserError, match=r"pmap.*one process, but 2.*backend='jit'"):
         make_mesh(ParallelConfig(backend="pmap"))
+
+
+def test_a_batch_is_launched_before_the_one_before_it_is_read():
+    made: list[int] = []
+    items = (made.append(i) or i for i in range(3))
+    seen = [(item, list(made)) for item in one_ahead(items)]
+    assert seen == [(0, [0, 1]), (1, [0, 1, 2]), (2, [0, 1, 2])]

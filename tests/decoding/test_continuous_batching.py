@@ -1,0 +1,122 @@
+"""Which sentences are decoded together, in arrays of which sizes."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from t2t_jax.config import Config, DecodingConfig
+from t2t_jax.data.vocabulary import EOS_ID
+from t2t_jax.decoding import continuous_batching
+from t2t_jax.decoding.continuous_batching import Sentence, decode, plan
+from t2t_jax.decoding.translator import make_model
+from t2t_jax.modules.transformer import decoding_parameters
+from t2t_jax.parallel.mesh import make_mesh
+from t2t_jax.training.step import create_state
+
+_VOCAB = 40
+_CONFIG = Config().replace(
+    {
+        "model.d_model": 16,
+        "model.num_heads": 2,
+        "model.d_ff": 32,
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 2,
+        "decoding.beam_size": 2,
+        "decoding.max_extra_length": 20,
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return make_mesh(_CONFIG.parallel, jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def decode_with(mesh):
+    """`decode` by a model that ends a sentence after a few tokens, or never."""
+    model = make_model(_CONFIG, _VOCAB)
+    params = create_state(_CONFIG, model, mesh).params
+    embedding = params["embedding"]["embedding"]
+    params = params | {"embedding": {"embedding": (embedding * 4).at[EOS_ID].multiply(1.5)}}
+    return partial(decode, model, params=decoding_parameters(params), mesh=mesh)
+
+
+def _sentences(lengths, seed=0):
+    rng = np.random.default_rng(seed)
+    return [
+        Sentence([*rng.integers(4, _VOCAB, n - 1).tolist(), EOS_ID], n + 20, i)
+        for i, n in enumerate(lengths)
+    ]
+
+
+@given(st.lists(st.integers(1, 300), max_size=300), st.integers(1, 9000), st.integers(1, 60))
+def test_every_sentence_fits_in_and_no_group_exceeds_its_share(lengths, tokens, extra):
+    lengths = sorted(lengths, reverse=True)
+    decoding = DecodingConfig(tokens_per_batch=tokens, max_extra_length=extra)
+    planned = plan(lengths, decoding, make_mesh(_CONFIG.parallel, jax.devices()[:1]))
+    assert len(planned) == len(lengths)
+    for length, sizes in zip(lengths, planned, strict=True):
+        assert length <= sizes.source_length < max(2 * lengths[0], 64)
+        assert length + extra <= sizes.most_room
+        assert sizes.room <= sizes.most_room
+        assert 1 <= sizes.arrivals <= sizes.rows
+        positions = sizes.most_room * sizes.rows
+        together = 1 if sizes.arrivals == sizes.rows else 2
+        assert sizes.rows == 1 or positions * together <= tokens + 2 * sizes.most_room
+
+
+def test_one_sentence_costs_one_row(mesh):
+    [sizes] = plan([3], _CONFIG.decoding, mesh)
+    assert (sizes.rows, sizes.arrivals, sizes.source_length) == (1, 1, 16)
+
+
+def test_programs_for_shorter_sentences_are_for_many_of_them(mesh):
+    decoding = DecodingConfig(tokens_per_batch=800, max_extra_length=10)
+    few = plan([60] * 20 + [20] * 30, decoding, mesh)
+    assert {sizes.source_length for sizes in few} == {64}
+    many = plan([60] * 20 + [20] * 300, decoding, mesh)
+    assert [sizes.source_length for sizes in many] == [64] * 20 + [32] * 300
+
+
+@pytest.mark.parametrize("overrides", [{}, {"beam_size": 1}, {"beam_size": 1, "temperature": 0.7}])
+def test_sentences_get_what_they_get_alone_whoever_is_beside_them(decode_with, overrides):
+    # Of all lengths, so that arrays are cut, and grow where outputs go on to their limits.
+    decoding = _CONFIG.replace({f"decoding.{k}": v for k, v in overrides.items()}).decoding
+    sentences = _sentences([*range(60, 30, -4), *([30, 12, 3, 7, 25] * 30)], seed=1)
+    few_rows = dataclasses.replace(decoding, tokens_per_batch=320)
+    found = dict(decode_with(few_rows, sentences=sentences, seed=5))
+    assert sorted(found) == list(range(len(sentences)))
+    lengths = {int(result.lengths[0]) for result in found.values()}
+    assert min(lengths) < 20 < max(lengths)  # some end, some do not
+    for index in [0, 3, 20, 80, 157]:
+        [(_, alone)] = decode_with(decoding, sentences=[sentences[index]], seed=5)
+        length = int(alone.lengths[0])
+        assert found[index].lengths[0] == length
+        np.testing.assert_array_equal(found[index].tokens[0, :length], alone.tokens[0, :length])
+        np.testing.assert_allclose(found[index].log_probs, alone.log_probs, rtol=1e-4)
+
+
+def test_rows_are_taken_again_before_the_last_sentence_has_ended(decode_with, monkeypatch):
+    calls = []
+    real = continuous_batching.proceed
+
+    def counted(*arguments):
+        work, progress = real(*arguments)
+        calls.append(int(np.sum(progress.searching)))
+        return work, progress
+
+    monkeypatch.setattr(continuous_batching, "proceed", counted)
+    decoding = DecodingConfig(beam_size=1, max_extra_length=20, tokens_per_batch=52 * 16)
+    list(decode_with(decoding, sentences=_sentences([5] * 100)))
+    assert any(0 < searching < 8 for searching in calls[:-2])
+    assert len(calls) > 100 / 8
+
+
+def test_nothing_to_decode_is_nothing_decoded(decode_with):
+    assert list(decode_with(_CONFIG.decoding, sentences=[])) == []
