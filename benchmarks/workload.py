@@ -42,18 +42,24 @@ def random_tokens(rows: int, length: int, vocab_size: int, seed: int = 0) -> np.
 
 def training(config: Config, rows: int, length: int) -> Callable[[], float]:
     """A training step that is compiled: each call takes one, waits for it and returns its loss."""
+    _, take = training_program(config, rows, length)
+    take()
+    return take
+
+
+def training_program(config: Config, rows: int, length: int) -> tuple[Any, Callable[[], float]]:
+    """The compiled training step, and what takes one, waits for it and returns its loss."""
     mesh, model = make_mesh(config.parallel), make_model(config, config.data.vocab_size)
     batch = full_batch(config, mesh, rows, length)
     state = create_state(config, model, mesh)
-    step = compile_train_step(config, model, mesh)
+    step = compile_train_step(config, model, mesh).lower(state, batch).compile()
 
     def take() -> float:
         nonlocal state
         state, metrics = step(state, batch)
         return float(metrics.losses.smoothed / metrics.losses.tokens)
 
-    take()
-    return take
+    return step, take
 
 
 def full_batch(config: Config, mesh: Mesh, rows: int, length: int) -> Batch:

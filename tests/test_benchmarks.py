@@ -63,6 +63,18 @@ def test_training_steps_are_counted_in_tokens_and_operations(tiny_run, config):
     assert column["process_bytes"] > column["program_bytes"] > 3 * 4 * column["parameters"]
 
 
+def test_a_profile_tells_all_the_time_there_is_by_parts(tiny_run):
+    flags = ["--shape", "4x8", "--batch-size", "3", "--beam-size", "2", "--repeats", "1"]
+    training, search = _columns(tiny_run, "where_time_goes", *flags)
+    for column in (training, search):
+        shares = {name: share for name, share in column.items() if " " in name or "-" in name}
+        assert sum(shares.values()) == pytest.approx(1)
+        assert min(shares.values()) >= 0
+        assert shares["products of the logits"] > 0
+        assert shares["attention itself"] > 0
+    assert training["top-k"] == 0 < search["top-k"]
+
+
 def test_searches_are_counted_over_the_grid(tiny_run):
     flags = ["--batch-sizes", "3", "--beam-sizes", "1", "2", "--source-length", "5"]
     columns = _columns(tiny_run, "decode", *flags, "--target-length", "7", "--repeats", "1")

@@ -94,7 +94,7 @@ def test_sentences_get_what_they_get_alone_whoever_is_beside_them(decode_with, o
     assert sorted(found) == list(range(len(sentences)))
     lengths = {int(result.lengths[0]) for result in found.values()}
     assert min(lengths) < 20 < max(lengths)  # some end, some do not
-    for index in [0, 3, 20, 80, 157]:
+    for index in [0, 20, 157]:
         [(_, alone)] = decode_with(decoding, sentences=[sentences[index]], seed=5)
         length = int(alone.lengths[0])
         assert found[index].lengths[0] == length

@@ -1,5 +1,4 @@
 import random
-from collections.abc import Iterator
 from functools import partial
 
 import flax.linen as nn
@@ -33,14 +32,6 @@ VOCAB_SIZE = 80
 def sentences(count: int, longest: int, seed: int) -> list[str]:
     rng = random.Random(seed)
     return [" ".join(rng.choices(WORDS, k=rng.randint(1, longest))) for _ in range(count)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> Iterator[None]:
-    """Compiling takes nearly all the time of these tests."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def random_params(model: ModelConfig, seed: int) -> Parameters:

@@ -403,9 +403,9 @@ def decode_in_turn(strategy, table, limits, room, num_rows=3):
     return found
 
 
-@pytest.mark.parametrize("room", [3, 8])
 @pytest.mark.parametrize(
-    "strategy", [Greedy(EOS), Sampling(EOS, 1.0, 4, 0.95), BeamSearch(EOS, 3, 0.6, 3)]
+    ("strategy", "room"),
+    [(Greedy(EOS), 8), (Sampling(EOS, 1.0, 4, 0.95), 3), (BeamSearch(EOS, 3, 0.6, 3), 3)],
 )
 def test_sentences_that_come_and_go_give_what_they_give_in_one_batch(strategy, room):
     table = make_table(13, 7, -0.5)

@@ -1,6 +1,5 @@
 import dataclasses
 import random
-from collections.abc import Iterator
 from functools import partial
 
 import flax.linen as nn
@@ -32,14 +31,6 @@ ROOM = 32  # target positions of the reference forward pass
 def sentences(count: int, longest: int, seed: int = 0) -> list[str]:
     rng = random.Random(seed)
     return [" ".join(rng.choices(WORDS, k=rng.randint(1, longest))) for _ in range(count)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation() -> Iterator[None]:
-    """Compiling takes nearly all the time of these tests."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,116 @@
+"""Where the time of a training step and of a search goes, by parts of the model: a profile.
+
+    python benchmarks/where_time_goes.py
+    python benchmarks/where_time_goes.py --config configs/big.py --shape 8x128 --beam-size 1
+
+Every field of the config is a flag. The profiler's times of all operations are added up, whichever
+thread they ran on. An operation that the compiler fused from several counts where its last one
+belongs.
+"""
+
+import gzip
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import measuring
+import workload
+from workload import jax
+
+from t2t_jax.command_line import run
+from t2t_jax.decoding.continuous_batching import proceed
+
+# The first pattern that occurs in `name of the operation | where it comes from` says the part.
+_PARTS = {
+    "products of the logits": r"(btd,vd->btv|btv,vd->btd|btd,btv->dv|vd,bkd->vbk)",
+    "top-k": r"top_k",
+    "products of feed-forward": r"(ynn_fusion|dot).*\|.*feed_forward/",
+    "products of projections": r"(ynn_fusion|dot).*\|.*attention.*/(query|key|value|output)/",
+    "attention itself": r"\|.*(self|cross)_attention[./]",
+    "rest of the layers": r"\|.*/(layers|encoder|decoder)\b",
+    "softmax and loss": r"\|.*(losses|logsumexp|reduce_(max|sum)|/exp|/sub)",
+    "optimizer, search and others": r"\|.*\w",
+    "copies and fills": r"",
+}
+
+
+@dataclass(frozen=True)
+class Profile(measuring.Benchmark):
+    """Profile a config's training step, and a search with its model."""
+
+    shape: str = "32x32"
+    """Batch of the training step: rows x tokens of each side of a row."""
+    batch_size: int = 32
+    """Sentences that are decoded together, of 32 tokens, to 48."""
+    beam_size: int = 4
+    """Hypotheses kept for each; 1 is greedy search."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Profile what the command line asks for."""
+    asked = measuring.command(Profile, arguments)
+    config = asked.fields.replace({"decoding.beam_size": asked.beam_size})
+    rows, length = measuring.rows_and_tokens(asked.shape, "--shape")
+    columns = []
+    for name, (program, call) in {
+        f"training {asked.shape}": _training(config, rows, length),
+        f"search {asked.batch_size}, beam {asked.beam_size}": _search(config, asked.batch_size),
+    }.items():
+        seconds = measuring.in_turns({name: call}, asked.repeats)[name]
+        shares = _shares(program, call)
+        columns.append({"of": name} | measuring.spread(seconds) | shares)
+    measuring.show(measuring.device_setting(asked), columns, asked.json)
+    return 0
+
+
+def _training(config: Any, rows: int, length: int) -> tuple[str, Callable[[], object]]:
+    """The text of the compiled step, and what takes one."""
+    program, take = workload.training_program(config, rows, length)
+    return program.as_text(), take
+
+
+def _search(config: Any, batch_size: int) -> tuple[str, Callable[[], object]]:
+    params = workload.random_parameters(config)
+    fixed, fresh = workload.search_arguments(config, params, batch_size, 32, 48)
+    program = proceed.lower(*fixed, *fresh()).compile()
+    return program.as_text(), lambda: jax.block_until_ready(program(*fresh())[1])
+
+
+def _shares(program: str, call: Callable[[], object]) -> dict[str, float]:
+    """Each part's share of the time of all operations."""
+    origins = {
+        name: (re.findall(r'op_name="([^"]*)"', rest) or [""])[0]
+        for name, rest in re.findall(r"^\s*(?:ROOT )?%?([\w.-]+) = (.*)$", program, re.MULTILINE)
+    }
+    times: Counter[str] = Counter()
+    for operation, duration in _operations(call):
+        if not operation.startswith(("while", "call")):  # whose time is that of others
+            where = f"{operation}|{origins.get(operation, '')}"
+            part = next(part for part, pattern in _PARTS.items() if re.search(pattern, where))
+            times[part] += duration
+    total = sum(times.values())
+    return {part: times[part] / total for part in _PARTS}
+
+
+def _operations(call: Callable[[], object]) -> list[tuple[str, float]]:
+    """The operations of a call, and how long each took."""
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            call()
+        (file,) = Path(folder).rglob("*.trace.json.gz")
+        with gzip.open(file) as trace:
+            events = json.load(trace)["traceEvents"]
+    return [
+        (event["args"]["hlo_op"], event["dur"])
+        for event in events
+        if "hlo_op" in event.get("args", {}) and event.get("ph") == "X"
+    ]
+
+
+if __name__ == "__main__":
+    run(main)
