@@ -140,7 +140,13 @@ def decode(
 
     Yields:
       The index of a sentence and its hypotheses `[num_best, t]`, in the order in which they end.
+
+    Raises:
+      ValueError: the limit of a sentence is too high.
     """
+    extra = decoding.max_extra_length
+    if any(sentence.limit > len(sentence.tokens) + extra for sentence in sentences):
+        raise ValueError(f"there is room for {extra} tokens more than in a source, and no more")
     order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i].tokens))
     sizes = plan([len(sentences[i].tokens) for i in order], decoding, mesh)
     waiting = deque(zip(order, sizes, strict=True))

@@ -120,3 +120,9 @@ def test_rows_are_taken_again_before_the_last_sentence_has_ended(decode_with, mo
 
 def test_nothing_to_decode_is_nothing_decoded(decode_with):
     assert list(decode_with(_CONFIG.decoding, sentences=[])) == []
+
+
+def test_a_limit_for_which_there_is_no_room_is_refused(decode_with):
+    sentence = Sentence([5, EOS_ID], limit=23, number=0)
+    with pytest.raises(ValueError, match="20 tokens more"):
+        list(decode_with(_CONFIG.decoding, sentences=[sentence]))

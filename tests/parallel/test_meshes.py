@@ -137,44 +137,52 @@ class OnOneDevice:
             np.testing.assert_allclose(other, one, atol=1e-5, err_msg=str(parallel))
 
 
-def every_mesh_of(*sizes):
+def meshes(*sizes):
     """Meshes by size, each with all its devices in every way; every second one takes passes."""
+    shapes = itertools.product(range(1, 9), repeat=3)
+    compare_meshes([shape for shape in shapes if str(np.prod(shape)) in sizes])
+
+
+def pairs_of_axes():
+    """Two devices along each two of the axes."""
+    compare_meshes([(2, 2, 1), (2, 1, 2), (1, 2, 2)])
+
+
+def compare_meshes(shapes):
     jax.config.update("jax_disable_most_optimizations", True)  # compiling takes nearly all the time
-    runs = {width: OnOneDevice(width) for width in {WIDTHS[int(size)] for size in sizes}}
-    number = 0
-    for size in map(int, sizes):
-        for shape in itertools.product(range(1, size + 1), repeat=3):
-            if np.prod(shape) != size:
-                continue
-            number += 1
-            limit = TOKENS_IN_TWO_ROWS if number % 2 else None
-            axes = dict(zip(AXES, shape, strict=True))
-            runs[WIDTHS[size]].compare(**axes, tokens_per_device=limit)
-            jax.clear_caches()
+    runs = {width: OnOneDevice(width) for width in {WIDTHS[int(np.prod(s))] for s in shapes}}
+    for number, shape in enumerate(shapes):
+        limit = None if number % 2 else TOKENS_IN_TWO_ROWS
+        axes = dict(zip(AXES, shape, strict=True))
+        runs[WIDTHS[int(np.prod(shape))]].compare(**axes, tokens_per_device=limit)
+        jax.clear_caches()
 
 
-def test_every_mesh_of_four_devices_gives_the_losses_of_one():
-    on_eight_devices("every_mesh_of", 4)
+def test_meshes_along_two_axes_give_the_losses_of_one_device():
+    on_eight_devices("pairs_of_axes")
 
 
 @pytest.mark.slow
-def test_every_other_mesh_gives_the_losses_of_one_device():
-    on_eight_devices("every_mesh_of", 1, 2, 3, 5, 6, 7, 8)
+def test_every_mesh_gives_the_losses_of_one_device():
+    on_eight_devices("meshes", *range(1, 9))
 
 
-def other_ways():
-    """`jax.pmap`, and recomputation on a mesh with every axis."""
+def other_ways(which):
+    """`jax.pmap`, and recomputation on a mesh with every axis: one of each, or the others."""
     jax.config.update("jax_disable_most_optimizations", True)
     run = OnOneDevice(24)
-    for devices, limit in ((3, TOKENS_IN_TWO_ROWS), (8, None)):
-        run.compare(backend="pmap", data=devices, tokens_per_device=limit)
     mesh = {"data": 2, "fsdp": 2, "tensor": 2}
-    run.compare(**mesh, remat="dots", loss_chunks=2)
-    run.compare(**mesh, remat="layer", loss_chunks=8, tokens_per_device=LENGTH)
+    if which == "one":
+        run.compare(backend="pmap", data=3, tokens_per_device=TOKENS_IN_TWO_ROWS)
+        run.compare(**mesh, remat="layer", loss_chunks=8, tokens_per_device=LENGTH)
+    else:
+        run.compare(backend="pmap", data=8)
+        run.compare(**mesh, remat="dots", loss_chunks=2)
 
 
-def test_pmap_and_recomputation_give_the_losses_of_one_device():
-    on_eight_devices("other_ways")
+@pytest.mark.parametrize("which", ["one", pytest.param("other", marks=pytest.mark.slow)])
+def test_pmap_and_recomputation_give_the_losses_of_one_device(which):
+    on_eight_devices("other_ways", which)
 
 
 # Of a mesh of two devices along each axis: the spec of every parameter, and the shape of one part.
