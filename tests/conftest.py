@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -132,3 +133,11 @@ class TinyRun(NamedTuple):
         lines = (workdir / "log.jsonl").read_text(encoding="utf-8").splitlines()
         records = [json.loads(line) for line in lines]
         return {record["step"]: record["loss"] for record in records if record["of"] == "train"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten_programs() -> Iterator[None]:
+    """Compiled programs of one file are of no use to another, and take gigabytes together."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
