@@ -128,7 +128,7 @@ def of_decoding(config: Config, batch_size: int) -> dict[str, float]:
     """
     config = _one_layer(config).replace({"model.num_decoder_layers": 2})
     params = workload.random_parameters(config)
-    source_length, target_length = 32, 48  # rungs of the length ladder: nothing is padded
+    source_length, target_length = 32, 48
     fixed, fresh = workload.search_arguments(
         config, params, batch_size, source_length, target_length
     )

@@ -114,8 +114,10 @@ def search_arguments(
     numbers = np.arange(batch_size, dtype=np.int32)
     limits = np.full(batch_size, target_length, np.int32)
 
+    tokens = random_tokens(batch_size, source_length, vocab_size)
+
     def fresh() -> tuple[Any, ...]:
-        inputs = put_rows(random_tokens(batch_size, source_length, vocab_size), mesh)
+        inputs = put_rows(tokens, mesh)
         work = begin_work(model, strategy, mesh, sizes, params)
         return params, work, Arrivals(numbers, inputs, limits, numbers), np.uint32(0), 0
 

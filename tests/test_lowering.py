@@ -99,12 +99,14 @@ def test_the_training_step_is_lowered_for_every_platform(mesh, model):
     ],
 )
 def test_decoding_is_lowered_for_every_platform(mesh, model, changes):
-    strategy = strategy_of(_CONFIG.replace(changes).decoding)
+    decoding = _CONFIG.replace(changes).decoding
+    strategy = strategy_of(decoding, decoding.beam_size)
+    beams = strategy.beam_size
     sizes = Sizes(rows=3, arrivals=3, source_length=8, room=12, most_room=12)
 
     def translate(params, arrivals, seed):
         work = begin_work(model, strategy, mesh, sizes, params)
-        return proceed(model, strategy, mesh, 1, params, work, arrivals, seed, 0)[1].best
+        return proceed(model, strategy, mesh, beams, params, work, arrivals, seed, 0)[1].best
 
     params = decoding_parameters(create_state(_CONFIG, model, mesh).params)
     inputs = np.random.default_rng(1).integers(4, _VOCAB, (3, 8), dtype=np.int32)
@@ -116,5 +118,6 @@ def test_decoding_is_lowered_for_every_platform(mesh, model, changes):
     )
     program = _exported(translate, *arguments)
     assert program.platforms == _PLATFORMS
-    assert ((3, 1, 12), np.dtype(np.int32)) in _shapes(program.out_avals)
+    assert _shapes(program.in_avals) == _shapes(arguments)
+    assert ((3, beams, 12), np.dtype(np.int32)) in _shapes(program.out_avals)
     _assert_equal(program.call(*jax.tree.leaves(arguments)), translate(*arguments))

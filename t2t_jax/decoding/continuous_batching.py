@@ -148,11 +148,12 @@ def decode(
     if any(sentence.limit > len(sentence.tokens) + extra for sentence in sentences):
         raise ValueError(f"there is room for {extra} tokens more than in a source, and no more")
     order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i].tokens))
-    sizes = plan([len(sentences[i].tokens) for i in order], decoding, mesh)
-    waiting = deque(zip(order, sizes, strict=True))
+    lengths = [len(sentences[i].tokens) for i in order]
+    waiting = deque(zip(order, plan(lengths, decoding, mesh), strict=True))
     strategy = strategy_of(decoding, num_best)
     decoder = _Decoder(model, strategy, mesh, num_best, params, sentences, np.uint32(seed))
-    groups = [decoder.group(waiting) for _ in range(_num_groups(mesh))]
+    capacity = _capacity(_rung(max(lengths, default=0)), decoding)
+    groups = [decoder.group(waiting) for _ in range(_num_groups(capacity, mesh))]
     while groups:
         for group in [*groups]:
             try:
@@ -180,7 +181,8 @@ def plan(lengths: Sequence[int], decoding: DecodingConfig, mesh: Mesh) -> list[S
     planned: list[Sizes] = []
     for source_length, group in groupby(lengths, lambda length: max(_SHORTEST, _rung(length))):
         count = len(list(group))
-        rows = -(-_capacity(source_length, decoding) // _num_groups(mesh))
+        capacity = _capacity(source_length, decoding)
+        rows = capacity // _num_groups(capacity, mesh)
         # A few sentences go along with longer ones.
         if not planned or count >= _WORTH * rows:
             planned += [sizes(source_length, rows, -(-rows // 4))] * count
@@ -203,12 +205,13 @@ def _sizes(
 
 
 def _rung(length: int) -> int:
-    return max(16, 1 << (length - 1).bit_length())
+    return max(16, 1 << max(0, length - 1).bit_length())
 
 
-def _num_groups(mesh: Mesh) -> int:
+def _num_groups(capacity: int, mesh: Mesh) -> int:
+    """Into how many groups so many rows are divided."""
     # Programs on several devices wait for one another; two at a time could do so for ever.
-    return 2 if mesh.size == 1 else 1
+    return 2 if mesh.size == 1 and capacity > 1 else 1
 
 
 @dataclass(frozen=True)

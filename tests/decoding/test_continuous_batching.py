@@ -66,9 +66,10 @@ def test_every_sentence_fits_in_and_no_group_exceeds_its_share(lengths, tokens, 
         assert length + extra <= sizes.most_room
         assert sizes.room <= sizes.most_room
         assert 1 <= sizes.arrivals <= sizes.rows
-        positions = sizes.most_room * sizes.rows
-        together = 1 if sizes.arrivals == sizes.rows else 2
-        assert sizes.rows == 1 or positions * together <= tokens + 2 * sizes.most_room
+        capacity = max(1, tokens // sizes.most_room)
+        at_once = len(lengths) <= max(1, tokens // planned[0].most_room)
+        groups = 1 if at_once or capacity == 1 else 2
+        assert sizes.rows * groups <= capacity
 
 
 def test_one_sentence_costs_one_row(mesh):
