@@ -164,9 +164,10 @@ def _program(
     """A contestant's whole program, which writes a file of its name; returns its seconds."""
     out, decoding = folder / contestant.name, config.decoding
     command: list[str | Path]
-    if contestant is OURS:
+    if contestant.module == OURS.module:
         command = [_ROOT / "eval.py", "translate", "--workdir", workdir]
         command += ["--input", source, "--output", out, "--beam-size", str(decoding.beam_size)]
+        command += [f"--quantize={name}" for name in contestant.arguments]
     else:
         command = ["-m", "contestants.ctranslate_lines", folder / "model"]
         command += [workdir / "vocabulary.model", source, out, *contestant.arguments]
@@ -197,7 +198,7 @@ def _present(contestants: list[Contestant], left_out: list[str]) -> list[Contest
             "OpenMP spin while they wait for a core, and can be slower tenfold",
             file=sys.stderr,
         )
-    if len(contestants) == 1:
+    if all(one.module == OURS.module for one in contestants):
         raise UserError("there is nobody to compare with; pip install -e '.[bench]'")
     return contestants
 

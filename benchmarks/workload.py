@@ -4,6 +4,7 @@ Import it before JAX: it sets the process up as `train.py` and `eval.py` do.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,8 @@ def search_arguments(
     vocab_size, mesh = config.data.vocab_size, make_mesh(config.parallel)
     model, strategy = make_model(config, vocab_size), strategy_of(config.decoding)
     sizes = Sizes(batch_size, batch_size, source_length, target_length, target_length)
-    params = jax.jit(decoding_parameters)(params)
+    prepare = partial(decoding_parameters, quantize=config.decoding.quantize)
+    params = jax.jit(prepare)(params)
     numbers = np.arange(batch_size, dtype=np.int32)
     limits = np.full(batch_size, target_length, np.int32)
 

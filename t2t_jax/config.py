@@ -294,6 +294,9 @@ class DecodingConfig:
     tokens_per_batch: int = field(default=8192, metadata=_MAY_CHANGE)
     """Positions decoded together, padding included: of the sources or of the room for outputs,
     whichever is longer. Each hypothesis of a beam keeps keys and values for as many."""
+    quantize: Literal["none", "int8"] = field(default="none", metadata=_MAY_CHANGE)
+    """Make weights integers of 8 bits, and what they are multiplied with: faster on CPUs, and a
+    little less exact."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -449,10 +452,13 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def from_dict(nested: Mapping[str, Any]) -> Config:
-    """The config that nested dictionaries of plain values describe, every field given once.
+    """The config that nested dictionaries of plain values describe.
+
+    Every field is given, but for those under which a run may be continued: one that is not there
+    is younger than the run, and has its default.
 
     Raises:
-      UserError: a field that does not exist, or a value that is refused.
+      UserError: a field that does not exist or is not given, or a value that is refused.
     """
     if not isinstance(nested, Mapping):
         raise UserError(f"config is a {type(nested).__name__}, not an object with sections")
@@ -465,11 +471,12 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
     for path in given:
         if path not in known:
             raise _unknown_field(path, known)
-    missing = [path for path in known if path not in given]
+    binding = [path for path, leaf, _ in walk(Config()) if not leaf.metadata.get("may_change")]
+    missing = [path for path in binding if path not in given]
     if missing:
         raise UserError(f"config lacks the field {missing[0]}; it was written by another version")
     sections = get_type_hints(Config)
-    return Config(**{name: section(**nested[name]) for name, section in sections.items()})
+    return Config(**{name: section(**nested.get(name, {})) for name, section in sections.items()})
 
 
 def _unknown_field(path: str, known: list[str]) -> UserError:

@@ -251,7 +251,7 @@ def test_path_that_names_no_field_is_refused(path):
         Config().replace({path: 1})
 
 
-@pytest.mark.parametrize("path", ["model.d_v", "parallel.data", "training.seed"])
+@pytest.mark.parametrize("path", ["model.d_v", "data.max_length", "training.seed"])
 def test_missing_field_is_refused_by_its_name(path):
     nested = to_dict(Config())
     section, name = path.split(".")
@@ -263,8 +263,18 @@ def test_missing_field_is_refused_by_its_name(path):
 def test_missing_section_is_refused():
     nested = to_dict(Config())
     del nested["training"]
-    with pytest.raises(UserError, match=r"lacks the field training\.num_train_steps"):
+    with pytest.raises(UserError, match=r"lacks the field training\.warmup_steps"):
         from_dict(nested)
+
+
+def test_what_may_change_when_a_run_goes_on_has_its_default_where_the_run_is_older():
+    changed = Config().replace({"model.d_ff": 64, "decoding.beam_size": 2})
+    nested = to_dict(changed)
+    del nested["decoding"]["quantize"]
+    del nested["parallel"]
+    assert from_dict(nested) == changed
+    del nested["decoding"]
+    assert from_dict(nested) == Config().replace({"model.d_ff": 64})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", '"model"', '{"model": 3}'])
@@ -302,6 +312,7 @@ def test_only_binding_differences_leave_out_what_may_change_when_a_run_is_contin
         "decoding.top_k": 9,
         "decoding.top_p": 0.9,
         "decoding.tokens_per_batch": 999,
+        "decoding.quantize": "int8",
         "parallel.data": 9,
         "parallel.fsdp": 9,
         "parallel.tensor": 9,

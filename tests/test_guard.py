@@ -60,5 +60,11 @@ def test_decoding_a_position_writes_no_weights_and_no_cache_anew(guard, config):
     assert counts["caches_written_each_time"] == 4  # keys and values of each layer, in place
 
 
+def test_decoding_with_int8_never_makes_floats_of_a_weight(guard, config):
+    counts = guard.of_decoding(config.replace({"decoding.quantize": "int8"}), 2)
+    assert counts["weights_written_each_time"] == 0
+    assert counts["caches_written_each_time"] == 4
+
+
 def test_a_shape_is_compiled_once(guard, config):
     assert guard.compilations(config, (16, 24, 16, 24)) == 2

@@ -70,6 +70,7 @@ _FLAX = Contestant(
 _PYTORCH = Contestant("PyTorch", "pytorch", ("train",), ("torch",))
 _CTRANSLATE2 = Contestant("CTranslate2", "ctranslate", ("decode", "translate"), ("ctranslate2",))
 _PEERS = (
+    replace(OURS, name="t2t_jax int8", kinds=("decode", "translate"), arguments=("int8",)),
     _PYTORCH,
     replace(
         _PYTORCH,

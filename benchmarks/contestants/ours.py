@@ -1,5 +1,6 @@
-"""t2t_jax itself."""
+"""t2t_jax itself. With the argument int8, weights are quantized for decoding."""
 
+import sys
 from collections.abc import Callable
 
 import workload
@@ -15,8 +16,9 @@ def train(work: Training) -> Callable[[], float]:
 
 def decode(work: Decoding) -> Callable[[], list[list[int]]]:
     """The search that `eval.py` makes."""
+    [quantize] = sys.argv[1:] or ["none"]
     search = workload.decoding(
-        work.config,
+        work.config.replace({"decoding.quantize": quantize}),
         read_weights(work.weights).tree(),
         len(work.inputs),
         len(work.inputs[0]),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +14,7 @@ from t2t_jax.decoding.continuous_batching import Sentence, decode
 from t2t_jax.decoding.search import SearchResult
 from t2t_jax.errors import UserError
 from t2t_jax.modules.ensemble import Ensemble, Model, join_parameters
+from t2t_jax.modules.matrices import Quantize
 from t2t_jax.modules.transformer import Parameters, Transformer, decoding_parameters
 from t2t_jax.parallel.mesh import mesh_of
 
@@ -82,13 +83,16 @@ class Translator:
             self.model = Ensemble(configs, len(vocabulary), BOS_ID)
             params = join_parameters([params, *(other for _, other in others)])
         self.params: Parameters = jax.tree.map(jnp.asarray, params)
+        self._for_decoding: dict[Quantize, Parameters] = {}
         self.mesh = mesh_of(self.params)
         self.longest_sentence = min(each.longest_sentence for each in configs)
         self.steps = tuple(steps)
 
-    @cached_property
-    def _decoding_parameters(self) -> Parameters:
-        return jax.jit(decoding_parameters)(self.params)
+    def _decoding_parameters(self, quantize: Quantize) -> Parameters:
+        if quantize not in self._for_decoding:
+            prepare = jax.jit(partial(decoding_parameters, quantize=quantize))
+            self._for_decoding[quantize] = prepare(self.params)
+        return self._for_decoding[quantize]
 
     def translate(
         self, lines: Sequence[str], *, seed: int = 0, first_line: int = 1, **overrides: Any
@@ -188,7 +192,8 @@ class Translator:
         sentences = [
             Sentence(sources[line], len(sources[line]) + extra, first_line + line) for line in lines
         ]
-        what = self.model, decoding, self._decoding_parameters, self.mesh, sentences
+        params = self._decoding_parameters(decoding.quantize)
+        what = self.model, decoding, params, self.mesh, sentences
         for index, best in decode(*what, num_best, seed):
             yield lines[index], best
 

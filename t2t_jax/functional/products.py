@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32
 
+from t2t_jax.functional.int8 import Int8Matrix, int8_product
+
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def einsum_float32(
@@ -39,23 +41,31 @@ def _backward(equation: str, operands: _Operands, cotangent: Float32[Array, "...
 einsum_float32.defvjp(_forward, _backward)
 
 
-@jax.custom_vjp
 def linear(
-    x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"]
+    x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"] | Int8Matrix
 ) -> Float[Array, "b t d_out"]:
     """x W, at every position.
 
     Args:
       x: one vector per position.
-      kernel: W.
+      kernel: W. If it is quantized, there is no derivative.
     """
+    if isinstance(kernel, Int8Matrix):
+        return int8_product(x, kernel, axis=0).astype(x.dtype)
+    return _linear(x, kernel)
+
+
+@jax.custom_vjp
+def _linear(
+    x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"]
+) -> Float[Array, "b t d_out"]:
     return x @ kernel
 
 
-def _linear(
+def _linear_forward(
     x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"]
 ) -> tuple[Float[Array, "b t d_out"], _Operands]:
-    return linear(x, kernel), (x, kernel)
+    return _linear(x, kernel), (x, kernel)
 
 
 def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) -> _Operands:
@@ -68,7 +78,7 @@ def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) 
     return x_bar, kernel_bar
 
 
-linear.defvjp(_linear, _linear_gradient)
+_linear.defvjp(_linear_forward, _linear_gradient)
 
 
 @jax.custom_vjp
@@ -107,7 +117,7 @@ _FEW_ROWS = 64
 
 
 def next_token_logits(
-    x: Float[Array, "b k d_model"], embedding: Float[Array, "vocab d_model"]
+    x: Float[Array, "b k d_model"], embedding: Float[Array, "vocab d_model"] | Int8Matrix
 ) -> Float32[Array, "b k vocab"]:
     """`pre_softmax_logits`, in decoding.
 
@@ -118,6 +128,8 @@ def next_token_logits(
       x: the decoder's output.
       embedding: one row for every entry of the vocabulary.
     """
+    if isinstance(embedding, Int8Matrix):
+        return int8_product(x, embedding, axis=1)
     if x.shape[0] * x.shape[1] > _FEW_ROWS:
         return pre_softmax_logits(x, embedding)
     logits = einsum_float32("vd,bkd->vbk", embedding.astype(x.dtype), x)

@@ -13,6 +13,7 @@ from t2t_jax.functional.attention import (
 )
 from t2t_jax.functional.products import linear
 from t2t_jax.modules.dropout import FirstRow, dropout_key
+from t2t_jax.modules.matrices import matrix
 from t2t_jax.parallel.axes import constrain, named
 
 # Of the positions attended to, whose number differs from use to use: "_" binds no name.
@@ -31,8 +32,7 @@ class Projection(nn.Module):
     def __call__(self, x: Float[Array, "b t d_in"]) -> Float[Array, "b t d_out"]:
         """Project every position."""
         init = named(nn.initializers.glorot_uniform(), *self.axes)
-        kernel = self.param("kernel", init, (x.shape[-1], self.width))
-        return linear(x, kernel.astype(x.dtype))
+        return linear(x, matrix(self, "kernel", init, (x.shape[-1], self.width), x.dtype))
 
 
 class MultiHeadAttention(nn.Module):

@@ -3,11 +3,14 @@
 import math
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from t2t_jax.config import ModelConfig
+from t2t_jax.functional.int8 import Int8Matrix
 from t2t_jax.functional.position import sinusoidal_positions
+from t2t_jax.modules.matrices import matrix
 from t2t_jax.parallel.axes import constrain, named
 
 
@@ -25,17 +28,20 @@ class TokenEmbedding(nn.Module):
         """Create the matrix."""
         width = self.config.d_model
         init = named(nn.initializers.normal(stddev=width**-0.5), "vocab", "embed")
-        self.embedding = self.param("embedding", init, (self.vocab_size, width))
+        shape = self.vocab_size, width
+        self.embedding = matrix(self, "embedding", init, shape, jnp.float32)
 
     def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t d_model"]:
         """The embeddings of `tokens`, times sqrt(d_model) (section 3.4)."""
-        rows = jnp.take(self.matrix(), tokens, axis=0)
+        rows = jax.tree.map(lambda x: jnp.take(x, tokens, axis=0), self.matrix())
+        if isinstance(rows, Int8Matrix):
+            rows = rows.values * rows.scales
         scale = math.sqrt(self.config.d_model)
         return (rows * scale).astype(self.config.compute_dtype)
 
-    def matrix(self) -> Float[Array, "vocab d_model"]:
+    def matrix(self) -> Float[Array, "vocab d_model"] | Int8Matrix:
         """The matrix, whole along `d_model`, as both of its uses need it."""
-        return constrain(self.embedding, "vocab", "channels")
+        return jax.tree.map(lambda x: constrain(x, "vocab", "channels"), self.embedding)
 
 
 class PositionEncoding(nn.Module):

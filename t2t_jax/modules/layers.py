@@ -11,6 +11,7 @@ from t2t_jax.functional.feed_forward import position_wise_feed_forward
 from t2t_jax.functional.normalization import layer_norm
 from t2t_jax.modules.attention import CachedKeysValues, MultiHeadAttention
 from t2t_jax.modules.dropout import Dropout, FirstRow, dropout_key
+from t2t_jax.modules.matrices import matrix
 from t2t_jax.parallel.axes import constrain, named
 
 
@@ -37,16 +38,14 @@ class FeedForward(nn.Module):
         """Apply the network to every position."""
         config = self.config
         kernel_init, bias_init = nn.initializers.glorot_uniform(), nn.initializers.zeros
-        d_model, d_ff = config.d_model, config.d_ff
-        parameters = (
-            self.param("kernel_1", named(kernel_init, "embed", "mlp"), (d_model, d_ff)),
-            self.param("bias_1", named(bias_init, "mlp"), (d_ff,)),
-            self.param("kernel_2", named(kernel_init, "mlp", "embed"), (d_ff, d_model)),
-            self.param("bias_2", named(bias_init, "vector"), (d_model,)),
-        )
+        init_1, init_2 = named(kernel_init, "embed", "mlp"), named(kernel_init, "mlp", "embed")
+        d_model, d_ff, dtype = config.d_model, config.d_ff, x.dtype
         return position_wise_feed_forward(
             x,
-            *(p.astype(x.dtype) for p in parameters),
+            matrix(self, "kernel_1", init_1, (d_model, d_ff), dtype),
+            self.param("bias_1", named(bias_init, "mlp"), (d_ff,)).astype(dtype),
+            matrix(self, "kernel_2", init_2, (d_ff, d_model), dtype),
+            self.param("bias_2", named(bias_init, "vector"), (d_model,)).astype(dtype),
             dropout_rate=config.activation_dropout_rate,
             dropout_key=dropout_key(self, first_row),
         )

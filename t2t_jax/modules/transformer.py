@@ -20,6 +20,7 @@ from t2t_jax.modules.attention import CachedKeysValues
 from t2t_jax.modules.dropout import Dropout, FirstRow
 from t2t_jax.modules.embedding import PositionEncoding, TokenEmbedding
 from t2t_jax.modules.layers import DecoderLayer, EncoderLayer, LayerNorm
+from t2t_jax.modules.matrices import Quantize, quantized
 from t2t_jax.parallel.axes import constrain
 
 
@@ -317,7 +318,7 @@ class Transformer(nn.Module):
         x = getattr(self, f"{side}_position")(embedding(tokens), positions, length)
         return constrain(x, "batch", "length", "channels")
 
-    def _output_matrix(self) -> Float[Array, "vocab d_model"]:
+    def _output_matrix(self) -> Any:
         shared = self.config.share_embeddings
         return (self.embedding if shared else self.output_projection).matrix()
 
@@ -332,16 +333,21 @@ def init_cache(config: ModelConfig, batch_size: int, beam_size: int, room: int) 
     return ((keys, values),) * config.num_decoder_layers
 
 
-def decoding_parameters(params: Parameters) -> Parameters:
+def decoding_parameters(params: Parameters, quantize: Quantize = "none") -> Parameters:
     """The parameters as `memory` and `step` take them, of one model or of an ensemble.
 
     Each layer of the decoder has arrays of its own. A decoding loop that is unrolled copies no
     cache, but it would cut the layers out of the stacked arrays again for every token: for one
     sentence, that takes as long as the token.
+
+    Args:
+      params: as in training.
+      quantize: what to make of its matrices.
     """
     if "decoder" not in params:
-        return {name: decoding_parameters(member) for name, member in params.items()}
+        return {name: decoding_parameters(one, quantize) for name, one in params.items()}
     decoder = params["decoder"]
     depth = len(jax.tree.leaves(decoder["layers"])[0])
     layers = {str(i): jax.tree.map(lambda p, i=i: p[i], decoder["layers"]) for i in range(depth)}
-    return params | {"decoder": decoder | {"layers": layers}}
+    params = params | {"decoder": decoder | {"layers": layers}}
+    return params if quantize == "none" else quantized(params)

@@ -128,13 +128,31 @@ def test_log_probabilities_are_those_of_the_full_forward_pass(request, which, be
         assert score == pytest.approx(expected / penalty, rel=1e-4)
 
 
-@pytest.mark.parametrize("beam_size", [1, 4])
-def test_a_line_is_translated_the_same_alone_and_among_others(translator, beam_size):
+@pytest.mark.parametrize(
+    "decoding",
+    [{"beam_size": 1}, {"beam_size": 4}, {"beam_size": 1, "quantize": "int8"}],
+    ids=str,
+)
+def test_a_line_is_translated_the_same_alone_and_among_others(translator, decoding):
     lines = sentences(20, 12, seed=1)
-    together = translator.translate(lines, beam_size=beam_size)
-    alone = [translator.translate([line], beam_size=beam_size)[0] for line in lines]
+    together = translator.translate(lines, **decoding)
+    alone = [translator.translate([line], **decoding)[0] for line in lines]
     assert together == alone
     assert len(set(together)) > 10  # they are not the same whatever the source
+
+
+@pytest.mark.parametrize("which", ["translator", "ensemble"])
+def test_log_probabilities_of_integers_are_near_those_of_the_full_forward_pass(request, which):
+    translator = request.getfixturevalue(which)
+    lines = sentences(8, 8, seed=10)
+    exact = translator.nbest(lines, 1)
+    near = translator.nbest(lines, 1, quantize="int8")
+    for line, [best] in zip(lines, near, strict=True):
+        steps = log_probs(translator, line, list(best.tokens))
+        expected = sum(steps[place, token] for place, token in enumerate(best.tokens))
+        assert best.log_prob == pytest.approx(expected, rel=0.05)
+    assert near != exact
+    assert translator.nbest(lines, 1) == exact  # what it has made of the weights, it keeps apart
 
 
 def test_blank_lines_stay_blank_in_their_place(translator):
@@ -282,7 +300,9 @@ def test_learned_positions_limit_the_length_of_a_line(vocabulary):
 
 
 @pytest.mark.parametrize(
-    "search", [{"beam_size": 4}, {"beam_size": 1}, {"temperature": 1.0}], ids=str
+    "search",
+    [{"beam_size": 4}, {"beam_size": 1}, {"temperature": 1.0}, {"quantize": "int8"}],
+    ids=str,
 )
 def test_a_model_that_has_diverged_is_refused_by_line(translator, search):
     broken = jax.tree.map(lambda x: x * np.nan, translator.params)
