@@ -129,7 +129,7 @@ def next_token_logits(
       embedding: one row for every entry of the vocabulary.
     """
     if isinstance(embedding, Int8Matrix):
-        return int8_product(x, embedding, axis=1)
+        return jax.lax.optimization_barrier(int8_product(x, embedding, axis=1))
     if x.shape[0] * x.shape[1] > _FEW_ROWS:
         return pre_softmax_logits(x, embedding)
     logits = einsum_float32("vd,bkd->vbk", embedding.astype(x.dtype), x)
