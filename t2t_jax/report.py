@@ -468,13 +468,14 @@ def _last_look(config: Config, log: Sequence[Record]) -> list[Record]:
 def _conditions(score: Record) -> Row:
     """What was scored, and how it was translated."""
     steps, decoding = score.get("checkpoints", []), score.get("decoding", {})
+    stated = ["beam_size", "length_penalty"]
+    if decoding.get("quantize", "none") != "none":
+        stated.append("quantize")
     return (
         _test_set(score),
         _value(score.get("num_sentences")),
         f"{len(steps)}, to step {_value(steps[-1])}" if steps else _UNKNOWN,
-        " ".join(
-            f"{name}={_value(decoding.get(name))}" for name in ("beam_size", "length_penalty")
-        ),
+        " ".join(f"{name}={_value(decoding.get(name))}" for name in stated),
     )
 
 

@@ -5,12 +5,17 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-# A test compares exact numbers, which differ between kinds of device; before JAX is imported.
+# Before JAX is imported, for the workers of pytest and the programs that tests start as well.
+# A test compares exact numbers, which differ between kinds of device.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Compiling takes most of the time, and what is compiled runs for milliseconds.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 import hypothesis
 import pytest
@@ -24,6 +29,11 @@ install_import_hook(
     "t2t_jax", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 )
 
+# A worker and the programs that it starts compile nothing twice. Workers do not share: JAX writes
+# an entry while others may read it.
+_COMPILED = tempfile.TemporaryDirectory(prefix="t2t_jax_compiled_")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED.name
+
 hypothesis.settings.register_profile(
     "t2t_jax",
     deadline=None,  # the first example of a test may compile
@@ -31,6 +41,39 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("t2t_jax")
+
+# Files of half a minute or more, the longest first.
+_LONG = (
+    "test_trainer.py",
+    "test_step.py",
+    "test_meshes.py",
+    "test_topologies.py",
+    "test_translator.py",
+    "test_sweep.py",
+    "test_compile.py",
+    "test_continuous_batching.py",
+    "test_benchmarks.py",
+    "test_checkpoint.py",
+    "test_notebook.py",
+    "test_commands.py",
+    "test_forced.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files come first, so that no worker is left alone with one at the end."""
+    place = {name: number for number, name in enumerate(_LONG)}
+    items.sort(key=lambda item: place.get(item.path.name, len(_LONG)))
+
+
+@pytest.fixture(scope="module")
+def optimized() -> Iterator[None]:
+    """Programs are compiled as users have them compiled."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +134,6 @@ class TinyRun(NamedTuple):
         environment = {
             **os.environ,
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-            "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled"),
             "PYTHONUNBUFFERED": "1",
         }
         command = [

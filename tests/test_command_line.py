@@ -7,6 +7,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -63,7 +64,8 @@ def workdir(tmp_path_factory):
         }
     )
     vocabulary = train_vocabulary([(SOURCES, TARGETS)], 55)
-    state = init_state(config, Transformer(config.model, len(vocabulary), BOS_ID))
+    model = Transformer(config.model, len(vocabulary), BOS_ID)
+    state = jax.jit(partial(init_state, config, model))()
     workdir = folder / "workdir"
     workdir.mkdir()
     (workdir / "config.json").write_text(config.to_json())
@@ -514,8 +516,9 @@ def python(*arguments: str, **options) -> subprocess.CompletedProcess[bytes]:
 @pytest.fixture(scope="module")
 def bare_environment(tmp_path_factory):
     """Of a program in the plainest locale, with caches of its own."""
+    shared = {"JAX_COMPILATION_CACHE_DIR"}
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in shared},
         "LC_ALL": "C",
         "PYTHONUTF8": "0",
         "PYTHONIOENCODING": "ascii",

@@ -9,6 +9,8 @@ import pytest
 
 from t2t_jax.config import Config
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 _BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 

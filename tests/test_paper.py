@@ -106,6 +106,7 @@ _NOT_STATED = {
     "decoding.top_k",
     "decoding.top_p",
     "decoding.tokens_per_batch",
+    "decoding.quantize",
     "parallel.backend",
     "parallel.data",
     "parallel.fsdp",

@@ -560,6 +560,14 @@ def test_the_last_look_at_dev_and_every_score_are_in_the_table(tmp_path):
     assert f"sacreBLEU: {_BLEU_SIGNATURE}" in section.notes
 
 
+def test_scores_of_quantized_weights_say_so(tmp_path):
+    decoding = {"beam_size": 4, "length_penalty": 0.6, "quantize": "int8"}
+    scores = [_score("test", 3003, decoding=decoding)]
+    report = build_report(_write(tmp_path, _config("ende_base"), [], scores))
+    (section,) = (section for section in report.sections if section.title == "Scores")
+    assert section.rows[0][3] == "beam_size=4 length_penalty=0.6 quantize=int8"
+
+
 def test_scores_of_a_parser_have_what_was_repaired_and_left_out(tmp_path):
     report = build_report(_write(tmp_path, _config("parsing_wsj"), scores=[_tree_score("test")]))
     section = report.sections[-1]

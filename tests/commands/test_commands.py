@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -53,7 +54,7 @@ def make_run(folder, name, corpus, vocab_size, seed=0, **changes):
     data = open_corpus(config.data)
     vocabulary = run_vocabulary(config, data, workdir)
     claim(workdir, config, data, vocabulary)
-    state = init_state(config, make_model(config, len(vocabulary)))
+    state = jax.jit(partial(init_state, config, make_model(config, len(vocabulary))))()
     checkpoints = Checkpoints(workdir, config)
     for step in (3, 6):
         grown = jax.tree.map(lambda x, step=step: x * (1 + step / 10), state.params)

@@ -1,5 +1,7 @@
 """Attention weights against those computed from the parameters, by hand, in NumPy."""
 
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -27,7 +29,8 @@ def translator():
     vocabulary = train_vocabulary([(lines, lines)], 40)
     tokens = jnp.ones((1, 8), jnp.int32)
     model = Transformer(CONFIG.model, len(vocabulary), 2)
-    params = nn.unbox(model.init(jax.random.key(0), *[tokens] * 6, deterministic=True)["params"])
+    initialise = jax.jit(partial(model.init, deterministic=True))
+    params = nn.unbox(initialise(jax.random.key(0), *[tokens] * 6)["params"])
     return Translator(CONFIG, vocabulary, params)
 
 

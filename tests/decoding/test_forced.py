@@ -37,8 +37,8 @@ def sentences(count: int, longest: int, seed: int) -> list[str]:
 def random_params(model: ModelConfig, seed: int) -> Parameters:
     tokens = jnp.ones((1, 8), jnp.int32)
     network = Transformer(model, VOCAB_SIZE, 2)
-    variables = network.init(jax.random.key(seed), *[tokens] * 6, deterministic=True)
-    params = nn.unbox(variables["params"])
+    initialise = jax.jit(partial(network.init, deterministic=True))
+    params = nn.unbox(initialise(jax.random.key(seed), *[tokens] * 6)["params"])
     params["embedding"]["embedding"] *= 4
     return params
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -34,7 +35,8 @@ def parser():
     vocabulary = train_vocabulary([(sources, targets)], 80, across_scripts=True)
     tokens = jnp.ones((1, 8), jnp.int32)
     model = Transformer(CONFIG.model, len(vocabulary), 2)
-    params = nn.unbox(model.init(jax.random.key(0), *[tokens] * 6, deterministic=True)["params"])
+    initialise = jax.jit(partial(model.init, deterministic=True))
+    params = nn.unbox(initialise(jax.random.key(0), *[tokens] * 6)["params"])
     return Translator(CONFIG, vocabulary, params)
 
 

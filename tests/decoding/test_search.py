@@ -394,7 +394,7 @@ def decode_in_turn(strategy, table, limits, room, num_rows=3):
         held[~searching] = -1
         ages = np.asarray(state.positions)[searching]
         if (ages >= state.room).any():
-            state = fit(state, num_rows, state.room + 3)
+            state = fit(state, num_rows, state.room + 5)
         elif state.room > room and (ages < room).all():
             state = fit(state, num_rows, room)
         if num_rows < 5 and len(waiting) < 6:  # two more

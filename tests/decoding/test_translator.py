@@ -44,7 +44,8 @@ def random_params(model: ModelConfig, seed: int = 0) -> Parameters:
     """Random weights, large enough that no two tokens are nearly as probable."""
     tokens = jnp.ones((1, 8), jnp.int32)
     network = Transformer(model, VOCAB_SIZE, 2)
-    variables = network.init(jax.random.key(seed), *[tokens] * 6, deterministic=True)
+    init = jax.jit(partial(network.init, deterministic=True))
+    variables = init(jax.random.key(seed), *[tokens] * 6)
     params = nn.unbox(variables["params"])
     params["embedding"]["embedding"] *= 4
     return params

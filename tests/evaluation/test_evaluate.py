@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -48,7 +49,8 @@ def setting(tmp_path_factory):
     vocabulary = train_vocabulary([(SOURCES, TARGETS)], 50)
     tokens = jnp.ones((1, 8), jnp.int32)
     model = Transformer(config.model, len(vocabulary), 2)
-    params = nn.unbox(model.init(jax.random.key(1), *[tokens] * 6, deterministic=True)["params"])
+    initialise = jax.jit(partial(model.init, deterministic=True))
+    params = nn.unbox(initialise(jax.random.key(1), *[tokens] * 6)["params"])
     params["embedding"]["embedding"] *= 2
     return Translator(config, vocabulary, params), open_corpus(config.data)
 

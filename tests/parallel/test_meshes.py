@@ -149,7 +149,6 @@ def pairs_of_axes():
 
 
 def compare_meshes(shapes):
-    jax.config.update("jax_disable_most_optimizations", True)  # compiling takes nearly all the time
     runs = {width: OnOneDevice(width) for width in {WIDTHS[int(np.prod(s))] for s in shapes}}
     for number, shape in enumerate(shapes):
         limit = None if number % 2 else TOKENS_IN_TWO_ROWS
@@ -169,7 +168,6 @@ def test_every_mesh_gives_the_losses_of_one_device():
 
 def other_ways(which):
     """`jax.pmap`, and recomputation on a mesh with every axis: one of each, or the others."""
-    jax.config.update("jax_disable_most_optimizations", True)
     run = OnOneDevice(24)
     mesh = {"data": 2, "fsdp": 2, "tensor": 2}
     if which == "one":
@@ -253,7 +251,6 @@ def named_leaves(tree):
 
 def places():
     """Where every array of the state is, before and after a step."""
-    jax.config.update("jax_disable_most_optimizations", True)
     config = make_config(16, **_EVERY_OPTION, parallel__fsdp=2, parallel__tensor=2)
     model, mesh = make_model(config, 22), make_mesh(config.parallel)
     state = create_state(config, model, mesh)
@@ -279,7 +276,6 @@ def test_every_parameter_and_moment_lies_where_the_table_says():
 
 def initial_values():
     """The state before the first step on several meshes, and the shapes it is made in."""
-    jax.config.update("jax_disable_most_optimizations", True)
     reference = None
     for data, fsdp, tensor in ((1, 1, 1), (1, 8, 1), (4, 1, 2), (2, 2, 2)):
         changes = {"parallel__data": data, "parallel__fsdp": fsdp, "parallel__tensor": tensor}

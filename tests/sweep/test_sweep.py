@@ -38,7 +38,7 @@ BASE = Config().replace({{
     "data.source_tokens_per_step": 128, "data.target_tokens_per_step": 128,
     "training.num_train_steps": 20, "training.log_every_steps": 1,
     "evaluation.every_steps": 20, "evaluation.num_sentences": 2, "evaluation.num_samples": 0,
-    "decoding.max_extra_length": 4, "decoding.beam_size": 2,
+    "decoding.max_extra_length": 4, "decoding.beam_size": 1,
     "checkpoint.every_minutes": None, "checkpoint.every_steps": 4,
     "checkpoint.keep": 2, "checkpoint.average": 2,
 }})

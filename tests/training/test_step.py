@@ -22,14 +22,6 @@ from t2t_jax.training.step import (
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    """Compiling takes nearly all the time of these tests."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @cache
 def _compiled(config, model, mesh):
     return compile_train_step(config, model, mesh)
