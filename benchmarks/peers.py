@@ -96,7 +96,7 @@ def _train(arguments: Sequence[str]) -> None:
     asked = measuring.command(Train, arguments)
     shapes = [measuring.rows_and_tokens(shape) for shape in asked.shapes]
     config = asked.fields
-    with _workers("train", asked) as workers:
+    with _contestants("train", asked) as contestants:
         for rows, length in shapes:
             inputs, targets = (
                 workload.random_tokens(rows, length, config.data.vocab_size, seed).tolist()
@@ -104,23 +104,25 @@ def _train(arguments: Sequence[str]) -> None:
             )
             work = Training(config.to_json(), inputs, targets)
             case = {"work": "train", "rows": rows, "length": length}
-            results = [_prepare(worker, case, work, rows * length)[0] for worker in workers]
-            _in_rounds(case, "target_tokens", results, [one.measure for one in workers], asked)
+            with _workers(contestants) as workers:
+                results = [_prepare(worker, case, work, rows * length)[0] for worker in workers]
+                _in_rounds(case, "target_tokens", results, [one.measure for one in workers], asked)
 
 
 def _decode(arguments: Sequence[str]) -> None:
     import workload
 
     asked = measuring.command(Decode, arguments)
-    with _temporary_folder() as folder, _workers("decode", asked) as workers:
+    with _temporary_folder() as folder, _contestants("decode", asked) as contestants:
         weights = _shared_weights(asked.fields, folder)
         for beam_size, rows in product(asked.beam_sizes, asked.batch_sizes):
             config = asked.fields.replace({"decoding.beam_size": beam_size})
             inputs = workload.random_tokens(rows, asked.source_length, config.data.vocab_size)
             work = Decoding(config.to_json(), inputs.tolist(), asked.target_length, str(weights))
             case = {"work": "decode", "beam_size": beam_size, "batch_size": rows}
-            results = _prepare_searches(workers, case, work)
-            _in_rounds(case, "tokens", results, [one.measure for one in workers], asked)
+            with _workers(contestants) as workers:
+                results = _prepare_searches(workers, case, work)
+                _in_rounds(case, "tokens", results, [one.measure for one in workers], asked)
 
 
 def _shared_weights(config: Config, folder: Path) -> Path:
@@ -178,13 +180,19 @@ def _program(
 
 
 @contextlib.contextmanager
-def _workers(kind: Kind, asked: Prepared) -> Iterator[list[Worker]]:
-    """The processes of all that can take part, ours first."""
+def _contestants(kind: Kind, asked: Prepared) -> Iterator[list[Contestant]]:
+    """All that can take part, ours first."""
     with contextlib.ExitStack() as stack:
         library = None
         if asked.mkl_fast_path:
             library = build_mkl_fast_path(stack.enter_context(_temporary_folder()))
-        contestants = _present(*line_up(kind, asked.flax_wmt, library))
+        yield _present(*line_up(kind, asked.flax_wmt, library))
+
+
+@contextlib.contextmanager
+def _workers(contestants: Sequence[Contestant]) -> Iterator[list[Worker]]:
+    """Their processes, for one case: work that was done before slows down CTranslate2's."""
+    with contextlib.ExitStack() as stack:
         yield [stack.enter_context(Worker(contestant)) for contestant in contestants]
 
 

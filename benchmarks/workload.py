@@ -111,7 +111,7 @@ def search_arguments(
     vocab_size, mesh = config.data.vocab_size, make_mesh(config.parallel)
     model, strategy = make_model(config, vocab_size), strategy_of(config.decoding)
     sizes = Sizes(batch_size, batch_size, source_length, target_length, target_length)
-    prepare = partial(decoding_parameters, quantize=config.decoding.quantize)
+    prepare = partial(decoding_parameters, config.model, quantize=config.decoding.quantize)
     params = jax.jit(prepare)(params)
     numbers = np.arange(batch_size, dtype=np.int32)
     limits = np.full(batch_size, target_length, np.int32)

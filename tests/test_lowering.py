@@ -109,7 +109,8 @@ def test_decoding_is_lowered_for_every_platform(mesh, model, changes):
         work = begin_work(model, strategy, mesh, sizes, params)
         return proceed(model, strategy, mesh, beams, params, work, arrivals, seed, 0)[1].best
 
-    params = decoding_parameters(create_state(_CONFIG, model, mesh).params, decoding.quantize)
+    params = create_state(_CONFIG, model, mesh).params
+    params = decoding_parameters(_CONFIG.model, params, decoding.quantize)
     inputs = np.random.default_rng(1).integers(4, _VOCAB, (3, 8), dtype=np.int32)
     lengths, numbers = np.full(3, 10, np.int32), np.arange(1, 4, dtype=np.int32)
     arguments = (

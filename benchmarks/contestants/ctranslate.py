@@ -4,7 +4,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import cache
 
 import ctranslate2
 
@@ -14,7 +13,6 @@ from contestants.weights import read_weights
 from t2t_jax.config import Config
 
 
-@cache
 def _translator(path: str, config_json: str) -> ctranslate2.Translator:
     weights = read_weights(path)
     pieces = [str(number) for number in range(len(weights.embedding))]

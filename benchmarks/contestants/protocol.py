@@ -1,7 +1,8 @@
 """How `peers.py` and the process of a contestant talk: JSON lines over its pipes.
 
-The parent sends work, which the contestant prepares and does twice: so it is compiled, and caches
-are warm. Then the parent asks for one measurement at a time. Between them the process is idle.
+The contestant says when it has started. The parent sends work, which the contestant prepares and
+does twice: so it is compiled, and caches are warm. Then the parent asks for one measurement at a
+time. Between them the process is idle.
 """
 
 import contextlib
@@ -72,6 +73,7 @@ def serve(*, train: Train | None = None, decode: Decode | None = None) -> None:
         prepare: dict[str, Any] = {"Training": train, "Decoding": decode}
         call: Callable[[], Any] | None = None
         reply: Any
+        print(json.dumps("started"), file=replies, flush=True)
         for line in sys.stdin:
             request = json.loads(line)
             if request:
@@ -115,7 +117,16 @@ class Worker:
         )
 
     def __enter__(self) -> "Worker":
-        """Nothing more: it has started."""
+        """Wait until it has imported what it needs.
+
+        Raises:
+          UserError: it died.
+        """
+        try:
+            self._reply()
+        except UserError:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -152,9 +163,12 @@ class Worker:
 
     def _ask(self, request: dict[str, Any]) -> Any:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # there is no reply then
             print(json.dumps(request), file=self._process.stdin, flush=True)
+        return self._reply()
+
+    def _reply(self) -> Any:
+        assert self._process.stdout is not None
         reply = self._process.stdout.readline()
         if not reply:
             code = self._process.wait()

@@ -132,7 +132,7 @@ def decode(
       model: the network.
       decoding: how tokens are chosen. `tokens_per_batch` bounds the rows; no sentence has a limit
         of more than `max_extra_length` above its length.
-      params: the network's `decoding_parameters`.
+      params: the network's, from `prepare_parameters`.
       mesh: their devices. What is decoded together is split over them by rows.
       sentences: what to decode.
       num_best: hypotheses of each sentence.
@@ -348,7 +348,7 @@ def proceed(
       strategy: how tokens are chosen.
       mesh: the devices.
       num_best: hypotheses wanted of each sentence.
-      params: the network's `decoding_parameters`.
+      params: the network's, from `prepare_parameters`.
       work: the sentences under way, which are overwritten.
       arrivals: those that come in, into rows that are free.
       seed: of what is drawn.

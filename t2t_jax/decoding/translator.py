@@ -13,9 +13,9 @@ from t2t_jax.data.vocabulary import BOS_ID, Vocabulary
 from t2t_jax.decoding.continuous_batching import Sentence, decode
 from t2t_jax.decoding.search import SearchResult
 from t2t_jax.errors import UserError
-from t2t_jax.modules.ensemble import Ensemble, Model, join_parameters
+from t2t_jax.modules.ensemble import Ensemble, Model, join_parameters, prepare_parameters
 from t2t_jax.modules.matrices import Quantize
-from t2t_jax.modules.transformer import Parameters, Transformer, decoding_parameters
+from t2t_jax.modules.transformer import Parameters, Transformer
 from t2t_jax.parallel.mesh import mesh_of
 
 
@@ -90,7 +90,7 @@ class Translator:
 
     def _decoding_parameters(self, quantize: Quantize) -> Parameters:
         if quantize not in self._for_decoding:
-            prepare = jax.jit(partial(decoding_parameters, quantize=quantize))
+            prepare = jax.jit(partial(prepare_parameters, self.model, quantize=quantize))
             self._for_decoding[quantize] = prepare(self.params)
         return self._for_decoding[quantize]
 

@@ -163,11 +163,11 @@ def fused_attention(
     return jnp.where(attends, heads, 0)
 
 
-def split_heads(x: Float[Array, "b t width"], num_heads: int) -> Float[Array, "b t h d"]:
+def split_heads(x: Float[Array, "*t width"], num_heads: int) -> Float[Array, "*t h d"]:
     """Cut the last axis into `num_heads` equal heads (section 3.2.2)."""
     return x.reshape(*x.shape[:-1], num_heads, x.shape[-1] // num_heads)
 
 
-def merge_heads(x: Float[Array, "b t h d"]) -> Float[Array, "b t width"]:
+def merge_heads(x: Float[Array, "*t h d"]) -> Float[Array, "*t width"]:
     """Concatenate the heads: Concat(head_1, ..., head_h) (section 3.2.2)."""
     return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])

@@ -5,14 +5,14 @@ from jaxtyping import Array, Float
 
 from t2t_jax.functional.dropout import DropoutKey, dropout
 from t2t_jax.functional.int8 import Int8Matrix
-from t2t_jax.functional.products import linear
+from t2t_jax.functional.products import Transposed, linear
 
 
 def position_wise_feed_forward(
     x: Float[Array, "b t d_model"],
-    kernel_1: Float[Array, "d_model d_ff"] | Int8Matrix,
+    kernel_1: Float[Array, "d_model d_ff"] | Transposed | Int8Matrix,
     bias_1: Float[Array, " d_ff"],
-    kernel_2: Float[Array, "d_ff d_model"] | Int8Matrix,
+    kernel_2: Float[Array, "d_ff d_model"] | Transposed | Int8Matrix,
     bias_2: Float[Array, " d_model"],
     *,
     dropout_rate: float = 0.0,

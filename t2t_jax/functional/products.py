@@ -1,6 +1,8 @@
 """Matrix products, with derivatives that run as fast as they do."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,17 +43,25 @@ def _backward(equation: str, operands: _Operands, cotangent: Float32[Array, "...
 einsum_float32.defvjp(_forward, _backward)
 
 
+class Transposed(NamedTuple):
+    """A matrix that lies in memory with one row for every output."""
+
+    rows: Float[Array, "d_out d_in"]
+
+
 def linear(
-    x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"] | Int8Matrix
+    x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"] | Transposed | Int8Matrix
 ) -> Float[Array, "b t d_out"]:
     """x W, at every position.
 
     Args:
       x: one vector per position.
-      kernel: W. If it is quantized, there is no derivative.
+      kernel: W. Only if it is an array as such, the derivative is made for speed.
     """
     if isinstance(kernel, Int8Matrix):
         return int8_product(x, kernel, axis=0).astype(x.dtype)
+    if isinstance(kernel, Transposed):
+        return _product_with_rows(x, kernel.rows, jnp.einsum)
     return _linear(x, kernel)
 
 
@@ -113,16 +123,10 @@ def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]
 pre_softmax_logits.defvjp(_logits, _logits_gradient)
 
 
-_FEW_ROWS = 64
-
-
 def next_token_logits(
     x: Float[Array, "b k d_model"], embedding: Float[Array, "vocab d_model"] | Int8Matrix
 ) -> Float32[Array, "b k vocab"]:
     """`pre_softmax_logits`, in decoding.
-
-    Of a few vectors, the vocabulary makes the rows of the product, which XLA's threads on CPUs
-    share; the result is transposed. Of many, that would cost more than it gains.
 
     Args:
       x: the decoder's output.
@@ -130,7 +134,23 @@ def next_token_logits(
     """
     if isinstance(embedding, Int8Matrix):
         return jax.lax.optimization_barrier(int8_product(x, embedding, axis=1))
-    if x.shape[0] * x.shape[1] > _FEW_ROWS:
-        return pre_softmax_logits(x, embedding)
-    logits = einsum_float32("vd,bkd->vbk", embedding.astype(x.dtype), x)
-    return jax.lax.optimization_barrier(logits).transpose(1, 2, 0)
+    return _product_with_rows(x, embedding.astype(x.dtype), einsum_float32)
+
+
+_FEW_VECTORS = 64
+
+
+def _product_with_rows(
+    x: Float[Array, "b k d_in"],
+    rows: Float[Array, "d_out d_in"],
+    einsum: Callable[[str, Array, Array], Array],
+) -> Float[Array, "b k d_out"]:
+    """Every vector times every row, as `einsum` multiplies.
+
+    The rows of the matrix become those of the product, which XLA's threads on CPUs share; the
+    result is transposed. Of many vectors, that would cost more than it gains.
+    """
+    if x.shape[0] * x.shape[1] > _FEW_VECTORS:
+        return einsum("btd,vd->btv", x, rows)
+    product = einsum("vd,bkd->vbk", rows, x)
+    return jax.lax.optimization_barrier(product).transpose(1, 2, 0)

@@ -1,6 +1,9 @@
 """Multi-head attention (section 3.2.2)."""
 
+from typing import Any
+
 import flax.linen as nn
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from t2t_jax.config import ModelConfig
@@ -45,16 +48,17 @@ class MultiHeadAttention(nn.Module):
     config: ModelConfig
 
     def setup(self) -> None:
-        """Create the four projections."""
+        """Create the four projections, and the one that decoding has in place of three."""
         config = self.config
-        projections = {
-            "query": (config.num_heads * config.key_size, ("embed", "heads")),
-            "key": (config.num_heads * config.key_size, ("embed", "heads")),
-            "value": (config.num_heads * config.value_size, ("embed", "heads")),
-            "output": (config.d_model, ("heads", "embed")),
-        }
-        for name, (width, axes) in projections.items():
-            setattr(self, name, Projection(width, axes))
+        d_k, d_v = config.key_size, config.value_size
+        inward = {"query": d_k, "key": d_k, "value": d_v, "query_key_value": 2 * d_k + d_v}
+        for name, size in inward.items():
+            setattr(self, name, Projection(config.num_heads * size, ("embed", "heads")))
+        self.output = Projection(config.d_model, ("heads", "embed"))
+
+    def queries(self, x: Float[Array, "b q d_model"]) -> Float[Array, "b q h d_k"]:
+        """The queries of the positions in `x`, split into heads."""
+        return self._heads(self.query(x))
 
     def keys_values(self, x: Float[Array, "b k d_model"]) -> KeysValues:
         """The keys and values of the positions in `x`, split into heads."""
@@ -62,18 +66,25 @@ class MultiHeadAttention(nn.Module):
 
     def cached_keys_values(self, x: Float[Array, "b k d_model"]) -> CachedKeysValues:
         """The keys and values of the positions in `x`, as `attend_to_cache` takes them."""
-        keys, values = self.keys_values(x)
-        return keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 3, 1)
+        return _positions_last(*self.keys_values(x))
+
+    def queries_keys_values(
+        self, x: Float[Array, "b t d_model"]
+    ) -> tuple[Float[Array, "b t h d_k"], CachedKeysValues]:
+        """`queries` and `cached_keys_values` in one product, with what `join_projections` gives."""
+        d_k = self.config.key_size
+        heads = self._heads(self.query_key_value(x))
+        query, key, value = jnp.split(heads, [d_k, 2 * d_k], axis=-1)
+        return query, _positions_last(key, value)
 
     def attend_to_cache(
         self,
-        x: Float[Array, "b q d_model"],
+        queries: Float[Array, "b q h d_k"],
         keys_values: CachedKeysValues,
         mask: Bool[Array, "b #h #q k"],
     ) -> Float[Array, "b q d_model"]:
         """`attend`, in decoding."""
-        query = self._heads(self.query(x))
-        return self.output(merge_heads(cached_attention(query, *keys_values, mask)))
+        return self.output(merge_heads(cached_attention(queries, *keys_values, mask)))
 
     def attend(
         self,
@@ -83,7 +94,7 @@ class MultiHeadAttention(nn.Module):
         first_row: FirstRow = None,
     ) -> Float[Array, "b q d_model"]:
         """Let the positions in `x` attend to projected keys and values, where `mask` is True."""
-        query = self._heads(self.query(x))
+        query = self.queries(x)
         if self.is_mutable_collection("intermediates"):  # someone wants to look
             self.sow("intermediates", "weights", attention_weights(query, keys_values[0], mask))
         heads = scaled_dot_product_attention(
@@ -108,3 +119,22 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Array, "b q d_model"]:
         """Let `queries` attend to `memory` (themselves, in self-attention) where `mask` is True."""
         return self.attend(queries, self.keys_values(memory), mask, first_row)
+
+
+def join_projections(params: dict[str, Any], num_heads: int) -> dict[str, Any]:
+    """The parameters for `queries_keys_values`: of each head, the three kernels side by side.
+
+    Args:
+      params: of one `MultiHeadAttention`.
+      num_heads: h.
+    """
+    kernels = (params[name]["kernel"] for name in ("query", "key", "value"))
+    # Head after head: devices that share out the heads share out the joined kernel in the same way.
+    heads = jnp.concatenate([split_heads(kernel, num_heads) for kernel in kernels], axis=-1)
+    return {"query_key_value": {"kernel": merge_heads(heads)}, "output": params["output"]}
+
+
+def _positions_last(
+    keys: Float[Array, "b k h d_k"], values: Float[Array, "b k h d_v"]
+) -> CachedKeysValues:
+    return keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 3, 1)

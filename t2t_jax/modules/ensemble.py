@@ -12,7 +12,14 @@ from jaxtyping import Array, Bool, Float, Float32, Int
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.loss import label_smoothed_cross_entropy
-from t2t_jax.modules.transformer import Memory, Parameters, Transformer, init_cache
+from t2t_jax.modules.matrices import Quantize
+from t2t_jax.modules.transformer import (
+    Memory,
+    Parameters,
+    Transformer,
+    decoding_parameters,
+    init_cache,
+)
 
 
 class Ensemble(nn.Module):
@@ -87,7 +94,20 @@ def log_mean(logits: Sequence[Float[Array, "*t v"]]) -> Float32[Array, "*t v"]:
 
 def join_parameters(members: Sequence[Parameters]) -> Parameters:
     """The parameters of an `Ensemble`, in the order of its `configs`."""
-    return {f"members_{number}": params for number, params in enumerate(members)}
+    return {_member(number): params for number, params in enumerate(members)}
+
+
+def _member(number: int) -> str:
+    return f"members_{number}"  # as Flax calls the modules in the list `members`
+
+
+def prepare_parameters(model: Model, params: Parameters, quantize: Quantize = "none") -> Parameters:
+    """The parameters that a model decodes with; see `decoding_parameters`."""
+    if isinstance(model, Ensemble):
+        members = (params[_member(number)] for number in range(len(model.configs)))
+        pairs = zip(model.configs, members, strict=True)
+        return join_parameters([decoding_parameters(*pair, quantize) for pair in pairs])
+    return decoding_parameters(model.config, params, quantize)
 
 
 def empty_cache(model: Model, batch_size: int, beam_size: int, room: int) -> Any:

@@ -159,16 +159,15 @@ class DecoderLayer(nn.Module):
 
         def attend_to_cache(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
             nonlocal cache
-            new = self.self_attention.cached_keys_values(y)
+            queries, new = self.self_attention.queries_keys_values(y)
             cache = (_write(cache[0], new[0], write_at), _write(cache[1], new[1], write_at))
-            return self.self_attention.attend_to_cache(y, cache, self_mask)
+            return self.self_attention.attend_to_cache(queries, cache, self_mask)
 
-        x = self._sublayers(
-            x,
-            attend_to_cache,
-            lambda y: self.cross_attention.attend_to_cache(y, memory, cross_mask),
-        )
-        return x, cache
+        def attend_to_memory(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
+            queries = self.cross_attention.queries(y)
+            return self.cross_attention.attend_to_cache(queries, memory, cross_mask)
+
+        return self._sublayers(x, attend_to_cache, attend_to_memory), cache
 
     def _sublayers(
         self,

@@ -16,11 +16,11 @@ from t2t_jax.config import ModelConfig
 from t2t_jax.functional.loss import projected_cross_entropy
 from t2t_jax.functional.masks import causal_mask, segment_mask
 from t2t_jax.functional.products import next_token_logits, pre_softmax_logits
-from t2t_jax.modules.attention import CachedKeysValues
+from t2t_jax.modules.attention import CachedKeysValues, join_projections
 from t2t_jax.modules.dropout import Dropout, FirstRow
 from t2t_jax.modules.embedding import PositionEncoding, TokenEmbedding
 from t2t_jax.modules.layers import DecoderLayer, EncoderLayer, LayerNorm
-from t2t_jax.modules.matrices import Quantize, quantized
+from t2t_jax.modules.matrices import Quantize, quantized, transposed
 from t2t_jax.parallel.axes import constrain
 
 
@@ -333,21 +333,28 @@ def init_cache(config: ModelConfig, batch_size: int, beam_size: int, room: int) 
     return ((keys, values),) * config.num_decoder_layers
 
 
-def decoding_parameters(params: Parameters, quantize: Quantize = "none") -> Parameters:
-    """The parameters as `memory` and `step` take them, of one model or of an ensemble.
+def decoding_parameters(
+    config: ModelConfig, params: Parameters, quantize: Quantize = "none"
+) -> Parameters:
+    """The parameters as `memory` and `step` take them.
 
     Each layer of the decoder has arrays of its own. A decoding loop that is unrolled copies no
     cache, but it would cut the layers out of the stacked arrays again for every token: for one
     sentence, that takes as long as the token.
 
     Args:
+      config: of the model.
       params: as in training.
       quantize: what to make of its matrices.
     """
-    if "decoder" not in params:
-        return {name: decoding_parameters(one, quantize) for name, one in params.items()}
     decoder = params["decoder"]
-    depth = len(jax.tree.leaves(decoder["layers"])[0])
-    layers = {str(i): jax.tree.map(lambda p, i=i: p[i], decoder["layers"]) for i in range(depth)}
+
+    def layer(number: int) -> Parameters:
+        one: Parameters = jax.tree.map(lambda p: p[number], decoder["layers"])
+        joined = join_projections(one["self_attention"], config.num_heads)
+        one = one | {"self_attention": joined}
+        return transposed(one) if quantize == "none" else one
+
+    layers = {str(number): layer(number) for number in range(config.num_decoder_layers)}
     params = params | {"decoder": decoder | {"layers": layers}}
     return params if quantize == "none" else quantized(params)

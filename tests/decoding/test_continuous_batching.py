@@ -44,7 +44,7 @@ def decode_with(mesh):
     params = create_state(_CONFIG, model, mesh).params
     embedding = params["embedding"]["embedding"]
     params = params | {"embedding": {"embedding": (embedding * 4).at[EOS_ID].multiply(1.5)}}
-    return partial(decode, model, params=decoding_parameters(params), mesh=mesh)
+    return partial(decode, model, params=decoding_parameters(_CONFIG.model, params), mesh=mesh)
 
 
 def _sentences(lengths, seed=0):

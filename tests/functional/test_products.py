@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.functional.products import (
+    Transposed,
     einsum_float32,
     linear,
     next_token_logits,
@@ -86,3 +87,14 @@ def test_logits_of_the_next_token_are_those_of_every_token(rows):
     embedding = jax.random.normal(jax.random.key(4), (7, 4))
     expected = pre_softmax_logits(x, embedding)
     np.testing.assert_allclose(next_token_logits(x, embedding), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (2, 40)])  # one vector, few, and many
+def test_a_transposed_kernel_gives_the_same(shape, dtype):
+    x = jax.random.normal(jax.random.key(5), (*shape, 4), dtype)
+    kernel = jax.random.normal(jax.random.key(6), (4, 7), dtype)
+    expected, result = linear(x, kernel), linear(x, Transposed(kernel.T))
+    assert result.dtype == dtype
+    near = 1e-5 if dtype == jnp.float32 else 0.02
+    np.testing.assert_allclose(*(np.float32(y) for y in (result, expected)), rtol=near, atol=near)

@@ -55,8 +55,8 @@ def _logits(model, params):
 @pytest.mark.parametrize("config", _KINDS, ids=["paper", "others", "bfloat16"])
 def test_a_quantized_model_computes_nearly_the_same(config):
     model, params = _model(config)
-    exact = np.float64(_logits(model, decoding_parameters(params)))
-    near = np.float64(_logits(model, decoding_parameters(params, "int8")))
+    exact = np.float64(_logits(model, decoding_parameters(config, params)))
+    near = np.float64(_logits(model, decoding_parameters(config, params, "int8")))
     assert 1e-3 < (near - exact).std() / exact.std() < 0.05
 
 
@@ -81,8 +81,9 @@ def test_a_quantized_model_takes_a_quarter_of_the_memory():
         partial(model.init, deterministic=True), jax.random.key(0), *[tokens] * 6
     )
     params = nn.unbox(shapes["params"])
+    prepare = partial(decoding_parameters, model.config)
     before, after = (
         sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(jax.eval_shape(make, params)))
-        for make in (decoding_parameters, partial(decoding_parameters, quantize="int8"))
+        for make in (prepare, partial(prepare, quantize="int8"))
     )
     assert 0.25 < after / before < 0.26

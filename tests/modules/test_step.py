@@ -46,12 +46,12 @@ def _mask(t):
 
 @partial(jax.jit, static_argnames="module")
 def _step(module, variables, *args):
-    return module.apply(_of_layers(variables), *args, method="step")
+    return module.apply(_for_decoding(module, variables), *args, method="step")
 
 
 @partial(jax.jit, static_argnames="module")
 def _memory(module, variables, inputs, segments):
-    return module.apply(_of_layers(variables), inputs, segments, method="memory")
+    return module.apply(_for_decoding(module, variables), inputs, segments, method="memory")
 
 
 def _at(t):
@@ -59,8 +59,8 @@ def _at(t):
     return jnp.full(2, t), jnp.array(t)
 
 
-def _of_layers(variables):
-    return {"params": decoding_parameters(variables["params"])}
+def _for_decoding(module, variables):
+    return {"params": decoding_parameters(module.config, variables["params"])}
 
 
 def test_ancestry_of_the_tree_written_out():
