@@ -144,7 +144,8 @@ def of_decoding(config: Config, batch_size: int) -> dict[str, float]:
         target_length=target_length * beams,
     )
     each_time = instructions(lowered.compile().as_text(), "loops")
-    weights = {x.shape[-2:] for x in jax.tree.leaves(arrays[0]) if x.ndim > 1}
+    sizes = {x.shape[-2:] for x in jax.tree.leaves(arrays[0])}
+    weights = {each for each in sizes if len(each) == 2 and min(each) > 1}
     cached = {
         4 * batch_size * config.model.num_heads * config.model.key_size * slots
         for slots in (source_length, target_length * beams)

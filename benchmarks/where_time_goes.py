@@ -27,10 +27,10 @@ from t2t_jax.decoding.continuous_batching import proceed
 
 # The first pattern that occurs in `name of the operation | where it comes from` says the part.
 _PARTS = {
-    "products of the logits": r"(btd,vd->btv|btv,vd->btd|btd,btv->dv|vd,bkd->vbk)",
-    "top-k": r"top_k",
     "products of feed-forward": r"(ynn_fusion|dot).*\|.*feed_forward/",
-    "products of projections": r"(ynn_fusion|dot).*\|.*attention.*/(query|key|value|output)/",
+    "products of the logits": r"(btd,vd->btv|btv,vd->btd|btd,btv->dv|vd,bkd->vbk|step/dot_general)",
+    "top-k": r"top_k",
+    "products of projections": r"(ynn_fusion|dot).*\|.*attention.*[/_](query|key|value|output)/",
     "attention itself": r"\|.*(self|cross)_attention[./]",
     "rest of the layers": r"\|.*/(layers|encoder|decoder)\b",
     "softmax and loss": r"\|.*(losses|logsumexp|reduce_(max|sum)|/exp|/sub)",

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from t2t_jax.config import ModelConfig
@@ -188,4 +189,9 @@ class DecoderLayer(nn.Module):
 def _write(
     cache: Float[Array, "b h d slots"], new: Float[Array, "b h d k"], at: int | Array
 ) -> Float[Array, "b h d slots"]:
-    return jax.lax.dynamic_update_slice_in_dim(cache, new.astype(cache.dtype), at, axis=3)
+    new = new.astype(cache.dtype)
+    if cache.shape[0] == new.shape[3] == 1:
+        # Where one hypothesis of one sentence is written in place, XLA on CPUs does so twice, and
+        # copies the cache four times.
+        return jnp.where(jnp.arange(cache.shape[3]) == at, new, cache)
+    return jax.lax.dynamic_update_slice_in_dim(cache, new, at, axis=3)

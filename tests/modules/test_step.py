@@ -93,6 +93,21 @@ def test_cached_steps_of_branching_hypotheses_equal_full_passes(model, make_batc
         np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_cached_steps_of_one_hypothesis_of_one_sentence_equal_the_full_pass(make_model, make_batch):
+    model = make_model()
+    path = [3, 7, 4, 9]
+    batch = make_batch(_SOURCES[:1], [[path]], target_length=len(path))
+    memory = _memory(model.module, model.variables, *batch[:2])
+    cache = init_cache(model.config, 1, 1, len(path))
+    steps = []
+    for t, token in enumerate([_BOS, *path[:-1]]):
+        mask = (jnp.arange(len(path)) <= t)[None, None, :, None]
+        arguments = jnp.array([[token]]), jnp.full(1, t), jnp.array(t), mask, cache, memory
+        logits, cache = _step(model.module, model.variables, *arguments)
+        steps.append(logits)
+    np.testing.assert_allclose(jnp.concatenate(steps, 1), model.logits(batch), rtol=1e-4, atol=1e-5)
+
+
 def test_unused_slots_of_the_cache_are_never_read(make_model, make_batch):
     model = make_model()
     inputs, segments, *_ = make_batch(_SOURCES, [[], []])
