@@ -10,14 +10,13 @@ import ctranslate2
 from contestants.export import export_ctranslate2
 from contestants.protocol import Decoding, serve
 from contestants.weights import read_weights
-from t2t_jax.config import Config
 
 
-def _translator(path: str, config_json: str) -> ctranslate2.Translator:
-    weights = read_weights(path)
+def _translator(work: Decoding) -> ctranslate2.Translator:
+    weights = read_weights(work.weights)
     pieces = [str(number) for number in range(len(weights.embedding))]
     with tempfile.TemporaryDirectory() as directory:
-        export_ctranslate2(weights, Config.from_json(config_json), pieces, directory)
+        export_ctranslate2(weights, work.config, pieces, directory)
         return ctranslate2.Translator(
             directory, compute_type=sys.argv[1], intra_threads=os.cpu_count() or 1
         )
@@ -25,7 +24,7 @@ def _translator(path: str, config_json: str) -> ctranslate2.Translator:
 
 def decode(work: Decoding) -> Callable[[], list[list[int]]]:
     """`translate_batch` on one batch. It wants sources as subwords, which here are numbers."""
-    translator = _translator(work.weights, work.config_json)
+    translator = _translator(work)
     sources = [[str(token) for token in sentence] for sentence in work.inputs]
 
     def translate() -> list[list[int]]:

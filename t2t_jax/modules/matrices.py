@@ -57,19 +57,12 @@ def quantized(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def transposed(params: dict[str, Any]) -> dict[str, Any]:
-    """The same parameters with the matrices of feed-forward networks transposed.
+    """The parameters of a feed-forward network with its matrices transposed.
 
     A single vector is multiplied with those in 0.85 of the time, on CPUs, and several as before.
     """
-    converted: dict[str, Any] = {}
-    for name, value in params.items():
-        if isinstance(value, dict):
-            converted[name] = transposed(value)
-        elif name in ("kernel_1", "kernel_2"):
-            converted[_transposed(name)] = value.T
-        else:
-            converted[name] = value
-    return converted
+    matrices = {_transposed(name): value.T for name, value in params.items() if name in _SUMMED}
+    return matrices | {name: value for name, value in params.items() if name not in _SUMMED}
 
 
 def _transposed(name: str) -> str:

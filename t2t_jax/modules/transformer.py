@@ -351,9 +351,10 @@ def decoding_parameters(
 
     def layer(number: int) -> Parameters:
         one: Parameters = jax.tree.map(lambda p: p[number], decoder["layers"])
-        joined = join_projections(one["self_attention"], config.num_heads)
-        one = one | {"self_attention": joined}
-        return transposed(one) if quantize == "none" else one
+        one["self_attention"] = join_projections(one["self_attention"], config.num_heads)
+        if quantize == "none":
+            one["feed_forward"] = transposed(one["feed_forward"])
+        return one
 
     layers = {str(number): layer(number) for number in range(config.num_decoder_layers)}
     params = params | {"decoder": decoder | {"layers": layers}}
