@@ -25,7 +25,12 @@ from rich.text import Text
 from t2t_jax.config import Config, walk
 from t2t_jax.config_file import load_config
 from t2t_jax.errors import UserError, did_you_mean
-from t2t_jax.parallel.host import keep_freed_memory, let_devices_wait, num_virtual_devices
+from t2t_jax.parallel.host import (
+    collect_garbage_seldom,
+    keep_freed_memory,
+    let_devices_wait,
+    num_virtual_devices,
+)
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,7 @@ def prepare_process() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a sample translation must not end a training
         sys.stdout.reconfigure(errors="backslashreplace")
     keep_freed_memory()
+    collect_garbage_seldom()
     if num_virtual_devices() > 1:
         let_devices_wait()
 
