@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Compiling takes most of the time, and what is compiled runs for milliseconds.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+if version("jaxlib").startswith("0.10."):
+    # Half the time: kernels are made without MLIR, which later versions always use.
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
 
 import hypothesis
 import pytest
@@ -33,6 +38,10 @@ install_import_hook(
 # an entry while others may read it.
 _COMPILED = tempfile.TemporaryDirectory(prefix="t2t_jax_compiled_")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED.name
+
+from t2t_jax.parallel.host import collect_garbage_seldom  # noqa: E402  (checked as all others)
+
+collect_garbage_seldom()
 
 hypothesis.settings.register_profile(
     "t2t_jax",
@@ -53,6 +62,7 @@ _LONG = (
     "test_compile.py",
     "test_continuous_batching.py",
     "test_benchmarks.py",
+    "test_guard.py",
     "test_checkpoint.py",
     "test_notebook.py",
     "test_commands.py",
@@ -64,16 +74,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files come first, so that no worker is left alone with one at the end."""
     place = {name: number for number, name in enumerate(_LONG)}
     items.sort(key=lambda item: place.get(item.path.name, len(_LONG)))
-
-
-@pytest.fixture(scope="module")
-def optimized() -> Iterator[None]:
-    """Programs are compiled as users have them compiled."""
-    import jax
-
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(scope="session")
@@ -133,7 +133,7 @@ class TinyRun(NamedTuple):
         """Start `train.py`, in one or several processes with so many devices each."""
         environment = {
             **os.environ,
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "JAX_NUM_CPU_DEVICES": str(devices),
             "PYTHONUNBUFFERED": "1",
         }
         command = [

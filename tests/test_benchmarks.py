@@ -1,7 +1,6 @@
 """Benchmarks run, and their figures go together. How large they are is nobody's business here."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,12 +22,9 @@ def config(tiny_run):
 def _columns(tiny_run, program, *flags):
     """What a benchmark prints for each column of its table."""
     command = [f"benchmarks/{program}.py", f"--config={tiny_run.folder / 'tiny.py'}", *flags]
-    # What is compiled here runs for milliseconds: compiling it well would take longer.
-    fast = {"XLA_FLAGS": "--xla_backend_optimization_level=0", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, *command, "--json"],
         cwd=ROOT,
-        env={**os.environ, **fast},
         capture_output=True,
         text=True,
         check=False,

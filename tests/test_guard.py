@@ -1,78 +1,83 @@
 """What a step compiles to is what the formulas say, and no more: speed that no clock can show."""
 
-import importlib.util
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+_ROOT = Path(__file__).parents[1]
+
+_COUNT = """
+import json
+import guard
 from t2t_jax.config import Config
 
-pytestmark = pytest.mark.usefixtures("optimized")
-
-_BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-
-
-@pytest.fixture(scope="module")
-def guard():
-    """The benchmark, as a module."""
-    environment = dict(os.environ)  # which a benchmark sets up as programs do
-    sys.path.insert(0, str(_BENCHMARKS))
-    try:
-        spec = importlib.util.spec_from_file_location("guard", _BENCHMARKS / "guard.py")
-        module = sys.modules["guard"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        yield module
-    finally:
-        sys.path.remove(str(_BENCHMARKS))
-        os.environ.clear()
-        os.environ.update(environment)
-        for name in ("guard", "measuring", "workload"):
-            sys.modules.pop(name, None)
+# None of its sizes could be taken for another.
+config = Config().replace({
+    "model.d_model": 48,
+    "model.num_heads": 3,
+    "model.d_ff": 112,
+    "data.vocab_size": 1000,
+    "parallel.data": 1,
+})
+counts = {
+    "training": guard.of_training(config, 8, 32),
+    "decoding": guard.of_decoding(config, 2),
+    "one hypothesis": guard.of_decoding(config.replace({"decoding.beam_size": 1}), 1),
+    "int8": guard.of_decoding(config.replace({"decoding.quantize": "int8"}), 2),
+}
+guard.jax.config.update("jax_disable_most_optimizations", True)  # the number alone matters
+print(json.dumps(counts | {"compilations": guard.compilations(config, (16, 24, 16, 24))}))
+"""
 
 
 @pytest.fixture(scope="module")
-def config():
-    """A model none of whose sizes could be taken for another."""
-    return Config().replace(
-        {
-            "model.d_model": 48,
-            "model.num_heads": 3,
-            "model.d_ff": 112,
-            "data.vocab_size": 1000,
-            "parallel.data": 1,
-        }
+def counts():
+    """What the benchmark counts, of programs compiled as users have them compiled."""
+    fast = ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS")
+    environment = {name: value for name, value in os.environ.items() if name not in fast}
+    done = subprocess.run(
+        [sys.executable, "-c", _COUNT],
+        cwd=_ROOT,
+        env=environment | {"PYTHONPATH": str(_ROOT / "benchmarks")},
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
-def test_a_training_step_computes_and_writes_no_more_than_it_has_to(guard, config):
-    counts = guard.of_training(config, 8, 32)
+def test_a_training_step_computes_and_writes_no_more_than_it_has_to(counts):
+    training = counts["training"]
     # Products by the formula, and a few operations an element beside them.
-    assert 1 <= counts["flops_over_formula"] < 1.15
-    assert counts["arrays_of_logits"] == 2  # the logits, and their gradient
-    assert counts["copies_of_state"] == 0
-    assert counts["host_transfers"] == 0
+    assert 1 <= training["flops_over_formula"] < 1.15
+    assert training["arrays_of_logits"] == 2  # the logits, and their gradient
+    assert training["copies_of_state"] == 0
+    assert training["host_transfers"] == 0
 
 
-def test_decoding_a_position_writes_no_weights_and_no_cache_anew(guard, config):
-    counts = guard.of_decoding(config, 2)
-    assert 1 <= counts["flops_over_formula"] < 1.15
-    assert counts["weights_written_each_time"] == 0
-    assert counts["caches_written_each_time"] == 4  # keys and values of each layer, in place
+def test_decoding_a_position_writes_no_weights_and_no_cache_anew(counts):
+    decoding = counts["decoding"]
+    assert 1 <= decoding["flops_over_formula"] < 1.15
+    assert decoding["weights_written_each_time"] == 0
+    assert decoding["caches_written_each_time"] == 4  # keys and values of each layer, in place
 
 
-def test_decoding_one_hypothesis_of_one_sentence_copies_a_cache_once(guard, config):
-    counts = guard.of_decoding(config.replace({"decoding.beam_size": 1}), 1)
-    assert counts["weights_written_each_time"] == 0
-    assert counts["caches_written_each_time"] <= 12  # written in place, there were 24
+def test_decoding_one_hypothesis_of_one_sentence_copies_a_cache_once(counts):
+    decoding = counts["one hypothesis"]
+    assert decoding["weights_written_each_time"] == 0
+    assert decoding["caches_written_each_time"] <= 12  # written in place, there were 24
 
 
-def test_decoding_with_int8_never_makes_floats_of_a_weight(guard, config):
-    counts = guard.of_decoding(config.replace({"decoding.quantize": "int8"}), 2)
-    assert counts["weights_written_each_time"] == 0
-    assert counts["caches_written_each_time"] == 4
+def test_decoding_with_int8_never_makes_floats_of_a_weight(counts):
+    decoding = counts["int8"]
+    assert decoding["weights_written_each_time"] == 0
+    assert decoding["caches_written_each_time"] == 4
 
 
-def test_a_shape_is_compiled_once(guard, config):
-    assert guard.compilations(config, (16, 24, 16, 24)) == 2
+def test_a_shape_is_compiled_once(counts):
+    assert counts["compilations"] == 2

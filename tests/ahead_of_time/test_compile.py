@@ -105,7 +105,7 @@ def test_eight_devices_share_parameters_and_send_gradients():
 
 def _python(*arguments, devices=1):
     flags = {
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_NUM_CPU_DEVICES": str(devices),
         "JAX_PLATFORMS": "cpu",
     }
     environment = {name: x for name, x in os.environ.items() if not name.startswith("TPU_")}

@@ -11,8 +11,6 @@ from t2t_jax.config import ModelConfig
 from t2t_jax.functional.masks import causal_mask, segment_mask
 from t2t_jax.modules.transformer import Decoder, Encoder
 
-pytestmark = pytest.mark.usefixtures("optimized")
-
 _PATH = Path(__file__).parents[1] / "goldens" / "transformer.npz"
 
 

@@ -265,7 +265,7 @@ for program, arguments in ((scan, (x, w)), (every, (x,))):
 
 
 def test_collectives_of_compiled_programs_are_those_computed_by_hand():
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    flags = {"JAX_NUM_CPU_DEVICES": "8", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", _REAL],
         env={**os.environ, **flags},

@@ -48,7 +48,7 @@ TOKENS_IN_TWO_ROWS = 2 * LENGTH
 def on_eight_devices(name, *arguments):
     """Run a function of this file where there are eight devices; its errors are the test's."""
     flags = {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "JAX_NUM_CPU_DEVICES": "8",
         "JAX_PLATFORMS": "cpu",
         "NPROC": "64",  # see `let_devices_wait`
     }

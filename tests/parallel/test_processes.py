@@ -141,7 +141,7 @@ save(Path(sys.argv[1]), [1, 2], Mesh(np.asarray(jax.devices()), ("data",)))
 
 
 def _start(program, *arguments, devices=1, **environment):
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    flags = {"JAX_NUM_CPU_DEVICES": str(devices)}
     return subprocess.Popen(
         [sys.executable, "-c", program, *map(str, arguments)],
         env={**os.environ, "JAX_PLATFORMS": "cpu", **flags, **environment},
