@@ -1,4 +1,4 @@
-"""Freed memory stays with the process, and what no cycle keeps is freed without a search."""
+"""Memory of the host, and the devices that its environment asks for."""
 
 import gc
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from t2t_jax.parallel.host import collect_garbage_seldom
+from t2t_jax.parallel.host import collect_garbage_seldom, num_virtual_devices
 
 _PROGRAM = """
 import resource
@@ -43,3 +43,20 @@ def test_a_million_objects_are_made_with_next_to_no_search_for_garbage():
         gc.set_threshold(*before)
     assert len(made) == 1_000_000
     assert 0 < searches.count("start") <= 10
+
+
+@pytest.mark.parametrize(
+    ("environment", "devices"),
+    [
+        ({}, 1),
+        ({"JAX_NUM_CPU_DEVICES": "3"}, 3),
+        ({"XLA_FLAGS": "--a=b --xla_force_host_platform_device_count=8 --c=d"}, 8),
+        ({"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=true", "JAX_NUM_CPU_DEVICES": "2"}, 2),
+    ],
+)
+def test_devices_are_asked_for_by_either_of_two_variables(monkeypatch, environment, devices):
+    for name in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert num_virtual_devices() == devices
