@@ -1,0 +1,113 @@
+"""Write `runs/VERSION/`: a small run as the version of `t2t_jax` that is installed writes it.
+
+    python tests/goldens/make_run_golden.py
+
+It is made once for every released version, by that version, and never changed: every later version
+has to load it, translate with it and train it on, with the same results.
+
+    run/            the run directory: config, vocabulary, the log, and one checkpoint
+    corpus/         the text that it was trained on: the first pairs of the bundled corpus
+    expected.json   `tokens`: of some lines, those of their translation by greedy search and by a
+                    beam of 4; `losses`: the training loss of each of the steps that come next
+"""
+
+import contextlib
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import t2t_jax
+from t2t_jax.config import Config, DataConfig
+from t2t_jax.data.corpus import open_corpus
+
+STEPS, STEPS_MORE = 800, 6
+PAIRS = {"train": 150, "dev": 8}
+FIELDS = {
+    "model.d_model": 32,
+    "model.num_heads": 4,
+    "model.d_ff": 64,
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+    "data.vocab_size": 300,
+    "data.max_length": 64,
+    "data.batching": "pack",
+    "data.source_tokens_per_step": 1024,
+    "data.target_tokens_per_step": 1024,
+    "training.num_train_steps": STEPS,
+    "training.warmup_steps": 100,
+    "training.log_every_steps": 100,
+    "evaluation.every_steps": 400,
+    "evaluation.num_samples": 0,
+    "decoding.max_extra_length": 10,
+    "checkpoint.every_minutes": None,
+    "checkpoint.every_steps": STEPS,
+    "checkpoint.keep": 1,
+    "checkpoint.average": 1,
+    "checkpoint.keep_best": False,
+}
+
+
+def write_corpus(folder):
+    """The first pairs of the bundled corpus, as text files."""
+    folder.mkdir(parents=True)
+    bundled = open_corpus(DataConfig())
+    for split, count in PAIRS.items():
+        for language, lines in zip(("en", "de"), bundled.lines(split), strict=True):
+            text = "".join(f"{line}\n" for line in lines[:count])
+            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
+
+
+def translations(workdir, lines):
+    """The tokens of the translation of each line, by greedy search and by a beam of 4."""
+    translator = t2t_jax.load(workdir)
+    return [
+        {
+            "line": line,
+            **{
+                f"beam_{beam}": list(translator.nbest([line], 1, beam_size=beam)[0][0].tokens)
+                for beam in (1, 4)
+            },
+        }
+        for line in lines
+    ]
+
+
+def next_losses(config, workdir, scratch):
+    """The training loss of each of the next steps, taken in a copy of the run."""
+    shutil.copytree(workdir, scratch)
+    steps = {
+        "training.num_train_steps": STEPS + STEPS_MORE,
+        "training.log_every_steps": 1,
+        "evaluation.every_steps": 10 * STEPS,
+    }
+    assert t2t_jax.train(config.replace(steps), scratch) == 0
+    records = map(json.loads, (scratch / "log.jsonl").read_text().splitlines())
+    return {r["step"]: r["loss"] for r in records if r["of"] == "train" and r["step"] > STEPS}
+
+
+def make(home):
+    """Write a golden run into an empty directory, which is also where the program stands."""
+    write_corpus(Path("corpus"))
+    config = Config().replace({**FIELDS, "data.corpus": "text:corpus", "data.cache_dir": "cache"})
+    assert t2t_jax.train(config, Path("run")) == 0
+    # Lines that the model has learned: rounding turns no choice of a token.
+    learned = Path("corpus/train.en").read_text(encoding="utf-8").splitlines()[:12]
+    expected = {
+        "tokens": translations(Path("run"), ["", *learned]),
+        "losses": next_losses(config, Path("run"), Path("more")),
+    }
+    for path in (*Path("run").glob("events.*"), Path("run/.lock")):
+        path.unlink()
+    for name in ("corpus", "run"):
+        shutil.copytree(name, home / name)
+    (home / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        make(Path(__file__).parent / "runs" / t2t_jax.__version__)
+
+
+if __name__ == "__main__":
+    main()

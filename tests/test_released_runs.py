@@ -1,0 +1,51 @@
+"""A run that a released version wrote keeps loading, with the same tokens, and trains on.
+
+The runs under `goldens/runs/` were written by these versions themselves, by
+`goldens/make_run_golden.py`.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import t2t_jax
+
+RELEASED = sorted((Path(__file__).parent / "goldens/runs").iterdir())
+
+
+@pytest.fixture(params=RELEASED, ids=lambda path: path.name)
+def golden(request, tmp_path):
+    """A copy of a golden run, in a place where it may be written to."""
+    shutil.copytree(request.param, tmp_path / "golden")
+    return tmp_path / "golden"
+
+
+def test_a_released_run_translates_with_the_same_tokens(golden):
+    expected = json.loads((golden / "expected.json").read_text())["tokens"]
+    translator = t2t_jax.load(golden / "run")
+    lines = [one["line"] for one in expected]
+    for beam_size in (1, 4):
+        found = translator.nbest(lines, 1, beam_size=beam_size)
+        assert [list(best.tokens) for (best,) in found] == [
+            one[f"beam_{beam_size}"] for one in expected
+        ]
+
+
+def test_a_released_run_trains_on_with_the_same_losses(golden):
+    expected = json.loads((golden / "expected.json").read_text())["losses"]
+    config = t2t_jax.load(golden / "run").config.replace(
+        {
+            "data.corpus": f"text:{golden / 'corpus'}",
+            "data.cache_dir": str(golden / "cache"),
+            "training.num_train_steps": max(map(int, expected)),
+            "training.log_every_steps": 1,
+            "evaluation.every_steps": 10_000,
+            "evaluation.num_sentences": 1,
+        }
+    )
+    assert t2t_jax.train(config, golden / "run") == 0
+    records = map(json.loads, (golden / "run/log.jsonl").read_text().splitlines())
+    losses = {str(r["step"]): r["loss"] for r in records if r["of"] == "train"}
+    assert {step: losses[step] for step in expected} == pytest.approx(expected, rel=1e-4)
