@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.records import Schema, parse_object
 
 _INF = float("inf")
 
@@ -408,9 +409,9 @@ class Config:
           UserError: the text is not JSON, or has a field that does not exist, or lacks one.
         """
         try:
-            nested = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise UserError(f"config is not JSON: {error}") from error
+            nested = parse_object(text, Schema())
+        except ValueError as error:
+            raise UserError(f"config is damaged: {error}") from error
         return from_dict(nested)
 
 

@@ -1,6 +1,7 @@
 """The errors a user can mend."""
 
 import difflib
+import sys
 from collections.abc import Iterable
 
 
@@ -10,6 +11,12 @@ class UserError(ValueError):
     The message is one line: what was wrong, where, and the way out. The command line prints it
     without a traceback and exits with code 2; a Python caller can catch it as a `ValueError`.
     """
+
+
+def warn(message: str) -> None:
+    """Tell the user on the standard error, in one line, of something that stops nothing."""
+    if sys.stderr is not None:  # it is None in a process that was started without one
+        print("warning:", " ".join(message.split()), file=sys.stderr, flush=True)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:

@@ -20,7 +20,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.evaluation.evaluate import Evaluation
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.records import as_line, read_lines
-from t2t_jax.workdir import log_file
+from t2t_jax.workdir import LOG_SCHEMA, log_file
 
 
 class _Console(Console):
@@ -56,8 +56,8 @@ class RunLog:
         self._path = log_file(workdir)
         kept = [
             (line, record)
-            for line, record in read_lines(self._path)
-            if record.get("step", start_step + 1) <= start_step
+            for line, record in read_lines(self._path, LOG_SCHEMA)
+            if record["step"] <= start_step
         ]
         self._recorded = {(record["of"], record["step"]) for _, record in kept}
         if is_main():

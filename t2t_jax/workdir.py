@@ -23,11 +23,23 @@ from t2t_jax.data.tokenized import prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.processes import is_main, of_main, one_without
-from t2t_jax.records import Record, as_line, read_records
+from t2t_jax.records import NUMBER, Record, Schema, append_line, read_records
 
 _CONFIG, _VOCABULARY, _CORPUS = "config.json", "vocabulary.model", "corpus.sha256"
 _LOG, _SCORES, _LOCK = "log.jsonl", "scores.jsonl", ".lock"
 _SECONDS_TO_BE_SEEN = 60.0
+
+LOG_SCHEMA = Schema({"step": int, "of": str}, {"loss": NUMBER, "target_tokens_per_second": NUMBER})
+"""What the readers of `log.jsonl` rely on."""
+_SCORE_SCHEMA = Schema(
+    optional={
+        "corpus": str,
+        "split": str,
+        "num_sentences": int,
+        "checkpoints": list,
+        "decoding": dict,
+    }
+)
 
 
 def is_run(workdir: Path) -> bool:
@@ -124,7 +136,7 @@ def log_file(workdir: Path) -> Path:
 
 def read_log(workdir: Path) -> list[Record]:
     """The records of a run's log, the oldest first; [] if it has none yet."""
-    return read_records(log_file(workdir))
+    return read_records(log_file(workdir), LOG_SCHEMA)
 
 
 def record_scores(workdir: Path, record: Record) -> None:
@@ -132,13 +144,13 @@ def record_scores(workdir: Path, record: Record) -> None:
 
     Models are also scored from where they are published, which is nobody's place to write to.
     """
-    with suppress(OSError), (workdir / _SCORES).open("a", encoding="utf-8") as file:
-        file.write(f"{as_line(record)}\n")
+    with suppress(OSError):
+        append_line(workdir / _SCORES, record)
 
 
 def read_scores(workdir: Path) -> list[Record]:
     """All evaluations that `record_scores` has added, the oldest first."""
-    return read_records(workdir / _SCORES)
+    return read_records(workdir / _SCORES, _SCORE_SCHEMA)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import tyro
 from rich.console import Console
 
 from t2t_jax.atomic_file import write_whole
+from t2t_jax.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,6 @@ class Report:
 
         report = build_report(self.workdir, self.sustained_tflops)
         Console(highlight=False).print(report.terminal())
-        with suppress(OSError):  # of a published run, which is nobody's place to write to
+        with suppress(UserError):  # of a published run, which is nobody's place to write to
             write_whole(self.workdir / "report.md", report.markdown().encode())
         return 0

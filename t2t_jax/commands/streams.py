@@ -1,13 +1,13 @@
 """Lines in and lines out: files, pipes and terminals."""
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from t2t_jax.atomic_file import writing_whole
 from t2t_jax.errors import UserError
 
 _LINES_AT_ONCE = 10_000
@@ -44,13 +44,8 @@ def writing(path: Path | None) -> Iterator[BinaryIO]:
         with _open(path, "wb") as file:
             yield file
         return
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with _open(unfinished, "wb") as file:
-            yield file
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with writing_whole(path) as file:
+        yield file
 
 
 def _open(path: Path, mode: Literal["rb", "wb"]) -> BinaryIO:

@@ -36,7 +36,7 @@ from absl import logging
 from jaxtyping import Array, UInt32
 
 from t2t_jax.config import CheckpointConfig, Config, describe, differences, from_dict, to_dict
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.processes import agree, is_main, of_main
 from t2t_jax.training.step import Parameters, TrainState
 from t2t_jax.workdir import read_config
@@ -222,11 +222,7 @@ class Checkpoints:
             for number, refusal in unreadable.items():
                 place = _free_name(self._workdir / _DAMAGED / str(number))
                 (self._workdir / _CHECKPOINTS / str(number)).rename(place)
-                print(
-                    f"warning: {refusal}; it is now {place}, and the run goes on from step {step}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                warn(f"{refusal}; it is now {place}, and the run goes on from step {step}")
         agree(0)  # until it is done
         self._last.reload()
 
