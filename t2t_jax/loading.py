@@ -13,7 +13,7 @@ from t2t_jax.decoding.translator import Translator, make_model
 from t2t_jax.errors import UserError
 from t2t_jax.modules.transformer import Parameters
 from t2t_jax.parallel.mesh import make_mesh
-from t2t_jax.training.checkpoint import load_parameters
+from t2t_jax.training.averaging import load_parameters
 from t2t_jax.training.step import abstract_state
 from t2t_jax.workdir import read_config, read_vocabulary
 

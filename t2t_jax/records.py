@@ -56,13 +56,18 @@ def parse_object(text: str | bytes, schema: Schema) -> Record:
         raise ValueError("it is not UTF-8") from error
     except ValueError as error:
         raise ValueError(f"it is not JSON: {error}") from error
-    if not isinstance(record, dict):
-        raise ValueError(f"it is not an object, but a JSON {type(record).__name__}")
-    _check(record, schema)
+    check(record, schema)
     return record
 
 
-def _check(record: Record, schema: Schema) -> None:
+def check(record: Any, schema: Schema) -> None:
+    """Refuse what does not fit a schema.
+
+    Raises:
+      ValueError: it is not an object, or a field is missing or of another type.
+    """
+    if not isinstance(record, dict):
+        raise ValueError(f"it is not an object, but a JSON {type(record).__name__}")
     missing = [name for name in schema.required if name not in record]
     if missing:
         raise ValueError(f"it has no field {missing[0]!r}")

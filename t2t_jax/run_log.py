@@ -20,7 +20,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.evaluation.evaluate import Evaluation
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.records import as_line, read_lines
-from t2t_jax.workdir import LOG_SCHEMA, log_file
+from t2t_jax.workdir import CHECKPOINT, LOG_SCHEMA, log_file
 
 
 class _Console(Console):
@@ -64,7 +64,9 @@ class RunLog:
             write_whole(self._path, "".join(line for line, _ in kept).encode())
             self._file = self._path.open("a", encoding="utf-8", buffering=1)
             # A `SummaryWriter` has a thread; where a full disk ends it, its callers wait for ever.
-            self._events = EventsWriter(str(workdir / "events"))
+            # Its name has the time: where the clock was set back, it could be that of another.
+            number = len([*workdir.glob("events.out.tfevents.*")])
+            self._events = EventsWriter(str(workdir / "events"), f".{number}")
             # What TensorBoard has of later steps, it forgets.
             start = SessionLog(status=SessionLog.START)
             self._add_event(start_step + 1, session_log=start)
@@ -143,6 +145,12 @@ class RunLog:
                 f"    source     {source}\n    reference  {reference}\n    model      {hypothesis}"
             )
         self._record(step, evaluation.split, summary)
+
+    def checkpoint(self, step: int | None) -> None:
+        """Record that the state after a step is on the disk, unless that is recorded already."""
+        if step is not None and (CHECKPOINT, step) not in self._recorded:
+            self._recorded.add((CHECKPOINT, step))
+            self._record(step, CHECKPOINT, {})
 
     def _record(self, step: int, name: str, figures: dict[str, Any]) -> None:
         if not is_main():

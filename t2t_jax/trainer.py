@@ -1,5 +1,6 @@
 """The training loop, and only the loop."""
 
+import os
 import time
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,11 +26,12 @@ from t2t_jax.run_log import RunLog
 from t2t_jax.signals import StopSignal
 from t2t_jax.step_meter import StepMeter
 from t2t_jax.training.checkpoint import Checkpoints, is_due
+from t2t_jax.training.origin import Identity
 from t2t_jax.training.step import TrainState, abstract_state, compile_train_step, create_state
-from t2t_jax.workdir import check_workdir, claim, is_run, locked, run_vocabulary
+from t2t_jax.workdir import check_workdir, claim, fingerprints, is_run, locked, run_vocabulary
 
 
-def train(config: Config, workdir: Path) -> int:
+def train(config: Config, workdir: str | os.PathLike[str]) -> int:
     """Train a model, or go on with a run that was stopped.
 
     All that can be refused is refused before anything in `workdir` changes.
@@ -47,6 +49,7 @@ def train(config: Config, workdir: Path) -> int:
       UserError: the config, the corpus or the run directory does not fit, or the loss diverged.
     """
     start = time.monotonic()
+    workdir = Path(workdir)
     check_workdir(config, workdir)
     mesh = make_mesh(config.parallel)
     corpus = open_corpus(config.data)
@@ -61,7 +64,8 @@ def train(config: Config, workdir: Path) -> int:
     with locked(workdir), StopSignal() as stop:
         if not is_run(workdir):  # first of all: a kill from here on leaves a run
             claim(workdir, config, corpus, vocabulary)
-        with Checkpoints(workdir, config) as checkpoints, bound_together():
+        identity = Identity(config, fingerprints(corpus, vocabulary))
+        with Checkpoints(workdir, identity) as checkpoints, bound_together():
             state = _initial_state(config, model, mesh, checkpoints)
             claim(workdir, config, corpus, vocabulary)  # what may change, now that all fits
             with RunLog(workdir, int(state.step), config.training.num_train_steps) as log:
@@ -69,6 +73,7 @@ def train(config: Config, workdir: Path) -> int:
                 run = _Run(config, corpus, vocabulary, model, mesh, checkpoints, log, stop)
                 run.introduce(state, time.monotonic() - start)
                 step, signal = run.loop(state, batches)
+                log.checkpoint(checkpoints.wait())
                 if signal:
                     log.say(f"stopped after step {step:,}; the same command goes on from there")
                     return 128 + signal
@@ -82,8 +87,7 @@ def _facts(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> dict[str, 
     places = {"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1}
     return {
         "the config": config.replace(places).to_json(),
-        "the training text": corpus.fingerprint("train"),
-        "the vocabulary": vocabulary.fingerprint,
+        **{f"the {name}": one for name, one in fingerprints(corpus, vocabulary).items()},
     }
 
 
@@ -144,18 +148,22 @@ class _Run:
                 if saves or evaluates:
                     with meter.paused():
                         if saves:
-                            self.checkpoints.save(state)
+                            self._save(state)
                             clock.restart()
                         if evaluates:
                             self._evaluate(step, state)
                 agreed = agreement(self.stop.number or clock.proposal())
                 if agreed != _NOTHING:
                     with meter.paused():
-                        self.checkpoints.save(state)
+                        self._save(state)
                     clock.restart()
                 if agreed > _CHECKPOINT:
                     return step, agreed
         return step, 0
+
+    def _save(self, state: TrainState) -> None:
+        """Begin to write a state; the one before is on the disk then, and the log has it."""
+        self.log.checkpoint(self.checkpoints.save(state))
 
     def _layout(self, shape: BatchShape) -> BatchLayout:
         rows, *lengths = shape
@@ -185,13 +193,15 @@ class _Run:
         # A process that dropped it would leave the others waiting.
         evaluation = work() if jax.process_count() > 1 else self.stop.attempt(work)
         if evaluation is not None:
-            self.log.evaluation(step, evaluation, settings.num_samples)
             measure = {
                 "num_sentences": settings.num_sentences,
                 "beam_size": settings.beam_size,
                 "max_extra_length": self.config.decoding.max_extra_length,
             }
+            # In this order, as `training.checkpoint` says: states, the best, the log.
+            self.log.checkpoint(self.checkpoints.wait())
             self.checkpoints.save_if_best(state, evaluation.scores.best, measure)
+            self.log.evaluation(step, evaluation, settings.num_samples)
 
 
 class _Clock:

@@ -2,6 +2,7 @@
 
 W/config.json          the config, as resolved from file and flags
 W/vocabulary.model     the vocabulary
+W/vocabulary.sha256    its hash, as `sha256sum --check` takes it
 W/corpus.sha256        the training text's fingerprint
 W/checkpoints, W/best  see `training.checkpoint`
 W/log.jsonl, events    see `run_log`
@@ -25,12 +26,18 @@ from t2t_jax.errors import UserError
 from t2t_jax.parallel.processes import is_main, of_main, one_without
 from t2t_jax.records import NUMBER, Record, Schema, append_line, read_records
 
+CHECKPOINTS, BEST = "checkpoints", "best"
+"""Directories of a run with one directory for each checkpoint, named by its step."""
+
 _CONFIG, _VOCABULARY, _CORPUS = "config.json", "vocabulary.model", "corpus.sha256"
+_VOCABULARY_HASH = "vocabulary.sha256"
 _LOG, _SCORES, _LOCK = "log.jsonl", "scores.jsonl", ".lock"
 _SECONDS_TO_BE_SEEN = 60.0
 
 LOG_SCHEMA = Schema({"step": int, "of": str}, {"loss": NUMBER, "target_tokens_per_second": NUMBER})
 """What the readers of `log.jsonl` rely on."""
+CHECKPOINT = "checkpoint"
+"""What a record of the log is `of` that says that the state after its step is on the disk."""
 _SCORE_SCHEMA = Schema(
     optional={
         "corpus": str,
@@ -66,9 +73,41 @@ def read_vocabulary(workdir: Path) -> Vocabulary:
     """The vocabulary of a run.
 
     Raises:
-      UserError: it is missing or damaged.
+      UserError: it is missing, or damaged, or another than the run was started with.
     """
-    return Vocabulary.load(workdir / _VOCABULARY)
+    path, stored = workdir / _VOCABULARY, workdir / _VOCABULARY_HASH
+    vocabulary = Vocabulary.load(path)
+    expected = _first_word(stored)
+    if expected is not None and expected != vocabulary.fingerprint:
+        raise UserError(
+            f"{path} is damaged, or not the one that the run was started with: its hash is not "
+            f"that in {stored.name}; bring back a copy, or remove it: train.py makes the same "
+            "again from the same training text"
+        )
+    return vocabulary
+
+
+def fingerprints(corpus: Corpus, vocabulary: Vocabulary) -> dict[str, str]:
+    """The hashes that tie a run's checkpoints to its vocabulary and its training text."""
+    return {"vocabulary": vocabulary.fingerprint, "corpus": corpus.fingerprint("train")}
+
+
+def read_fingerprints(workdir: Path) -> dict[str, str]:
+    """The same of the run in a directory; what a copy of it lacks is left out."""
+    found = {"corpus": _first_word(workdir / _CORPUS)}
+    if (workdir / _VOCABULARY).is_file():
+        found["vocabulary"] = read_vocabulary(workdir).fingerprint
+    return {name: fingerprint for name, fingerprint in found.items() if fingerprint is not None}
+
+
+def _first_word(path: Path) -> str | None:
+    """The hash in a file; None if there is no file."""
+    try:
+        return next(iter(path.read_text(encoding="utf-8", errors="replace").split()), "")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def check_workdir(config: Config, workdir: Path) -> None:
@@ -84,11 +123,38 @@ def check_workdir(config: Config, workdir: Path) -> None:
                 f"{workdir} holds a run with another config ({describe(changed)}); choose another "
                 "--workdir, or leave these fields as they are to go on with it"
             )
+        _check_nothing_lost(workdir)
     elif workdir.exists() and (not workdir.is_dir() or any(_visible(workdir))):
         raise UserError(f"{workdir} exists and is not a run directory; choose another --workdir")
     there = next(path for path in (workdir, *workdir.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise UserError(f"cannot write {workdir}: {there} is not a writable directory")
+
+
+def _check_nothing_lost(workdir: Path) -> None:
+    """Refuse to begin at step 1 where something proves that there were checkpoints.
+
+    A run makes their directory before anything else of a step is written, and its log has a record
+    of every checkpoint that is whole.
+    """
+    checkpoints, best = workdir / CHECKPOINTS, workdir / BEST
+    if _has_steps(checkpoints):
+        return
+    log = read_log(workdir)
+    proof = [record["step"] for record in log if record["of"] == CHECKPOINT]
+    if not checkpoints.exists():
+        proof += [record["step"] for record in log]
+    if proof or (_has_steps(best) and not checkpoints.exists()):
+        told = f"{workdir / _LOG} has step {max(proof):,}" if proof else f"there is {best}"
+        raise UserError(
+            f"{told}, but {checkpoints} has no checkpoint to go on from; bring that directory back "
+            f"from a copy, or choose another --workdir, or remove {_LOG} and {BEST}/ as well to "
+            "begin again at step 1"
+        )
+
+
+def _has_steps(directory: Path) -> bool:
+    return directory.is_dir() and any(path.name.isdecimal() for path in directory.iterdir())
 
 
 def _visible(directory: Path) -> Iterator[Path]:
@@ -104,8 +170,14 @@ def run_vocabulary(config: Config, corpus: Corpus, workdir: Path) -> Vocabulary:
     stored, vocabulary = workdir / _CORPUS, workdir / _VOCABULARY
     if not stored.exists() and not vocabulary.exists():
         return prepare_vocabulary(config.data, corpus)
-    fingerprint = stored.read_bytes().strip() if stored.exists() else b""
-    if fingerprint != corpus.fingerprint("train").encode():
+    fingerprint = _first_word(stored)
+    if fingerprint is None:
+        raise UserError(
+            f"{stored} is missing, by which a run knows its training text; bring back a copy, or, "
+            f"if {config.data.corpus} is certainly the same, write the line "
+            f"{corpus.fingerprint('train')} into it"
+        )
+    if fingerprint != corpus.fingerprint("train"):
         raise UserError(
             f"the training text of {config.data.corpus} is not what {workdir} was started with "
             f"({_CORPUS} in there); restore the files, or choose another --workdir"
@@ -126,6 +198,8 @@ def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary)
     write_whole(workdir / _CONFIG, config.to_json().encode())
     if not (workdir / _VOCABULARY).exists():
         write_whole(workdir / _CORPUS, f"{corpus.fingerprint('train')}\n".encode())
+        line = f"{vocabulary.fingerprint}  {_VOCABULARY}\n"
+        write_whole(workdir / _VOCABULARY_HASH, line.encode())
         vocabulary.save(workdir / _VOCABULARY)
 
 

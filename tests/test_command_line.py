@@ -43,6 +43,7 @@ def workdir(tmp_path_factory):
     from t2t_jax.data.vocabulary import BOS_ID
     from t2t_jax.modules.transformer import Transformer
     from t2t_jax.training.checkpoint import Checkpoints
+    from t2t_jax.training.origin import Identity
     from t2t_jax.training.step import init_state
 
     folder = tmp_path_factory.mktemp("run")
@@ -70,7 +71,7 @@ def workdir(tmp_path_factory):
     workdir.mkdir()
     (workdir / "config.json").write_text(config.to_json())
     vocabulary.save(workdir / "vocabulary.model")
-    checkpoints = Checkpoints(workdir, config)
+    checkpoints = Checkpoints(workdir, Identity(config, {}))
     for step in (3, 6):
         checkpoints.save(state._replace(step=jax.numpy.int32(step)))
     checkpoints.close()

@@ -16,6 +16,7 @@ from t2t_jax.decoding.translator import make_model
 from t2t_jax.errors import UserError
 from t2t_jax.loading import load
 from t2t_jax.training.checkpoint import Checkpoints
+from t2t_jax.training.origin import Identity
 from t2t_jax.training.step import TrainState, init_state
 
 LINES = ["a red house", "the dog", "two dogs see a red house", "ein rotes Haus", "der Hund"]
@@ -51,7 +52,7 @@ def make_run(
     (workdir / "config.json").write_text(config.to_json())
     vocabulary.save(workdir / "vocabulary.model")
     start = initial_state(config, vocabulary)
-    checkpoints = Checkpoints(workdir, config)
+    checkpoints = Checkpoints(workdir, Identity(config, {}))
     for step in steps:
         params = jax.tree.map(lambda x, step=step: x * step, start.params)
         state = start._replace(step=jnp.int32(step), params=params)

@@ -21,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.training.checkpoint import Checkpoints
+from t2t_jax.training.origin import Identity
 from t2t_jax.training.step import TrainState
 
 def state(step, mesh):
@@ -43,13 +44,13 @@ def assert_same(one, other):
             np.testing.assert_array_equal(x.data, y.data)
 
 def save(workdir, steps, mesh):
-    checkpoints = Checkpoints(workdir, Config())
+    checkpoints = Checkpoints(workdir, Identity(Config(), {}))
     for step in steps:
         checkpoints.save(state(step, mesh))
     checkpoints.close()
 
 def resume(workdir, mesh):
-    checkpoints = Checkpoints(workdir, Config())
+    checkpoints = Checkpoints(workdir, Identity(Config(), {}))
     try:
         restored = checkpoints.restore(jax.tree.map(like, state(0, mesh)))
         assert_same(restored, state(int(restored.step), mesh))
@@ -117,7 +118,7 @@ if process == 1:
 agree(0)
 assert resume(root / ("seen_by_1" if process else "of_two"), mesh) == 2
 save(root / "of_two", [4], mesh)
-checkpoints = Checkpoints(root / "best", Config())
+checkpoints = Checkpoints(root / "best", Identity(Config(), {{}}))
 assert checkpoints.save_if_best(state(1, mesh), 30.0 + process, {{}})
 assert not checkpoints.save_if_best(state(2, mesh), 30.0 + process, {{}})
 checkpoints.close()

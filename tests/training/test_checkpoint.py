@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from t2t_jax.config import CheckpointConfig, Config
 from t2t_jax.errors import UserError
-from t2t_jax.training.checkpoint import Checkpoints, _checksum, load_parameters
+from t2t_jax.training.averaging import load_parameters
+from t2t_jax.training.checkpoint import Checkpoints
+from t2t_jax.training.origin import Identity, checksum
 from t2t_jax.training.step import TrainState
 
 MEASURE = {"beam_size": 4}
@@ -41,7 +43,7 @@ def _checkpoints(workdir, **settings):
     defaults = {"average": 1, "keep": 5}
     config = Config(checkpoint=CheckpointConfig(**defaults | settings))
     (workdir / "config.json").write_text(config.to_json())
-    return Checkpoints(workdir, config)
+    return Checkpoints(workdir, Identity(config, {}))
 
 
 def _save(workdir, steps, **config):
@@ -192,9 +194,9 @@ def test_a_best_that_could_not_be_written_is_not_taken_for_a_damaged_one(tmp_pat
     assert checkpoints.save_if_best(_state(1, 1), 30.0, MEASURE)
     with monkeypatch.context() as patch:
         patch.setattr(ocp.JsonCheckpointHandler, "_save_fn", full)  # in the background
-        assert checkpoints.save_if_best(_state(2, 2), 40.0, MEASURE)
         with pytest.raises(UserError, match=r"No space left.*make room"):
-            checkpoints.save_if_best(_state(3, 3), 20.0, MEASURE)
+            checkpoints.save_if_best(_state(2, 2), 40.0, MEASURE)
+    assert not checkpoints.save_if_best(_state(3, 3), 20.0, MEASURE)
     checkpoints.close()
     assert load_parameters(tmp_path, _like(_state(0, 0).params), step="best")[1] == [1]
 
@@ -364,7 +366,8 @@ def test_a_run_does_not_go_on_from_a_renamed_checkpoint(tmp_path):
 def test_a_run_does_not_go_on_from_a_checkpoint_of_another_run(tmp_path):
     (tmp_path / "other").mkdir()
     _save(tmp_path, [1])
-    checkpoints = Checkpoints(tmp_path / "other", Config().replace({"training.seed": 7}))
+    seven = Config().replace({"training.seed": 7})
+    checkpoints = Checkpoints(tmp_path / "other", Identity(seven, {}))
     checkpoints.save(_state(2, 2))
     checkpoints.close()
     shutil.copytree(tmp_path / "other" / "checkpoints" / "2", tmp_path / "checkpoints" / "2")
@@ -378,7 +381,7 @@ def test_a_checkpoint_of_another_recipe_is_refused_by_its_fields(tmp_path):
     checkpoints.save(_state(1, 1))
     checkpoints.close()
     stranger = Config().replace({"model.dropout_rate": 0.3, "training.seed": 7})
-    checkpoints = Checkpoints(tmp_path, stranger)
+    checkpoints = Checkpoints(tmp_path, Identity(stranger, {}))
     checkpoints.save(_state(2, 2))
     checkpoints.save_if_best(_state(2, 2), 30.0, MEASURE)
     checkpoints.close()
@@ -399,13 +402,62 @@ def test_fields_that_may_change_during_a_run_may_differ(tmp_path):
     assert load_parameters(tmp_path, _like(_state(0, 0).params), average=2)[1] == [1, 2]
 
 
-def test_a_checkpoint_that_another_version_wrote_is_refused(tmp_path):
-    _save(tmp_path, [1])
-    origin = tmp_path / "checkpoints" / "1" / "origin" / "metadata"
-    assert '"warmup_steps"' in origin.read_text()
-    origin.write_text(origin.read_text().replace('"warmup_steps"', '"warm_steps"'))
-    with pytest.raises(UserError, match=r"checkpoints/1: .*training\.warm_steps"):
-        load_parameters(tmp_path, _like(_state(0, 0).params))
+def _rewrite_origin(workdir, step, change):
+    """Change what a checkpoint says of itself, as text."""
+    path = workdir / "checkpoints" / str(step) / "origin" / "metadata"
+    path.write_bytes(change(path.read_bytes()))
+
+
+def _without_seal(text):
+    """As a checkpoint was written before there were hashes of what it says of itself."""
+    stored = json.loads(text)
+    del stored["sha256"], stored["fingerprints"]
+    return json.dumps(stored).encode()
+
+
+ORIGINS = {
+    "a misspelt field of the config": lambda text: text.replace(b"warmup_steps", b"warm_steps"),
+    "another value of the config": lambda text: text.replace(b'"d_ff": 2048', b'"d_ff": 2049'),
+    "another step": lambda text: text.replace(b'"step": 2', b'"step": 3'),
+    "another checksum": lambda text: text.replace(
+        b'"sums": {"params": [', b'"sums": {"params": [1'
+    ),
+    "an older one with a misspelt field": lambda text: _without_seal(
+        text.replace(b'"sums"', b'"sump"')
+    ),
+    "an older one with a misspelt field of the config": lambda text: _without_seal(
+        text.replace(b"warmup_steps", b"warm_steps")
+    ),
+    "nothing": lambda text: b"",
+    "null": lambda text: b"null",
+    "a number": lambda text: b"7",
+    "a list": lambda text: b"[]",
+    "a string": lambda text: b'"origin"',
+    "an empty object": lambda text: b"{}",
+    "no step": lambda text: json.dumps({**json.loads(text), "step": None}).encode(),
+    "a config that is a list": lambda text: json.dumps({**json.loads(text), "config": []}).encode(),
+    "JSON cut in the middle": lambda text: text[: len(text) // 2],
+    "bytes that are not UTF-8": lambda text: b"\xff" + text,
+    "JSON of 100,000 levels": lambda text: b"[" * 100_000,
+}
+
+
+@orbax_gives_up
+@pytest.mark.usefixtures("collected")
+@pytest.mark.parametrize("change", ORIGINS.values(), ids=ORIGINS.keys())
+def test_a_checkpoint_that_says_something_else_of_itself_than_was_written_is_damaged(
+    tmp_path, capfd, change
+):
+    _save(tmp_path, [1, 2])
+    before = (tmp_path / "checkpoints/2/origin/metadata").read_bytes()
+    _rewrite_origin(tmp_path, 2, change)
+    assert (tmp_path / "checkpoints/2/origin/metadata").read_bytes() != before
+    message = _refusal(lambda: load_parameters(tmp_path, _like(_state(0, 0).params)))
+    assert "checkpoints/2 cannot be read (" in message
+    assert message.endswith("the one before it is step=1")
+    assert _resume(tmp_path).step == 1
+    assert "checkpoints/2 cannot be read (" in capfd.readouterr().err
+    assert (tmp_path / "damaged" / "2").is_dir()
 
 
 @orbax_gives_up
@@ -515,7 +567,7 @@ def test_memory_that_does_not_suffice_is_no_damage(tmp_path, monkeypatch):
 def test_a_checkpoint_from_before_checksums_is_read(tmp_path):
     _save(tmp_path, [1])
     origin = tmp_path / "checkpoints" / "1" / "origin" / "metadata"
-    stored = json.loads(origin.read_text())
+    stored = json.loads(_without_seal(origin.read_bytes()))
     assert {item: len(sums) for item, sums in stored.pop("sums").items()} == {
         "params": 1,
         "progress": 5,
@@ -525,7 +577,7 @@ def test_a_checkpoint_from_before_checksums_is_read(tmp_path):
 
 
 @given(st.integers(1, 2), st.integers(1, 3), st.integers(0, 2**31 - 1), st.integers(0, 31))
-def test_a_turned_bit_and_two_swapped_values_change_the_checksum(rows, columns, seed, bit):
+def test_a_turned_bit_and_two_swapped_values_change_thechecksum(rows, columns, seed, bit):
     rng = np.random.default_rng(seed)
     bits = rng.integers(0, 2**32, (rows, columns + 1), np.uint32)
     turned, swapped = bits.copy(), bits.copy()
@@ -533,11 +585,11 @@ def test_a_turned_bit_and_two_swapped_values_change_the_checksum(rows, columns, 
     swapped[0, :2] = swapped[0, 1::-1]
     place = np.arange(bits.size, dtype=np.uint64)
     expected = int((bits.ravel() * (2 * place + 1)).sum() % 2**32)
-    assert int(_checksum(jnp.asarray(bits.view(np.float32)))) == expected
-    assert int(_checksum(jnp.asarray(turned.view(np.float32)))) != expected
+    assert int(checksum(jnp.asarray(bits.view(np.float32)))) == expected
+    assert int(checksum(jnp.asarray(turned.view(np.float32)))) != expected
     # Of two values that differ, their places differ by 1, hence the sums by twice their distance.
     if (int(bits[0, 0]) - int(bits[0, 1])) * 2 % 2**32:
-        assert int(_checksum(jnp.asarray(swapped.view(np.float32)))) != expected
+        assert int(checksum(jnp.asarray(swapped.view(np.float32)))) != expected
 
 
 @orbax_gives_up

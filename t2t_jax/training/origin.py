@@ -1,0 +1,172 @@
+"""Whose a checkpoint is: what it says of itself, sealed by a hash, and checksums of its arrays.
+
+A checkpoint belongs to a step of a run, and a run is a config, a vocabulary and a training text.
+All of that is written into every checkpoint, so that none is taken for another's, whatever its
+directory is called and wherever it was copied to.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, UInt32
+
+from t2t_jax.config import Config, describe, differences, from_dict, to_dict
+from t2t_jax.errors import UserError, warn
+from t2t_jax.records import Record, Schema, check
+from t2t_jax.training.storage import UnreadableError
+
+_SEAL = "sha256"
+_SCHEMA = Schema({"step": int, "config": dict}, {"sums": dict, "fingerprints": dict})
+
+
+class Identity(NamedTuple):
+    """What makes a run the run it is, besides its arrays."""
+
+    config: Config
+    fingerprints: Mapping[str, str]
+    """Hashes of its `vocabulary` and of its training text (`corpus`), as far as they are known."""
+
+
+def seal(record: Record) -> Record:
+    """The record with a hash of itself, by which `unseal` finds any change."""
+    return {**record, _SEAL: _digest(record)}
+
+
+def unseal(stored: Any, schema: Schema, place: Path) -> Record:
+    """The record that was sealed; of a checkpoint from before there were seals, what is there.
+
+    Raises:
+      UnreadableError: it is not what was written.
+    """
+    try:
+        check(stored, schema)
+    except ValueError as error:
+        raise UnreadableError(place, str(error)) from error
+    record = {name: value for name, value in stored.items() if name != _SEAL}
+    if _SEAL in stored and stored[_SEAL] != _digest(record):
+        raise UnreadableError(place, "what it says of itself is not what was written")
+    unknown = record.keys() - schema.required.keys() - schema.optional.keys()
+    if _SEAL not in stored and unknown:
+        raise UnreadableError(place, f"unknown field {min(unknown)!r}")
+    return record
+
+
+def _digest(record: Record) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+def make_origin(identity: Identity, step: int, arrays: Mapping[str, Any]) -> Record:
+    """What a checkpoint says of itself.
+
+    Args:
+      identity: of the run.
+      step: training steps taken.
+      arrays: what is saved, by item.
+    """
+    return seal(
+        {
+            "step": step,
+            "config": to_dict(identity.config),
+            "fingerprints": dict(identity.fingerprints),
+            "sums": {name: _checksums(item) for name, item in arrays.items()},
+        }
+    )
+
+
+def check_origin(stored: Any, place: Path, identity: Identity) -> Record:
+    """Refuse a checkpoint that does not come from the step and the run whose place it has.
+
+    Args:
+      stored: what the checkpoint says of itself.
+      place: its directory, which is named by the step.
+      identity: of the run.
+
+    Returns:
+      What was stored.
+
+    Raises:
+      UnreadableError: it is not what was written.
+      UserError: it is whole, but of another step or another run.
+    """
+    origin = unseal(stored, _SCHEMA, place)
+    step = int(place.name)
+    if origin["step"] != step:
+        raise UserError(
+            f"checkpoint {place} is of step {origin['step']}: it is a copy of "
+            f"{place.with_name(str(origin['step']))}, or that one under another name; remove it, "
+            "or give it its name back"
+        )
+    try:
+        changed = differences(identity.config, from_dict(origin["config"]), only_binding=True)
+    except UserError as error:
+        raise UnreadableError(place, str(error)) from error
+    if changed:
+        raise UserError(
+            f"checkpoint {place} is of a run with another config than config.json "
+            f"({describe(changed)}); remove it, or put it back to where it came from"
+        )
+    for name, fingerprint in origin.get("fingerprints", {}).items():
+        if identity.fingerprints.get(name, fingerprint) != fingerprint:
+            raise UserError(
+                f"checkpoint {place} was trained with another {name} than this run's; bring the "
+                f"run's own {name} back, or put the checkpoint back to where it came from"
+            )
+    return origin
+
+
+def warn_of_age(directory: Path, origins: Iterable[Record], identity: Identity) -> None:
+    """Say in one line where checkpoints are too old to tell which vocabulary and corpus they have.
+
+    Args:
+      directory: of the checkpoints.
+      origins: what they say of themselves.
+      identity: of the run.
+    """
+    unknown = {
+        name
+        for origin in origins
+        for name in identity.fingerprints.keys() - origin.get("fingerprints", {}).keys()
+    }
+    if unknown:
+        warn(
+            f"checkpoints in {directory} were written by version 0.1.0, which kept no hash of the "
+            f"{' and the '.join(sorted(unknown))}: that these are the run's own is not checked"
+        )
+
+
+def _checksums(arrays: Any) -> list[int]:
+    return [int(each) for each in jax.device_get(_sums(arrays))]
+
+
+@jax.jit
+def _sums(arrays: Any) -> list[UInt32[Array, ""]]:
+    return [checksum(x) for x in jax.tree.leaves(arrays)]
+
+
+def checksum(x: Array) -> UInt32[Array, ""]:
+    """A sum over an array's bits that any change of one element changes.
+
+    Modulo 2**32 the order of the summands, and so the layout over devices, makes no difference. The
+    weights are odd, and differ from place to place.
+    """
+    bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}").astype(jnp.uint32)
+    place = jnp.zeros(x.shape, jnp.uint32)
+    for axis, size in enumerate(x.shape):
+        place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+    return (bits * (2 * place + 1)).sum(dtype=jnp.uint32)
+
+
+def check_unaltered(restored: Mapping[str, Any], origin: Record, place: Path) -> None:
+    """Refuse what was read if it is not what was saved: TensorStore has no checksum of values.
+
+    Raises:
+      UnreadableError: an array has other values.
+    """
+    for item, expected in origin.get("sums", {}).items():
+        if item in restored and _checksums(restored[item]) != expected:
+            raise UnreadableError(place, f"other values in {item} than were saved")

@@ -1,0 +1,127 @@
+"""How Orbax is asked to read and write checkpoints, and what it says where it fails."""
+
+import gc
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from absl import logging
+
+from t2t_jax.errors import UserError
+
+# Orbax raises what goes wrong, and logs it as well, with the frames of its threads. The reads and
+# writes that it leaves behind then complain once more, whenever they end or are collected.
+logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
+getLogger("asyncio").addFilter(lambda record: "orbax" not in record.getMessage())
+
+
+def _complain_unless_left_behind(
+    unraisable: Any, complain: Callable[[Any], object] = sys.unraisablehook
+) -> None:
+    error = unraisable.exc_value
+    files = [frame.filename for frame in traceback.extract_tb(unraisable.exc_traceback)]
+    if str(error) != "Event loop is closed" and not any("orbax" in file for file in files):
+        complain(unraisable)
+
+
+sys.unraisablehook = _complain_unless_left_behind
+
+
+class UnreadableError(UserError):
+    """A checkpoint is damaged, or of arrays of other shapes."""
+
+    def __init__(self, place: Path, reason: str) -> None:
+        """Say which checkpoint it is, and why."""
+        super().__init__(f"checkpoint {place} cannot be read ({reason})")
+
+
+def open_manager(directory: Path, keep: Any = None) -> ocp.CheckpointManager:
+    """The checkpoints in a directory.
+
+    To write is a matter of all processes, who meet by JAX's coordinator: what Orbax would otherwise
+    run on the devices, from threads of its own, would come between steps in another order on each.
+    To read is a matter of the process itself.
+
+    Args:
+      directory: has one directory for each checkpoint, named by its step.
+      keep: Orbax's policy of which checkpoints stay; None is to read only.
+    """
+    read_only = keep is None
+    options = ocp.CheckpointManagerOptions(
+        preservation_policy=keep,
+        create=False,
+        read_only=read_only,
+        cleanup_tmp_directories=not read_only,
+        multiprocessing_options=ocp.options.MultiprocessingOptions(
+            primary_host=jax.process_index() if read_only else 0,
+            active_processes={jax.process_index()} if read_only else {*range(jax.process_count())},
+            barrier_sync_key_prefix=directory.name,
+        ),
+    )
+    return ocp.CheckpointManager(directory.absolute(), options=options)
+
+
+@contextmanager
+def reading(directory: Path) -> Iterator[ocp.CheckpointManager]:
+    """The checkpoints in a directory, to be read by this process alone."""
+    with warnings.catch_warnings(), closing(open_manager(directory)) as manager:
+        warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that nobody awaits any more
+        yield manager
+        gc.collect()
+
+
+@contextmanager
+def writing(directory: Path) -> Iterator[None]:
+    """Errors of a save, which come when it starts, or when the next one or the end waits for it.
+
+    Raises:
+      UserError: a checkpoint cannot be written.
+    """
+    try:
+        yield
+    except Exception as error:  # of many kinds
+        raise UserError(
+            f"a checkpoint in {directory} cannot be written ({_reason(error)}); the ones before it "
+            "are whole: make room, and the same command goes on from them"
+        ) from error
+
+
+def restore(
+    manager: ocp.CheckpointManager, directory: Path, step: int, **items: ocp.args.CheckpointArgs
+) -> Any:
+    """Items of a checkpoint.
+
+    Raises:
+      UnreadableError: it is damaged, or has arrays of other shapes.
+      UserError: this user may not read it.
+    """
+    place = directory / str(step)
+    try:
+        return manager.restore(step, args=ocp.args.Composite(**items))
+    except MemoryError:
+        raise
+    except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file.
+        reason = _reason(error)
+        if "RESOURCE_EXHAUSTED" in str(error):
+            raise
+        if "permission denied" in reason.lower().replace("_", " "):
+            raise UserError(
+                f"checkpoint {place} may not be read ({reason}); it is not damaged: give this user "
+                "the right to read it"
+            ) from error
+        raise UnreadableError(place, reason) from error
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong first, without TensorStore's account of its settings."""
+    while before := error.__cause__ or error.__context__:
+        error = before
+    words = " ".join(str(error).partition(" [tensorstore_spec")[0].split())
+    return words[-300:] or type(error).__name__
