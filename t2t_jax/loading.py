@@ -38,7 +38,13 @@ def load(
       UserError: `workdir` is not a run directory, or its checkpoints are missing, damaged or not
         its own, or the runs differ in vocabulary or languages.
     """
-    given = [workdir] if isinstance(workdir, str | os.PathLike) else workdir
+    given: Sequence[_Path] = workdir if isinstance(workdir, list | tuple) else [workdir]  # type: ignore[list-item]
+    for each in given:
+        if not isinstance(each, str | os.PathLike):
+            raise UserError(
+                f"workdir={each!r} is a {type(each).__name__}; give the path of a run directory, "
+                "or a list of several"
+            )
     runs = [_open(Path(each)) for each in given]
     if not runs:
         raise UserError("no run directory is given; name one, or several for an ensemble")

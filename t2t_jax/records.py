@@ -123,7 +123,8 @@ def read_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
     kept = []
     for number, line in enumerate(lines, 1):
         try:
-            kept.append((f"{line.decode()}\n", parse_object(line, schema)))
+            record = parse_object(line, schema)
+            kept.append((f"{line.decode()}\n", record))
         except ValueError as error:
             if line.strip():
                 warn(f"{path} line {number} is left out: {error}")

@@ -1,0 +1,195 @@
+"""A run directory knows its own parts, and refuses those of others."""
+
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from t2t_jax.data.corpus import open_corpus
+from t2t_jax.data.vocabulary import train_vocabulary
+from t2t_jax.errors import UserError
+from t2t_jax.loading import load
+from t2t_jax.report import build_report
+from t2t_jax.trainer import train
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_run, tmp_path_factory):
+    """A tiny run of two steps, and its config."""
+    from t2t_jax.config_file import load_config
+
+    workdir = tmp_path_factory.mktemp("workdir") / "run"
+    config = load_config(str(tiny_run.folder / "tiny.py")).replace({"training.num_train_steps": 2})
+    assert train(config, workdir) == 0
+    return config, workdir
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy that may be damaged."""
+    config, workdir = trained
+    shutil.copytree(workdir, tmp_path / "run")
+    return config, tmp_path / "run"
+
+
+def _flip(path, seed=0):
+    content = bytearray(path.read_bytes())
+    place = random.Random(seed).randrange(len(content))
+    content[place] ^= 1 << seed % 8
+    path.write_bytes(content)
+
+
+def _another_vocabulary(config, workdir):
+    """Of the same size, but of other text."""
+    corpus = open_corpus(config.data)
+    other = train_vocabulary(corpus.pairs("dev"), 120)
+    other.save(workdir / "vocabulary.model")
+    (workdir / "vocabulary.sha256").unlink()
+
+
+def _another_corpus(config, workdir):
+    (workdir / "corpus.sha256").write_text("0" * 64 + "\n")
+
+
+FOREIGN = {
+    "another vocabulary, and no hash beside it": (
+        _another_vocabulary,
+        "was trained with another vocabulary than this run's",
+    ),
+    "a checkpoint of another corpus": (
+        _another_corpus,
+        "was trained with another corpus than this run's",
+    ),
+    "a flipped bit of the vocabulary": (
+        lambda _, workdir: _flip(workdir / "vocabulary.model"),
+        r"vocabulary\.model is",
+    ),
+    "a vocabulary of no bytes": (
+        lambda _, workdir: (workdir / "vocabulary.model").write_bytes(b""),
+        r"vocabulary\.model is",
+    ),
+    "no vocabulary": (
+        lambda _, workdir: (workdir / "vocabulary.model").unlink(),
+        r"vocabulary\.model cannot be read: No such file",
+    ),
+    "a config nested 100,000 deep": (
+        lambda _, workdir: (workdir / "config.json").write_text("[" * 100_000),
+        r"config\.json: config is damaged: it is nested too deeply",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "told"), FOREIGN.values(), ids=FOREIGN.keys())
+def test_a_part_of_another_run_is_not_taken_for_its_own(run, damage, told):
+    config, workdir = run
+    damage(config, workdir)
+    with pytest.raises(UserError, match=told) as refused:
+        load(workdir)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_flipped_bit_of_a_vocabulary_goes_unnoticed(run, seed):
+    config, workdir = run
+    _flip(workdir / "vocabulary.model", seed)
+    with pytest.raises(UserError, match=r"vocabulary\.model is"):
+        load(workdir)
+    with pytest.raises(UserError, match=r"vocabulary\.model is"):
+        train(config, workdir)
+    (workdir / "vocabulary.model").unlink()  # the way out that it tells
+    assert train(config, workdir) == 0
+    load(workdir)
+
+
+def test_a_run_that_lacks_the_hash_of_its_text_says_what_belongs_there(run):
+    config, workdir = run
+    stored = (workdir / "corpus.sha256").read_text()
+    (workdir / "corpus.sha256").unlink()
+    with pytest.raises(UserError, match=r"corpus\.sha256 is missing.*write the line") as refused:
+        train(config, workdir)
+    line = str(refused.value).split("write the line ")[1].split()[0]
+    assert line == stored.strip()
+    (workdir / "corpus.sha256").write_text(line)
+    assert train(config, workdir) == 0
+
+
+LOG_LINES = [
+    '{"step": 1}',
+    '{"of": "train", "step": "1"}',
+    '{"of": "train", "step": 1, "loss": "low"}',
+    '{"of": 7, "step": 1}',
+    "[]",
+    '{"of": "train", "step": null}',
+]
+
+
+@pytest.mark.parametrize("line", LOG_LINES)
+def test_a_damaged_record_of_the_log_stops_neither_the_run_nor_its_report(run, capsys, line):
+    config, workdir = run
+    log = workdir / "log.jsonl"
+    lines = log.read_text().splitlines()
+    log.write_text("\n".join([lines[0], line, *lines[1:]]) + "\n")
+    assert train(config, workdir) == 0
+    assert f"{log} line 2 is left out: it" in capsys.readouterr().err
+    assert log.read_text().splitlines() == lines
+    scores = workdir / "scores.jsonl"
+    scores.write_text('{"decoding": 4}\n{"checkpoints": "all", "split": "dev"}\n{"split": "dev"')
+    build_report(workdir)
+    assert capsys.readouterr().err.count(f"{scores} line") == 2
+
+
+_WRONG = """
+import sys
+import numpy as np
+import t2t_jax
+
+run, refused = sys.argv[1], []
+for number in (2, np.int64(2)):
+    assert t2t_jax.load(run, step=number).steps == (2,)
+for name, values in {
+    "step": ["2", "newest", 2.0, [2], True, ("best",), b"best", "BEST"],
+    "average": ["1", 1.0, 2.5, True, "all"],
+    "workdir": [5, None, b"run", 2.0, [5], {}],
+}.items():
+    for value in values:
+        arguments = {"workdir": run, name: value}
+        try:
+            t2t_jax.load(**arguments)
+        except t2t_jax.UserError as error:
+            assert str(error).startswith(f"{name}="), error
+            refused.append(value)
+        else:
+            raise AssertionError(f"{name}={value!r} was taken")
+print(len(refused))
+"""
+
+
+def test_arguments_of_load_that_are_of_the_wrong_kind_are_refused_by_name(trained):
+    """In a program of its own, where array annotations are not checked, as for users."""
+    done = subprocess.run(
+        [sys.executable, "-c", _WRONG, str(trained[1])],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "19\n", done.stderr
+
+
+def test_a_run_directory_may_be_named_by_a_string(run):
+    config, workdir = run
+    assert train(config, str(workdir)) == 0
+
+
+def test_events_of_a_run_whose_clock_was_set_back_are_kept(run, monkeypatch):
+    config, workdir = run
+    events = {path: path.read_bytes() for path in Path(workdir).glob("events.*")}
+    (path,) = events
+    then = float(path.name.split(".")[3])
+    monkeypatch.setattr("tensorboardX.event_file_writer.time.time", lambda: then)
+    assert train(config, workdir) == 0
+    assert len([*workdir.glob("events.*")]) == 2
+    assert path.read_bytes() == events[path]
