@@ -1,0 +1,246 @@
+"""Every command and every block of Python in the documents does what its reader expects.
+
+By default each command is parsed by its program, and each block of Python is run. With `-m slow`
+each command is run by a shell as it is written, one after the other, in a directory where the
+configs describe tiny models of the same names. What only another machine can run is named here.
+"""
+
+import contextlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import t2t_jax
+from t2t_jax.command_line import train_command
+from t2t_jax.commands.choice import eval_command
+from t2t_jax.config_file import load_config
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PARALLEL_TEXT = ("train", "dev", "test")
+TREE = "(TOP (S (NP (DT The) (NN {})) (VP (VBZ {})) (. .)))\n"
+
+SMALL = {
+    "model.d_model": 32,
+    "model.num_heads": 16,
+    "model.d_k": None,
+    "model.d_v": None,
+    "model.d_ff": 64,
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+    "data.vocab_size": 300,
+    "data.max_length": 64,
+    "data.source_tokens_per_step": 512,
+    "data.target_tokens_per_step": 512,
+    "training.num_train_steps": 2,
+    "evaluation.num_sentences": 2,
+    "evaluation.num_samples": 0,
+    "decoding.max_extra_length": 10,
+    "checkpoint.every_steps": 1,
+    "checkpoint.every_minutes": None,
+    "parallel.tokens_per_device": None,
+}
+# Commands that need what no machine of a test has: the reason stands beside them.
+ELSEWHERE = {"10.0.0.1:8476": "another host", "slurm_partition=gpu": "a Slurm cluster"}
+
+
+class Block(NamedTuple):
+    """A block of code of a document."""
+
+    language: str
+    line: int
+    text: str
+
+
+def blocks(path, language):
+    """The blocks of a document in one language, with the line that each begins in."""
+    found = []
+    text = path.read_text(encoding="utf-8")
+    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        if match[1] == language:
+            found.append(Block(match[1], text.count("\n", 0, match.start()) + 2, match[2]))
+    return found
+
+
+def commands(block):
+    """The command lines of a shell block, with continued lines joined."""
+    joined = re.sub(r"\\\n\s*", " ", block.text)
+    return [line for line in joined.splitlines() if line.strip() and not line.startswith("#")]
+
+
+PROGRAM = re.compile(r"python (train\.py|eval\.py|-m t2t_jax\.sweep)((?:\s[^|&;<>#\n]*)?)")
+
+
+def calls(path):
+    """Each call of a program in a document: the program, and its arguments."""
+    for block in blocks(path, "bash"):
+        for line in commands(block):
+            for program, arguments in PROGRAM.findall(line):
+                arguments = arguments.replace("$i", "0").replace("$SHARED/", "")
+                yield program, shlex.split(arguments)
+
+
+CALLS = [
+    pytest.param(program, arguments, id=f"{path.name}: {program} {' '.join(arguments)}")
+    for path in DOCUMENTS
+    for program, arguments in calls(path)
+]
+
+
+def _write_text(folder):
+    """Parallel text, treebanks and lines, under the names that the documents use."""
+    golden = Path(__file__).parent / "goldens/runs/0.1.0/corpus"
+    for name in ("DIR", "WSJ", "GUM"):
+        (folder / name).mkdir()
+        trees = "".join(
+            TREE.format(noun, verb)
+            for noun in ("dog", "cat", "bird", "horse", "cow", "wolf")
+            for verb in ("barks", "sleeps", "sings", "runs", "eats", "howls")
+        )
+        for split in PARALLEL_TEXT:
+            (folder / name / f"{split}.mrg").write_text(trees)
+            for language in ("en", "de"):
+                lines = (golden / f"train.{language}").read_text(encoding="utf-8").splitlines()
+                kept = lines if split == "train" else lines[:4]
+                text = "".join(f"{line}\n" for line in kept)
+                (folder / name / f"{split}.{language}").write_text(text, encoding="utf-8")
+    for name in ("test.en", "test.de", "base.de", "wide.de"):
+        source = folder / "DIR" / f"test.{name[-2:]}"
+        (folder / name).write_bytes(source.read_bytes())
+    (folder / "sentences").write_text("The dog barks .\nThe cow eats .\n")
+    (folder / "dev.mrg").write_text(TREE.format("dog", "barks") + TREE.format("cow", "eats"))
+    (folder / "trees.mrg").write_text(TREE.format("dog", "barks") + TREE.format("cow", "eats"))
+
+
+_SMALL_CONFIG = """
+import runpy
+
+MODULE = runpy.run_path({path!r})
+SMALL = {small!r}
+CORPUS = "trees:DIR" if "parsing" in {path!r} else "text:DIR"
+
+
+def _small(config):
+    sizes = {{"data.vocab_size": 70}} if CORPUS == "trees:DIR" else {{}}
+    places = {{"data.corpus": CORPUS, "data.cache_dir": "cache"}}
+    return config.replace({{**SMALL, **sizes, **places}})
+
+
+if "get_config" in MODULE:
+    def get_config():
+        return _small(MODULE["get_config"]())
+
+VARIANTS = {{
+    name: _small(config) for name, config in MODULE.get("VARIANTS", {{}}).items()
+    if name in ("base", "A-h4")
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    """A directory that looks like a clone of the repository, in which all models are tiny."""
+    folder = tmp_path_factory.mktemp("documents")
+    for program in ("train.py", "eval.py"):
+        (folder / program).symlink_to(ROOT / program)
+    (folder / "configs").mkdir()
+    for path in (ROOT / "configs").glob("*.py"):
+        text = _SMALL_CONFIG.format(path=str(path), small=SMALL)
+        (folder / "configs" / path.name).write_text(text)
+    _write_text(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("program", "arguments"), CALLS)
+def test_a_command_of_the_documents_is_understood(scratch, program, arguments):
+    with contextlib.chdir(scratch):
+        if program == "train.py":
+            if "--config" not in arguments:  # to go on with a run
+                arguments = [*arguments, "--config", "configs/base.py"]
+            assert train_command(arguments).fields.model.d_model == SMALL["model.d_model"]
+        elif program == "eval.py":
+            assert eval_command(arguments)
+        else:
+            from t2t_jax.sweep.__main__ import Sweep, check_flags, names, parse
+
+            check_flags(arguments, names(Sweep))
+            assert parse(Sweep, arguments).config.startswith("configs/")
+
+
+def _blocks_of_python():
+    return [pytest.param(path, id=path.name) for path in DOCUMENTS if blocks(path, "python")]
+
+
+@pytest.mark.parametrize("path", _blocks_of_python())
+def test_the_python_of_a_document_runs_from_top_to_bottom(scratch, path):
+    with contextlib.chdir(scratch):
+        # The parameters that a block trains on from are those of two steps; it asks for more.
+        config = load_config("configs/quickstart.py")
+        assert t2t_jax.train(config, "runs/quickstart") == 0
+        namespace = {}
+        for block in blocks(path, "python"):
+            text = re.sub(
+                r'"training.num_train_steps": \d+', '"training.num_train_steps": 3', block.text
+            )
+            exec(compile("\n" * (block.line - 1) + text, str(path), "exec"), namespace)
+
+
+_SHIMS = {
+    "pip": "exit 0",
+    "python3": "exit 0  # python3 -m venv",
+    "srun": 'exec "$@"',
+    "mpirun": 'shift 2; exec "$@"',
+    "scontrol": "exit 0",
+    "gcloud": 'eval "${@: -1}"',
+    "sleep": "exit 1",
+}
+
+
+@pytest.mark.slow
+def test_every_command_of_the_documents_runs_in_a_shell(scratch, tmp_path):
+    shims = tmp_path / "shims"
+    shims.mkdir()
+    for name, body in _SHIMS.items():
+        (shims / name).write_text(f"#!/bin/bash\n{body}\n")
+        (shims / name).chmod(0o755)
+    (shims / "python").symlink_to(sys.executable)
+    (scratch / ".venv/bin").mkdir(parents=True, exist_ok=True)
+    (scratch / ".venv/bin/activate").touch()
+    environment = {
+        **os.environ,
+        "PATH": f"{shims}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "JAX_NUM_CPU_DEVICES": "16",
+        "SHARED": str(scratch / "shared"),
+    }
+    failures = []
+    for path in DOCUMENTS:
+        for block in blocks(path, "bash"):
+            failures += _run(path, block, scratch, environment)
+    assert not failures, "\n".join(failures)
+
+
+def _run(path, block, scratch, environment):
+    """Run a block line by line, or whole where its lines belong together."""
+    whole = re.search(r"^(if|for|gcloud)\b", block.text, re.MULTILINE)
+    for text in [block.text] if whole else commands(block):
+        if "pytest" in text or any(word in text for word in ELSEWHERE):
+            continue
+        text = text.replace("cd t2t_jax &&", "").replace("/mnt/shared/", f"{scratch}/shared/tpu/")
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", text],
+            cwd=scratch,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            place = f"{path.name} line {block.line}"
+            yield f"{place}: exit {done.returncode} from: {text}\n{done.stderr[-1500:]}"
