@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from t2t_jax.loading import load as load
     from t2t_jax.trainer import train as train
 
-__version__ = "0.1.0"
+__version__ = "0.1.1"
 __all__ = ["Config", "Translator", "UserError", "attention_maps", "load", "product", "train"]
 
 _HOMES = {

@@ -6,6 +6,8 @@ The runs under `goldens/runs/` were written by these versions themselves, by
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,40 @@ def test_a_released_run_trains_on_with_the_same_losses(golden):
     records = map(json.loads, (golden / "run/log.jsonl").read_text().splitlines())
     losses = {str(r["step"]): r["loss"] for r in records if r["of"] == "train"}
     assert {step: losses[step] for step in expected} == pytest.approx(expected, rel=1e-4)
+
+
+_WATCHED = """
+import sys
+import t2t_jax
+
+seen = set()
+watched = ("pickle.find_class", "os.system", "subprocess.Popen", "os.exec", "os.posix_spawn",
+           "socket.connect", "exec", "marshal.loads")
+
+def watch(event, arguments):
+    if event in watched and armed:
+        code = arguments[0] if event == "exec" else None
+        # Imports execute modules, and named tuples and data classes are made of text.
+        if code is None or sys.argv[1] in code.co_filename:
+            seen.add(event)
+
+import t2t_jax.loading
+armed = False
+sys.addaudithook(watch)
+translator = t2t_jax.load(sys.argv[1])  # imports what is imported late
+armed = True
+t2t_jax.load(sys.argv[1]).translate(["Crazyhouse games"])
+print(sorted(seen))
+"""
+
+
+def test_to_load_a_run_and_translate_executes_nothing_out_of_it(golden):
+    """Neither pickles nor code are read, no program is started, and no connection is made."""
+    done = subprocess.run(
+        [sys.executable, "-c", _WATCHED, str(golden / "run")],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "[]\n", done.stdout + done.stderr
