@@ -69,6 +69,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
             state = _initial_state(config, model, mesh, checkpoints)
             claim(workdir, config, corpus, vocabulary)  # what may change, now that all fits
             with RunLog(workdir, int(state.step), config.training.num_train_steps) as log:
+                log.checkpoint(int(state.step) or None)
                 log.say(describe(split, batches))
                 run = _Run(config, corpus, vocabulary, model, mesh, checkpoints, log, stop)
                 run.introduce(state, time.monotonic() - start)

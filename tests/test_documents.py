@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -221,6 +222,8 @@ def test_every_command_of_the_documents_runs_in_a_shell(scratch, tmp_path):
     }
     failures = []
     for path in DOCUMENTS:
+        for runs in ("runs", "shared"):
+            shutil.rmtree(scratch / runs, ignore_errors=True)
         for block in blocks(path, "bash"):
             failures += _run(path, block, scratch, environment)
     assert not failures, "\n".join(failures)
