@@ -89,6 +89,11 @@ class Vocabulary:
         write_whole(path, self._model)
 
     @property
+    def serialized(self) -> bytes:
+        """The SentencePiece model, as `save` writes it."""
+        return self._model
+
+    @property
     def fingerprint(self) -> str:
         """Hash of the serialized model."""
         return hashlib.sha256(self._model).hexdigest()

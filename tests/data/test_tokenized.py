@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,7 +118,7 @@ def test_the_vocabulary_is_learned_once(
     with monkeypatch.context() as patch:
         patch.setattr(tokenized, "train_vocabulary", None)
         assert prepare_vocabulary(config, corpus).fingerprint == learned.fingerprint
-    (file,) = Path(config.cache_dir).glob("vocabulary-*")
+    (file,) = Path(config.cache_dir).glob("vocabulary-*/vocabulary.model")
     file.write_bytes(file.read_bytes()[:50])  # damaged: learned again
     assert prepare_vocabulary(config, corpus).fingerprint == learned.fingerprint
     assert Vocabulary.load(file).fingerprint == learned.fingerprint
@@ -197,13 +198,13 @@ def test_processes_may_make_the_same_entry_at_once(
     made = prepare(config, corpus, vocabulary, "train")
     (entry,) = Path(config.cache_dir).glob("tokens-*")
     shutil.move(entry, entry.with_name("made-by-another"))
-    write = tokenized._write
+    tokenize = tokenized._tokenize
 
-    def write_while_another_finishes(folder: Path, split: TokenizedSplit) -> None:
-        write(folder, split)
+    def tokenize_while_another_finishes(*arguments: Any) -> TokenizedSplit:
         entry.with_name("made-by-another").rename(entry)
+        return tokenize(*arguments)
 
-    monkeypatch.setattr(tokenized, "_write", write_while_another_finishes)
+    monkeypatch.setattr(tokenized, "_tokenize", tokenize_while_another_finishes)
     assert sentences(prepare(config, corpus, vocabulary, "train")) == sentences(made)
     left = {path.name.split("-")[0] for path in Path(config.cache_dir).iterdir()}
     assert left == {"vocabulary", "tokens"}
