@@ -253,11 +253,18 @@ def _read_trees(*files: _File) -> Iterator[Chunk]:
 
 
 def _tfds_splits(name: str, source_language: str, target_language: str) -> dict[str, Split]:
+    from tensorflow_datasets.core.features import Text
+
     builder = _tfds_builder(name)
+    known = dict(getattr(builder.info.features, "items", dict)())
     for language in (source_language, target_language):
-        if language not in builder.info.features:
-            known = ", ".join(builder.info.features)
-            raise UserError(f"TFDS data set {name} has no language {language!r}, only {known}")
+        if language not in known:
+            raise UserError(
+                f"TFDS data set {name} has no language {language!r}, only {', '.join(known)}"
+            )
+        if not isinstance(known[language], Text):
+            kind = type(known[language]).__name__
+            raise UserError(f"{language!r} of TFDS data set {name} is no text, but a {kind}")
     splits = {}
     for tfds_name, split in _TFDS_SPLITS.items():
         if tfds_name in builder.info.splits:
@@ -283,6 +290,8 @@ def _tfds_builder(name: str) -> Any:
     except (ValueError, ImportError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"TFDS has no data set {name!r}, in code or on disk: {reason}") from error
+    except Exception as error:  # of any kind, where its files are damaged
+        raise _unreadable_tfds(name, data_dir or "TFDS's own directory", error) from error
     # The command `tfds build` would need TensorFlow.
     prepare = (
         'python -c "import tensorflow_datasets as tfds, tensorflow_datasets.translate; '
@@ -302,13 +311,28 @@ def _tfds_builder(name: str) -> Any:
     return builder
 
 
+def _unreadable_tfds(name: str, place: object, error: Exception) -> UserError:
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return UserError(
+        f"TFDS data set {name} in {place} cannot be read: {reason}; remove it there, and prepare "
+        "it again"
+    )
+
+
 def _read_tfds(
     builder: Any, split: str, source_language: str, target_language: str
 ) -> Iterator[Chunk]:
-    examples = builder.as_data_source(split=split)
-    for start in range(0, len(examples), _CHUNK_LINES):
-        chunk = examples.__getitems__(range(start, min(start + _CHUNK_LINES, len(examples))))
-        yield (
-            [example[source_language].decode() for example in chunk],
-            [example[target_language].decode() for example in chunk],
-        )
+    try:
+        examples = builder.as_data_source(split=split)
+        for start in range(0, len(examples), _CHUNK_LINES):
+            chunk = examples.__getitems__(range(start, min(start + _CHUNK_LINES, len(examples))))
+            sources = [_text_of(example[source_language]) for example in chunk]
+            yield sources, [_text_of(example[target_language]) for example in chunk]
+    except Exception as error:  # of any kind, from array_record and from what parses examples
+        raise _unreadable_tfds(builder.name, builder.data_path, error) from error
+
+
+def _text_of(feature: bytes | None) -> str:
+    if feature is None:  # as array_record has it where a file was cut
+        raise EOFError("an example is empty, so a file ends too early")
+    return feature.decode()

@@ -17,11 +17,21 @@ from jaxtyping import Bool, Int32, Int64, Integer
 from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import Contents, entry
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.vocabulary import RECIPE_VERSION, Vocabulary, train_vocabulary
+from t2t_jax.data.vocabulary import (
+    EOS_ID,
+    RECIPE_VERSION,
+    UNK_ID,
+    Vocabulary,
+    train_vocabulary,
+)
 from t2t_jax.records import Schema, parse_object
 
 _FORMAT_VERSION = 2
 """Raised whenever other arrays, or other files, would be made of the same text."""
+
+# A line of training text beyond both is too long, whatever is in it.
+_MANY_CHARACTERS = 1_000_000
+_LONGEST_SUBWORD = 16  # characters, which is what SentencePiece learns by default
 
 _VOCABULARY, _COUNTS = "vocabulary.model", "counts.json"
 _COUNTS_SCHEMA = Schema({"skipped": dict, "num_pairs_read": int})
@@ -126,7 +136,7 @@ def _tokenize(
     sources: list[_Side] = []
     targets: list[_Side] = []
     for lines in corpus.pairs(split):
-        source, target = (_flatten(vocabulary.encode(side), dtype) for side in lines)
+        source, target = (_flatten(_encode(vocabulary, side, max_length), dtype) for side in lines)
         num_pairs_read += len(lines[0])
         if max_length is not None:
             reason = _reasons_to_skip(source.lengths, target.lengths, max_length)
@@ -136,6 +146,21 @@ def _tokenize(
         sources.append(source)
         targets.append(target)
     return TokenizedSplit(*_join(sources, dtype), *_join(targets, dtype), skipped, num_pairs_read)
+
+
+def _encode(vocabulary: Vocabulary, lines: list[str], max_length: int | None) -> list[list[int]]:
+    """Subword ids of each line; of one that is too long by far, any that are too many."""
+    if max_length is None:
+        return vocabulary.encode(lines)
+    # SentencePiece takes 100 bytes for a character: a file without line ends must not end the run.
+    limit = max(_MANY_CHARACTERS, _LONGEST_SUBWORD * (max_length + 1))
+    too_long = [number for number, line in enumerate(lines) if len(line) > limit]
+    for number in too_long:
+        lines[number] = ""
+    rows = vocabulary.encode(lines)
+    for number in too_long:
+        rows[number] = [UNK_ID] * max_length + [EOS_ID]
+    return rows
 
 
 def _flatten(sentences: list[list[int]], dtype: type[np.integer]) -> _Side:
