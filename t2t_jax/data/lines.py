@@ -46,6 +46,8 @@ def survey(path: Path) -> Survey:
     digest, count, block, has_returns = hashlib.sha256(), 0, b"\n", False
     with _open(path) as file:
         while following := file.read(1 << 20):
+            if not count and not has_returns:
+                _check_encoding(path, following)
             block = following
             digest.update(block)
             newlines = block.count(b"\n")
@@ -72,7 +74,9 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
             if expected is not None:
                 digest.update(block)
             if not read:
-                block = _first_block(block, path)
+                _check_encoding(path, block)
+                _check_ends(path, b"\n" in block, b"\r" in block.rstrip(b"\r"))
+                block = block.removeprefix(BOM_UTF8)
             lines = _decode(block, path, read)
             read += len(lines)
             if expected is not None and read > expected.num_lines:
@@ -88,15 +92,14 @@ def _changed(path: Path) -> UserError:
     )
 
 
-def _first_block(block: bytes, path: Path) -> bytes:
-    """The start of a file, if it is text, without a byte order mark."""
-    if 4 * block.count(0) > len(block) or block.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+def _check_encoding(path: Path, first_block: bytes) -> None:
+    """Refuse what begins as UTF-16 does, or as no text does."""
+    many_zeros = 4 * first_block.count(0) > len(first_block)
+    if many_zeros or first_block.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         raise UserError(
             f"{path} is no text in UTF-8, but seems to be UTF-16; convert it by: "
-            f"iconv -f UTF-16 -t UTF-8"
+            "iconv -f UTF-16 -t UTF-8"
         )
-    _check_ends(path, b"\n" in block, b"\r" in block.rstrip(b"\r"))
-    return block.removeprefix(BOM_UTF8)
 
 
 def _check_ends(path: Path, has_newlines: bool, has_returns: bool) -> None:
