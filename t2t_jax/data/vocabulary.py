@@ -80,9 +80,9 @@ class Vocabulary:
           UserError: the file is missing or damaged.
         """
         try:
-            size = Path(path).stat().st_size
-            if size > _MAX_MODEL_BYTES:
-                raise ValueError(f"no SentencePiece model, but a file of {size:,} bytes")
+            there = Path(path)
+            if there.is_fifo() or there.stat().st_size > _MAX_MODEL_BYTES:
+                raise ValueError("no SentencePiece model, but a pipe or far too large")
             return Vocabulary(Path(path).read_bytes())
         except OSError as error:
             raise UserError(f"vocabulary {path} cannot be read: {error.strerror}") from error

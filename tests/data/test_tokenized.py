@@ -252,3 +252,29 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     config = DataConfig(cache_dir=str(tmp_path / "file" / "cache"))
     with pytest.raises(UserError, match=r"file/cache cannot be made .*; set data\.cache_dir"):
         prepare_vocabulary(config, open_corpus(config))
+
+
+@pytest.mark.parametrize("side", ["en", "de"])
+def test_a_giant_line_is_too_long_without_being_tokenised(
+    config: DataConfig, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    """SentencePiece takes 100 bytes for a character, and a file without line ends is one line."""
+    monkeypatch.setattr(tokenized, "_MANY_CHARACTERS", 500)
+    path = Path(config.corpus.removeprefix("text:")) / f"train.{side}"
+    lines = path.read_text().split("\n")
+    lines[2] = "house " * 1000
+    path.write_text("\n".join(lines))
+    corpus, vocabulary = opened(config)
+    longest = []
+
+    class Watched(Vocabulary):
+        def encode(self, lines: Sequence[str]) -> list[list[int]]:
+            longest.append(max(map(len, lines)))
+            return super().encode(lines)
+
+    split = prepare(config, corpus, Watched(vocabulary._model), "train")
+    assert max(longest) < 500
+    assert split.skipped == {"empty_source": 2, "empty_target": 1, "too_long": 3}
+    assert sentences(split) == [
+        tuple(vocabulary.encode(list(pair))) for pair in (TRAIN[0], TRAIN[7])
+    ]
