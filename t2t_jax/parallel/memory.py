@@ -1,12 +1,13 @@
 """Whether a run fits the memory there is: asked before anything is allocated, and if it did not."""
 
+import re
 from collections.abc import Iterable
 
 import jax
 from jax.sharding import Mesh
 
-from t2t_jax.config import Config
-from t2t_jax.cost import TrainingMemory, training_memory
+from t2t_jax.config import Config, ModelConfig
+from t2t_jax.cost import TrainingMemory, decoding_memory, training_memory
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.hardware import usable_memory
 from t2t_jax.parallel.host import usable_host_memory
@@ -17,6 +18,9 @@ _LESS_MEMORY = (
     "data.target_tokens_per_step), keep less by parallel.remat='layer' and parallel.loss_chunks=8, "
     "or share the parameters by parallel.fsdp (or make the model smaller)"
 )
+_LESS_TO_DECODE = "lower decoding.tokens_per_batch, decoding.beam_size or decoding.max_extra_length"
+# As XLA words it where it allocates, and where an allocation fails in the middle of a program.
+_EXHAUSTED = re.compile("RESOURCE_EXHAUSTED|Out of memory")
 
 
 def check_memory(
@@ -56,18 +60,57 @@ def check_memory(
         )
 
 
-def out_of_memory(error: BaseException) -> UserError | None:
+def check_decoding_memory(
+    model: ModelConfig,
+    vocab_size: int,
+    mesh: Mesh,
+    *,
+    beam_size: int,
+    rows: int,
+    source_length: int,
+    room: int,
+) -> None:
+    """Refuse to decode what cannot fit the devices; the estimate is a lower bound.
+
+    Args:
+      model: the network.
+      vocab_size: entries of the shared vocabulary.
+      mesh: the devices.
+      beam_size: hypotheses of each sentence.
+      rows: sentences decoded together, over all devices.
+      source_length: positions of each source.
+      room: positions of each hypothesis.
+
+    Raises:
+      UserError: it needs more memory than a device has.
+    """
+    rows = -(-rows // row_parts(mesh))
+    needed = decoding_memory(model, vocab_size, beam_size, rows, source_length, room)
+    # As if all were split as far as anything is: the bound has to be one from below.
+    needed //= mesh.shape["tensor"] * mesh.shape["fsdp"]
+    available = _memory_of_a_device(mesh)
+    if available is not None and needed > available:
+        raise UserError(
+            f"decoding needs at least {_gib(needed)} on each device for {rows} sentence(s) of "
+            f"{source_length:,} tokens, {beam_size:,} hypotheses each of up to {room:,}, but there "
+            f"are {_gib(available)}; {_LESS_TO_DECODE}"
+        )
+
+
+def out_of_memory(error: BaseException, *, decoding: bool = False) -> UserError | None:
     """What to tell where memory did not suffice; None if that was not the fault.
 
     Args:
       error: what compiling or computing has raised.
+      decoding: whether that was in decoding, and not in training.
     """
     is_memory = isinstance(error, MemoryError)
     is_xla = isinstance(error, jax.errors.JaxRuntimeError)
-    if not is_memory and not (is_xla and "RESOURCE_EXHAUSTED" in str(error)):
+    if not is_memory and not (is_xla and _EXHAUSTED.search(str(error))):
         return None
+    way_out = _LESS_TO_DECODE if decoding else _LESS_MEMORY
     reason = " ".join(str(error).split("\n")[0].split())[:200]
-    return UserError(f"out of memory{f' ({reason})' if reason else ''}; {_LESS_MEMORY}")
+    return UserError(f"out of memory{f' ({reason})' if reason else ''}; {way_out}")
 
 
 def _of_batch(
