@@ -17,8 +17,7 @@ from t2t_jax.checks import INFINITY, check_fields, check_fits, check_range, requ
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.records import Schema, parse_object
 
-# Fields under which a run may be continued: they change when and where things are done, never the
-# recipe.
+# A run may be continued with another value: it changes when and where, never the recipe.
 _MAY_CHANGE = {"may_change": True}
 
 
@@ -316,10 +315,9 @@ class ParallelConfig:
             f"parallel.backend='pmap' holds all parameters on every device, so parallel.fsdp="
             f"{self.fsdp} and parallel.tensor={self.tensor} must be 1; use backend='jit'",
         )
-        tokens = self.tokens_per_device
         require(
-            tokens is None or tokens >= 1,
-            f"parallel.tokens_per_device={tokens} is not positive; use None",
+            self.tokens_per_device is None or self.tokens_per_device >= 1,
+            f"parallel.tokens_per_device={self.tokens_per_device} is not positive; use None",
         )
         check_fits(self, "data", "fsdp", "tensor", "tokens_per_device")
 
