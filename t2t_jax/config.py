@@ -9,58 +9,16 @@ Whether a model is training or decoding is an argument of the call, never a fiel
 
 import dataclasses
 import json
-import math
-import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
+from t2t_jax.checks import INFINITY, check_fields, check_fits, check_range, require
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.records import Schema, parse_object
 
-_INF = float("inf")
-
-# Fields under which a run may be continued: they change when and where things are done, never the
-# recipe.
+# A run may be continued with another value: it changes when and where, never the recipe.
 _MAY_CHANGE = {"may_change": True}
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise UserError(message)
-
-
-def _section(config: Any) -> str:
-    """`ModelConfig` is the section `model`."""
-    return type(config).__name__.removesuffix("Config").lower()
-
-
-def _check_fields(config: Any) -> None:
-    """Every value has the type its field declares (an int is accepted where a float is asked)."""
-    for field_name, hint in get_type_hints(type(config)).items():
-        value, name = getattr(config, field_name), f"{_section(config)}.{field_name}"
-        origin, args = get_origin(hint), get_args(hint)
-        if origin is Literal:
-            choices = ", ".join(map(repr, args))
-            hint_text = did_you_mean(str(value), map(str, args), "use one of these")
-            known = any(value == one and type(value) is type(one) for one in args)
-            _require(known, f"{name}={value!r} is not one of {choices}; {hint_text}")
-            continue
-        allowed = args if origin in (types.UnionType, Union) else (hint,)
-        if float in allowed:
-            allowed = (*allowed, int)
-        fits = isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
-        expected = getattr(hint, "__name__", str(hint))
-        _require(fits, f"{name}={value!r} is a {type(value).__name__}, expected {expected}")
-        finite = not isinstance(value, float) or math.isfinite(value)
-        _require(finite, f"{name}={value} is not a finite number")
-
-
-def _check_range(config: Any, low: float, high: float, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        label = f"{_section(config)}.{name}={value}"
-        _require(low <= value <= high, f"{label} is outside [{low:g}, {high:g}]")
 
 
 @dataclass(frozen=True)
@@ -100,21 +58,22 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        _check_fields(self)
+        check_fields(self)
         sizes = ("d_model", "num_heads", "d_ff", "max_positions")
-        _check_range(self, 1, _INF, *sizes, "num_encoder_layers", "num_decoder_layers")
-        _check_range(
+        check_range(self, 1, INFINITY, *sizes, "num_encoder_layers", "num_decoder_layers")
+        check_fits(self, *sizes, "num_encoder_layers", "num_decoder_layers", "d_k", "d_v")
+        check_range(
             self, 0, 0.99, "dropout_rate", "attention_dropout_rate", "activation_dropout_rate"
         )
         for name in ("d_k", "d_v"):
             size = getattr(self, name)
-            _require(size is None or size >= 1, f"{name}={size} is not positive")
-            _require(
+            require(size is None or size >= 1, f"{name}={size} is not positive")
+            require(
                 size is not None or self.d_model % self.num_heads == 0,
                 f"d_model={self.d_model} is not divisible by num_heads={self.num_heads}; "
                 "set d_k and d_v",
             )
-        _require(
+        require(
             self.position != "sinusoidal" or self.d_model % 2 == 0,
             f"d_model={self.d_model} is odd, but sinusoidal positions come in pairs of sine and "
             "cosine; use an even d_model or position='learned'",
@@ -133,7 +92,7 @@ class ModelConfig:
     @property
     def longest_sentence(self) -> float:
         """Most tokens of a sentence that the model has positions for."""
-        return self.max_positions if self.position == "learned" else _INF
+        return self.max_positions if self.position == "learned" else INFINITY
 
 
 @dataclass(frozen=True)
@@ -165,18 +124,20 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        _check_fields(self)
-        _check_range(self, 8, _INF, "vocab_size", "max_length")
-        _check_range(self, 1, _INF, "prefetch")
+        check_fields(self)
+        check_range(self, 8, INFINITY, "vocab_size", "max_length")
+        check_range(self, 1, 10_000, "prefetch")  # each takes memory
+        tokens_per_step = "source_tokens_per_step", "target_tokens_per_step"
+        check_fits(self, "vocab_size", "max_length", *tokens_per_step)
         padded_length = -(-self.max_length // 8) * 8
-        for name in ("source_tokens_per_step", "target_tokens_per_step"):
+        for name in tokens_per_step:
             tokens = getattr(self, name)
-            _require(
+            require(
                 tokens >= padded_length,
                 f"{name}={tokens} cannot hold one sentence of max_length={self.max_length}, padded "
                 f"to a multiple of 8; raise {name} to {padded_length} or lower max_length",
             )
-        _require(
+        require(
             self.source_language != self.target_language,
             f"source_language and target_language are both {self.source_language!r}",
         )
@@ -209,15 +170,16 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        _check_fields(self)
-        _check_range(self, 1, _INF, "num_train_steps", "warmup_steps", "log_every_steps")
-        _check_range(self, 1, _INF, "max_nonfinite_steps")
+        check_fields(self)
+        check_range(self, 1, INFINITY, "num_train_steps", "warmup_steps", "log_every_steps")
+        check_range(self, 1, INFINITY, "max_nonfinite_steps")
+        check_fits(self, "num_train_steps", "warmup_steps", "learning_rate_factor", "adam_epsilon")
         # At a beta of 1 or an epsilon of 0 an update is 0 / 0.
-        _check_range(self, 0, 0.999999, "adam_beta1", "adam_beta2")
-        _check_range(self, 1e-30, _INF, "adam_epsilon")
-        _check_range(self, 0, 0.99, "label_smoothing")
-        _check_range(self, 0, _INF, "learning_rate_factor")
-        _check_range(self, 0, 2**31 - 1, "seed")
+        check_range(self, 0, 0.999999, "adam_beta1", "adam_beta2")
+        check_range(self, 1e-30, INFINITY, "adam_epsilon")
+        check_range(self, 0, 0.99, "label_smoothing")
+        check_range(self, 0, INFINITY, "learning_rate_factor")
+        check_range(self, 0, 2**31 - 1, "seed")
 
 
 @dataclass(frozen=True)
@@ -238,16 +200,16 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        _check_fields(self)
-        _check_range(self, 1, _INF, "keep", "average")
-        _require(
+        check_fields(self)
+        check_range(self, 1, INFINITY, "keep", "average")
+        require(
             self.average <= self.keep,
             f"checkpoint.average={self.average} is more than checkpoint.keep={self.keep}; "
             "raise checkpoint.keep or lower checkpoint.average",
         )
         for name in ("every_steps", "every_minutes"):
             value = getattr(self, name)
-            _require(
+            require(
                 value is None or value > 0, f"checkpoint.{name}={value} is not positive; use None"
             )
 
@@ -267,10 +229,11 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        _check_fields(self)
-        _check_range(self, 1, _INF, "every_steps", "beam_size")
-        _check_range(self, 0, _INF, "num_samples")
-        _require(
+        check_fields(self)
+        check_range(self, 1, INFINITY, "every_steps", "beam_size")
+        check_fits(self, "beam_size")
+        check_range(self, 0, INFINITY, "num_samples")
+        require(
             self.num_sentences is None or self.num_sentences >= 1,
             f"evaluation.num_sentences={self.num_sentences} is not positive; use None for all",
         )
@@ -301,11 +264,13 @@ class DecodingConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        _check_fields(self)
-        _check_range(self, 1, _INF, "beam_size", "max_extra_length", "tokens_per_batch")
-        _check_range(self, 0, _INF, "temperature", "top_k", "length_penalty")
-        _check_range(self, 0, 1, "top_p")
-        _require(self.top_p > 0, "top_p=0 leaves nothing to sample from")
+        check_fields(self)
+        check_range(self, 1, INFINITY, "beam_size", "max_extra_length", "tokens_per_batch")
+        check_range(self, 0, INFINITY, "temperature", "top_k", "length_penalty")
+        whole = "beam_size", "max_extra_length", "tokens_per_batch", "top_k"
+        check_fits(self, *whole, "temperature", "length_penalty")
+        check_range(self, 0, 1, "top_p")
+        require(self.top_p > 0, "top_p=0 leaves nothing to sample from")
 
 
 @dataclass(frozen=True)
@@ -339,22 +304,22 @@ class ParallelConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        _check_fields(self)
-        _require(
+        check_fields(self)
+        require(
             self.data == -1 or self.data >= 1,
             f"parallel.data={self.data} is not a number of devices; use -1 for all",
         )
-        _check_range(self, 1, _INF, "fsdp", "tensor")
-        _require(
+        check_range(self, 1, INFINITY, "fsdp", "tensor")
+        require(
             self.backend == "jit" or self.fsdp == self.tensor == 1,
             f"parallel.backend='pmap' holds all parameters on every device, so parallel.fsdp="
             f"{self.fsdp} and parallel.tensor={self.tensor} must be 1; use backend='jit'",
         )
-        tokens = self.tokens_per_device
-        _require(
-            tokens is None or tokens >= 1,
-            f"parallel.tokens_per_device={tokens} is not positive; use None",
+        require(
+            self.tokens_per_device is None or self.tokens_per_device >= 1,
+            f"parallel.tokens_per_device={self.tokens_per_device} is not positive; use None",
         )
+        check_fits(self, "data", "fsdp", "tensor", "tokens_per_device")
 
 
 @dataclass(frozen=True)
@@ -372,7 +337,7 @@ class Config:
     def __post_init__(self) -> None:
         """Check what one section cannot know of another."""
         longest = self.data.max_length + self.decoding.max_extra_length
-        _require(
+        require(
             self.model.longest_sentence >= longest,
             f"model.max_positions={self.model.max_positions} is less than data.max_length="
             f"{self.data.max_length} plus decoding.max_extra_length="

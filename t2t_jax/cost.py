@@ -1,6 +1,8 @@
-"""What a model costs: parameters and floating point operations, in closed form, without JAX."""
+"""What a model costs: parameters, operations and memory, in closed form, without JAX."""
 
-from t2t_jax.config import ModelConfig
+from typing import NamedTuple
+
+from t2t_jax.config import Config, ModelConfig
 
 
 def num_parameters(model: ModelConfig, vocab_size: int) -> int:
@@ -62,6 +64,96 @@ def model_flops_per_step(
     encoder = model.num_encoder_layers * encoder_layer + model.num_decoder_layers * pair
     decoder = model.num_decoder_layers * decoder_layer + vocab_size * model.d_model
     return 6 * (source_tokens * encoder + target_tokens * decoder)
+
+
+class TrainingMemory(NamedTuple):
+    """Bytes that training takes on each device at least.
+
+    Attributes:
+      state: parameters and Adam's two moments, float32.
+      gradients: float32.
+      activations: what the forward pass keeps for the derivatives.
+      logits: and what is computed from them in their place.
+      passes: in which a step is taken. In more than one, gradients are kept beside all else.
+    """
+
+    state: int
+    gradients: int = 0
+    activations: int = 0
+    logits: int = 0
+    passes: int = 1
+
+    @property
+    def total(self) -> int:
+        """Bytes at the moment when most are taken, as far as that is certain."""
+        computed = self.activations + self.logits
+        both = self.gradients + computed
+        return self.state + (both if self.passes > 1 else max(self.gradients, computed))
+
+
+def training_memory(
+    config: Config,
+    vocab_size: int,
+    rows: int = 0,
+    source_length: int = 0,
+    target_length: int = 0,
+    passes: int = 1,
+) -> TrainingMemory:
+    """A lower bound on the memory of training; what XLA takes is up to about twice as much.
+
+    Left out is what depends on the compiler, the kernels or the kind of device: above all the
+    attention weights, copies for other layouts, and what is sent between devices.
+
+    Args:
+      config: sizes of the model, and how work is laid out over devices.
+      vocab_size: entries of the shared vocabulary.
+      rows: of a batch that a device computes in a pass.
+      source_length: positions of each.
+      target_length: positions of each.
+      passes: in which a device computes its rows.
+    """
+    model, parallel = config.model, config.parallel
+    weights = 4 * num_parameters(model, vocab_size) // (parallel.fsdp * parallel.tensor)
+    size = 4 if model.compute_dtype == "float32" else 2
+    sources, targets = size * rows * source_length, size * rows * target_length
+    # Queries, keys, values and heads of each attention, the hidden layer, and each sub-layer's sum.
+    pair = model.num_heads * (model.key_size + model.value_size) // parallel.tensor
+    hidden, width = model.d_ff // parallel.tensor, model.d_model
+    encoder = sources * (2 * pair + hidden + 2 * width)
+    decoder = targets * (3 * pair + hidden + 3 * width) + sources * pair
+    depths = model.num_encoder_layers, model.num_decoder_layers
+    activations = depths[0] * encoder + depths[1] * decoder
+    if parallel.remat != "none":  # the inputs of all layers, and one that is computed again
+        inputs = width * (depths[0] * sources + depths[1] * targets)
+        activations = min(activations, inputs + max(encoder, decoder))
+    logits = targets * vocab_size // (parallel.tensor * parallel.loss_chunks)
+    return TrainingMemory(3 * weights, weights, activations, logits, passes)
+
+
+def decoding_memory(
+    model: ModelConfig,
+    vocab_size: int,
+    beam_size: int,
+    rows: int,
+    source_length: int,
+    room: int,
+) -> int:
+    """Bytes that decoding takes at least: parameters, keys and values, and logits.
+
+    Args:
+      model: sizes and options.
+      vocab_size: entries of the shared vocabulary.
+      beam_size: hypotheses of each sentence.
+      rows: sentences decoded together on a device.
+      source_length: positions of each source.
+      room: positions of each hypothesis.
+    """
+    size = 4 if model.compute_dtype == "float32" else 2
+    positions = rows * (beam_size * room + source_length)
+    keys_values = positions * model.num_heads * (model.key_size + model.value_size)
+    logits = 4 * rows * beam_size * vocab_size
+    weights = 4 * num_parameters(model, vocab_size)
+    return weights + size * model.num_decoder_layers * keys_values + logits
 
 
 def _projection_pair(model: ModelConfig) -> int:

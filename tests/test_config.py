@@ -37,8 +37,8 @@ _changes = st.fixed_dictionaries(
         "model.share_embeddings": st.booleans(),
         "model.dropout_rate": st.floats(0, 0.99),
         "data.corpus": st.text(),
-        "data.vocab_size": st.integers(8, 2**70),
-        "training.adam_epsilon": st.floats(1e-30, allow_infinity=False),
+        "data.vocab_size": st.integers(8, 2**31 - 1),
+        "training.adam_epsilon": st.floats(1e-30, 3e38),
         "training.learning_rate_factor": st.integers(0, 9),
         "training.seed": st.integers(0, 2**31 - 1),
         "checkpoint.every_minutes": st.none()
@@ -147,7 +147,7 @@ _REFUSED = [
     (DataConfig, {"batching": "packed"}, "did you mean pack?"),
     (DataConfig, {"vocab_size": 7}, "outside [8, inf]"),
     (DataConfig, {"max_length": 0}, "outside [8, inf]"),
-    (DataConfig, {"prefetch": 0}, "outside [1, inf]"),
+    (DataConfig, {"prefetch": 0}, "outside [1, 10000]"),
     (DataConfig, {"source_tokens_per_step": 255}, "lower max_length"),
     (DataConfig, {"max_length": 257, "source_tokens_per_step": 263}, "per_step to 264"),
     (DataConfig, {"target_tokens_per_step": 255}, "raise target_tokens_per_step"),
@@ -159,6 +159,27 @@ _REFUSED = [
     (TrainingConfig, {"adam_epsilon": 0.0}, "outside [1e-30, inf]"),
     (TrainingConfig, {"learning_rate_factor": float("inf")}, "is not a finite number"),
     (TrainingConfig, {"label_smoothing": 1}, "outside [0, 0.99]"),
+    (ModelConfig, {"d_model": 2**31}, "is more than the largest, 2**31 - 1, 2,147,483,647"),
+    (ModelConfig, {"num_heads": 2**31}, "is more than the largest, 2**31 - 1"),
+    (ModelConfig, {"d_k": 10**30}, "is more than the largest, 2**31 - 1"),
+    (ModelConfig, {"num_decoder_layers": 10**30}, "is more than the largest, 2**31 - 1"),
+    (ModelConfig, {"max_positions": 10**10}, "is more than the largest, 2**31 - 1"),
+    (DataConfig, {"vocab_size": 3 * 10**9}, "data.vocab_size=3000000000 is more than the largest"),
+    (DataConfig, {"max_length": 10**30}, "is more than the largest, 2**31 - 1"),
+    (DataConfig, {"source_tokens_per_step": 10**20}, "is more than the largest, 2**31 - 1"),
+    (DataConfig, {"prefetch": 10**9}, "outside [1, 10000]"),
+    (TrainingConfig, {"num_train_steps": 10**30}, "is more than the largest, 2**31 - 1"),
+    (TrainingConfig, {"num_train_steps": 1e30}, "is a float, expected int"),
+    (TrainingConfig, {"warmup_steps": 10**44}, "is more than the largest, 2**31 - 1"),
+    (TrainingConfig, {"learning_rate_factor": 1e300}, "largest, a float of 32 bits, 3.4e+38"),
+    (TrainingConfig, {"adam_epsilon": 1e39}, "largest, a float of 32 bits, 3.4e+38"),
+    (EvaluationConfig, {"beam_size": 10**10}, "is more than the largest, 2**31 - 1"),
+    (DecodingConfig, {"beam_size": 10**10}, "is more than the largest, 2**31 - 1"),
+    (DecodingConfig, {"max_extra_length": 10**10}, "is more than the largest, 2**31 - 1"),
+    (DecodingConfig, {"top_k": 2**31}, "is more than the largest, 2**31 - 1"),
+    (DecodingConfig, {"temperature": 1e300}, "largest, a float of 32 bits"),
+    (ParallelConfig, {"fsdp": 10**30}, "is more than the largest, 2**31 - 1"),
+    (ParallelConfig, {"tokens_per_device": 10**30}, "is more than the largest, 2**31 - 1"),
     (TrainingConfig, {"seed": -1}, "outside [0, "),
     (TrainingConfig, {"seed": 2**31}, "outside [0, "),
     (CheckpointConfig, {"keep": 0}, "outside [1, inf]"),
@@ -194,6 +215,12 @@ def test_refused_value_is_explained_in_one_line(section, values, message):
         section(**values)
     assert next(iter(values)) in str(error.value) or "language" in message
     assert "\n" not in str(error.value)
+
+
+def test_a_pace_may_be_any_number_and_means_never():
+    assert EvaluationConfig(every_steps=10**12).every_steps == 10**12
+    assert CheckpointConfig(every_minutes=1e300, every_steps=10**30).every_minutes == 1e300
+    assert TrainingConfig(log_every_steps=10**30, max_nonfinite_steps=10**30).log_every_steps
 
 
 def test_int_is_accepted_where_a_float_is_asked():

@@ -67,7 +67,10 @@ def ladder_length(length: int) -> int:
 def length_ladder(max_length: int) -> tuple[int, ...]:
     """All rungs up to `max_length`; the last is `max_length` rounded up to a multiple of 8."""
     last = max(8, _round_up(max_length, 8))
-    return tuple(sorted({min(ladder_length(n), last) for n in range(8, last + 1, 8)}))
+    rungs = [8]
+    while rungs[-1] < last:
+        rungs.append(min(ladder_length(rungs[-1] + 1), last))
+    return tuple(rungs)
 
 
 def _round_up(number: int, multiple: int) -> int:

@@ -10,13 +10,13 @@ import importlib.resources
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from t2t_jax.config import DataConfig
-from t2t_jax.data.lines import read_lines, survey
+from t2t_jax.data.lines import Survey, read_lines, survey
 from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, linearise, read_trees
 from t2t_jax.errors import UserError
 
@@ -122,10 +122,31 @@ def open_corpus(config: DataConfig) -> Corpus:
 
 
 def _directory(name: str) -> Path:
-    directory = Path(name).expanduser()
-    if not directory.is_dir():
+    directory = Path(os.path.expanduser(name))
+    if not os.path.isdir(directory):  # also of a name that no file can have
         raise UserError(f"corpus directory {directory} does not exist")
     return directory
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of a corpus: plain or packed."""
+
+    path: Path
+    packed: Path | None = None
+    """Another of the same name, but for its `.gz`."""
+
+    @cached_property
+    def survey(self) -> Survey:
+        """What it holds, as found on the first call."""
+        found = survey(self.path)
+        if self.packed and survey(self.packed).digest != found.digest:
+            raise UserError(f"{self.path} and {self.packed} hold different text; remove one")
+        return found
+
+    def lines(self) -> Iterator[str]:
+        """Its lines, which have to be those of the survey."""
+        return read_lines(self.path, self.survey)
 
 
 def _text_splits(directory: Path, source_language: str, target_language: str) -> dict[str, Split]:
@@ -139,7 +160,8 @@ def _text_splits(directory: Path, source_language: str, target_language: str) ->
             splits[name] = _split(_survey_text, _read_text, source, target)
         elif name in SPLITS and (source or target):
             missing = f"{name}.{target_language if source else source_language}"
-            raise UserError(f"{directory} has {source or target}, but no {missing} beside it")
+            there = source or target
+            raise UserError(f"{directory} has {there and there.path}, but no {missing} beside it")
     if not splits:
         raise UserError(
             f"corpus directory {directory} has no train.{source_language} and "
@@ -150,39 +172,51 @@ def _text_splits(directory: Path, source_language: str, target_language: str) ->
 
 def _other_names(directory: Path, language: str) -> list[str]:
     """What could be test sets of this language, by the names of the files."""
-    files = (path.name.removesuffix(".gz") for path in directory.iterdir())
+    try:
+        files = [path.name.removesuffix(".gz") for path in directory.iterdir()]
+    except OSError as error:
+        raise UserError(f"corpus directory {directory} cannot be read: {error.strerror}") from error
     names = {file.removesuffix(f".{language}") for file in files if file.endswith(f".{language}")}
     return sorted(names.difference(SPLITS, [""]))
 
 
-def _find(directory: Path, name: str) -> Path | None:
+def _find(directory: Path, name: str) -> _File | None:
+    """The file of this name, or with `.gz` after it.
+
+    Raises:
+      UserError: what has this name is no file, and the split one of train, dev and test.
+    """
     paths = (directory / name, directory / f"{name}.gz")
-    return next((path for path in paths if path.is_file()), None)
+    files = [path for path in paths if os.path.isfile(path)]
+    for path in paths:
+        if name.startswith(SPLITS) and os.path.lexists(path) and path not in files:
+            raise UserError(
+                f"{path} is a directory, a pipe or a broken link; put a file in its place"
+            )
+    return _File(*files) if files else None
 
 
 def _split(
-    fingerprint: Callable[..., str], read: Callable[..., Iterator[Chunk]], *paths: Path
+    fingerprint: Callable[..., str], read: Callable[..., Iterator[Chunk]], *files: _File
 ) -> Split:
-    return Split(functools.cache(partial(fingerprint, *paths)), partial(read, *paths))
+    return Split(functools.cache(partial(fingerprint, *files)), partial(read, *files))
 
 
 def _hash(*parts: str) -> str:
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
-def _survey_text(source: Path, target: Path) -> str:
-    source_count, source_hash = survey(source)
-    target_count, target_hash = survey(target)
-    if source_count != target_count:
+def _survey_text(source: _File, target: _File) -> str:
+    if source.survey.num_lines != target.survey.num_lines:
         raise UserError(
-            f"{source} has {source_count} lines, but {target} has {target_count}; "
-            "line n of one must translate line n of the other"
+            f"{source.path} has {source.survey.num_lines} lines, but {target.path} has "
+            f"{target.survey.num_lines}; line n of one must translate line n of the other"
         )
-    return _hash(source_hash, target_hash)
+    return _hash(source.survey.digest, target.survey.digest)
 
 
-def _read_text(source: Path, target: Path) -> Iterator[Chunk]:
-    return _chunks(zip(read_lines(source), read_lines(target), strict=True))
+def _read_text(source: _File, target: _File) -> Iterator[Chunk]:
+    return _chunks(zip(source.lines(), target.lines(), strict=True))
 
 
 def _chunks(pairs: Iterator[tuple[str, str]]) -> Iterator[Chunk]:
@@ -192,38 +226,45 @@ def _chunks(pairs: Iterator[tuple[str, str]]) -> Iterator[Chunk]:
 
 
 def _tree_splits(first: Path, *more: Path) -> dict[str, Split]:
-    paths = {name: [path] for name in SPLITS if (path := _find(first, f"{name}.mrg"))}
+    files = {name: [file] for name in SPLITS if (file := _find(first, f"{name}.mrg"))}
     for directory in more:
-        path = _find(directory, "train.mrg")
-        if path is None:
+        file = _find(directory, "train.mrg")
+        if file is None:
             raise UserError(f"corpus directory {directory} has no train.mrg (nor train.mrg.gz)")
-        paths.setdefault("train", []).append(path)
-    if not paths:
+        files.setdefault("train", []).append(file)
+    if not files:
         raise UserError(
             f"corpus directory {first} has no train.mrg, dev.mrg or test.mrg (nor with .gz)"
         )
     return {
-        name: _split(_survey_trees, _read_trees, *paths[name]) for name in SPLITS if name in paths
+        name: _split(_survey_trees, _read_trees, *files[name]) for name in SPLITS if name in files
     }
 
 
-def _survey_trees(*paths: Path) -> str:
-    return _hash(str(FORMAT_VERSION), *(survey(path)[1] for path in paths))
+def _survey_trees(*files: _File) -> str:
+    return _hash(str(FORMAT_VERSION), *(file.survey.digest for file in files))
 
 
-def _read_trees(*paths: Path) -> Iterator[Chunk]:
+def _read_trees(*files: _File) -> Iterator[Chunk]:
     """Cleaned trees, each as a line of words and a line of symbols."""
-    trees = chain.from_iterable(map(read_trees, paths))
+    trees = chain.from_iterable(read_trees(file.path, file.survey) for file in files)
     flat = (linearise(clean_tree(tree)) for tree in trees)
     return _chunks((" ".join(words), " ".join(symbols)) for words, symbols in flat)
 
 
 def _tfds_splits(name: str, source_language: str, target_language: str) -> dict[str, Split]:
+    from tensorflow_datasets.core.features import Text
+
     builder = _tfds_builder(name)
+    known = dict(getattr(builder.info.features, "items", dict)())
     for language in (source_language, target_language):
-        if language not in builder.info.features:
-            known = ", ".join(builder.info.features)
-            raise UserError(f"TFDS data set {name} has no language {language!r}, only {known}")
+        if language not in known:
+            raise UserError(
+                f"TFDS data set {name} has no language {language!r}, only {', '.join(known)}"
+            )
+        if not isinstance(known[language], Text):
+            kind = type(known[language]).__name__
+            raise UserError(f"{language!r} of TFDS data set {name} is no text, but a {kind}")
     splits = {}
     for tfds_name, split in _TFDS_SPLITS.items():
         if tfds_name in builder.info.splits:
@@ -249,6 +290,8 @@ def _tfds_builder(name: str) -> Any:
     except (ValueError, ImportError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"TFDS has no data set {name!r}, in code or on disk: {reason}") from error
+    except Exception as error:  # of any kind, where its files are damaged
+        raise _unreadable_tfds(name, data_dir or "TFDS's own directory", error) from error
     # The command `tfds build` would need TensorFlow.
     prepare = (
         'python -c "import tensorflow_datasets as tfds, tensorflow_datasets.translate; '
@@ -268,13 +311,28 @@ def _tfds_builder(name: str) -> Any:
     return builder
 
 
+def _unreadable_tfds(name: str, place: object, error: Exception) -> UserError:
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return UserError(
+        f"TFDS data set {name} in {place} cannot be read: {reason}; remove it there, and prepare "
+        "it again"
+    )
+
+
 def _read_tfds(
     builder: Any, split: str, source_language: str, target_language: str
 ) -> Iterator[Chunk]:
-    examples = builder.as_data_source(split=split)
-    for start in range(0, len(examples), _CHUNK_LINES):
-        chunk = examples.__getitems__(range(start, min(start + _CHUNK_LINES, len(examples))))
-        yield (
-            [example[source_language].decode() for example in chunk],
-            [example[target_language].decode() for example in chunk],
-        )
+    try:
+        examples = builder.as_data_source(split=split)
+        for start in range(0, len(examples), _CHUNK_LINES):
+            chunk = examples.__getitems__(range(start, min(start + _CHUNK_LINES, len(examples))))
+            sources = [_text_of(example[source_language]) for example in chunk]
+            yield sources, [_text_of(example[target_language]) for example in chunk]
+    except Exception as error:  # of any kind, from array_record and from what parses examples
+        raise _unreadable_tfds(builder.name, builder.data_path, error) from error
+
+
+def _text_of(feature: bytes | None) -> str:
+    if feature is None:  # as array_record has it where a file was cut
+        raise EOFError("an example is empty, so a file ends too early")
+    return feature.decode()

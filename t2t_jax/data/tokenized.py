@@ -1,32 +1,40 @@
 """A corpus tokenised once into memory-mapped arrays.
 
 Everything made is kept in a cache under the fingerprint of what it was made from, so a second
-start hashes the corpus, which is quick, and tokenises nothing. Entries appear whole or not at all:
-two processes may make the same one at once, and one that is killed leaves nothing that looks
-finished.
+start hashes the corpus and the arrays, which is quick, and tokenises nothing.
 """
 
-import contextlib
 import functools
 import hashlib
 import json
-import shutil
-import tempfile
 from dataclasses import dataclass, fields
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import platformdirs
 from jaxtyping import Bool, Int32, Int64, Integer
 
 from t2t_jax.config import DataConfig
+from t2t_jax.data.cache import Contents, entry
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.vocabulary import RECIPE_VERSION, Vocabulary, train_vocabulary
-from t2t_jax.errors import UserError
+from t2t_jax.data.vocabulary import (
+    EOS_ID,
+    RECIPE_VERSION,
+    UNK_ID,
+    Vocabulary,
+    train_vocabulary,
+)
+from t2t_jax.records import Schema, parse_object
 
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
+"""Raised whenever other arrays, or other files, would be made of the same text."""
+
+# A line of training text beyond both is too long, whatever is in it.
+_MANY_CHARACTERS = 1_000_000
+_LONGEST_SUBWORD = 16  # characters, which is what SentencePiece learns by default
+
+_VOCABULARY, _COUNTS = "vocabulary.model", "counts.json"
+_COUNTS_SCHEMA = Schema({"skipped": dict, "num_pairs_read": int})
 
 
 class _Side(NamedTuple):
@@ -74,17 +82,17 @@ def prepare_vocabulary(config: DataConfig, corpus: Corpus) -> Vocabulary:
     """The vocabulary of a corpus's train split: from the cache, or learned now.
 
     Raises:
-      UserError: there is no train split, or `vocab_size` does not suit it.
+      UserError: there is no train split, `vocab_size` does not suit it, or the cache cannot be
+        written.
     """
     key = _hash(RECIPE_VERSION, corpus.fingerprint("train"), config.vocab_size)
-    path = _cache(config) / f"vocabulary-{key}.model"
-    with contextlib.suppress(UserError):  # neither there nor whole: learn it
-        return Vocabulary.load(path)
-    vocabulary = train_vocabulary(
-        corpus.pairs("train"), config.vocab_size, across_scripts=corpus.is_treebank
-    )
-    vocabulary.save(path)
-    return vocabulary
+
+    def learn() -> Contents:
+        pairs, across_scripts = corpus.pairs("train"), corpus.is_treebank
+        learned = train_vocabulary(pairs, config.vocab_size, across_scripts=across_scripts)
+        return {_VOCABULARY: learned.serialized}
+
+    return Vocabulary.load(entry(config, f"vocabulary-{key}", learn) / _VOCABULARY)
 
 
 def prepare(
@@ -96,65 +104,26 @@ def prepare(
     counted. Every other split keeps all its pairs; there an empty side is `[EOS_ID]`.
 
     Raises:
-      UserError: there is no such split, or a line of it cannot be read.
+      UserError: there is no such split, a line of it cannot be read, or the cache cannot be
+        written.
     """
     max_length = config.max_length if split == "train" else None
     key = _hash(_FORMAT_VERSION, corpus.fingerprint(split), vocabulary.fingerprint, str(max_length))
-    entry = _cache(config) / f"tokens-{key}"
-    if entry.exists():
-        with contextlib.suppress(
-            OSError, EOFError, ValueError, KeyError, TypeError, AttributeError
-        ):
-            return _open(entry)
-        shutil.rmtree(entry, ignore_errors=True)  # damaged
-    with tempfile.TemporaryDirectory(dir=entry.parent, prefix="unfinished-") as folder:
-        unfinished = Path(folder) / "entry"
-        unfinished.mkdir()
-        _write(unfinished, _tokenize(corpus, vocabulary, split, max_length))
-        with contextlib.suppress(OSError):  # another process was first, with the same content
-            unfinished.rename(entry)
-        return _open(entry)
 
+    def tokenize() -> Contents:
+        made = _tokenize(corpus, vocabulary, split, max_length)
+        counts = {"skipped": made.skipped, "num_pairs_read": made.num_pairs_read}
+        arrays = {f"{name}.npy": getattr(made, name) for name in _ARRAYS}
+        return {**arrays, _COUNTS: json.dumps(counts).encode()}
 
-def _cache(config: DataConfig) -> Path:
-    if config.cache_dir:
-        cache = Path(config.cache_dir).expanduser()
-    else:
-        cache = platformdirs.user_cache_path("t2t_jax") / "corpora"
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"cache directory {cache} cannot be made ({error.strerror}); set data.cache_dir"
-        ) from error
-    return cache
+    folder = entry(config, f"tokens-{key}", tokenize)
+    counts = parse_object((folder / _COUNTS).read_bytes(), _COUNTS_SCHEMA)
+    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
+    return TokenizedSplit(**arrays, **counts)
 
 
 def _hash(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
-
-
-def _open(entry: Path) -> TokenizedSplit:
-    """Maps a cache entry into memory.
-
-    Raises:
-      OSError, EOFError, ValueError, KeyError, TypeError, AttributeError: the entry is damaged.
-    """
-    counts = json.loads((entry / "counts.json").read_text())
-    num_kept = counts["num_pairs_read"] - sum(counts["skipped"].values())
-    arrays = {name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
-    for side in ("source", "target"):
-        tokens, offsets = arrays[f"{side}_tokens"], arrays[f"{side}_offsets"]
-        if len(offsets) != num_kept + 1 or len(tokens) != offsets[-1]:
-            raise ValueError(f"{entry} does not fit together")
-    return TokenizedSplit(**arrays, **counts)
-
-
-def _write(entry: Path, split: TokenizedSplit) -> None:
-    for name in _ARRAYS:
-        np.save(entry / f"{name}.npy", getattr(split, name))
-    counts = {"skipped": split.skipped, "num_pairs_read": split.num_pairs_read}
-    (entry / "counts.json").write_text(json.dumps(counts))
 
 
 def _tokenize(
@@ -167,7 +136,7 @@ def _tokenize(
     sources: list[_Side] = []
     targets: list[_Side] = []
     for lines in corpus.pairs(split):
-        source, target = (_flatten(vocabulary.encode(side), dtype) for side in lines)
+        source, target = (_flatten(_encode(vocabulary, side, max_length), dtype) for side in lines)
         num_pairs_read += len(lines[0])
         if max_length is not None:
             reason = _reasons_to_skip(source.lengths, target.lengths, max_length)
@@ -177,6 +146,21 @@ def _tokenize(
         sources.append(source)
         targets.append(target)
     return TokenizedSplit(*_join(sources, dtype), *_join(targets, dtype), skipped, num_pairs_read)
+
+
+def _encode(vocabulary: Vocabulary, lines: list[str], max_length: int | None) -> list[list[int]]:
+    """Subword ids of each line; of one that is too long by far, any that are too many."""
+    if max_length is None:
+        return vocabulary.encode(lines)
+    # SentencePiece takes 100 bytes for a character: a file without line ends must not end the run.
+    limit = max(_MANY_CHARACTERS, _LONGEST_SUBWORD * (max_length + 1))
+    too_long = [number for number, line in enumerate(lines) if len(line) > limit]
+    for number in too_long:
+        lines[number] = ""
+    rows = vocabulary.encode(lines)
+    for number in too_long:
+        rows[number] = [UNK_ID] * max_length + [EOS_ID]
+    return rows
 
 
 def _flatten(sentences: list[list[int]], dtype: type[np.integer]) -> _Side:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from t2t_jax.data.lines import read_lines
+from t2t_jax.data.lines import Survey, read_lines
 from t2t_jax.errors import UserError
 
 FORMAT_VERSION = 2
@@ -175,28 +175,32 @@ def delinearise(words: Iterable[str], symbols: Iterable[str]) -> Tree:
     return Tree(TOP, tuple(levels[0][1]))
 
 
-def read_trees(path: str | Path) -> Iterator[Tree]:
+def read_trees(path: str | Path, expected: Survey | None = None) -> Iterator[Tree]:
     """The trees of a bracketed file, one by one, as they are written.
 
     Trees may span lines, and a line may hold several. The outermost bracket may be labelled TOP,
     ROOT, S1 or not at all, or be missing; the root becomes `TOP`. Brackets around nothing are the
     tree of no words: parsers write `(())` where they fail. A file name in `.gz` is unpacked.
 
+    Args:
+      path: the file.
+      expected: what a survey of the file has found; see `read_lines`.
+
     Raises:
       UserError: the file is missing, damaged or not UTF-8, or its brackets are not trees.
     """
-    for line, text in _outermost_brackets(Path(path)):
+    for line, text in _outermost_brackets(Path(path), expected):
         try:
             yield _parse(text)
         except ValueError as error:
             raise UserError(f"{path}, tree on line {line}: {error}") from error
 
 
-def _outermost_brackets(path: Path) -> Iterator[tuple[int, str]]:
+def _outermost_brackets(path: Path, expected: Survey | None) -> Iterator[tuple[int, str]]:
     """Of each outermost bracket, the number of its first line, and its text."""
     depth = first_line = 0
     parts: list[str] = []
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(read_lines(path, expected), start=1):
         for part in _BRACKET_OR_TEXT.findall(line):
             if depth == 0:
                 if part.isspace():

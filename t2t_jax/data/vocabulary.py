@@ -15,7 +15,8 @@ import io
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ RECIPE_VERSION = 1
 
 _SPACES = "\t\n\v\f\r\x85\u2028\u2029"
 _MAX_TRAINING_PAIRS = 500_000
+_MAX_MODEL_BYTES = 1 << 30
 # From this size on, the 256 bytes take no more than an eighth of the vocabulary.
 _SMALLEST_SIZE_WITH_BYTES = 2048
 
@@ -78,6 +80,9 @@ class Vocabulary:
           UserError: the file is missing or damaged.
         """
         try:
+            there = Path(path)
+            if there.is_fifo() or there.stat().st_size > _MAX_MODEL_BYTES:
+                raise ValueError("no SentencePiece model, but a pipe or far too large")
             return Vocabulary(Path(path).read_bytes())
         except OSError as error:
             raise UserError(f"vocabulary {path} cannot be read: {error.strerror}") from error
@@ -87,6 +92,11 @@ class Vocabulary:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the vocabulary. A reader finds the whole file or none."""
         write_whole(path, self._model)
+
+    @property
+    def serialized(self) -> bytes:
+        """The SentencePiece model, as `save` writes it."""
+        return self._model
 
     @property
     def fingerprint(self) -> str:
@@ -134,9 +144,7 @@ def train_vocabulary(
     """
     model = io.BytesIO()
     with_bytes = size >= _SMALLEST_SIZE_WITH_BYTES
-    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as rule:
-        rule.writelines(f"{ord(space):X}\t20\n" for space in _SPACES)
-        rule.flush()
+    with _normalization_rules() as rules:
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=chain.from_iterable(_spread(chunks, _MAX_TRAINING_PAIRS)),
@@ -146,7 +154,7 @@ def train_vocabulary(
                 byte_fallback=with_bytes,
                 split_by_unicode_script=not across_scripts,
                 character_coverage=0.9999 if with_bytes else 1.0,
-                normalization_rule_tsv=rule.name,
+                normalization_rule_tsv=rules,
                 pad_id=PAD_ID,
                 eos_id=EOS_ID,
                 bos_id=BOS_ID,
@@ -157,6 +165,23 @@ def train_vocabulary(
         except RuntimeError as error:
             raise _explain(error, size) from error
     return Vocabulary(_without_traces(model.getvalue()))
+
+
+@contextmanager
+def _normalization_rules() -> Iterator[str]:
+    """The name of a file that says what becomes a space: SentencePiece takes no other form."""
+    rules = "".join(f"{ord(space):X}\t20\n" for space in _SPACES)
+    with ExitStack() as stack:
+        try:
+            # Without a buffer, which would fail a second time when it is closed.
+            file = stack.enter_context(tempfile.NamedTemporaryFile(suffix=".tsv", buffering=0))
+            file.write(rules.encode())
+        except OSError as error:
+            raise UserError(
+                f"no temporary file can be written ({error.strerror or error}); make room, or set "
+                "TMPDIR to another directory"
+            ) from error
+        yield file.name
 
 
 def _spread(chunks: Iterable[tuple[list[str], list[str]]], limit: int) -> list[tuple[str, str]]:

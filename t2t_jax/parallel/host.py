@@ -4,7 +4,13 @@ import ctypes
 import gc
 import os
 import re
+import resource
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
@@ -55,3 +61,48 @@ def let_devices_wait() -> None:
     """
     threads = max(os.cpu_count() or 1, 8 * num_virtual_devices())
     os.environ.setdefault("NPROC", str(threads))
+
+
+def usable_host_memory() -> int | None:
+    """Bytes of main memory that this process may still take; None where nothing says so.
+
+    The least of what the kernel holds to be available, of the limits of its control groups
+    (containers, and jobs of a batch system), and of its own limit of addresses (`ulimit -v`).
+    """
+    return min(_memory_limits(), default=None)
+
+
+def _memory_limits() -> Iterator[int]:
+    with suppress(OSError):
+        meminfo = (_PROC / "meminfo").read_text()
+        found = re.findall(r"^(?:MemAvailable|SwapFree): *(\d+) kB$", meminfo, re.MULTILINE)
+        if found:
+            yield 1024 * sum(map(int, found))
+    with suppress(OSError):
+        for line in (_PROC / "self" / "cgroup").read_text().splitlines():
+            yield from _limits_of_group(*line.split(":", 2)[1:])
+    with suppress(OSError, ValueError):
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            pages = int((_PROC / "self" / "statm").read_text().split()[0])
+            yield max(0, limit - pages * resource.getpagesize())
+
+
+def _limits_of_group(controllers: str, group: str) -> Iterator[int]:
+    """The limits of a control group and all those that it is in.
+
+    In a container the paths of its groups may be those of the host, which it cannot see; then the
+    outermost group that it does see is its own.
+    """
+    if controllers == "":
+        root, name = _CGROUPS, "memory.max"
+    elif "memory" in controllers.split(","):
+        root, name = _CGROUPS / "memory", "memory.limit_in_bytes"
+    else:
+        return
+    inner = root / group.lstrip("/")
+    for directory in (inner, *inner.parents):
+        with suppress(OSError, ValueError):  # ValueError: "max"
+            yield int((directory / name).read_text())
+        if directory == root:
+            return

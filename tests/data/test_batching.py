@@ -376,3 +376,15 @@ def test_the_report_states_pairs_steps_and_padding() -> None:
         "4 pairs read, 2 kept (skipped: 2 too long)\n"
         "1 steps an epoch in 1 batch shapes; padding 95.8% of source, 91.7% of target positions"
     )
+
+
+@pytest.mark.parametrize("longest", [1, 8, 9, 32, 33, 100, 256, 257, 1000, 5003])
+def test_the_ladder_is_all_rungs_below_and_the_longest_row(longest: int) -> None:
+    last = length_ladder(longest)[-1]
+    assert last == max(8, -(-longest // 8) * 8)
+    rungs = {min(ladder_length(length), last) for length in range(1, last + 1)}
+    assert length_ladder(longest) == tuple(sorted(rungs))
+
+
+def test_a_ladder_to_two_billion_is_made_at_once() -> None:
+    assert len(length_ladder(2**31 - 1)) < 100

@@ -1,11 +1,13 @@
 """Corpora are read untouched, line n beside line n, or refused with the way out."""
 
 import gzip
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from tensorflow_datasets.translate import Wmt14Translate
@@ -161,6 +163,155 @@ def test_a_bad_test_set_stops_only_who_asks_for_it(tmp_path: Path) -> None:
     for ask in (corpus.pairs, corpus.lines, corpus.fingerprint):
         with pytest.raises(UserError, match=r"odd\.en has 3 lines, but .*odd\.de has 1;"):
             ask("odd")
+
+
+def fifo(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def directory(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+def link(target: str) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+
+    return make
+
+
+def holds(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
+
+
+def beside(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.with_name("train.en.gz").write_bytes(gzip.compress(content))
+
+
+def packed(content: bytes) -> Callable[[Path], object]:
+    def pack(path: Path) -> None:
+        path.unlink()
+        path.with_name("train.en.gz").write_bytes(content)
+
+    return pack
+
+
+LINES = b"one\ntwo\nthree\n"
+UTF_16 = LINES.decode().encode("utf-16")
+REFUSED = {
+    "carriage returns alone": (holds(b"one\rtwo\rthree\r"), "train.en ends its lines with"),
+    "UTF-16 with its mark": (
+        holds(LINES.decode().encode("utf-16")),
+        "train.en is no text in UTF-8",
+    ),
+    "UTF-16 without its mark": (
+        holds(LINES.decode().encode("utf-16-le")),
+        "iconv -f UTF-16 -t UTF-",
+    ),
+    "zeros": (holds(bytes(99) + LINES), "train.en is no text in UTF-8"),
+    "Latin-1": (holds(b"one\ncaf\xe9\nthree\n"), "train.en line 2 is not UTF-8; convert"),
+    "a surrogate": (holds(b"one\ntwo\n\xed\xa0\x80\n"), "train.en line 3 is not UTF-8; convert"),
+    "a packed file beside it with other text": (
+        beside(b"other\ntwo\nthree\n"),
+        "train.en.gz hold different text; remove one",
+    ),
+    "a damaged packed file beside it": (
+        lambda path: path.with_name("train.en.gz").write_bytes(b"no gzip"),
+        "train.en.gz cannot be read: Not a gzipped file",
+    ),
+    "a packed file that is cut": (
+        packed(gzip.compress(LINES)[:-9]),
+        "train.en.gz cannot be read: ",
+    ),
+    "a packed file with more after it": (
+        packed(gzip.compress(LINES) + b"garbage"),
+        "train.en.gz cannot be read: Not a gzipped file",
+    ),
+    "a packed file that is none": (packed(LINES), "train.en.gz cannot be read: Not a gzipped file"),
+    "a packed file with a turned bit": (
+        packed(gzip.compress(LINES)[:-6] + b"\1" + gzip.compress(LINES)[-5:]),
+        "train.en.gz cannot be read: CRC check failed",
+    ),
+    "a directory": (directory, "train.en is a directory, a pipe or a broken link"),
+    "a pipe": (fifo, "train.en is a directory, a pipe or a broken link"),
+    "a link to nothing": (link("nowhere"), "train.en is a directory, a pipe or a broken link"),
+    "a link to itself": (link("train.en"), "train.en is a directory, a pipe or a broken link"),
+    "a file that cannot be read": (link("/proc/self/mem"), "train.en cannot be read: "),
+    "one line too few": (holds(LINES[:-6]), "train.en has 2 lines, but"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_file_that_is_no_text_is_refused_in_one_line(tmp_path: Path, case: str) -> None:
+    (tmp_path / "train.de").write_bytes(LINES)
+    (tmp_path / "train.en").write_bytes(LINES)
+    damage, message = REFUSED[case]
+    damage(tmp_path / "train.en")
+    with pytest.raises(UserError, match=re.escape(message)) as refusal:
+        open_corpus(DataConfig(corpus=f"text:{tmp_path}")).lines("train")
+    assert "\n" not in str(refusal.value)
+
+
+READ = {
+    "a byte order mark": (holds(b"\xef\xbb\xbf" + LINES), ["one", "two", "three"]),
+    "carriage returns before line feeds": (holds(b"one\r\ntwo\r\nthree"), ["one", "two", "three"]),
+    "no end of the last line": (holds(LINES[:-1]), ["one", "two", "three"]),
+    "empty lines": (holds(b"\n\n\n"), ["", "", ""]),
+    "a zero in a line": (holds(b"one\nt\0wo\nthree\n"), ["one", "t\0wo", "three"]),
+    "the same text packed beside it": (beside(LINES), ["one", "two", "three"]),
+    "two packed files in one": (
+        packed(gzip.compress(LINES[:4]) + gzip.compress(LINES[4:])),
+        ["one", "two", "three"],
+    ),
+    "a line of a million letters": (holds(b"a" * 10**6 + b"\n\nb"), ["a" * 10**6, "", "b"]),
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_odd_but_good_text_is_read(tmp_path: Path, case: str) -> None:
+    (tmp_path / "train.de").write_bytes(LINES)
+    (tmp_path / "train.en").write_bytes(LINES)
+    change, expected = READ[case]
+    change(tmp_path / "train.en")
+    assert open_corpus(DataConfig(corpus=f"text:{tmp_path}")).lines("train")[0] == expected
+
+
+CHANGES = {
+    "grows": lambda text: text + b"more\n",
+    "grows by part of a line": lambda text: text + b"more",
+    "shrinks": lambda text: text[:-6],
+    "becomes empty": lambda text: b"",
+    "has another word": lambda text: text.replace(b"two", b"owt"),
+    "loses its last line end": lambda text: text[:-1],
+}
+
+
+@pytest.mark.parametrize("name", ["train.en", "train.de"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_changes_between_two_readings_is_refused(
+    tmp_path: Path, name: str, change: str
+) -> None:
+    corpus = text_corpus(tmp_path, train_en=LINES, train_de=LINES)
+    (tmp_path / name).write_bytes(CHANGES[change](LINES))
+    with pytest.raises(UserError, match=rf"{name} has changed while it was read; start again once"):
+        corpus.lines("train")
+
+
+def test_trees_that_change_between_two_readings_are_refused(tmp_path: Path) -> None:
+    corpus = tree_corpus(tmp_path, {"a/train.mrg": DOG})
+    (tmp_path / "a" / "train.mrg").write_text(DOG.replace("dog", "cat"))
+    with pytest.raises(UserError, match=r"train\.mrg has changed while it was read"):
+        corpus.lines("train")
+
+
+@pytest.mark.parametrize("place", ["x" * 300, "~nobody-at-all", "a\0b", "/dev/null"])
+def test_what_can_be_no_directory_is_named(place: str) -> None:
+    for scheme in ("text", "trees"):
+        with pytest.raises(UserError, match=f"corpus directory {re.escape(place)} does not exist"):
+            open_corpus(DataConfig(corpus=f"{scheme}:{place}"))
 
 
 DOG = "(TOP (S-HLN (NP-SBJ (DT The) (NN dog)) (VP (VBZ barks) (NP (-NONE- *))) (. .)))"
@@ -323,3 +474,65 @@ def test_an_unknown_tfds_name_is_refused_in_one_line(tfds_directory: Path, name:
     with pytest.raises(UserError, match=f"TFDS has no data set '{name}'") as caught:
         open_corpus(DataConfig(corpus=f"tfds:{name}"))
     assert "\n" not in str(caught.value)
+
+
+def _shard(directory: Path) -> Path:
+    (shard,) = (directory / "three_greetings" / "1.0.0").glob("*-train.array_record-*")
+    return shard
+
+
+def _info(directory: Path) -> Path:
+    return directory / "three_greetings" / "1.0.0" / "dataset_info.json"
+
+
+TFDS_DAMAGES = {
+    "a shard cut in half": lambda d: os.truncate(_shard(d), _shard(d).stat().st_size // 2),
+    "a shard that is empty": lambda d: os.truncate(_shard(d), 0),
+    "a shard that is missing": lambda d: _shard(d).unlink(),
+    "a shard of zeros": lambda d: _shard(d).write_bytes(bytes(_shard(d).stat().st_size)),
+    "more examples promised than there are": lambda d: _info(d).write_text(
+        _info(d).read_text().replace('"3"', '"4"')
+    ),
+    "a description that is cut": lambda d: _info(d).write_text(_info(d).read_text()[:99]),
+    "a description of nothing": lambda d: _info(d).write_text("[]"),
+}
+
+
+@pytest.mark.parametrize("damage", TFDS_DAMAGES)
+def test_a_damaged_tfds_data_set_is_named_in_one_line(tfds_directory: Path, damage: str) -> None:
+    ThreeGreetings(data_dir=tfds_directory, file_format="array_record").download_and_prepare()
+    TFDS_DAMAGES[damage](tfds_directory)
+    with pytest.raises(
+        UserError, match=r"three_greetings in .* cannot be read: .*; remove it"
+    ) as e:
+        open_corpus(DataConfig(corpus="tfds:three_greetings")).lines("train")
+    assert "\n" not in str(e.value)
+    assert str(tfds_directory) in str(e.value)
+
+
+class Numbers(ThreeGreetings):
+    """A TFDS data set whose `de` is no text."""
+
+    def _info(self) -> Any:
+        number = tfds.features.Scalar(np.int64)
+        features = tfds.features.FeaturesDict({"en": tfds.features.Text(), "de": number})
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _generate_examples(self, pairs: list[tuple[str, str]]) -> Iterator[tuple[int, Any]]:
+        for number, (_, english) in enumerate(pairs):
+            yield number, {"de": number, "en": english}
+
+
+def test_a_tfds_feature_that_is_no_text_is_refused(tfds_directory: Path) -> None:
+    Numbers(data_dir=tfds_directory, file_format="array_record").download_and_prepare()
+    with pytest.raises(UserError, match="'de' of TFDS data set numbers is no text, but a Scalar"):
+        open_corpus(DataConfig(corpus="tfds:numbers"))
+
+
+@pytest.mark.parametrize("place", ["/nowhere/at/all", "/dev/null"])
+def test_a_tfds_directory_that_is_none_is_named(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("TFDS_DATA_DIR", place)
+    with pytest.raises(UserError, match=f"is not in {place}/.*; prepare it with"):
+        open_corpus(DataConfig(corpus="tfds:wmt14_translate/de-en"))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,7 +118,7 @@ def test_the_vocabulary_is_learned_once(
     with monkeypatch.context() as patch:
         patch.setattr(tokenized, "train_vocabulary", None)
         assert prepare_vocabulary(config, corpus).fingerprint == learned.fingerprint
-    (file,) = Path(config.cache_dir).glob("vocabulary-*")
+    (file,) = Path(config.cache_dir).glob("vocabulary-*/vocabulary.model")
     file.write_bytes(file.read_bytes()[:50])  # damaged: learned again
     assert prepare_vocabulary(config, corpus).fingerprint == learned.fingerprint
     assert Vocabulary.load(file).fingerprint == learned.fingerprint
@@ -197,13 +198,13 @@ def test_processes_may_make_the_same_entry_at_once(
     made = prepare(config, corpus, vocabulary, "train")
     (entry,) = Path(config.cache_dir).glob("tokens-*")
     shutil.move(entry, entry.with_name("made-by-another"))
-    write = tokenized._write
+    tokenize = tokenized._tokenize
 
-    def write_while_another_finishes(folder: Path, split: TokenizedSplit) -> None:
-        write(folder, split)
+    def tokenize_while_another_finishes(*arguments: Any) -> TokenizedSplit:
         entry.with_name("made-by-another").rename(entry)
+        return tokenize(*arguments)
 
-    monkeypatch.setattr(tokenized, "_write", write_while_another_finishes)
+    monkeypatch.setattr(tokenized, "_tokenize", tokenize_while_another_finishes)
     assert sentences(prepare(config, corpus, vocabulary, "train")) == sentences(made)
     left = {path.name.split("-")[0] for path in Path(config.cache_dir).iterdir()}
     assert left == {"vocabulary", "tokens"}
@@ -251,3 +252,29 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     config = DataConfig(cache_dir=str(tmp_path / "file" / "cache"))
     with pytest.raises(UserError, match=r"file/cache cannot be made .*; set data\.cache_dir"):
         prepare_vocabulary(config, open_corpus(config))
+
+
+@pytest.mark.parametrize("side", ["en", "de"])
+def test_a_giant_line_is_too_long_without_being_tokenised(
+    config: DataConfig, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    """SentencePiece takes 100 bytes for a character, and a file without line ends is one line."""
+    monkeypatch.setattr(tokenized, "_MANY_CHARACTERS", 500)
+    path = Path(config.corpus.removeprefix("text:")) / f"train.{side}"
+    lines = path.read_text().split("\n")
+    lines[2] = "house " * 1000
+    path.write_text("\n".join(lines))
+    corpus, vocabulary = opened(config)
+    longest = []
+
+    class Watched(Vocabulary):
+        def encode(self, lines: Sequence[str]) -> list[list[int]]:
+            longest.append(max(map(len, lines)))
+            return super().encode(lines)
+
+    split = prepare(config, corpus, Watched(vocabulary._model), "train")
+    assert max(longest) < 500
+    assert split.skipped == {"empty_source": 2, "empty_target": 1, "too_long": 3}
+    assert sentences(split) == [
+        tuple(vocabulary.encode(list(pair))) for pair in (TRAIN[0], TRAIN[7])
+    ]

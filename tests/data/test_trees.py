@@ -396,3 +396,20 @@ def test_a_sentence_of_no_words_has_the_empty_tree():
 def test_what_is_no_word_is_refused(word: str):
     with pytest.raises(ValueError, match="white space"):
         build_tree([word], ["NN"])
+
+
+def test_a_hundred_thousand_levels_are_a_tree_like_any_other(tmp_path: Path):
+    depth = 100_000
+    (tree,) = read(tmp_path, f"(TOP {'(S ' * depth}(NN a){')' * depth})")
+    words, symbols = linearise(clean_tree(tree))
+    assert (words, len(symbols)) == (["a"], 2 * depth + 1)
+
+
+@pytest.mark.parametrize(
+    "text", ["(" * 100_000, "(S " * 100_000, "(S" * 100_000 + ")" * 100_000, ")" * 100_000]
+)
+def test_brackets_without_end_are_refused_in_one_line(tmp_path: Path, text: str):
+    with pytest.raises(UserError, match=r"trees\.mrg.* line 1: ") as caught:
+        read(tmp_path, text)
+    assert len(str(caught.value)) < 500
+    assert "\n" not in str(caught.value)

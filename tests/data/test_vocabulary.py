@@ -1,8 +1,10 @@
 """The vocabulary can write every text, always the same way, and says which sizes work."""
 
 import io
+import os
 import pickle
 import re
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -167,3 +169,27 @@ def test_a_large_corpus_is_thinned_evenly(sizes: list[int], limit: int) -> None:
     assert kept == list(range(0, len(lines), stride))[: len(kept)]
     assert len(kept) <= limit
     assert 2 * len(kept) > min(limit, len(lines))
+
+
+@pytest.mark.parametrize("kind", ["a directory", "a link to itself", "two gigabytes", "a pipe"])
+def test_what_is_no_model_is_refused_without_reading_it(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "vocabulary.model"
+    if kind == "a directory":
+        path.mkdir()
+    elif kind == "a link to itself":
+        path.symlink_to(path)
+    elif kind == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.touch()
+        os.truncate(path, 2 << 30)  # holes take no room
+    with pytest.raises(UserError, match=r"vocabulary\.model (cannot be read|is no SentencePiece)"):
+        Vocabulary.load(path)
+
+
+def test_a_vocabulary_without_room_for_its_rules_names_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
+    with pytest.raises(UserError, match=r"no temporary file can be written .* or set TMPDIR"):
+        train_vocabulary([DEV], 300)

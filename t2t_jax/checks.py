@@ -1,0 +1,82 @@
+"""What the value of a config's field may be. Each refusal names the field and the value."""
+
+import math
+import types
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from t2t_jax.errors import UserError, did_you_mean
+
+INFINITY = float("inf")
+
+# What counts entries of arrays, or steps, is an integer of 32 bits on every device, and what is
+# computed with is a float of 32 bits.
+_MOST = 2**31 - 1
+_LARGEST = 3.4028234e38
+
+
+def require(condition: bool, message: str) -> None:
+    """Refuse unless a condition holds.
+
+    Raises:
+      UserError: it does not, with the message.
+    """
+    if not condition:
+        raise UserError(message)
+
+
+def _section(config: Any) -> str:
+    """`ModelConfig` is the section `model`."""
+    return type(config).__name__.removesuffix("Config").lower()
+
+
+def check_fields(config: Any) -> None:
+    """Refuse a value that is not of the type its field declares (an int does for a float).
+
+    Raises:
+      UserError: names the first such field.
+    """
+    for field_name, hint in get_type_hints(type(config)).items():
+        value, name = getattr(config, field_name), f"{_section(config)}.{field_name}"
+        origin, args = get_origin(hint), get_args(hint)
+        if origin is Literal:
+            choices = ", ".join(map(repr, args))
+            hint_text = did_you_mean(str(value), map(str, args), "use one of these")
+            known = any(value == one and type(value) is type(one) for one in args)
+            require(known, f"{name}={value!r} is not one of {choices}; {hint_text}")
+            continue
+        allowed = args if origin in (types.UnionType, Union) else (hint,)
+        if float in allowed:
+            allowed = (*allowed, int)
+        fits = isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
+        expected = getattr(hint, "__name__", str(hint))
+        require(fits, f"{name}={value!r} is a {type(value).__name__}, expected {expected}")
+        finite = not isinstance(value, float) or math.isfinite(value)
+        require(finite, f"{name}={value} is not a finite number")
+
+
+def check_range(config: Any, low: float, high: float, *names: str) -> None:
+    """Refuse a field of these names whose value is not within `[low, high]`.
+
+    Raises:
+      UserError: names the first such field.
+    """
+    for name in names:
+        value = getattr(config, name)
+        label = f"{_section(config)}.{name}={value}"
+        require(low <= value <= high, f"{label} is outside [{low:g}, {high:g}]")
+
+
+def check_fits(config: Any, *names: str) -> None:
+    """Refuse a field of these names whose value cannot be computed with.
+
+    How often something is done is only compared, and may be any number.
+
+    Raises:
+      UserError: names the first such field.
+    """
+    for name in names:
+        value = getattr(config, name)
+        most = _LARGEST if isinstance(value, float) else _MOST
+        label = f"{_section(config)}.{name}={value}"
+        kind = f"a float of 32 bits, {most:.3g}" if most == _LARGEST else f"2**31 - 1, {most:,}"
+        require(value is None or value <= most, f"{label} is more than the largest, {kind}")

@@ -1,0 +1,168 @@
+"""What was made of a corpus, kept on disk: folders that are whole and undamaged, or made again.
+
+An entry is a folder of files, beside them `digests.json`: the BLAKE2 hash of each. All are compared
+whenever an entry is opened. So a damaged disk, or another program, can cost the time to make an
+entry again, but never changes what a model is trained on.
+
+Entries appear in one step: two processes may make the same one at once, and one that is killed
+leaves nothing that looks finished.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import platformdirs
+from jaxtyping import Shaped
+
+from t2t_jax.config import DataConfig
+from t2t_jax.errors import UserError, warn
+from t2t_jax.records import Schema, parse_object
+
+Contents = Mapping[str, bytes | Shaped[np.ndarray, "..."]]
+"""The files of an entry by name: bytes, or an array for a file in NumPy's own format."""
+
+_DIGESTS = "digests.json"
+_SCHEMA = Schema({"blake2b": dict})
+_UNFINISHED = "unfinished-"
+_STALE_AFTER_SECONDS = 24 * 3600.0
+_WAY_OUT = "set data.cache_dir to another place"
+
+
+def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
+    """The folder of an entry of the cache, whole: one that was kept, or made now.
+
+    A damaged one is made again, with a warning.
+
+    Args:
+      config: says where the cache is.
+      name: of the entry; it has to change whenever the contents would.
+      make: makes the contents.
+
+    Raises:
+      UserError: the cache cannot be written, or has no room.
+    """
+    folder = _root(config) / name
+    if folder.exists():
+        fault = _fault(folder)
+        if fault is None:
+            return folder
+        warn(f"{folder} is damaged ({fault}); it is made again")
+    contents = make()
+    try:
+        _replace(folder, contents)
+    except OSError as error:
+        raise _cannot_write(folder.parent, contents, error) from error
+    if fault := _fault(folder):
+        raise UserError(f"{folder} was written, but is damaged ({fault}); remove it, or {_WAY_OUT}")
+    return folder
+
+
+def _root(config: DataConfig) -> Path:
+    if config.cache_dir:
+        root = Path(os.path.expanduser(config.cache_dir))
+    else:
+        root = platformdirs.user_cache_path("t2t_jax") / "corpora"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cache directory {root} cannot be made ({error.strerror}); set data.cache_dir"
+        ) from error
+    return root
+
+
+def _fault(folder: Path) -> str | None:
+    """What is wrong with an entry; None if nothing is."""
+    try:
+        digests = parse_object((folder / _DIGESTS).read_bytes(), _SCHEMA)["blake2b"]
+        names = {path.name for path in folder.iterdir()} - {_DIGESTS}
+        if names != set(digests):
+            return f"{_DIGESTS} lists other files than there are"
+        with ThreadPoolExecutor() as pool:  # hashing leaves the other cores to other threads
+            actual = list(pool.map(_digest, map(folder.joinpath, digests)))
+    except OSError as error:
+        return error.strerror or str(error)
+    except ValueError as error:
+        return f"{_DIGESTS}: {error}"
+    changed = [name for name, found in zip(digests, actual, strict=True) if found != digests[name]]
+    return f"{changed[0]} is not what was written" if changed else None
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, hashlib.blake2b).hexdigest()
+
+
+def _replace(folder: Path, contents: Contents) -> None:
+    """Write an entry beside its place, and move it there.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    _remove_stale(folder.parent)
+    with tempfile.TemporaryDirectory(
+        dir=folder.parent, prefix=_UNFINISHED, ignore_cleanup_errors=True
+    ) as outer:
+        unfinished = Path(outer) / "entry"
+        unfinished.mkdir()
+        digests = {name: _write(unfinished / name, file) for name, file in contents.items()}
+        (unfinished / _DIGESTS).write_text(json.dumps({"blake2b": digests}))
+        with suppress(OSError):  # one that is damaged; it goes with the temporary folder
+            if folder.exists() and _fault(folder):
+                folder.rename(Path(outer) / "damaged")
+        with suppress(OSError):  # another process was first, with the same content
+            unfinished.rename(folder)
+
+
+class _Hashing:
+    """A file that knows the hash of what was to be written, whatever the disk makes of it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.hash = hashlib.blake2b()
+
+    def write(self, data: bytes) -> int:
+        self.hash.update(data)
+        return self._file.write(data)
+
+
+def _write(path: Path, content: Any) -> str:
+    """Write a file; returns its hash."""
+    with path.open("wb") as file:
+        hashing = _Hashing(file)
+        if isinstance(content, bytes):
+            hashing.write(content)
+        else:
+            np.lib.format.write_array(hashing, content, allow_pickle=False)
+    return hashing.hash.hexdigest()
+
+
+def _remove_stale(root: Path) -> None:
+    """Remove what processes that were killed have left long ago."""
+    for path in root.glob(f"{_UNFINISHED}*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _STALE_AFTER_SECONDS:
+                shutil.rmtree(path)
+
+
+def _cannot_write(root: Path, contents: Contents, error: OSError) -> UserError:
+    reason = error.strerror or str(error)
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return UserError(f"cache directory {root} cannot be written ({reason}); {_WAY_OUT}")
+    sizes = [len(x) if isinstance(x, bytes) else x.nbytes for x in contents.values()]
+    needed, free = sum(sizes) / 2**20, shutil.disk_usage(root).free / 2**20
+    return UserError(
+        f"cache directory {root} has no room for {needed:,.1f} MiB: {free:,.1f} MiB are free "
+        f"({reason}); make room, or {_WAY_OUT}"
+    )

@@ -1,0 +1,262 @@
+"""Whatever happens to the cache, a model is trained on its own corpus, or one line says why not."""
+
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from t2t_jax.config import DataConfig
+from t2t_jax.data import cache as cache_module
+from t2t_jax.data.cache import entry
+from t2t_jax.data.corpus import open_corpus
+from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.errors import UserError
+
+CONTENTS = {"tokens.npy": np.arange(1000, dtype=np.uint16), "model": b"a model"}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> DataConfig:
+    return DataConfig(cache_dir=str(tmp_path / "cache"))
+
+
+def flip(path: Path, place: int) -> None:
+    """Turn a bit, counted from the end if negative."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 4
+    path.write_bytes(content)
+
+
+def change(path: Path, place: int, value: int) -> None:
+    array = np.load(path)
+    array[place] = value
+    np.save(path, array)
+
+
+def shift(path: Path) -> None:
+    np.save(path, np.load(path) + 1)
+
+
+def append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"\0\0")
+
+
+def swap(folder: Path) -> None:
+    (folder / "source_tokens.npy").rename(folder / "other")
+    (folder / "target_tokens.npy").rename(folder / "source_tokens.npy")
+    (folder / "other").rename(folder / "target_tokens.npy")
+
+
+def as_a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("no folder")
+
+
+def digests(text: str) -> Callable[[Path], None]:
+    return lambda folder: Path(folder / "digests.json").write_text(text) and None
+
+
+DAMAGES: dict[str, Callable[[Path], Any]] = {
+    "a bit of a token": lambda folder: flip(folder / "source_tokens.npy", -9),
+    "a token beyond the vocabulary": lambda f: change(f / "target_tokens.npy", 5, 60_000),
+    "a negative offset": lambda f: change(f / "source_offsets.npy", 3, -5),
+    "an offset of a billion": lambda f: change(f / "target_offsets.npy", -2, 1_000_000_000),
+    "all offsets shifted": lambda f: shift(f / "source_offsets.npy"),
+    "a bit of the dtype": lambda f: flip(f / "source_tokens.npy", 21),
+    "a bit of the magic number": lambda f: flip(f / "source_tokens.npy", 0),
+    "a file cut by a byte": lambda f: os.truncate(
+        f / "target_tokens.npy", (f / "target_tokens.npy").stat().st_size - 1
+    ),
+    "a file that is empty": lambda f: (f / "source_offsets.npy").write_bytes(b""),
+    "a file with more at its end": lambda f: append(f / "source_tokens.npy"),
+    "a file that is missing": lambda f: (f / "target_offsets.npy").unlink(),
+    "a file that is a directory": lambda f: (
+        (f / "counts.json").unlink() or (f / "counts.json").mkdir()
+    ),
+    "a file too many": lambda f: (f / "more").touch(),
+    "two files swapped": swap,
+    "a digit of the counts": lambda f: (f / "counts.json").write_text(
+        re.sub(r"(\d)\}$", lambda m: f"{(int(m[1]) + 1) % 10}}}", (f / "counts.json").read_text())
+    ),
+    "the hashes of nothing": digests('{"blake2b": {}}'),
+    "the hashes as a list": digests('{"blake2b": []}'),
+    "the hashes as numbers": digests('{"blake2b": {"counts.json": 1}}'),
+    "the hashes cut": digests('{"blake2b": {"cou'),
+    "the hashes nested too deeply": digests("[" * 100_000),
+    "the hashes missing": lambda f: (f / "digests.json").unlink(),
+    "an entry that is a file": as_a_file,
+    "an entry that is empty": lambda f: shutil.rmtree(f) or f.mkdir(),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[DataConfig, Vocabulary, list[Any]]:
+    """A corpus with its cache, which tests copy, and the arrays that it has to give."""
+    folder = tmp_path_factory.mktemp("made")
+    for language, words in (("en", "the small house"), ("de", "das kleine Haus")):
+        lines = [words[: 3 + number % 12] + str(number % 7) for number in range(40)]
+        (folder / f"train.{language}").write_text("\n".join(lines) + "\n")
+    config = DataConfig(
+        corpus=f"text:{folder}", vocab_size=50, max_length=24, cache_dir=str(folder / "cache")
+    )
+    corpus = open_corpus(config)
+    vocabulary = prepare_vocabulary(config, corpus)
+    return config, vocabulary, arrays(prepare(config, corpus, vocabulary, "train"))
+
+
+def arrays(split: TokenizedSplit) -> list[Any]:
+    return [x.tolist() if isinstance(x, np.ndarray) else x for x in vars(split).values()]
+
+
+@pytest.fixture
+def copy(made: tuple[DataConfig, Vocabulary, list[Any]], tmp_path: Path) -> DataConfig:
+    shutil.copytree(made[0].cache_dir, tmp_path / "cache")
+    return DataConfig(**{**vars(made[0]), "cache_dir": str(tmp_path / "cache")})
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_tokens_are_made_again_with_a_warning(
+    made: tuple[DataConfig, Vocabulary, list[Any]],
+    copy: DataConfig,
+    capsys: pytest.CaptureFixture[str],
+    damage: str,
+) -> None:
+    (folder,) = Path(copy.cache_dir).glob("tokens-*")
+    DAMAGES[damage](folder)
+    for warnings in (1, 0):
+        assert arrays(prepare(copy, open_corpus(copy), made[1], "train")) == made[2]
+        said = capsys.readouterr().err
+        assert said.count("\n") == warnings
+        assert not said or f"{folder} is damaged (" in said
+    assert {path.name.split("-")[0] for path in folder.parent.iterdir()} == {"vocabulary", "tokens"}
+
+
+@pytest.mark.parametrize("place", [0, 40, 200, -200, -20, -1])
+def test_a_bit_of_the_cached_vocabulary_is_found_wherever_it_turned(
+    made: tuple[DataConfig, Vocabulary, list[Any]],
+    copy: DataConfig,
+    capsys: pytest.CaptureFixture[str],
+    place: int,
+) -> None:
+    (model,) = Path(copy.cache_dir).glob("vocabulary-*/vocabulary.model")
+    flip(model, place)
+    learned = prepare_vocabulary(copy, open_corpus(copy))
+    assert learned.fingerprint == made[1].fingerprint
+    assert "vocabulary.model is not what was written); it is made again" in capsys.readouterr().err
+    assert Vocabulary.load(model).fingerprint == made[1].fingerprint
+
+
+def test_what_is_kept_is_made_once(config: DataConfig) -> None:
+    folder = entry(config, "one", lambda: CONTENTS)
+    np.testing.assert_array_equal(np.load(folder / "tokens.npy"), CONTENTS["tokens.npy"])
+    assert (folder / "model").read_bytes() == b"a model"
+    assert entry(config, "one", lambda: pytest.fail("made twice")) == folder
+
+
+def test_a_disk_that_keeps_something_else_is_found(
+    config: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = cache_module._write
+
+    def bad_write(path: Path, content: Any) -> str:
+        digest = write(path, content)
+        flip(path, -1)
+        return digest
+
+    monkeypatch.setattr(cache_module, "_write", bad_write)
+    with pytest.raises(UserError, match=r"was written, but is damaged .*; remove it, or set data"):
+        entry(config, "one", lambda: CONTENTS)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_disk_without_room_is_named_with_the_need_and_nothing_stays(
+    config: DataConfig, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def full(self: Any, data: bytes) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(cache_module._Hashing, "write", full)
+    contents = {"tokens.npy": np.zeros(3 << 20, np.uint8)}
+    with pytest.raises(UserError) as refusal:
+        entry(config, "one", lambda: contents)
+    assert re.fullmatch(
+        rf"cache directory {config.cache_dir} has no room for 3\.0 MiB: [\d,.]+ MiB are free "
+        rf"\({os.strerror(code)}\); make room, or set data\.cache_dir to another place",
+        str(refusal.value),
+    )
+    assert list(Path(config.cache_dir).iterdir()) == []
+
+
+def test_a_limit_on_the_size_of_files_is_a_disk_without_room(config: DataConfig) -> None:
+    program = (
+        "import sys, resource, numpy as np\n"
+        "from t2t_jax.config import DataConfig\n"
+        "from t2t_jax.data.cache import entry\n"
+        "from t2t_jax.errors import UserError\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "try:\n"
+        "    entry(DataConfig(cache_dir=sys.argv[1]), 'one', lambda: {'x': np.zeros(9999)})\n"
+        "except UserError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, config.cache_dir],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "has no room for 0.1 MiB" in done.stdout
+    assert "(File too large); make room, or set data.cache_dir" in done.stdout
+
+
+@pytest.mark.parametrize("place", ["/proc", "/proc/self/nowhere"])
+def test_a_place_where_nothing_can_be_written_names_the_way_out(place: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"cache directory {place} cannot be .*; set data\.cache_dir"
+    ):
+        entry(DataConfig(cache_dir=place), "one", lambda: CONTENTS)
+
+
+def test_what_killed_processes_left_goes_after_a_day(config: DataConfig) -> None:
+    root = Path(config.cache_dir)
+    for name, hours in (("unfinished-old", 25), ("unfinished-new", 1), ("tokens-old", 1000)):
+        (root / name).mkdir(parents=True)
+        then = time.time() - 3600 * hours
+        os.utime(root / name, (then, then))
+    entry(config, "one", lambda: CONTENTS)
+    assert {path.name for path in root.iterdir()} == {"unfinished-new", "tokens-old", "one"}
+
+
+def test_arrays_stay_readable_when_the_cache_is_removed(
+    made: tuple[DataConfig, Vocabulary, list[Any]], copy: DataConfig
+) -> None:
+    split = prepare(copy, open_corpus(copy), made[1], "train")
+    shutil.rmtree(copy.cache_dir)
+    assert arrays(split) == made[2]
+
+
+def test_a_home_that_cannot_be_written_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/proc")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with pytest.raises(UserError, match=r"/proc/.* cannot be made .*; set data\.cache_dir"):
+        entry(DataConfig(), "one", lambda: CONTENTS)
+
+
+def test_a_home_of_nobody_is_a_name_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = entry(DataConfig(cache_dir="~nobody-at-all/cache"), "one", lambda: CONTENTS)
+    assert json.loads((folder / "digests.json").read_text())
