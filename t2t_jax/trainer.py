@@ -20,6 +20,7 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator, make_model
 from t2t_jax.evaluation.evaluate import evaluate, prepare_evaluation
 from t2t_jax.modules.transformer import Transformer
+from t2t_jax.parallel.memory import check_memory, within_memory
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
 from t2t_jax.parallel.processes import Agreement, bound_together, check_same, is_main
 from t2t_jax.run_log import RunLog
@@ -28,7 +29,7 @@ from t2t_jax.step_meter import StepMeter
 from t2t_jax.training.checkpoint import Checkpoints, is_due
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.step import TrainState, abstract_state, compile_train_step, create_state
-from t2t_jax.workdir import check_workdir, claim, fingerprints, is_run, locked, run_vocabulary
+from t2t_jax.workdir import check_workdir, claim, fingerprints, give_up, locked, run_vocabulary
 
 
 def train(config: Config, workdir: str | os.PathLike[str]) -> int:
@@ -50,22 +51,25 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
     """
     start = time.monotonic()
     workdir = Path(workdir)
-    check_workdir(config, workdir)
+    goes_on = check_workdir(config, workdir)
     mesh = make_mesh(config.parallel)
+    check_memory(config, config.data.vocab_size, mesh)
     corpus = open_corpus(config.data)
-    vocabulary = run_vocabulary(config, corpus, workdir)
+    vocabulary = run_vocabulary(config, corpus, workdir if goes_on else None)
     split = prepare(config.data, corpus, vocabulary, "train")
     batches = Batches(split, config.data, config.training.seed)
+    check_memory(config, len(vocabulary), mesh, batches.shapes)
     if "dev" in corpus.splits:
         prepare_evaluation(config, corpus, vocabulary, "dev")
     check_same(_facts(config, corpus, vocabulary))
 
     model = make_model(config, len(vocabulary))
     with locked(workdir), StopSignal() as stop:
-        if not is_run(workdir):  # first of all: a kill from here on leaves a run
+        if not check_workdir(config, workdir):  # first of all: a kill from here on leaves a run
+            give_up(workdir)
             claim(workdir, config, corpus, vocabulary)
         identity = Identity(config, fingerprints(corpus, vocabulary))
-        with Checkpoints(workdir, identity) as checkpoints, bound_together():
+        with Checkpoints(workdir, identity) as checkpoints, bound_together(), within_memory():
             state = _initial_state(config, model, mesh, checkpoints)
             claim(workdir, config, corpus, vocabulary)  # what may change, now that all fits
             with RunLog(workdir, int(state.step), config.training.num_train_steps) as log:

@@ -110,25 +110,35 @@ def _first_word(path: Path) -> str | None:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def check_workdir(config: Config, workdir: Path) -> None:
+def check_workdir(config: Config, workdir: Path) -> bool:
     """Refuse a directory that cannot be this run's. Nothing is written.
 
+    A run that has no checkpoint yet has nothing that could be lost: where it has another config, as
+    one that needed more memory than there is, this one takes its place.
+
+    Returns:
+      Whether a run with this config was started there, and is to go on.
+
     Raises:
-      UserError: it holds something else, or a run with another config, or cannot be written to.
+      UserError: it holds something else, or a run with another config, or one whose checkpoints are
+        lost, or it cannot be written to.
     """
-    if is_run(workdir):
+    goes_on = is_run(workdir)
+    if goes_on:
+        _check_nothing_lost(workdir)
         changed = differences(read_config(workdir), config, only_binding=True)
-        if changed:
+        goes_on = not changed
+        if changed and _has_steps(workdir / CHECKPOINTS):
             raise UserError(
                 f"{workdir} holds a run with another config ({describe(changed)}); choose another "
                 "--workdir, or leave these fields as they are to go on with it"
             )
-        _check_nothing_lost(workdir)
     elif workdir.exists() and (not workdir.is_dir() or any(_visible(workdir))):
         raise UserError(f"{workdir} exists and is not a run directory; choose another --workdir")
     there = next(path for path in (workdir, *workdir.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise UserError(f"cannot write {workdir}: {there} is not a writable directory")
+    return goes_on
 
 
 def _check_nothing_lost(workdir: Path) -> None:
@@ -161,12 +171,14 @@ def _visible(directory: Path) -> Iterator[Path]:
     return (path for path in directory.iterdir() if not path.name.startswith("."))
 
 
-def run_vocabulary(config: Config, corpus: Corpus, workdir: Path) -> Vocabulary:
-    """The run's own vocabulary; for a new run that of the corpus, trained on first use.
+def run_vocabulary(config: Config, corpus: Corpus, workdir: Path | None) -> Vocabulary:
+    """The run's own vocabulary; for a new run (None) that of the corpus, trained on first use.
 
     Raises:
       UserError: the corpus is not the one that the run was started with.
     """
+    if workdir is None:
+        return prepare_vocabulary(config.data, corpus)
     stored, vocabulary = workdir / _CORPUS, workdir / _VOCABULARY
     if not stored.exists() and not vocabulary.exists():
         return prepare_vocabulary(config.data, corpus)
@@ -186,6 +198,16 @@ def run_vocabulary(config: Config, corpus: Corpus, workdir: Path) -> Vocabulary:
     return (
         read_vocabulary(workdir) if vocabulary.exists() else prepare_vocabulary(config.data, corpus)
     )
+
+
+def give_up(workdir: Path) -> None:
+    """Remove what makes a directory the run's that was started there, and has no checkpoint.
+
+    Of several processes, process 0 does it.
+    """
+    if is_main():
+        for name in (_VOCABULARY, _VOCABULARY_HASH, _CORPUS):
+            (workdir / name).unlink(missing_ok=True)
 
 
 def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 from t2t_jax.data.corpus import open_corpus
@@ -193,3 +194,35 @@ def test_events_of_a_run_whose_clock_was_set_back_are_kept(run, monkeypatch):
     assert train(config, workdir) == 0
     assert len([*workdir.glob("events.*")]) == 2
     assert path.read_bytes() == events[path]
+
+
+MEMORY = [MemoryError(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory: 9 bytes")]
+
+
+@pytest.mark.parametrize("error", MEMORY, ids=["Python's", "XLA's"])
+def test_a_run_that_memory_did_not_suffice_for_gives_way_to_a_smaller_one(
+    run, tmp_path, monkeypatch, error
+):
+    """Also to one with another vocabulary: nothing was learned yet."""
+    config, _ = run
+
+    def exhausted(*_):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("t2t_jax.trainer.compile_train_step", exhausted)
+        with pytest.raises(UserError, match=r"out of memory.*tokens_per_device.*remat.*fsdp"):
+            train(config, tmp_path / "new")
+    smaller = {"data.target_tokens_per_step": 256, "data.vocab_size": 280}
+    assert train(config.replace(smaller), tmp_path / "new") == 0
+    assert len(load(tmp_path / "new").vocabulary) == 280
+    with pytest.raises(UserError, match="holds a run with another config"):
+        train(config, tmp_path / "new")
+
+
+def test_a_run_that_no_memory_holds_is_refused_before_anything_is_written(run, tmp_path):
+    config, _ = run
+    huge = config.replace({"model.d_model": 2_000_000, "model.num_heads": 4})
+    with pytest.raises(UserError, match=r"training needs at least .* GiB"):
+        train(huge, tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -1,7 +1,8 @@
 """Whether a run fits the memory there is: asked before anything is allocated, and if it did not."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import jax
 from jax.sharding import Mesh
@@ -111,6 +112,25 @@ def out_of_memory(error: BaseException, *, decoding: bool = False) -> UserError 
     way_out = _LESS_TO_DECODE if decoding else _LESS_MEMORY
     reason = " ".join(str(error).split("\n")[0].split())[:200]
     return UserError(f"out of memory{f' ({reason})' if reason else ''}; {way_out}")
+
+
+@contextmanager
+def within_memory(*, decoding: bool = False) -> Iterator[None]:
+    """Within it, that memory did not suffice is an error in one line.
+
+    Args:
+      decoding: whether what is computed is decoding, and not training.
+
+    Raises:
+      UserError: memory did not suffice.
+    """
+    try:
+        yield
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        told = out_of_memory(error, decoding=decoding)
+        if told is None:
+            raise
+        raise told from error
 
 
 def _of_batch(
