@@ -120,11 +120,17 @@ def check_flags(arguments: Sequence[str], known: list[str]) -> None:
 
 
 def peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:
-    """The values of `--config` and (the first) `--workdir`: the defaults of all other flags."""
+    """The values of `--config` and (the first) `--workdir`: the defaults of all other flags.
+
+    Raises:
+      UserError: checkpoints cannot be in a directory of such a name.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", nargs="?")
     parser.add_argument("--workdir", nargs="*", type=Path, default=[])
     named, _ = parser.parse_known_args(arguments)
+    for workdir in named.workdir:
+        check_name(workdir)
     return named.config, next(iter(named.workdir), None)
 
 
@@ -149,10 +155,7 @@ def stored_config(workdir: Path | None) -> Config | None:
     Raises:
       UserError: it is damaged.
     """
-    if workdir is None:
-        return None
-    check_name(workdir)
-    if not workdir.is_dir():
+    if workdir is None or not workdir.is_dir():
         return None
     from t2t_jax.workdir import is_run, read_config
 

@@ -138,8 +138,8 @@ def _place(spec: str) -> tuple[str, str]:
         path, variant = ":".join(parts[:count]), ":".join(parts[count:])
         if Path(path).is_file():
             return path, variant
-    path, _, variant = spec.partition(":")
-    return path, variant
+    path, ends, variant = spec.rpartition(".py:")
+    return (f"{path}.py", variant) if ends else (spec, "")
 
 
 def _run(path: str) -> dict[str, Any]:

@@ -5,10 +5,12 @@ would show a traceback.
 """
 
 import contextlib
+import errno
 import glob
 import io
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -75,6 +77,8 @@ def prepare_process() -> None:
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(compiled))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
     absl.logging.set_verbosity(absl.logging.ERROR)  # Orbax warns of everything it does
+    # What comes of it is said, such as a loss that is not finite.
+    warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning)
     if not any(glob.iglob("/dev/accel*")) and not any(glob.iglob("/dev/vfio/*")):
         # No TPU: its library, where it is installed, would complain that it finds none.
         os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
@@ -109,14 +113,16 @@ def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:
 
 
 def _name_in(error: OSError) -> str:
-    """What the system refuses: the file that the error names, or else the standard output."""
+    """What the system refuses: the file that the error names, or that it may be about."""
     if error.filename is not None:
         return str(error.filename)
     try:
         sys.stdout.flush()
     except OSError:  # what was not written before is not written now
         return "the standard output"
-    return "a file"
+    # Without a buffer (PYTHONUNBUFFERED), nothing is left that could be tried again.
+    is_write = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    return "the standard output or a file" if is_write else "a file"
 
 
 def _refuse(message: str) -> NoReturn:
