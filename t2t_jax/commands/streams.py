@@ -57,7 +57,7 @@ def writing(path: Path | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         return
     path = _behind_links(path)
-    if path.exists() and not path.is_file():  # a device or a pipe; nothing to put in its place
+    if _is_special(path):
         with _writable(path) as file:
             yield file
         return
@@ -80,6 +80,14 @@ def _behind_links(path: Path) -> Path:
         return path.resolve()
     except (OSError, RuntimeError) as error:  # the latter for links in a circle
         raise UserError(f"cannot write {path}: it is a link that leads back to itself") from error
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is a device, a pipe or the like, which nothing can be put in the place of."""
+    try:
+        return path.exists() and not path.is_file()
+    except OSError as error:  # its name is too long
+        raise cannot_write(path, error) from error
 
 
 def _readable(path: Path) -> BinaryIO:
