@@ -5,6 +5,7 @@ Most of these programs do not import JAX, and answer in a fraction of a second.
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -305,3 +306,105 @@ def test_ten_signals_at_random_moments_end_a_translation_each_time(tiny_run, tmp
         assert time.monotonic() - sent < 2
         assert program.returncode == -number
         assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def translated(tiny_run, tmp_path_factory):
+    """A trained run, a file of sentences, and their translations where nothing is in the way."""
+    folder = tmp_path_factory.mktemp("translated")
+    tiny_run.finish(folder / "run")
+    (folder / "source").write_text("a dog runs\n\nthe red house\n")
+    done = _translate(folder, "")
+    assert done.returncode == 0, done.stderr
+    return folder, (folder / "out").read_bytes()
+
+
+def _translate(folder, setting, redirections=""):
+    program = "eval.py translate --workdir $0/run --input $0/source --output $0/out --scores"
+    return subprocess.run(
+        ["bash", "-c", f"{setting} exec {sys.executable} {program} {redirections}", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("setting", "redirections"),
+    [
+        ("", "<&- >&- 2>&-"),
+        ("", ">&-"),
+        ("export TMPDIR=/nowhere;", ""),
+        ("unset HOME XDG_CACHE_HOME JAX_COMPILATION_CACHE_DIR;", ""),
+        ("export XDG_CACHE_HOME=/proc; unset JAX_COMPILATION_CACHE_DIR;", ""),
+        ("export JAX_COMPILATION_CACHE_DIR=/proc/nowhere;", ""),
+        ("export LC_ALL=C PYTHONUTF8=0 PYTHONIOENCODING=ascii;", ""),
+        ("ulimit -n 64;", ""),
+        ("trap '' HUP INT;", ""),
+    ],
+    ids=[
+        "no streams",
+        "no stdout",
+        "TMPDIR that is not there",
+        "no HOME",
+        "a cache that cannot be written",
+        "a compilation cache that cannot be written",
+        "the plainest locale",
+        "64 open files",
+        "ignored signals",
+    ],
+)
+def test_what_the_surroundings_lack_does_not_matter_where_it_is_not_needed(
+    translated, setting, redirections
+):
+    folder, expected = translated
+    (folder / "out").unlink()
+    done = _translate(folder, setting, redirections)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert (folder / "out").read_bytes() == expected
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.faults
+def test_a_limit_on_the_size_of_files_is_one_line(translated):
+    done = _translate(translated[0], "ulimit -f 0;")
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: [^\n]*\(ulimit -f\)\n", done.stderr), done.stderr
+
+
+@pytest.mark.faults
+def test_training_off_the_main_thread_needs_no_signals(tiny_run, tmp_path):
+    program = (
+        "import sys, threading, t2t_jax\n"
+        "from pathlib import Path\n"
+        "from t2t_jax.config_file import load_config\n"
+        "codes = []\n"
+        "train = lambda: codes.append(t2t_jax.train(load_config(sys.argv[1]), Path(sys.argv[2])))\n"
+        "thread = threading.Thread(target=train)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+        "sys.exit(codes[0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tiny_run.folder / "tiny.py", tmp_path / "run"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "12 steps are done" in done.stdout
+
+
+@pytest.mark.faults
+def test_training_without_streams_just_trains(tiny_run, tmp_path):
+    train = f"exec {sys.executable} train.py --config $0 --workdir $1 <&- >&- 2>&-"
+    arguments = [str(tiny_run.folder / "tiny.py"), str(tmp_path / "run")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", train, *arguments], cwd=ROOT, env=environment, check=False)
+    assert done.returncode == 0
+    assert list(tiny_run.losses(tmp_path / "run")) == list(range(1, 13))
