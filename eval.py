@@ -14,12 +14,13 @@ python eval.py compare-trees --gold test.mrg --predicted parsed.mrg
 
 from collections.abc import Sequence
 
-from t2t_jax.command_line import run
-from t2t_jax.commands.choice import eval_command
+from t2t_jax.program import run
 
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the command line says; returns the exit code."""
+    from t2t_jax.commands.choice import eval_command
+
     return eval_command(arguments).run()
 
 

@@ -8,14 +8,15 @@ python train.py --config configs/big.py --compile-only v5e:4x4   # or 16 TPUs, w
 python train.py --help                       # every field of the config is a flag
 """
 
-import signal
 from collections.abc import Sequence
 
-from t2t_jax.command_line import run, train_command
+from t2t_jax.program import run
 
 
 def main(arguments: Sequence[str]) -> int:
     """Train as the command line says, or tell what that would take; returns the exit code."""
+    from t2t_jax.command_line import train_command
+
     command = train_command(arguments)
     # From here on JAX is imported, which --help and mistakes need not wait for.
     if command.compile_only is not None:
@@ -34,8 +35,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Until the training loop takes over, Ctrl-C ends the program: nothing is lost yet, and Python's
-    # own handler raises an exception that callbacks within JAX can swallow.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     run(main)

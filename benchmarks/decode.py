@@ -19,10 +19,10 @@ import measuring
 import numpy as np
 import workload
 
-from t2t_jax.command_line import run
 from t2t_jax.config import Config
 from t2t_jax.decoding.continuous_batching import proceed
 from t2t_jax.errors import UserError
+from t2t_jax.program import run
 
 
 @dataclass(frozen=True)

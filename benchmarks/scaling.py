@@ -15,10 +15,10 @@ from pathlib import Path
 
 from t2t_jax.ahead_of_time.compile import compile_ahead, devices_of
 from t2t_jax.ahead_of_time.report import Report
-from t2t_jax.command_line import prepare_process
 from t2t_jax.config import Config
 from t2t_jax.config_file import load_config
 from t2t_jax.parallel.hardware import peaks
+from t2t_jax.program import prepare_process
 
 _ROOT = Path(__file__).parents[1]
 _TOPOLOGIES = ("v5e:1x1", "v5e:2x2", "v5e:4x4", "v5e:8x8", "v5e:16x16")

@@ -30,11 +30,11 @@ from pathlib import Path
 
 import measuring
 
-from t2t_jax.command_line import run
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import prepare, prepare_vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.program import run
 
 _TRAIN = Path(__file__).parents[1] / "train.py"
 _BEGINS = re.compile(r"step 1 of 1 begins ([\d.]+) s after the start")

@@ -1,14 +1,35 @@
 """Files that are there whole or not at all: the one way in which a file is written."""
 
+import io
 import os
+import secrets
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, way_out_of
 
 _unfinished: set[Path] = set()
+_opening = threading.Lock()
+
+
+class NamedFile(io.FileIO):
+    """A file whose errors of writing name it, which the system's own do not."""
+
+    def __init__(self, path: str | os.PathLike[str], mode: str, shown: Any = None) -> None:
+        """Open it; errors call it `shown`, or else by its path."""
+        super().__init__(path, mode)
+        self._shown = str(path if shown is None else shown)
+
+    def write(self, data: Any, /) -> int:
+        """Write some bytes."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = error.filename or self._shown
+            raise
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
@@ -25,27 +46,29 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
 def writing_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file to write to, which takes its name once it is complete and on the disk.
 
-    It is written beside its place under a hidden name that holds the number of this process. After
-    an error in the `with` block, and when a signal ends the program, that file is removed.
+    It is written beside its place under a hidden name that holds the number of this process, and
+    that nobody else uses. After an error in the `with` block, and when a signal ends the program,
+    that file is removed.
 
     Raises:
       UserError: the file cannot be written; what was there before is still there.
     """
     path = Path(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    _unfinished.add(unfinished)
+    unfinished = _hidden_name(path)
     try:
         file = _open(unfinished, path)
         try:
             yield file
-        except BaseException:
+        except BaseException as error:
             with suppress(OSError):
                 file.close()
+            if isinstance(error, OSError) and error.filename == str(path):
+                raise cannot_write(path, error) from error
             raise
         try:
             _finish(file, unfinished, path)
         except OSError as error:
-            raise _cannot_write(path, error) from error
+            raise cannot_write(path, error) from error
     finally:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
@@ -53,17 +76,26 @@ def writing_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def remove_unfinished() -> None:
-    """Remove the files that are being written, before a signal ends the program."""
+    """Remove the files that are being written, as a signal ends the program; none follows them."""
+    _opening.acquire(timeout=1)  # and never released
     for unfinished in list(_unfinished):
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
 
 
+def _hidden_name(path: Path) -> Path:
+    """A name beside a file that is no longer than names may be, and is nobody else's."""
+    name = os.fsdecode(os.fsencode(path.name)[:200])
+    return path.parent / f".{name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+
+
 def _open(unfinished: Path, path: Path) -> BinaryIO:
     try:
-        return unfinished.open("wb")
+        with _opening:
+            _unfinished.add(unfinished)
+            return io.BufferedWriter(NamedFile(unfinished, "xb", shown=path))
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise cannot_write(path, error) from error
 
 
 def _finish(file: BinaryIO, unfinished: Path, path: Path) -> None:
@@ -74,8 +106,9 @@ def _finish(file: BinaryIO, unfinished: Path, path: Path) -> None:
     unfinished.replace(path)
 
 
-def _cannot_write(path: Path, error: OSError) -> UserError:
-    reason = error.strerror or str(error)
-    if not path.parent.is_dir():
-        return UserError(f"cannot write {path}: there is no directory {path.parent}; make it first")
-    return UserError(f"cannot write {path}: {reason}; check the place, its permissions and room")
+def cannot_write(path: str | os.PathLike[str], error: OSError) -> UserError:
+    """Why a file cannot be written, and what helps."""
+    parent = Path(path).parent
+    if not os.path.isdir(parent):
+        return UserError(f"cannot write {path}: there is no directory {parent}; make it first")
+    return UserError(f"cannot write {path}: {error.strerror or error}; {way_out_of(error)}")

@@ -1,4 +1,4 @@
-"""What the programs have in common: flags from dataclasses, errors in one line. And `train.py`'s.
+"""Flags from dataclasses, which is what the programs have in common. And those of `train.py`.
 
 JAX and the model are imported once the flags are known to be good, so that `--help` and a misspelt
 flag answer at once.
@@ -7,30 +7,20 @@ flag answer at once.
 import argparse
 import contextlib
 import dataclasses
-import glob
 import io
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
-import absl.logging
-import platformdirs
 import tyro
 from rich.text import Text
 
 from t2t_jax.config import Config, walk
 from t2t_jax.config_file import load_config
 from t2t_jax.errors import UserError, did_you_mean
-from t2t_jax.parallel.host import (
-    collect_garbage_seldom,
-    keep_freed_memory,
-    let_devices_wait,
-    num_virtual_devices,
-)
 
 
 @dataclass(frozen=True)
@@ -56,64 +46,6 @@ class Train:
     )
 
 
-def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run a program on its command line and exit with the code it returns.
-
-    A `UserError`, or a file that the system refuses, becomes one line on stderr and exit code 2.
-    Ctrl-C and a reader that goes away (`| head`) end the program quietly, with the exit codes that
-    shells give them.
-    """
-    prepare_process()
-    try:
-        code = main(sys.argv[1:])
-        sys.stdout.flush()
-    except UserError as error:
-        _refuse(str(error))
-    except BrokenPipeError:
-        # Python flushes stdout once more at exit, which must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 128 + 13
-    except OSError as error:
-        _refuse(
-            f"{error.filename or 'a file'}: {error.strerror or error}; check place and permission"
-        )
-    except KeyboardInterrupt:
-        code = 128 + 2
-    sys.exit(code)
-
-
-def prepare_process() -> None:
-    """Set what has to be set before JAX is imported."""
-    # What one run compiles, the next one finds.
-    compiled = platformdirs.user_cache_path("t2t_jax") / "compiled"
-    with contextlib.suppress(OSError):  # then nothing is kept
-        compiled.mkdir(parents=True, exist_ok=True)
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(compiled))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
-    absl.logging.set_verbosity(absl.logging.ERROR)  # Orbax warns of everything it does
-    if not any(glob.iglob("/dev/accel*")) and not any(glob.iglob("/dev/vfio/*")):
-        # No TPU: its library, where it is installed, would complain that it finds none.
-        os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
-        os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a sample translation must not end a training
-        sys.stdout.reconfigure(errors="backslashreplace")
-    keep_freed_memory()
-    collect_garbage_seldom()
-    if num_virtual_devices() > 1:
-        let_devices_wait()
-
-
-def _refuse(message: str) -> NoReturn:
-    """Say why in one line, and end the process.
-
-    At once: threads of a restore that failed would go on to complain while Python shuts down.
-    """
-    print("error:", " ".join(message.split()), file=sys.stderr, flush=True)
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-    os._exit(2)
-
-
 def train_command(arguments: Sequence[str]) -> Train:
     """What a command line of `train.py` asks for.
 
@@ -122,6 +54,11 @@ def train_command(arguments: Sequence[str]) -> Train:
     Raises:
       UserError: a flag or its value is refused, or there is no config.
     """
+    if not arguments:
+        raise UserError(
+            "train.py takes a config and the directory of the run, as in --config configs/base.py "
+            "--workdir runs/base; see --help"
+        )
     check_flags(arguments, [*names(Train), *(path for path, _, _ in walk(Config()))])
     arguments = _with_empty_value(arguments, "--compile-only")
     config_file, workdir = peek(arguments)
@@ -138,8 +75,8 @@ def train_command(arguments: Sequence[str]) -> Train:
 
 def _with_empty_value(arguments: Sequence[str], flag: str) -> list[str]:
     """Give a flag an empty value where it stands alone: tyro knows no optional ones."""
-    filled = []
-    for argument, following in zip(arguments, [*arguments[1:], "--"], strict=True):
+    filled: list[str] = []
+    for argument, following in zip(arguments, [*arguments[1:], "--"], strict=False):
         name, equals, value = argument.partition("=")
         if name.replace("_", "-") != flag:
             filled.append(argument)
@@ -159,13 +96,21 @@ def check_flags(arguments: Sequence[str], known: list[str]) -> None:
     """Refuse a flag that is none of the known ones, and propose the nearest.
 
     Raises:
-      UserError: there is such a flag.
+      UserError: there is such a flag, or one is given twice, or an empty value.
     """
     flags = [f"--{name.replace('_', '-')}" for name in [*known, "help"]]
-    seen = set()
-    for flag in (argument.partition("=")[0] for argument in arguments):
-        if not flag.startswith("--"):
+    seen: set[str] = set()
+    flag = ""
+    for argument in arguments:
+        if not argument.startswith("--"):
+            if not argument and flag:
+                raise UserError(
+                    f"{flag} is given an empty value; is a variable of the shell unset?"
+                )
             continue
+        flag, equals, value = argument.partition("=")
+        if equals and not value:
+            raise UserError(f"{flag} is given an empty value; is a variable of the shell unset?")
         if (dashed := flag.replace("_", "-")) not in flags:
             hint = did_you_mean(dashed, flags, "see --help for all flags")
             raise UserError(f"unknown flag {flag}; {hint}")
@@ -175,12 +120,33 @@ def check_flags(arguments: Sequence[str], known: list[str]) -> None:
 
 
 def peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:
-    """The values of `--config` and (the first) `--workdir`: the defaults of all other flags."""
+    """The values of `--config` and (the first) `--workdir`: the defaults of all other flags.
+
+    Raises:
+      UserError: checkpoints cannot be in a directory of such a name.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", nargs="?")
     parser.add_argument("--workdir", nargs="*", type=Path, default=[])
     named, _ = parser.parse_known_args(arguments)
+    for workdir in named.workdir:
+        check_name(workdir)
     return named.config, next(iter(named.workdir), None)
+
+
+def check_name(workdir: Path) -> None:
+    """Refuse a directory that checkpoints cannot be written to, as its name is no text.
+
+    Raises:
+      UserError: it is not UTF-8.
+    """
+    try:
+        str(workdir).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"the name of the directory {os.fsencode(workdir)!r} is not UTF-8, as the libraries "
+            "that read and write checkpoints need it; give it another name"
+        ) from error
 
 
 def stored_config(workdir: Path | None) -> Config | None:

@@ -67,7 +67,7 @@ def load_config(spec: str) -> Config:
     Raises:
       UserError: no such file, no such variant, or the file defines neither, or it has a mistake.
     """
-    path, _, variant = spec.partition(":")
+    path, variant = _place(spec)
     module = _run(path)
     variants = _variants(module, path)
     names = ", ".join(map(str, variants)) or "no VARIANTS"
@@ -131,6 +131,17 @@ def _labels(paths: Iterable[str]) -> list[str]:
     return short if len(set(short)) == len(short) else list(paths)
 
 
+def _place(spec: str) -> tuple[str, str]:
+    """The file and the variant that `FILE.py:NAME` names; a colon may be in either of them."""
+    parts = spec.split(":")
+    for count in range(len(parts), 0, -1):
+        path, variant = ":".join(parts[:count]), ":".join(parts[count:])
+        if Path(path).is_file():
+            return path, variant
+    path, ends, variant = spec.rpartition(".py:")
+    return (f"{path}.py", variant) if ends else (spec, "")
+
+
 def _run(path: str) -> dict[str, Any]:
     if not Path(path).is_file():
         raise UserError(f"no config file {path}; see configs/ for the ones that exist")
@@ -160,7 +171,9 @@ def _mistakes_of(path: str) -> Iterator[None]:
     """Turn whatever a config file raises into one line that says where in the file."""
     try:
         yield
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too: nothing was asked of it but a config
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == path]
         if isinstance(error, SyntaxError) and error.filename == path:

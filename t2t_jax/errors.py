@@ -1,8 +1,28 @@
 """The errors a user can mend."""
 
 import difflib
+import errno
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
+
+_WAYS_OUT = {
+    errno.ENOSPC: "make room there",
+    errno.EDQUOT: "make room there, or have the quota raised",
+    errno.EFBIG: "raise the limit on a file's size (ulimit -f)",
+    errno.EACCES: "check its permissions",
+    errno.EPERM: "check its permissions",
+    errno.EROFS: "the file system is read-only: choose another place",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "the machine has too many open files: close some programs",
+    errno.ENOMEM: "the memory is used up: close other programs, or ask for less at once",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "a part of the path is not a directory",
+    errno.EISDIR: "name a file, not a directory",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "a link leads back to itself: remove it",
+    errno.EIO: "the device has failed: look at it, or choose another place",
+}
 
 
 class UserError(ValueError):
@@ -16,10 +36,16 @@ class UserError(ValueError):
 def warn(message: str) -> None:
     """Tell the user on the standard error, in one line, of something that stops nothing."""
     if sys.stderr is not None:  # it is None in a process that was started without one
-        print("warning:", " ".join(message.split()), file=sys.stderr, flush=True)
+        with suppress(OSError):  # nobody reads it any more
+            print("warning:", " ".join(message.split()), file=sys.stderr, flush=True)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """The way out of a misspelt name: the nearest one that is known, or `otherwise` if none is."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else otherwise
+
+
+def way_out_of(error: OSError) -> str:
+    """What helps where the system refuses a file."""
+    return _WAYS_OUT.get(error.errno or 0, "check the place, its permissions and room")

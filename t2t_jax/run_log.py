@@ -1,7 +1,6 @@
 """What a run tells: a progress bar, `W/log.jsonl` and TensorBoard events."""
 
 import math
-import os
 import sys
 import time
 from contextlib import suppress
@@ -9,27 +8,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
 from t2t_jax.atomic_file import write_whole
+from t2t_jax.console import ProgressConsole
 from t2t_jax.errors import UserError
 from t2t_jax.evaluation.evaluate import Evaluation
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.records import as_line, read_lines
 from t2t_jax.workdir import CHECKPOINT, LOG_SCHEMA, log_file
-
-
-class _Console(Console):
-    """A console whose reader may go away (`| head`): what is told then, nobody hears."""
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        with open(os.devnull, "w") as nowhere:  # Python flushes stdout once more at exit
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 class RunLog:
@@ -46,7 +36,7 @@ class RunLog:
           start_step: steps already taken.
           num_train_steps: steps to take in all.
         """
-        self._console = _Console(
+        self._console = ProgressConsole(
             soft_wrap=True,
             quiet=not is_main(),
             # What a notebook shows is no terminal, whatever it says: lines are what it can keep.

@@ -1,4 +1,5 @@
 import re
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +73,14 @@ def test_config_file_without_the_config_asked_for_is_explained(tmp_path, text, s
         ),
         ("import json\njson.loads('\\n{')\n", " line 3: JSONDecodeError: Expecting property name"),
         ("raise OSError('two\\nlines')\n", " line 2: OSError: two lines; mend the file"),
+        ("import sys\nsys.exit(0)\n", " line 3: SystemExit: 0; mend the file"),
+        ("def get_config():\n    exit()\n", " line 3: SystemExit: "),
+        ("class E(BaseException): pass\nraise E('x')\n", " line 3: E: x; mend the file"),
+        ("def f():\n    f()\nf()\n", " line 3: RecursionError: maximum recursion depth exceeded"),
+        (
+            f"x = {'(' * 500}{')' * 500}\n",
+            " line 2: SyntaxError: too many nested parentheses; mend",
+        ),
     ],
 )
 def test_a_mistake_in_a_config_file_is_one_line_that_says_where(tmp_path, text, message):
@@ -79,6 +88,29 @@ def test_a_mistake_in_a_config_file_is_one_line_that_says_where(tmp_path, text, 
     with pytest.raises(UserError, match=re.escape(f"{path}{message}")) as error:
         load_config(path)
     assert "\n" not in str(error.value)
+
+
+def test_a_config_file_may_print_and_start_with_a_byte_order_mark(tmp_path, capsys):
+    path = _write(tmp_path, "print('made')\nget_config = Config\n")
+    Path(path).write_bytes(b"\xef\xbb\xbf" + Path(path).read_bytes())
+    assert load_config(path) == Config()
+    assert capsys.readouterr().out == "made\n"
+
+
+def test_an_interrupt_of_a_config_file_stays_one(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        load_config(_write(tmp_path, "raise KeyboardInterrupt\n"))
+
+
+@pytest.mark.parametrize("place", ["a:b.py", "a:b/c.py", "a.py:b.py"])
+def test_a_colon_may_be_in_the_path_of_a_config_file(tmp_path, place):
+    path = tmp_path / place
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"from t2t_jax.config import Config\nget_config = Config\n{_GRID}")
+    assert load_config(str(path)) == Config()
+    assert load_config(f"{path}:heads_1").model.num_heads == 1
+    with pytest.raises(UserError, match=r"no config file .*/a:b/d\.py;"):
+        load_config(f"{tmp_path}/a:b/d.py:heads_1")
 
 
 def test_a_syntax_error_in_an_imported_module_is_told_by_the_line_that_imports_it(

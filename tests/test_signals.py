@@ -2,10 +2,11 @@
 
 import os
 import signal
+import threading
 
 import pytest
 
-from t2t_jax.signals import StopSignal
+from t2t_jax.signals import StopSignal, safe_point
 
 
 def _send(number):
@@ -39,17 +40,44 @@ def test_a_second_signal_is_not_held_back():
             _send(signal.SIGINT)
 
 
-def test_a_signal_ends_an_attempt_and_prevents_the_next():
+def test_a_signal_ends_an_attempt_at_its_next_safe_point_and_prevents_the_next_attempt():
     done = []
     with StopSignal() as stop:
         assert stop.attempt(lambda: 5) == 5
 
         def work():
-            done.append("begun")
+            safe_point()
             _send(signal.SIGTERM)
-            done.append("ended")
+            done.append("nothing is raised just anywhere")
+            safe_point()
+            done.append("after it")
 
         assert stop.attempt(work) is None
         assert stop.attempt(lambda: done.append("again")) is None
-    assert done == ["begun"]
+        safe_point()  # of work that is not an attempt
+    assert done == ["nothing is raised just anywhere"]
     assert stop.number == signal.SIGTERM
+
+
+def test_off_the_main_thread_a_signal_stays_what_it_was_and_work_is_done():
+    before = signal.getsignal(signal.SIGTERM)
+    done = []
+
+    def work():
+        with StopSignal() as stop:
+            done.append(signal.getsignal(signal.SIGTERM))
+            done.append(stop.attempt(lambda: "work"))
+            done.append(stop.number)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [before, "work", 0]
+
+
+def test_an_ignored_signal_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with StopSignal() as stop:
+        _send(signal.SIGHUP)
+    assert stop.number == 0
+    signal.signal(signal.SIGHUP, before)

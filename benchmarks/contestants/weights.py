@@ -121,6 +121,6 @@ def _write(source: str, out: str) -> int:
 
 
 if __name__ == "__main__":
-    from t2t_jax.command_line import run
+    from t2t_jax.program import run
 
     run(lambda arguments: _write(*arguments))

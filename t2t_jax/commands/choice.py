@@ -39,7 +39,8 @@ def eval_command(arguments: Sequence[str]) -> Command:
     if name in COMMANDS:
         check_flags(arguments, _flags(COMMANDS[name]))
     elif name not in ("-h", "--help"):
-        raise UserError(f"eval.py takes a command first ({', '.join(COMMANDS)}), not {name!r}")
+        given = f", not {name!r}" if name else ", as in bleu --workdir runs/base; see --help"
+        raise UserError(f"eval.py takes a command first ({', '.join(COMMANDS)}){given}")
     _, workdir = peek(arguments)
     decoding = (stored_config(workdir) or Config()).decoding
     commands: Any = Union[  # noqa: UP007  (made of values, which | cannot join)

@@ -5,14 +5,14 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from t2t_jax.commands.decode import Decode
-from t2t_jax.commands.streams import writing
+from t2t_jax.commands.streams import check_heard, writing
+from t2t_jax.console import ResultConsole
 from t2t_jax.data.lines import read_lines
 from t2t_jax.errors import UserError
 from t2t_jax.records import as_line
@@ -43,23 +43,37 @@ class _OnSplit(Decode):
 
     def run(self) -> int:
         """Evaluate, record in the run directory, and print."""
-        models = [self]
-        if self.before_averaging:
-            models.insert(0, dataclasses.replace(self, average=1, output=None))
-        for model in models:
-            record = model.measure(model.load())
-            if self.json:
-                print(as_line(record), flush=True)
-            else:
-                _print(_table(record))
+        with self._hypotheses() as file:
+            if self.before_averaging:
+                alone = dataclasses.replace(self, average=1)
+                self._print(alone.measure(alone.load()))
+            self._print(self.measure(self.load(), file))
         return 0
+
+    def _hypotheses(self) -> contextlib.AbstractContextManager[BinaryIO | None]:
+        """The file for what is decoded: if it cannot be written, nothing is decoded."""
+        if self.output is not None:
+            return writing(self.output)
+        check_heard("name a file for what is decoded with --output")
+        return contextlib.nullcontext()
+
+    def _print(self, record: Mapping[str, Any]) -> None:
+        if self.json:
+            print(as_line(record), flush=True)
+        else:
+            _print(_table(record))
 
     def check(self, corpus: "Corpus") -> None:
         """Refuse a corpus that this command has no measure for."""
         raise NotImplementedError
 
-    def measure(self, translator: "Translator") -> dict[str, Any]:
-        """The figures of a model, which are also added to `scores.jsonl` in its run directory."""
+    def measure(self, translator: "Translator", file: BinaryIO | None = None) -> dict[str, Any]:
+        """The figures of a model, which are also added to `scores.jsonl` in its run directory.
+
+        Args:
+          translator: the model.
+          file: for what is decoded.
+        """
         from t2t_jax.data.corpus import open_corpus
         from t2t_jax.evaluation.evaluate import evaluate, score_record
         from t2t_jax.workdir import record_scores
@@ -69,12 +83,11 @@ class _OnSplit(Decode):
         data = translator.config.data
         corpus = open_corpus(dataclasses.replace(data, corpus=self.corpus or data.corpus))
         self.check(corpus)
-        with writing(self.output) if self.output else contextlib.nullcontext() as file:
-            evaluation = evaluate(
-                translator, corpus, self.split, num_sentences=self.num_sentences, **self.settings
-            )
-            if file:
-                file.writelines(f"{line}\n".encode() for line in evaluation.hypotheses)
+        evaluation = evaluate(
+            translator, corpus, self.split, num_sentences=self.num_sentences, **self.settings
+        )
+        if file:
+            file.writelines(f"{line}\n".encode() for line in evaluation.hypotheses)
         record = score_record(translator, corpus, evaluation, self.settings)
         if len(self.workdir) == 1:
             record_scores(self.workdir[0], record)
@@ -120,6 +133,7 @@ class Compare:
         from t2t_jax.evaluation.bleu import corpus_scores
         from t2t_jax.evaluation.significance import paired_bootstrap
 
+        check_heard("print it, or write it to a file")
         if not self.hypotheses:
             raise UserError("no file of translations is given; name some with --hypotheses")
         references = list(read_lines(self.references))
@@ -157,6 +171,7 @@ class CompareTrees:
         from t2t_jax.data.trees import clean_tree, read_trees
         from t2t_jax.evaluation.parseval import parseval
 
+        check_heard("print it, or write it to a file")
         if not self.predicted:
             raise UserError("no file of trees is given; name some with --predicted")
         gold = [clean_tree(tree) for tree in read_trees(self.gold)]
@@ -175,7 +190,7 @@ class CompareTrees:
 
 
 def _print(what: Any) -> None:
-    Console(width=100, markup=False, highlight=False).print(what)
+    ResultConsole(width=100, markup=False, highlight=False).print(what)
 
 
 def _grid(first: str, *others: str) -> Table:

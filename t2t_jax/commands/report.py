@@ -1,13 +1,14 @@
 """The command of `eval.py` that sets a run beside the paper."""
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from rich.console import Console
 
 from t2t_jax.atomic_file import write_whole
+from t2t_jax.console import ResultConsole
 from t2t_jax.errors import UserError
 
 
@@ -28,8 +29,13 @@ class Report:
         """Print and write."""
         from t2t_jax.report import build_report
 
+        if self.sustained_tflops is not None and not 0 < self.sustained_tflops < math.inf:
+            raise UserError(
+                f"--sustained-tflops {self.sustained_tflops} is no rate; give a number above 0, as "
+                "9.5 for a P100"
+            )
         report = build_report(self.workdir, self.sustained_tflops)
-        Console(highlight=False).print(report.terminal())
+        ResultConsole(highlight=False).print(report.terminal())
         with suppress(UserError):  # of a published run, which is nobody's place to write to
             write_whole(self.workdir / "report.md", report.markdown().encode())
         return 0

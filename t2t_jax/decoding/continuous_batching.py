@@ -48,6 +48,7 @@ from t2t_jax.modules.ensemble import Model, empty_cache
 from t2t_jax.modules.transformer import Parameters
 from t2t_jax.parallel.axes import RULES
 from t2t_jax.parallel.mesh import on_host, put_rows, replicated, row_parts
+from t2t_jax.signals import safe_point
 
 _launching = threading.Lock()  # two threads would else compile the same program at once
 
@@ -156,6 +157,7 @@ def decode(
     groups = [decoder.group(waiting) for _ in range(_num_groups(capacity, mesh))]
     while groups:
         for group in [*groups]:
+            safe_point()
             try:
                 yield from next(group)
             except StopIteration:

@@ -22,6 +22,7 @@ from t2t_jax.evaluation.parses import ParseScores, parse_scores
 from t2t_jax.evaluation.test_sets import test_set_name
 from t2t_jax.parallel.mesh import batch_layout, mesh_of, one_ahead
 from t2t_jax.records import Record
+from t2t_jax.signals import safe_point
 from t2t_jax.training.step import LossSums, eval_step
 
 
@@ -195,6 +196,7 @@ def corpus_loss(translator: Translator, pairs: TokenizedSplit) -> CorpusLoss:
     launched = (launch(step) for step in range(batches.steps_per_epoch))
     totals = np.zeros(3)
     for sums in one_ahead(launched):
+        safe_point()
         totals += jax.device_get(sums)
     smoothed, nll, tokens = totals.tolist()
     return CorpusLoss(smoothed / tokens, nll / tokens, int(tokens))

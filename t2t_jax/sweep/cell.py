@@ -8,7 +8,9 @@ GRID/VARIANT/seedN.log           what the process of the cell printed
 import ctypes
 import dataclasses
 import json
+import math
 import os
+import re
 import signal
 import statistics
 import sys
@@ -21,13 +23,33 @@ from t2t_jax.atomic_file import write_whole
 from t2t_jax.config import Config, describe, differences, from_dict, to_dict, walk
 from t2t_jax.config_file import Grid
 from t2t_jax.errors import UserError
-from t2t_jax.records import Record
+from t2t_jax.records import Record, Schema, read_object
 
 SPLIT = "dev"
 """Where variants are compared, as in Table 3."""
 
 _PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
 _RESULT = "result.json"
+_SCORE_AGAIN = "remove it to score again"
+_SEED = re.compile("seed([0-9]+)")
+_FIGURE = (int, float)
+_RESULT_SCHEMA = Schema(
+    {
+        "config": dict,
+        "corpus": str,
+        "split": str,
+        "perplexity": _FIGURE,
+        "bleu": _FIGURE,
+        "bleu_signature": str,
+        "tokenized_split_bleu": _FIGURE,
+        "tokenized_split_bleu_signature": str,
+        "target_tokens": int,
+        "target_tokens_per_second": _FIGURE,
+        "hypotheses": list,
+        "references": list,
+    }
+)
+"""What `tables` and `comparison` rely on."""
 # Fields that may change during a run, but change what a finished one scores.
 _SCORED = ("training.num_train_steps", "checkpoint.average", "decoding.")
 
@@ -60,11 +82,12 @@ class Cell:
         path = self.workdir / _RESULT
         if not path.is_file():
             return None
+        result = read_object(path, _RESULT_SCHEMA, _SCORE_AGAIN)
         try:
-            result = json.loads(path.read_text(encoding="utf-8"))
             old = from_dict(result["config"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} is damaged ({error}); remove it to score again") from error
+            _check_lines(result)
+        except UserError as error:
+            raise UserError(f"{path} is damaged ({error}); {_SCORE_AGAIN}") from error
         changed = differences(old, self.config, only_binding=True)
         if changed:
             raise UserError(
@@ -81,12 +104,23 @@ class Cell:
         return next((record for record in reversed(records) if record["of"] == "train"), {})
 
 
+def _check_lines(result: Record) -> None:
+    """Refuse a result whose translations are not one for each reference."""
+    for name in ("hypotheses", "references"):
+        if not all(isinstance(line, str) for line in result[name]):
+            raise UserError(f"its field {name!r} has something else than lines of text")
+    counts = len(result["hypotheses"]), len(result["references"])
+    if counts[0] != counts[1]:
+        raise UserError(f"it has {counts[0]} hypotheses of {counts[1]} references")
+
+
 def num_seeds_in(grid: Grid, workdir: Path) -> int:
     """Of how many seeds there are results in a grid's directory, counted from the first."""
     found = (
-        int(path.parent.name.removeprefix("seed")) - config.training.seed + 1
+        int(seed[1]) - config.training.seed + 1
         for variant, config in grid.variants.items()
         for path in (workdir / variant).glob(f"seed*/{_RESULT}")
+        if (seed := _SEED.fullmatch(path.parent.name))  # others were moved out of the way
     )
     return max(found, default=1)
 
@@ -149,8 +183,9 @@ def train_and_score(config: Config, workdir: Path) -> int:
 
 def _speed(log: Sequence[Record]) -> float:
     """Target tokens a second: the median over the log, as some records include compilation."""
-    records = [record for record in log if record["of"] == "train"]
-    return statistics.median(record["target_tokens_per_second"] for record in records)
+    records = (record for record in log if record["of"] == "train")
+    rates = (record.get("target_tokens_per_second") for record in records)
+    return statistics.median([rate for rate in rates if rate is not None] or [math.nan])
 
 
 def _scored(config: Config) -> dict[str, Any]:
@@ -172,6 +207,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    from t2t_jax.command_line import run
+    from t2t_jax.program import run
 
     run(main)

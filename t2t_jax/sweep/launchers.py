@@ -3,6 +3,7 @@
 import ast
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -174,7 +175,7 @@ class Cluster:
     def launch(self, cell: Cell) -> Job | None:
         """Submit a cell, unless its job is in the queue already."""
         stored = cell.workdir.with_suffix(".job")
-        if stored.is_file() and (job_id := stored.read_text().strip()):
+        if stored.is_file() and (job_id := _job_id(stored)):
             job = self._job_class(self._folder, job_id, [0])
             if not job.done():
                 return _ClusterJob(job)
@@ -187,13 +188,28 @@ class Cluster:
         return _ClusterJob(job)
 
 
+def _job_id(stored: Path) -> str:
+    """The job that a file names; empty if a kill came before it was written.
+
+    Raises:
+      UserError: it names none.
+    """
+    content = stored.read_bytes().strip()
+    if content and not re.fullmatch(rb"[0-9]+(_[0-9]+)?", content):
+        raise UserError(
+            f"{stored} is damaged: {content[:40]!r} is no job of the cluster; see whether the job "
+            "runs, then remove the file to submit it again"
+        )
+    return content.decode()
+
+
 def _run_cell(config: str, workdir: str) -> Outcome:
     """What a node of the cluster runs.
 
     The signal that announces the end of its time, or its preemption, stops it as SIGTERM would:
     with a checkpoint. The sweep submits it again.
     """
-    from t2t_jax.command_line import prepare_process
+    from t2t_jax.program import prepare_process
 
     prepare_process()
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 
 from t2t_jax.errors import UserError
+from t2t_jax.signals import StopSignal
 from t2t_jax.sweep.cell import Cell
 from t2t_jax.sweep.launchers import Job, Launcher
 
@@ -28,43 +29,50 @@ class _Status:
     started: float = field(default_factory=time.monotonic)
 
 
-def run_cells(cells: Sequence[Cell], launcher: Launcher, console: Console) -> None:
+def run_cells(cells: Sequence[Cell], launcher: Launcher, console: Console) -> int:
     """Train and score every cell that has no result yet; one that fails does not stop the others.
 
-    Ctrl-C, or any other exception, stops the processes of this machine with a checkpoint each.
+    A signal, as of Ctrl-C, stops the processes of this machine with a checkpoint each.
 
     Args:
       cells: in the order to be started.
       launcher: where.
       console: a live table if it is a terminal, else a line for each event.
+
+    Returns:
+      The number of the signal; 0 if none came.
     """
     statuses = [_Status(cell) for cell in cells]
     for status in statuses:
         _look_for_result(status)
     finished = sum(status.state == "done" for status in statuses)
     console.print(f"{len(cells)} cells, {finished} of them finished before", highlight=False)
-    live = Live(console=console, auto_refresh=False)
-    try:
-        with live:
-            while any(status.state in ("waiting", "running") for status in statuses):
-                for status in statuses:
-                    _advance(status, launcher, console)
-                if console.is_terminal:
-                    live.update(_table(statuses), refresh=True)
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
-    finally:
-        jobs = [status.job for status in statuses if status.job]
-        if jobs:
-            console.print(f"stopping; what runs here ({len(jobs)}) writes a checkpoint first")
-        for job in jobs:
-            job.stop()
-        for job in jobs:
-            job.wait()
+    with StopSignal() as stop:
+        try:
+            with Live(console=console, auto_refresh=False) as live:
+                while not stop.number and any(s.state in ("waiting", "running") for s in statuses):
+                    for status in statuses:
+                        _advance(status, launcher, console)
+                    if console.is_terminal:
+                        live.update(_table(statuses), refresh=True)
+                    time.sleep(_SECONDS_BETWEEN_LOOKS)
+        finally:
+            _stop_jobs([status.job for status in statuses if status.job], console)
     for status in statuses:
         if status.state == "failed":
             console.print(
                 f"{status.cell.name} failed: {status.message}", markup=False, soft_wrap=True
             )
+    return stop.number
+
+
+def _stop_jobs(jobs: Sequence[Job], console: Console) -> None:
+    if jobs:
+        console.print(f"stopping; what runs here ({len(jobs)}) writes a checkpoint first")
+    for job in jobs:
+        job.stop()
+    for job in jobs:
+        job.wait()
 
 
 def _advance(status: _Status, launcher: Launcher, console: Console) -> None:
@@ -140,8 +148,9 @@ def _figures(seeds: Sequence[_Status]) -> list[str]:
     figures = ["", "", ""]
     if progress:
         total = running[0].cell.config.training.num_train_steps
-        speed = f"{progress['target_tokens_per_second']:,.0f}"
-        loss = "" if progress["loss"] is None else f"{progress['loss']:.3f}"
+        rate, mean = progress.get("target_tokens_per_second"), progress.get("loss")
+        speed = "" if rate is None else f"{rate:,.0f}"
+        loss = "" if mean is None else f"{mean:.3f}"
         figures = [f"{progress['step']:,} / {total:,}", loss, speed]
     results = [s.result for s in seeds if s.result]
     if not results:

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import signal
 from functools import partial
 
 import flax.linen as nn
@@ -17,6 +18,7 @@ from t2t_jax.evaluation import evaluate as evaluate_module
 from t2t_jax.evaluation.bleu import corpus_scores
 from t2t_jax.evaluation.evaluate import corpus_loss, evaluate, prepare_evaluation
 from t2t_jax.modules.transformer import Transformer
+from t2t_jax.signals import StopSignal
 
 SOURCES = ["a red house", "the dog", "", "two dogs see a  red house ", "the house sees two dogs"]
 TARGETS = ["ein rotes Haus", "der Hund", "nichts", "zwei Hunde", "das Haus sieht zwei Hunde " * 6]
@@ -124,6 +126,22 @@ def test_an_evaluation_scores_the_first_sentences_and_takes_the_loss_of_all(sett
     assert evaluation.scores == corpus_scores(evaluation.hypotheses, TARGETS[:4], "de")
     assert evaluation.loss == loss_of(translator, corpus)
     assert evaluation.perplexity == pytest.approx(np.exp(evaluation.loss.nll))
+
+
+@pytest.mark.parametrize(
+    "work",
+    [lambda translator, corpus: translator.translate(SOURCES), loss_of],
+    ids=["translating", "the losses"],
+)
+def test_an_evaluation_that_is_not_wanted_any_more_is_left_on_the_way(setting, work):
+    stop = StopSignal()
+
+    def begun():
+        stop.number = signal.SIGTERM
+        return work(*setting)
+
+    assert stop.attempt(begun) is None
+    assert work(*setting) is not None  # and what comes after it is not concerned
 
 
 def test_a_summary_is_plain_json_with_every_figure(setting):

@@ -122,7 +122,7 @@ def test_a_sweep_ended_at_random_and_started_again_completes_the_same_table(grid
             with contextlib.suppress(ProcessLookupError):
                 os.kill(cell, signal.SIGKILL)
         process.send_signal(number)
-        assert process.wait(timeout=60) in (0, -signal.SIGKILL, 130)
+        assert process.wait(timeout=60) in (0, -signal.SIGKILL, 143)
     assert sweep(grid_file, workdir).wait(timeout=300) == 0
     assert figures(workdir) == figures(finished)
     for taken in steps_taken(workdir).values():
@@ -130,6 +130,30 @@ def test_a_sweep_ended_at_random_and_started_again_completes_the_same_table(grid
         assert taken[-1] == 20
         assert len(taken) < 2 * 20
         assert set(taken) == set(range(1, 21))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_what_runs_here_and_is_the_exit_code(grid_file, tmp_path, number):
+    class Running:
+        def launch(self, cell):
+            os.kill(os.getpid(), number)
+            return self
+
+        def poll(self):
+            return None
+
+        def stop(self):
+            done.append("stopped")
+
+        def wait(self):
+            done.append("waited")
+
+    done = []
+    (cell, _) = cells(load_grid(str(grid_file)), tmp_path, 1)
+    text = io.StringIO()
+    assert run_cells([cell], Running(), Console(file=text)) == number
+    assert done == ["stopped", "waited"]
+    assert "writes a checkpoint first" in text.getvalue()
 
 
 def cells_of(process):

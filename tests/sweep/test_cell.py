@@ -1,0 +1,144 @@
+"""What a sweep finds in its directory, whatever happened to it."""
+
+import json
+import math
+import os
+import re
+
+import pytest
+
+from t2t_jax.config import Config, to_dict
+from t2t_jax.config_file import Grid
+from t2t_jax.errors import UserError
+from t2t_jax.sweep import launchers
+from t2t_jax.sweep.cell import _speed, cells, num_seeds_in
+from t2t_jax.sweep.command import sweep
+from t2t_jax.sweep.launchers import Cluster
+
+GRID = Grid({"base": Config()}, {})
+RESULT = {
+    "config": to_dict(Config()),
+    "corpus": "text:DIR",
+    "split": "dev",
+    "perplexity": 5.0,
+    "bleu": 20.0,
+    "bleu_signature": "nrefs:1",
+    "tokenized_split_bleu": 21.0,
+    "tokenized_split_bleu_signature": "Moses",
+    "target_tokens": 500,
+    "target_tokens_per_second": 1000.0,
+    "hypotheses": ["eins", "zwei"],
+    "references": ["eins", "zwei"],
+}
+
+
+@pytest.fixture
+def cell(tmp_path):
+    (cell,) = cells(GRID, tmp_path, 1)
+    cell.workdir.mkdir(parents=True)
+    return cell
+
+
+def store(cell, content):
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    (cell.workdir / "result.json").write_bytes(text)
+
+
+def test_a_result_is_read_as_it_was_written(cell):
+    assert cell.result() is None
+    store(cell, RESULT)
+    assert cell.result() == RESULT
+
+
+@pytest.mark.parametrize("name", RESULT)
+def test_a_result_without_a_field_is_refused_by_its_name_with_the_way_out(cell, name):
+    store(cell, {key: value for key, value in RESULT.items() if key != name})
+    with pytest.raises(UserError, match=rf"result\.json is damaged .*'{name}'.*remove it to score"):
+        cell.result()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff",
+        b"[" * 100_000,
+        {**RESULT, "bleu": "20"},
+        {**RESULT, "perplexity": None},
+        {**RESULT, "config": {}},
+        {**RESULT, "config": {"training": 3}},
+        {**RESULT, "hypotheses": [1, 2]},
+        {**RESULT, "hypotheses": ["eins"]},
+    ],
+    ids=[
+        "empty",
+        "cut",
+        "a list",
+        "null",
+        "not UTF-8",
+        "nested 100,000 deep",
+        "a figure as text",
+        "a figure that is null",
+        "a config without fields",
+        "a section that is a number",
+        "lines that are numbers",
+        "a line too few",
+    ],
+)
+def test_a_damaged_result_is_refused_with_the_way_out(cell, content):
+    store(cell, content)
+    with pytest.raises(UserError, match=r"result\.json is damaged .*; remove it to score again"):
+        cell.result()
+
+
+@pytest.mark.parametrize("name", ["seed0.old", "seed", "seedy", "old-seed1", "seed1 (copy)"])
+def test_a_directory_that_was_moved_away_is_not_a_seed(cell, tmp_path, name):
+    store(cell, RESULT)
+    moved = cell.workdir.with_name(name)
+    moved.mkdir()
+    (moved / "result.json").write_bytes(b"{")
+    assert num_seeds_in(GRID, tmp_path) == 1
+
+
+def test_a_log_without_speeds_gives_no_speed():
+    assert math.isnan(_speed([{"of": "train", "step": 1}]))
+    figures = [{"of": "train", "target_tokens_per_second": rate} for rate in (1.0, None, 3.0)]
+    assert _speed(figures) == 2.0
+
+
+@pytest.fixture
+def grid_file(tmp_path):
+    path = tmp_path / "grid.py"
+    path.write_text("from t2t_jax import Config\nVARIANTS = {'base': Config()}\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("workdir", "message"),
+    [
+        ("grid.py", "grid.py is not a writable directory; choose another --workdir"),
+        ("grid.py/runs", "grid.py is not a writable directory; choose another --workdir"),
+        (os.fsdecode(b"run\xe9"), "is not UTF-8"),
+    ],
+    ids=["a file", "below a file", "a name that is not UTF-8"],
+)
+def test_a_directory_that_cannot_be_a_sweeps_is_refused(grid_file, tmp_path, workdir, message):
+    for flags in ([], ["--report"]):
+        with pytest.raises(UserError, match=re.escape(message)):
+            sweep(["--config", grid_file, "--workdir", f"{tmp_path}/{workdir}", *flags])
+
+
+@pytest.mark.parametrize("content", [b"soon", b"12 13", b"../../1", b"\xff", b"1\n2"])
+def test_a_damaged_job_file_is_refused_and_nothing_is_submitted(cell, tmp_path, content):
+    launcher = Cluster(tmp_path, ["timeout_min=5"], cluster="local")
+    cell.workdir.with_suffix(".job").write_bytes(content)
+    with pytest.raises(UserError, match=r"seed0\.job is damaged: .* remove the file to submit"):
+        launcher.launch(cell)
+
+
+def test_an_empty_job_file_is_as_good_as_none(cell):
+    cell.workdir.with_suffix(".job").write_bytes(b"\n")
+    assert launchers._job_id(cell.workdir.with_suffix(".job")) == ""
