@@ -19,6 +19,7 @@ from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.records import Schema, parse_object
 
 _INF = float("inf")
+_WIDEST_BEAM = 1000
 
 # Fields under which a run may be continued: they change when and where things are done, never the
 # recipe.
@@ -268,7 +269,8 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         """Check every field."""
         _check_fields(self)
-        _check_range(self, 1, _INF, "every_steps", "beam_size")
+        _check_range(self, 1, _INF, "every_steps")
+        _check_range(self, 1, _WIDEST_BEAM, "beam_size")
         _check_range(self, 0, _INF, "num_samples")
         _require(
             self.num_sentences is None or self.num_sentences >= 1,
@@ -286,6 +288,11 @@ class DecodingConfig:
     """alpha: scores are log-probabilities divided by ((5 + length) / 6) ** alpha."""
     max_extra_length: int = field(default=50, metadata=_MAY_CHANGE)
     """Output length is at most the source length plus this."""
+    max_source_length: int = field(default=1024, metadata=_MAY_CHANGE)
+    """Longest source, in subwords with the end of sentence, that is decoded as a whole."""
+    long_lines: Literal["split", "refuse"] = field(default="split", metadata=_MAY_CHANGE)
+    """A longer line, or one for which there are no learned positions: split it, at the ends of its
+    sentences if it can be, decode the parts and join what comes out; or refuse it by its number."""
     temperature: float = field(default=0.0, metadata=_MAY_CHANGE)
     """0 searches for the best translation; above 0, sample from the model at this temperature."""
     top_k: int = field(default=0, metadata=_MAY_CHANGE)
@@ -302,8 +309,12 @@ class DecodingConfig:
     def __post_init__(self) -> None:
         """Check every field."""
         _check_fields(self)
-        _check_range(self, 1, _INF, "beam_size", "max_extra_length", "tokens_per_batch")
-        _check_range(self, 0, _INF, "temperature", "top_k", "length_penalty")
+        _check_range(self, 1, _WIDEST_BEAM, "beam_size")
+        _check_range(self, 1, 100_000, "max_extra_length")
+        _check_range(self, 8, 100_000, "max_source_length")
+        _check_range(self, 1, 100_000_000, "tokens_per_batch")
+        _check_range(self, 0, _INF, "temperature", "top_k")
+        _check_range(self, 0, 10, "length_penalty")  # more than float32 can hold of a long output
         _check_range(self, 0, 1, "top_p")
         _require(self.top_p > 0, "top_p=0 leaves nothing to sample from")
 

@@ -109,12 +109,12 @@ def _segment_blocks(segments: Int[Array, "b t"]) -> _Segments:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(options: _Options, *arrays: Array) -> _Vectors:
+def _attend(options: _Options, *arrays: Any) -> _Vectors:
     """The weighted values of all blocks of queries."""
     return _weighted_values(options, _tied(*arrays))[0]
 
 
-def _tied(*arrays: Array) -> _Arrays:
+def _tied(*arrays: Any) -> _Arrays:
     """Arrays none of which is known before the others.
 
     Where layers are differentiated in a loop, JAX computes ahead of it what is the same in all: the
@@ -163,7 +163,7 @@ def _weighted_values(
     return jax.lax.map(of_queries, _block_numbers(arrays))
 
 
-def _forward(options: _Options, *arrays: Array) -> tuple[_Vectors, tuple[Any, ...]]:
+def _forward(options: _Options, *arrays: Any) -> tuple[_Vectors, tuple[Any, ...]]:
     heads, log_totals = _weighted_values(options, _tied(*arrays))
     return heads, (_Arrays(*arrays), heads, log_totals)
 
@@ -246,6 +246,6 @@ def _dropped(
     head = jnp.arange(heads, dtype=jnp.uint32)[:, None, None]
     query, key = (_numbers(block).astype(jnp.uint32) for block in (i, j))
     place = (head * options.num_queries + query[:, None]) * options.num_keys + key
-    words = words_at(place[None], rows, arrays.bits, jnp.asarray(arrays.first_row))
+    words = words_at(place[None], rows, arrays.bits, arrays.first_row)
     keep = words >= threshold(options.dropout_rate)
     return lambda weights: jnp.where(keep, weights / (1 - options.dropout_rate), 0)
