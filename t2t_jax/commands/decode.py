@@ -72,9 +72,8 @@ class Decode(Model):
 class Translate(Decode):
     """Translate UTF-8 text: each line of input gives one line of output, in order.
 
-    Only a line feed ends a line. What becomes of a line that is too long, --long-lines says; where
-    it is refused, and --input is a file, nothing has been written by then. With --num-best or
-    --scores the output has lines of
+    Only a line feed ends a line. One that is too long is split, or refused: of a file, before
+    anything is written. With --num-best or --scores the output has lines of
     `index ||| translation ||| log-probability ||| score`, where index counts input lines from 0.
     """
 
