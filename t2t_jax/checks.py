@@ -80,3 +80,15 @@ def check_fits(config: Any, *names: str) -> None:
         label = f"{_section(config)}.{name}={value}"
         kind = f"a float of 32 bits, {most:.3g}" if most == _LARGEST else f"2**31 - 1, {most:,}"
         require(value is None or value <= most, f"{label} is more than the largest, {kind}")
+
+
+def check_positive(config: Any, *names: str) -> None:
+    """Each of these fields is above 0, or None, which stands for no limit.
+
+    Raises:
+      UserError: one is not.
+    """
+    for name in names:
+        value = getattr(config, name)
+        label = f"{_section(config)}.{name}={value}"
+        require(value is None or value > 0, f"{label} is not positive; use None")

@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_type_hints
 
-from t2t_jax.checks import INFINITY, check_fields, check_fits, check_range, require
+from t2t_jax.checks import INFINITY, check_fields, check_fits, check_positive, check_range, require
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.records import Schema, parse_object
+
+_WIDEST_BEAM = 1000
 
 # A run may be continued with another value: it changes when and where, never the recipe.
 _MAY_CHANGE = {"may_change": True}
@@ -207,11 +209,7 @@ class CheckpointConfig:
             f"checkpoint.average={self.average} is more than checkpoint.keep={self.keep}; "
             "raise checkpoint.keep or lower checkpoint.average",
         )
-        for name in ("every_steps", "every_minutes"):
-            value = getattr(self, name)
-            require(
-                value is None or value > 0, f"checkpoint.{name}={value} is not positive; use None"
-            )
+        check_positive(self, "every_steps", "every_minutes")
 
 
 @dataclass(frozen=True)
@@ -230,13 +228,10 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         """Check every field."""
         check_fields(self)
-        check_range(self, 1, INFINITY, "every_steps", "beam_size")
-        check_fits(self, "beam_size")
+        check_range(self, 1, INFINITY, "every_steps")
+        check_range(self, 1, _WIDEST_BEAM, "beam_size")
         check_range(self, 0, INFINITY, "num_samples")
-        require(
-            self.num_sentences is None or self.num_sentences >= 1,
-            f"evaluation.num_sentences={self.num_sentences} is not positive; use None for all",
-        )
+        check_positive(self, "num_sentences")
 
 
 @dataclass(frozen=True)
@@ -249,6 +244,11 @@ class DecodingConfig:
     """alpha: scores are log-probabilities divided by ((5 + length) / 6) ** alpha."""
     max_extra_length: int = field(default=50, metadata=_MAY_CHANGE)
     """Output length is at most the source length plus this."""
+    max_source_length: int = field(default=1024, metadata=_MAY_CHANGE)
+    """Longest source, in subwords with the end of sentence, that is decoded as a whole."""
+    long_lines: Literal["split", "refuse"] = field(default="split", metadata=_MAY_CHANGE)
+    """A longer line, or one for which there are no learned positions: split it, at the ends of its
+    sentences if it can be, decode the parts and join what comes out; or refuse it by its number."""
     temperature: float = field(default=0.0, metadata=_MAY_CHANGE)
     """0 searches for the best translation; above 0, sample from the model at this temperature."""
     top_k: int = field(default=0, metadata=_MAY_CHANGE)
@@ -265,10 +265,13 @@ class DecodingConfig:
     def __post_init__(self) -> None:
         """Check every field."""
         check_fields(self)
-        check_range(self, 1, INFINITY, "beam_size", "max_extra_length", "tokens_per_batch")
-        check_range(self, 0, INFINITY, "temperature", "top_k", "length_penalty")
-        whole = "beam_size", "max_extra_length", "tokens_per_batch", "top_k"
-        check_fits(self, *whole, "temperature", "length_penalty")
+        check_range(self, 1, _WIDEST_BEAM, "beam_size")
+        check_range(self, 1, 100_000, "max_extra_length")
+        check_range(self, 8, 100_000, "max_source_length")
+        check_range(self, 1, 100_000_000, "tokens_per_batch")
+        check_range(self, 0, INFINITY, "temperature", "top_k")
+        check_fits(self, "temperature", "top_k")
+        check_range(self, 0, 10, "length_penalty")  # more than float32 can hold of a long output
         check_range(self, 0, 1, "top_p")
         require(self.top_p > 0, "top_p=0 leaves nothing to sample from")
 
@@ -315,10 +318,7 @@ class ParallelConfig:
             f"parallel.backend='pmap' holds all parameters on every device, so parallel.fsdp="
             f"{self.fsdp} and parallel.tensor={self.tensor} must be 1; use backend='jit'",
         )
-        require(
-            self.tokens_per_device is None or self.tokens_per_device >= 1,
-            f"parallel.tokens_per_device={self.tokens_per_device} is not positive; use None",
-        )
+        check_positive(self, "tokens_per_device")
         check_fits(self, "data", "fsdp", "tensor", "tokens_per_device")
 
 

@@ -130,32 +130,6 @@ def training_memory(
     return TrainingMemory(3 * weights, weights, activations, logits, passes)
 
 
-def decoding_memory(
-    model: ModelConfig,
-    vocab_size: int,
-    beam_size: int,
-    rows: int,
-    source_length: int,
-    room: int,
-) -> int:
-    """Bytes that decoding takes at least: parameters, keys and values, and logits.
-
-    Args:
-      model: sizes and options.
-      vocab_size: entries of the shared vocabulary.
-      beam_size: hypotheses of each sentence.
-      rows: sentences decoded together on a device.
-      source_length: positions of each source.
-      room: positions of each hypothesis.
-    """
-    size = 4 if model.compute_dtype == "float32" else 2
-    positions = rows * (beam_size * room + source_length)
-    keys_values = positions * model.num_heads * (model.key_size + model.value_size)
-    logits = 4 * rows * beam_size * vocab_size
-    weights = 4 * num_parameters(model, vocab_size)
-    return weights + size * model.num_decoder_layers * keys_values + logits
-
-
 def _projection_pair(model: ModelConfig) -> int:
     """Weights of an attention's projections to keys and values; to queries and output, the same."""
     return model.d_model * model.num_heads * (model.key_size + model.value_size)

@@ -48,6 +48,20 @@ class Decode(Model):
         default_factory=DecodingConfig
     )
 
+    def check_lines(self, translator: "Translator", path: Path | None) -> None:
+        """Refuse a file for a line in it that is too long, before any line of it is decoded.
+
+        Of a pipe, and of the standard input, each few thousand lines are seen together.
+        """
+        if self.decoding.long_lines == "split" or path is None or not path.is_file():
+            return
+        done = 0
+        with reading(path) as chunks:
+            for texts in chunks:
+                settings = dataclasses.asdict(self.decoding)
+                translator.check_lines(texts, first_line=done + 1, **settings)
+                done += len(texts)
+
     @property
     def settings(self) -> dict[str, Any]:
         """The keyword arguments of `Translator.translate`."""
@@ -58,7 +72,8 @@ class Decode(Model):
 class Translate(Decode):
     """Translate UTF-8 text: each line of input gives one line of output, in order.
 
-    Only a line feed ends a line. With --num-best or --scores the output has lines of
+    Only a line feed ends a line. One that is too long is split, or refused: of a file, before
+    anything is written. With --num-best or --scores the output has lines of
     `index ||| translation ||| log-probability ||| score`, where index counts input lines from 0.
     """
 
@@ -75,6 +90,7 @@ class Translate(Decode):
         """Translate a few thousand lines at a time, so that memory is bounded."""
         with reading(self.input) as chunks, writing(self.output) as file:
             translator = self.load()
+            self.check_lines(translator, self.input)
             done = 0
             for texts in chunks:
                 found = translator.nbest(texts, self.num_best, first_line=done + 1, **self.settings)
@@ -115,6 +131,7 @@ class Parse(Decode):
         done = repaired = 0
         with reading(self.input) as chunks, writing(self.output) as file:
             translator = self.load()
+            self.check_lines(translator, self.input)
             for texts in chunks:
                 parsed = parse(translator, texts, first_line=done + 1, **self.settings)
                 written = (format_tree(tree) if tree.children else "" for tree, _ in parsed)

@@ -8,10 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float32, Int32
 
+from t2t_jax.decoding.arguments import text
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.transformer import Parameters, Transformer
 from t2t_jax.parallel.mesh import on_host
+
+_LONGEST = 2048
 
 
 class AttentionMaps(NamedTuple):
@@ -42,18 +45,35 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
       target: its translation; None is the model's own.
 
     Raises:
-      UserError: the model is an ensemble, whose members each have weights of their own.
+      TypeError: an argument is of the wrong type.
+      UserError: the model is an ensemble, whose members each have weights of their own, or a
+        sentence is too long: the weights grow with the square of its length.
     """
+    translator.check_process()
+    source = text(source, "source")
+    if target is not None:
+        target = text(target, "target")
     if not isinstance(translator.model, Transformer):
         raise UserError("an ensemble has no attention of its own; load one of its models")
+    limit = min(_LONGEST, translator.longest_sentence)
+    _check_length("source", translator.encode([source])[0], limit)
     if target is None:
         target = translator.translate([source])[0]
     ids = translator.encode([source, target])
+    _check_length("target", ids[1], limit)
     inputs, targets = (np.asarray([tokens], np.int32) for tokens in ids)
     found = on_host(_weights(translator.model, translator.params, inputs, targets))
     encoder, decoder, cross = (weights[:, 0] for weights in found)
     of_source, of_target = translator.vocabulary.pieces(ids)
     return AttentionMaps(of_source, of_target, encoder, decoder, cross)
+
+
+def _check_length(name: str, tokens: list[int], limit: float) -> None:
+    if len(tokens) > limit:
+        raise UserError(
+            f"{name} has {len(tokens)} subwords, and attention maps are made of at most {limit}; "
+            "give a part of it"
+        )
 
 
 @partial(jax.jit, static_argnums=0)

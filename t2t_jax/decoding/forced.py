@@ -1,7 +1,7 @@
 """Forced decoding: how probable a model finds translations that are given."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +11,9 @@ from jaxtyping import Array, Float32, Int32
 
 from t2t_jax.data.batching import Batch, ladder_length
 from t2t_jax.data.vocabulary import PAD_ID
+from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.continuous_batching import padded
+from t2t_jax.decoding.long_lines import LONGEST_PASS
 from t2t_jax.decoding.translator import Translator, diverged, is_blank
 from t2t_jax.errors import UserError
 from t2t_jax.modules.ensemble import Model
@@ -36,8 +38,8 @@ class ForcedScore(NamedTuple):
 
 def score(
     translator: Translator,
-    sources: Sequence[str],
-    targets: Sequence[str],
+    sources: Iterable[str],
+    targets: Iterable[str],
     *,
     first_line: int = 1,
 ) -> list[ForcedScore]:
@@ -59,10 +61,13 @@ def score(
       A score for each pair, in the order of the lines. It depends on the pair alone.
 
     Raises:
-      UserError: there are more lines on one side, or a line is longer than a learned position
-        table: nothing has been scored then. Or the model has diverged, and its probabilities for a
-        line are not finite.
+      TypeError: an argument is of the wrong type.
+      UserError: there are more lines on one side, or a line is no text, or has more subwords than
+        `LONGEST_PASS` or a learned position table: nothing has been scored then. Or the model has
+        diverged, and its probabilities for a line are not finite.
     """
+    translator.check_process()
+    sources, targets = texts(sources, "sources", first_line), texts(targets, "targets", first_line)
     if len(sources) != len(targets):
         raise UserError(
             f"{len(sources):,} sources and {len(targets):,} targets are not pairs; give a target "
@@ -94,6 +99,11 @@ def _check_lengths(
 ) -> None:
     for number, pair in enumerate(pairs, first_line):
         for side, tokens in zip(("source", "target"), pair, strict=True):
+            if len(tokens) > LONGEST_PASS:
+                raise UserError(
+                    f"{side} line {number} has {len(tokens)} subwords, and at most {LONGEST_PASS} "
+                    "can be scored; split the line"
+                )
             if len(tokens) > longest:
                 raise UserError(
                     f"{side} line {number} has {len(tokens)} subwords, but the learned positions "

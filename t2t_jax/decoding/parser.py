@@ -1,10 +1,11 @@
 """A trained model that parses: sentences in, constituency trees out (section 6.3)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from t2t_jax.data.corpus import is_treebank
 from t2t_jax.data.trees import Tree, build_tree, escape_brackets
+from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 
@@ -19,7 +20,7 @@ class Parsed(NamedTuple):
 
 
 def parse(
-    translator: Translator, sentences: Sequence[str], *, first_line: int = 1, **settings: Any
+    translator: Translator, sentences: Iterable[str], *, first_line: int = 1, **settings: Any
 ) -> list[Parsed]:
     """Parse sentences of words with spaces between them.
 
@@ -29,7 +30,10 @@ def parse(
       first_line: number of the first sentence, which errors name it by.
       settings: `seed` and fields of `DecodingConfig`, as for `Translator.translate`.
 
+    A sentence that is too long is parsed in parts, and the trees of its parts become one.
+
     Raises:
+      TypeError: an argument is of the wrong type.
       UserError: the model is no parser, or the translator refuses something.
     """
     corpus = translator.config.data.corpus
@@ -38,6 +42,7 @@ def parse(
             f"the model was trained to translate (data.corpus={corpus}); parse with a model that "
             "was trained on trees:DIR"
         )
+    sentences = texts(sentences, "sentences", first_line)
     words = [escape_brackets(sentence).split() for sentence in sentences]
     sources = [" ".join(sentence) for sentence in words]
     symbols = translator.translate(sources, first_line=first_line, **settings)

@@ -42,6 +42,8 @@ _Tree = TypeVar("_Tree")
 IMPOSSIBLE = -1e9
 """Log-probability and score of a place that holds no hypothesis: finite, so that no NaN arises."""
 
+_SMALLEST = float(jnp.finfo(jnp.float32).tiny)
+
 Cache: TypeAlias = Any
 """Any pytree of arrays; only the step function looks inside. In each, the last axis holds the
 places of the ring, with the same number of entries for every place."""
@@ -445,6 +447,9 @@ def _draw(
     top_p: float,
 ) -> Int32[Array, " b"]:
     """One token for each row, drawn with that row's key."""
+    # The nearest of float32's numbers: at 0, a temperature would divide 0 by 0, and a share would
+    # leave nothing to draw from.
+    temperature, top_p = (max(_SMALLEST, min(x, 1 / _SMALLEST)) for x in (temperature, top_p))
     # With the greatest logit at 0, a tiny temperature cannot overflow to infinity.
     logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature
     ids = None

@@ -1,8 +1,9 @@
 """A trained model that translates text: lines in, lines out."""
 
 import math
-from collections.abc import Iterator, Sequence
-from functools import partial
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -10,12 +11,16 @@ import jax.numpy as jnp
 
 from t2t_jax.config import Config, DecodingConfig, ModelConfig
 from t2t_jax.data.vocabulary import BOS_ID, Vocabulary
-from t2t_jax.decoding.continuous_batching import Sentence, decode
+from t2t_jax.decoding.arguments import texts, whole_number
+from t2t_jax.decoding.continuous_batching import Sentence, decode, plan
+from t2t_jax.decoding.long_lines import Part, parts
+from t2t_jax.decoding.memory import check_memory
 from t2t_jax.decoding.search import SearchResult
 from t2t_jax.errors import UserError
 from t2t_jax.modules.ensemble import Ensemble, Model, join_parameters, prepare_parameters
 from t2t_jax.modules.matrices import Quantize
 from t2t_jax.modules.transformer import Parameters, Transformer
+from t2t_jax.parallel.memory import within_memory
 from t2t_jax.parallel.mesh import mesh_of
 
 
@@ -25,11 +30,13 @@ class Hypothesis(NamedTuple):
     text: str
     """The translation, without a line break."""
     score: float
-    """What ranks hypotheses: `log_prob` over the length penalty, or without a beam `log_prob`."""
+    """What ranks hypotheses: `log_prob` over the length penalty, or without a beam `log_prob`. Of a
+    line that was split, the sum of its parts' scores."""
     log_prob: float
     """Log-probability of the whole translation under the model, in nats."""
     tokens: tuple[int, ...]
-    """Its subwords, with the end of sentence if it was reached."""
+    """Its subwords, with the end of sentence if it was reached. Of a line that was split, those of
+    its parts one after the other, each with its end."""
 
 
 _NOTHING = Hypothesis("", 0.0, 0.0, ())
@@ -78,7 +85,7 @@ class Translator:
         self.config = config
         self.vocabulary = vocabulary
         self.model: Model = make_model(config, len(vocabulary))
-        configs = (config.model, *(other for other, _ in others))
+        self._configs = configs = (config.model, *(other for other, _ in others))
         if others:
             self.model = Ensemble(configs, len(vocabulary), BOS_ID)
             params = join_parameters([params, *(other for _, other in others)])
@@ -87,6 +94,20 @@ class Translator:
         self.mesh = mesh_of(self.params)
         self.longest_sentence = min(each.longest_sentence for each in configs)
         self.steps = tuple(steps)
+        self._process = os.getpid()
+
+    def check_process(self) -> None:
+        """Refuse to work in a fork of the process that made the translator: it would wait for ever.
+
+        Raises:
+          UserError: this is another process.
+        """
+        if os.getpid() != self._process:
+            raise UserError(
+                "this translator was made before the process was forked, and JAX's threads do not "
+                'outlive a fork; start workers with multiprocessing\'s "spawn", and have each '
+                "load the model itself"
+            )
 
     def _decoding_parameters(self, quantize: Quantize) -> Parameters:
         if quantize not in self._for_decoding:
@@ -95,7 +116,7 @@ class Translator:
         return self._for_decoding[quantize]
 
     def translate(
-        self, lines: Sequence[str], *, seed: int = 0, first_line: int = 1, **overrides: Any
+        self, lines: Iterable[str], *, seed: int = 0, first_line: int = 1, **overrides: Any
     ) -> list[str]:
         """Translate lines, each into exactly one line; see `nbest`.
 
@@ -113,7 +134,7 @@ class Translator:
 
     def nbest(
         self,
-        lines: Sequence[str],
+        lines: Iterable[str],
         num_best: int,
         *,
         seed: int = 0,
@@ -127,9 +148,10 @@ class Translator:
 
         Args:
           lines: sentences; a line break within one counts as a space. A line of nothing but white
-            space has one empty translation with probability 1, and costs nothing.
+            space has one empty translation with probability 1, and costs nothing. One of more
+            subwords than `max_source_length` is split, or refused, as `long_lines` says.
           num_best: translations for each line, at most the beam size.
-          seed: of sampling (`temperature` above 0).
+          seed: of sampling (`temperature` above 0), below 2**32.
           first_line: number of the first line, where these are a part of something longer. Errors
             name lines by it.
           overrides: fields of `DecodingConfig`.
@@ -138,24 +160,45 @@ class Translator:
           For each line between 1 and `num_best` hypotheses, best first.
 
         Raises:
-          UserError: an override is refused, the search cannot give `num_best` hypotheses, or a line
-            is longer than a learned position table: nothing has been translated then. Or the model
-            has diverged, and its probabilities for a line are not finite.
+          TypeError: an argument is of the wrong type.
+          UserError: an argument or an override is refused, the search cannot give `num_best`
+            hypotheses or takes more memory than there is, or a line is too long: nothing has been
+            translated then. Or the model has diverged, and its probabilities for a line are not
+            finite.
         """
+        self.check_process()
+        seed = whole_number(seed, "seed", 0, 2**32 - 1)
         decoding = self.configured(**overrides).decoding
         _check_num_best(num_best, decoding)
-        sources = self.encode(lines)
-        self._check_lengths(sources, decoding, first_line)
-        found: list[list[Hypothesis]] = [[_NOTHING] for _ in lines]
-        for line, best in self._search(sources, decoding, num_best, first_line, seed):
-            found[line] = self._read(best, first_line + line)
-        return found
+        lines = texts(lines, "lines", first_line)
+        given = self._parts(lines, decoding, first_line)
+        found: list[list[list[Hypothesis]]] = [[] for _ in lines]
+        for part in given:
+            found[part.line].append([_NOTHING])
+        with within_memory(decoding=True):
+            for part, best in self._search(given, decoding, num_best, first_line, seed):
+                found[part.line][part.order] = self._read(best, first_line + part.line)
+        return [_joined(of_line, num_best) for of_line in found]
 
-    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+    def check_lines(self, lines: Iterable[str], *, first_line: int = 1, **overrides: Any) -> None:
+        """Refuse what `nbest` would refuse of these lines, without translating any.
+
+        Args:
+          lines: sentences.
+          first_line: number of the first line.
+          overrides: fields of `DecodingConfig`.
+
+        Raises:
+          TypeError: an argument is of the wrong type.
+          UserError: an override is refused, or a line.
+        """
+        decoding = self.configured(**overrides).decoding
+        self._parts(texts(lines, "lines", first_line), decoding, first_line)
+
+    def encode(self, lines: Iterable[str]) -> list[list[int]]:
         """Subword ids of each line, with the end of sentence; a line break counts as a space."""
-        if isinstance(lines, str):
-            raise TypeError("lines is one string; give a list of lines, as in [line]")
-        return self.vocabulary.encode([line.replace("\n", " ").strip() for line in lines])
+        stripped = [line.replace("\n", " ").strip() for line in texts(lines, "lines")]
+        return self.vocabulary.encode(stripped)
 
     def configured(self, **overrides: Any) -> Config:
         """The config with other fields of `DecodingConfig`.
@@ -165,37 +208,34 @@ class Translator:
         """
         return self.config.replace({f"decoding.{name}": value for name, value in overrides.items()})
 
-    def _check_lengths(
-        self, sources: list[list[int]], decoding: DecodingConfig, first_line: int
-    ) -> None:
-        longest = self.longest_sentence
-        limit = longest - decoding.max_extra_length
-        for number, source in enumerate(sources, first_line):
-            if len(source) > limit:
-                raise UserError(
-                    f"line {number} has {len(source)} subwords, but the learned positions of this "
-                    f"model allow {limit} (model.max_positions={longest} less "
-                    f"max_extra_length={decoding.max_extra_length}); split the line"
-                )
+    def _parts(self, lines: list[str], decoding: DecodingConfig, first_line: int) -> list[Part]:
+        """What is decoded of each line."""
+        what = decoding, self.vocabulary, self.longest_sentence, first_line
+        return parts(self.encode(lines), *what)
 
     def _search(
         self,
-        sources: list[list[int]],
+        given: list[Part],
         decoding: DecodingConfig,
         num_best: int,
         first_line: int,
         seed: int,
-    ) -> Iterator[tuple[int, SearchResult]]:
-        """What is found for each line but blank ones, in any order."""
-        lines = [line for line, source in enumerate(sources) if not is_blank(source)]
+    ) -> Iterator[tuple[Part, SearchResult]]:
+        """What is found for each part of a line but blank ones, in any order."""
+        given = [part for part in given if not is_blank(part.tokens)]
         extra = decoding.max_extra_length
         sentences = [
-            Sentence(sources[line], len(sources[line]) + extra, first_line + line) for line in lines
+            Sentence(part.tokens, len(part.tokens) + extra, _number(part, first_line))
+            for part in given
         ]
+        lengths = sorted((len(part.tokens) for part in given), reverse=True)
+        for sizes in plan(lengths, decoding, self.mesh)[:1]:  # the longest need most
+            vocab_size = len(self.vocabulary)
+            check_memory(self._configs, vocab_size, decoding, sizes, self.mesh)
         params = self._decoding_parameters(decoding.quantize)
         what = self.model, decoding, params, self.mesh, sentences
         for index, best in decode(*what, num_best, seed):
-            yield lines[index], best
+            yield given[index], best
 
     def _read(self, best: SearchResult, number: int) -> list[Hypothesis]:
         """The hypotheses of a line of this number; places that hold none are left out.
@@ -219,6 +259,29 @@ class Translator:
         ]
 
 
+def _number(part: Part, first_line: int) -> int:
+    """By which a part of a line is drawn; the first part has the number of its line."""
+    return (first_line + part.line + part.order * 0x9E3779B1) % 2**31
+
+
+def _joined(parts: list[list[Hypothesis]], num_best: int) -> list[Hypothesis]:
+    """The best hypotheses of a line, of those of its parts."""
+
+    def followed(first: Hypothesis, second: Hypothesis) -> Hypothesis:
+        return Hypothesis(
+            f"{first.text} {second.text}".strip(),
+            first.score + second.score,
+            first.log_prob + second.log_prob,
+            first.tokens + second.tokens,
+        )
+
+    def best(so_far: list[Hypothesis], part: list[Hypothesis]) -> list[Hypothesis]:
+        both = [followed(first, second) for first in so_far for second in part]
+        return sorted(both, key=lambda one: -one.score)[:num_best]
+
+    return reduce(best, parts)
+
+
 def is_blank(tokens: list[int]) -> bool:
     """Whether an encoded line is nothing but the end of sentence."""
     return len(tokens) == 1
@@ -233,7 +296,7 @@ def diverged(number: int) -> UserError:
 
 
 def _check_num_best(num_best: int, decoding: DecodingConfig) -> None:
-    if num_best < 1:
+    if whole_number(num_best, "num_best") < 1:
         raise UserError(f"num_best={num_best} is not positive")
     if decoding.temperature > 0 and num_best > 1:
         raise UserError(

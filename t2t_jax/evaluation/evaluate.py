@@ -15,6 +15,8 @@ from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.tokenized import TokenizedSplit, prepare
 from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.decoding.arguments import whole_number
+from t2t_jax.decoding.long_lines import LONGEST_PASS, longest_source, too_long
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.evaluation.bleu import CorpusScores, corpus_scores
@@ -96,10 +98,13 @@ def evaluate(
       overrides: fields of `DecodingConfig`, for the translation.
 
     Raises:
+      TypeError: an argument is of the wrong type.
       UserError: `num_sentences` is not positive, `prepare_evaluation` refuses the split, or the
         translation refuses something.
     """
-    if num_sentences is not None and num_sentences < 1:
+    translator.check_process()
+    whole_number(seed, "seed", 0, 2**32 - 1)
+    if num_sentences is not None and whole_number(num_sentences, "num_sentences") < 1:
         raise UserError(f"num_sentences={num_sentences} is not positive; use None for all")
     start = time.monotonic()
     config = translator.configured(**overrides)
@@ -146,7 +151,7 @@ def prepare_evaluation(
     *,
     longest: float | None = None,
 ) -> TokenizedSplit:
-    """The pairs of a split, for a model that can translate all of them.
+    """The pairs of a split, for a model that can translate and score all of them.
 
     Args:
       config: the model's.
@@ -156,24 +161,28 @@ def prepare_evaluation(
       longest: most tokens of a sentence; None is what the config's model has positions for.
 
     Raises:
-      UserError: there is no such split, it is empty, or a sentence is too long for the learned
-        positions of the model.
+      UserError: there is no such split, it is empty, or a sentence is too long: for the learned
+        positions of the model, to be scored, or, where it shall not be split, to be translated.
     """
     pairs = prepare(config.data, corpus, vocabulary, split)
     if not len(pairs):
         raise UserError(f"the {split} split of {corpus.name} has no pairs; add some, or remove it")
     if longest is None:
         longest = config.model.longest_sentence
-    room = {"source": longest - config.decoding.max_extra_length, "target": longest}
     for side, lengths in (("source", pairs.source_lengths), ("target", pairs.target_lengths)):
         line, length = int(lengths.argmax()) + 1, int(lengths.max())
-        if length > room[side]:
+        name = f"{side} line {line} in the {split} split of {corpus.name}"
+        if length > min(longest, LONGEST_PASS):
+            why = "can be scored"
+            if longest < LONGEST_PASS:
+                why = f"have learned positions (model.max_positions={longest})"
             raise UserError(
-                f"{side} line {line} in the {split} split of {corpus.name} has {length} subwords, "
-                f"but the learned positions of the model allow {room[side]} (model.max_positions="
-                f"{longest}, decoding.max_extra_length={config.decoding.max_extra_length}); split "
-                "the line, or train with more positions"
+                f"{name} has {length} subwords, but at most {min(longest, LONGEST_PASS)} {why}; "
+                "split the line, or leave it out"
             )
+        refused = side == "source" and config.decoding.long_lines == "refuse"
+        if refused and length > longest_source(config.decoding, longest):
+            raise too_long(name, length, config.decoding, longest)
     return pairs
 
 

@@ -7,8 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32
 
+from t2t_jax.functional.blockwise import blockwise_attention
 from t2t_jax.functional.dropout import DropoutKey, dropout
+from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.functional.products import einsum_float32
+
+_LARGEST_FUSED = 1 << 28
+"""Most entries of a mask that a kernel takes, which keeps nothing else that is quadratic: half a
+gigabyte in 16 bits."""
 
 
 def attention_weights(
@@ -68,7 +74,7 @@ def scaled_dot_product_attention(
     query: Float[Array, "b q h d_k"],
     key: Float[Array, "b k h d_k"],
     value: Float[Array, "b k h d_v"],
-    mask: Bool[Array, "b #h #q k"] | None = None,
+    mask: Bool[Array, "b #h #q k"] | SegmentMask | None = None,
     *,
     dropout_rate: float = 0.0,
     dropout_key: DropoutKey | None = None,
@@ -79,7 +85,8 @@ def scaled_dot_product_attention(
       query: queries of each head.
       key: keys of each head.
       value: values of each head.
-      mask: True where a query may attend to a key; None allows everything.
+      mask: True where a query may attend to a key; None allows everything. A `SegmentMask` has the
+        weights computed in blocks, unless a kernel takes the mask as a whole.
       dropout_rate: share of the weights set to zero (the paper: 0).
       dropout_key: which of them; None means no dropout.
 
@@ -87,6 +94,12 @@ def scaled_dot_product_attention(
       The weighted values, in the values' dtype; zeros for a query that may attend to nothing.
     """
     drops = dropout_rate > 0 and dropout_key is not None
+    if isinstance(mask, SegmentMask):
+        if drops or mask.size > _LARGEST_FUSED or not has_kernel(query, key, value):
+            return blockwise_attention(
+                query, key, value, mask, dropout_rate=dropout_rate, dropout_key=dropout_key
+            )
+        mask = mask.whole()
     if not drops and mask is not None and has_kernel(query, key, value):
         return fused_attention(query, key, value, mask)
     weights = dropout(attention_weights(query, key, mask), dropout_rate, dropout_key)

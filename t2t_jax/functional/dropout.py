@@ -45,12 +45,35 @@ def random_words(shape: tuple[int, ...], key: DropoutKey) -> UInt32[Array, "..."
       shape: `[rows, ...]`.
       key: the key, and the number of the first row.
     """
-    low, high = jax.random.bits(key.key, (2,))
     rows, *inner = shape
-    number = jax.lax.iota(jnp.uint32, rows) + jnp.asarray(key.first_row, jnp.uint32)
     place = jax.lax.iota(jnp.uint32, math.prod(inner)).reshape(1, *inner)
-    of_row = _mix(number ^ high).reshape(rows, *[1] * len(inner))
+    first_row = jnp.asarray(key.first_row, jnp.uint32)
+    return words_at(place, rows, jax.random.bits(key.key, (2,)), first_row)
+
+
+def words_at(
+    place: UInt32[Array, "1 *inner"],
+    rows: int,
+    bits: UInt32[Array, "2"],
+    first_row: UInt32[Array, ""],
+) -> UInt32[Array, "{rows} *inner"]:
+    """The words of `random_words` at some places, for an array that is never there as a whole.
+
+    Args:
+      place: numbers of the places within a row, as they follow one another in the whole array.
+      rows: how many rows.
+      bits: 64 bits of the key.
+      first_row: number of the first row.
+    """
+    low, high = bits
+    number = jax.lax.iota(jnp.uint32, rows) + first_row
+    of_row = _mix(number ^ high).reshape(rows, *[1] * (place.ndim - 1))
     return _mix(_mix(place ^ low) + of_row)
+
+
+def threshold(rate: float) -> UInt32[Array, ""]:
+    """An element whose random word is below this is dropped."""
+    return jnp.uint32(round(rate * 2**32))
 
 
 def dropout(
@@ -65,5 +88,5 @@ def dropout(
     """
     if rate == 0 or key is None:
         return x
-    keep = random_words(x.shape, key) >= jnp.uint32(round(rate * 2**32))
+    keep = random_words(x.shape, key) >= threshold(rate)
     return jnp.where(keep, x * jnp.asarray(1 / (1 - rate), x.dtype), 0)

@@ -14,6 +14,7 @@ from t2t_jax.functional.attention import (
     scaled_dot_product_attention,
     split_heads,
 )
+from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.functional.products import linear
 from t2t_jax.modules.dropout import FirstRow, dropout_key
 from t2t_jax.modules.matrices import matrix
@@ -90,13 +91,14 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Float[Array, "b q d_model"],
         keys_values: KeysValues,
-        mask: Bool[Array, "b #h #q k"],
+        mask: Bool[Array, "b #h #q k"] | SegmentMask,
         first_row: FirstRow = None,
     ) -> Float[Array, "b q d_model"]:
         """Let the positions in `x` attend to projected keys and values, where `mask` is True."""
         query = self.queries(x)
         if self.is_mutable_collection("intermediates"):  # someone wants to look
-            self.sow("intermediates", "weights", attention_weights(query, keys_values[0], mask))
+            whole = mask.whole() if isinstance(mask, SegmentMask) else mask
+            self.sow("intermediates", "weights", attention_weights(query, keys_values[0], whole))
         heads = scaled_dot_product_attention(
             query,
             *keys_values,
@@ -114,7 +116,7 @@ class MultiHeadAttention(nn.Module):
         self,
         queries: Float[Array, "b q d_model"],
         memory: Float[Array, "b k d_model"],
-        mask: Bool[Array, "b #h #q k"],
+        mask: Bool[Array, "b #h #q k"] | SegmentMask,
         first_row: FirstRow = None,
     ) -> Float[Array, "b q d_model"]:
         """Let `queries` attend to `memory` (themselves, in self-attention) where `mask` is True."""

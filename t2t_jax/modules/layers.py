@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.feed_forward import position_wise_feed_forward
+from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.functional.normalization import layer_norm
 from t2t_jax.modules.attention import CachedKeysValues, MultiHeadAttention
 from t2t_jax.modules.dropout import Dropout, FirstRow, dropout_key
@@ -92,7 +93,7 @@ class EncoderLayer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "b t d_model"],
-        mask: Bool[Array, "b 1 t t"],
+        mask: Bool[Array, "b 1 t t"] | SegmentMask,
         first_row: FirstRow = None,
     ) -> Float[Array, "b t d_model"]:
         """One layer of the encoder."""
@@ -126,8 +127,8 @@ class DecoderLayer(nn.Module):
         self,
         x: Float[Array, "b t d_model"],
         encoded: Float[Array, "b s d_model"],
-        self_mask: Bool[Array, "b 1 t t"],
-        cross_mask: Bool[Array, "b 1 t s"],
+        self_mask: Bool[Array, "b 1 t t"] | SegmentMask,
+        cross_mask: Bool[Array, "b 1 t s"] | SegmentMask,
         first_row: FirstRow = None,
     ) -> Float[Array, "b t d_model"]:
         """One layer of the decoder, all positions at once."""

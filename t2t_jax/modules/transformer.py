@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.loss import projected_cross_entropy
-from t2t_jax.functional.masks import causal_mask, segment_mask
+from t2t_jax.functional.masks import SegmentMask, attention_mask
 from t2t_jax.functional.products import next_token_logits, pre_softmax_logits
 from t2t_jax.modules.attention import CachedKeysValues, join_projections
 from t2t_jax.modules.dropout import Dropout, FirstRow
@@ -84,7 +84,7 @@ class Encoder(nn.Module):
     def __call__(
         self,
         x: Float[Array, "b s d_model"],
-        mask: Bool[Array, "b 1 s s"],
+        mask: Bool[Array, "b 1 s s"] | SegmentMask,
         first_row: FirstRow = None,
     ) -> Float[Array, "b s d_model"]:
         """Encode embedded sources."""
@@ -108,8 +108,8 @@ class Decoder(nn.Module):
         self,
         x: Float[Array, "b t d_model"],
         encoded: Float[Array, "b s d_model"],
-        self_mask: Bool[Array, "b 1 t t"],
-        cross_mask: Bool[Array, "b 1 t s"],
+        self_mask: Bool[Array, "b 1 t t"] | SegmentMask,
+        cross_mask: Bool[Array, "b 1 t s"] | SegmentMask,
         first_row: FirstRow = None,
     ) -> Float[Array, "b t d_model"]:
         """Decode embedded targets, all positions at once."""
@@ -256,8 +256,8 @@ class Transformer(nn.Module):
         return self.decoder(
             self.embedding_dropout(x, first_row),
             encoded,
-            segment_mask(targets_segments, targets_segments) & causal_mask(targets.shape[1]),
-            segment_mask(targets_segments, inputs_segments),
+            attention_mask(targets_segments, targets_segments, causal=True),
+            attention_mask(targets_segments, inputs_segments),
             first_row,
         )
 
@@ -270,7 +270,7 @@ class Transformer(nn.Module):
     ) -> Float[Array, "b s d_model"]:
         """The encoder's output."""
         x = self._embed("source", inputs, inputs_positions, inputs.shape[1])
-        mask = segment_mask(inputs_segments, inputs_segments)
+        mask = attention_mask(inputs_segments, inputs_segments)
         return self.encoder(self.embedding_dropout(x, first_row), mask, first_row)
 
     def memory(self, inputs: Int[Array, "b s"], inputs_segments: Int[Array, "b s"]) -> Memory:

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import jax
 from jax.sharding import Mesh
 
-from t2t_jax.config import Config, ModelConfig
-from t2t_jax.cost import TrainingMemory, decoding_memory, training_memory
+from t2t_jax.config import Config
+from t2t_jax.cost import TrainingMemory, training_memory
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.hardware import usable_memory
 from t2t_jax.parallel.host import usable_host_memory
@@ -50,7 +50,7 @@ def check_memory(
         key=lambda memory: memory.total,
         default=training_memory(config, vocab_size),
     )
-    available = _memory_of_a_device(mesh)
+    available = memory_of_a_device(mesh)
     if available is not None and needed.total > available:
         platform = mesh.devices.flat[0].platform
         raise UserError(
@@ -58,43 +58,6 @@ def check_memory(
             f"and optimizer {_gib(needed.state)}, gradients {_gib(needed.gradients)}, activations "
             f"{_gib(needed.activations)}, logits {_gib(needed.logits)}), but there are "
             f"{_gib(available)}; {_LESS_MEMORY}"
-        )
-
-
-def check_decoding_memory(
-    model: ModelConfig,
-    vocab_size: int,
-    mesh: Mesh,
-    *,
-    beam_size: int,
-    rows: int,
-    source_length: int,
-    room: int,
-) -> None:
-    """Refuse to decode what cannot fit the devices; the estimate is a lower bound.
-
-    Args:
-      model: the network.
-      vocab_size: entries of the shared vocabulary.
-      mesh: the devices.
-      beam_size: hypotheses of each sentence.
-      rows: sentences decoded together, over all devices.
-      source_length: positions of each source.
-      room: positions of each hypothesis.
-
-    Raises:
-      UserError: it needs more memory than a device has.
-    """
-    rows = -(-rows // row_parts(mesh))
-    needed = decoding_memory(model, vocab_size, beam_size, rows, source_length, room)
-    # As if all were split as far as anything is: the bound has to be one from below.
-    needed //= mesh.shape["tensor"] * mesh.shape["fsdp"]
-    available = _memory_of_a_device(mesh)
-    if available is not None and needed > available:
-        raise UserError(
-            f"decoding needs at least {_gib(needed)} on each device for {rows} sentence(s) of "
-            f"{source_length:,} tokens, {beam_size:,} hypotheses each of up to {room:,}, but there "
-            f"are {_gib(available)}; {_LESS_TO_DECODE}"
         )
 
 
@@ -142,7 +105,7 @@ def _of_batch(
     return training_memory(config, vocab_size, rows, source_length, target_length, layout.passes)
 
 
-def _memory_of_a_device(mesh: Mesh) -> int | None:
+def memory_of_a_device(mesh: Mesh) -> int | None:
     """Bytes; CPU devices of a process share what is left on its host."""
     devices = mesh.local_devices
     if devices[0].platform != "cpu":

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import t2t_jax
+from t2t_jax.commands import streams
 from t2t_jax.commands.choice import eval_command
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
@@ -243,3 +244,36 @@ def test_report_is_printed_and_written(workdir, capsys):
     for text in (printed, written):
         assert "d_model" in text
         assert "Deviations" in text
+
+
+@pytest.fixture
+def with_a_long_line(tmp_path, monkeypatch):
+    """A file of five lines, which are read two at a time, with a long one at its end."""
+    monkeypatch.setattr(streams, "_LINES_AT_ONCE", 2)
+    path = tmp_path / "lines"
+    path.write_text("\n".join([*SOURCES[:2], "", *SOURCES[:1], " ".join(SOURCES * 9)]) + "\n")
+    return path
+
+
+def test_a_long_line_is_refused_before_the_first_is_translated(
+    workdir, with_a_long_line, capfdbinary
+):
+    flags = ("--max-source-length", 12, "--long-lines", "refuse")
+    with pytest.raises(UserError, match=r"line 5 has \d+ subwords, more than .*=12"):
+        command("translate", "--workdir", workdir, "--input", with_a_long_line, *flags)
+    assert capfdbinary.readouterr().out == b""
+
+
+def test_a_long_line_is_split_and_stays_one_line(workdir, with_a_long_line, capfdbinary):
+    files = ("--workdir", workdir, "--input", with_a_long_line)
+    command("translate", *files, "--max-source-length", 12)
+    *lines, after_the_last = capfdbinary.readouterr().out.split(b"\n")
+    assert [bool(line) for line in lines] == [True, True, False, True, True]
+    assert after_the_last == b""
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_is_none_is_refused(workdir, with_a_long_line, seed):
+    files = ("--workdir", workdir, "--input", with_a_long_line)
+    with pytest.raises(UserError, match=rf"seed={seed} is outside \[0, 4294967295\]"):
+        command("translate", *files, "--seed", seed)

@@ -292,12 +292,12 @@ def test_learned_positions_limit_the_length_of_a_line(vocabulary):
         fits += " rot"
     assert translator.translate([fits], beam_size=1) != [""]
     with pytest.raises(UserError, match=r"line 12 has \d+ subwords.* allow 32 .*split the line"):
-        translator.translate(["rot", "blau", fits + " rot rot"], first_line=10)
+        translator.translate(["rot", "blau", fits + " rot rot"], first_line=10, long_lines="refuse")
     others = [(model, translator.params), (CONFIG.model, random_params(CONFIG.model))]
     ensemble = Translator(CONFIG, vocabulary, others[1][1], others=others)
     assert ensemble.longest_sentence == 38
     with pytest.raises(UserError, match=r"line 1 has \d+ subwords.* allow 32 .*split the line"):
-        ensemble.translate([fits + " rot rot"])
+        ensemble.translate([fits + " rot rot"], long_lines="refuse")
 
 
 @pytest.mark.parametrize(

@@ -198,13 +198,14 @@ def test_sentences_beyond_a_learned_table_are_refused_before_anything_is_transla
     vocabulary = translator.vocabulary
     sources, targets = (list(map(len, vocabulary.encode(lines))) for lines in (SOURCES, TARGETS))
 
-    def prepared(positions: int, extra: int) -> int:
+    def prepared(positions: int, extra: int, long_lines: str = "refuse") -> int:
         config = translator.config.replace(
             {
                 "model.position": "learned",
                 "model.max_positions": positions,
                 "data.max_length": 8,
                 "decoding.max_extra_length": extra,
+                "decoding.long_lines": long_lines,
             }
         )
         return len(prepare_evaluation(config, corpus, vocabulary, "dev"))
@@ -218,6 +219,7 @@ def test_sentences_beyond_a_learned_table_are_refused_before_anything_is_transla
     line = sources.index(max(sources)) + 1
     with pytest.raises(UserError, match=rf"source line {line} .* allow {max(sources) - 1} "):
         prepared(max(targets), room + 1)
+    assert prepared(max(targets), room + 1, "split") == 5
     learned = {"model.position": "learned", "model.max_positions": max(targets) - 1}
     config = translator.config.replace(learned)
     narrow = Translator(config, vocabulary, translator.params)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
+from t2t_jax.functional import masks
 from t2t_jax.modules.transformer import Encoder, Transformer
 
 _SOURCES = [[[3, 4, 5, 6, 2]], [[7, 2]], [[8, 9, 2]]]
@@ -207,3 +208,41 @@ def test_sinusoids_read_no_longest_length(make_model, make_batch):
     batch = make_batch(_SOURCES, _TARGETS)
     apply = partial(model.module.apply, deterministic=True)
     assert jax.eval_shape(apply, model.variables, *batch).shape == (3, 7, 11)
+
+
+def test_rows_too_long_for_a_whole_mask_have_the_same_losses_and_derivatives(
+    make_model, make_batch, monkeypatch
+):
+    rates = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
+    model = make_model(**dict.fromkeys(rates, 0.3))
+    batch = make_batch([[[3, 4, 5], [6]], [[7, 8]]], [[[5, 6], [9]], [[3, 4, 5]]])
+
+    def loss(variables, key):
+        options = {"label_smoothing": 0.1, "first_row": 3, "rngs": {"dropout": key}}
+        smoothed, _ = model.module.apply(variables, *batch, method="losses", **options)
+        return (smoothed * (batch[4] != 0)).sum()
+
+    key = jax.random.key(0)
+    expected = jax.jit(jax.value_and_grad(loss))(model.variables, key)
+    monkeypatch.setattr(masks, "_LARGEST_WHOLE", 0)
+    found = jax.jit(jax.value_and_grad(lambda *arguments: loss(*arguments)))(model.variables, key)
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5),
+        found,
+        expected,
+    )
+
+
+def test_memory_of_a_training_step_is_linear_in_the_length_of_long_rows(make_model):
+    model = make_model(attention_dropout_rate=0.1)
+
+    def loss(variables, batch, key):
+        options = {"label_smoothing": 0.1, "first_row": 0, "rngs": {"dropout": key}}
+        return model.module.apply(variables, *batch, method="losses", **options)[0].sum()
+
+    def temporary_bytes(length):
+        batch = [jax.ShapeDtypeStruct((1, length), jnp.int32)] * 6
+        program = jax.jit(jax.grad(loss)).lower(model.variables, batch, jax.random.key(0))
+        return program.compile().memory_analysis().temp_size_in_bytes
+
+    assert temporary_bytes(16384) < 4.4 * temporary_bytes(4096)

@@ -14,12 +14,11 @@ from jax.sharding import Mesh
 from t2t_jax.ahead_of_time.compile import compile_ahead
 from t2t_jax.config import Config
 from t2t_jax.config_file import load_config, load_grid
-from t2t_jax.cost import decoding_memory, num_parameters, training_memory
+from t2t_jax.cost import num_parameters, training_memory
 from t2t_jax.data.batching import batch_shape
 from t2t_jax.errors import UserError
-from t2t_jax.modules.transformer import init_cache
 from t2t_jax.parallel import memory as memory_module
-from t2t_jax.parallel.memory import check_decoding_memory, check_memory, out_of_memory
+from t2t_jax.parallel.memory import check_memory, out_of_memory
 from t2t_jax.parallel.mesh import make_mesh
 
 _GIB = 1 << 30
@@ -205,41 +204,6 @@ def test_other_errors_are_not_taken_for_it(error):
 
 def test_memory_that_ends_without_a_reason_is_told_too():
     assert str(out_of_memory(MemoryError())).startswith("out of memory; take less at once")
-
-
-@pytest.mark.parametrize(
-    ("sizes", "fits"),
-    [
-        ({"beam_size": 4, "rows": 27, "source_length": 256, "room": 306}, True),
-        ({"beam_size": 21, "rows": 1, "source_length": 1, "room": 10_000}, True),
-        ({"beam_size": 10**9, "rows": 1, "source_length": 8, "room": 8}, False),
-        ({"beam_size": 1, "rows": 1, "source_length": 8, "room": 10**9}, False),
-        ({"beam_size": 1, "rows": 10**6, "source_length": 64, "room": 64}, False),
-        ({"beam_size": 1, "rows": 1, "source_length": 10**9, "room": 8}, False),
-    ],
-    ids=str,
-)
-def test_what_decoding_cannot_hold_is_refused_with_the_settings_that_help(machine, sizes, fits):
-    mesh = make_mesh(Config().parallel, jax.devices("cpu")[:1])
-    if fits:
-        check_decoding_memory(Config().model, 37_000, mesh, **sizes)
-        return
-    with pytest.raises(
-        UserError, match=r"decoding needs at least .* but there are 16\.0 GiB; "
-    ) as e:
-        check_decoding_memory(Config().model, 37_000, mesh, **sizes)
-    assert "\n" not in str(e.value)
-    for setting in ("tokens_per_batch", "beam_size", "max_extra_length"):
-        assert setting in str(e.value)
-
-
-def test_keys_and_values_are_those_of_the_real_cache():
-    model, (rows, beam, room) = Config().model, (3, 4, 20)
-    cache = jax.eval_shape(lambda: init_cache(model, rows, beam, room))
-    cached = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache))
-    logits = 4 * rows * beam * 100
-    expected = 4 * num_parameters(model, 100) + cached + logits
-    assert decoding_memory(model, 100, beam, rows, 0, room) == expected
 
 
 def test_an_allocation_that_fails_within_a_program_is_told_with_what_helps_decoding():

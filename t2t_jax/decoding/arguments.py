@@ -1,0 +1,91 @@
+"""What Python callers give to a model: lines, and whole numbers.
+
+A wrong type is a mistake in the program that calls, so it is a `TypeError`; a wrong value is a
+`UserError`. Either names the argument.
+"""
+
+import math
+import operator
+from collections.abc import Iterable, Mapping, Set
+from typing import Any
+
+from t2t_jax.errors import UserError
+
+
+def whole_number(value: Any, name: str, low: float = -math.inf, high: float = math.inf) -> int:
+    """An argument that is an integer, of Python or NumPy.
+
+    Args:
+      value: what was given.
+      name: of the argument.
+      low: the least that it may be.
+      high: the most.
+
+    Raises:
+      TypeError: it is something else.
+      UserError: it is too low or too high.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise _not_a(name, value, "an int") from None
+    if isinstance(value, bool):
+        raise _not_a(name, value, "an int")
+    if not low <= number <= high:
+        raise UserError(f"{name}={number} is outside [{low}, {high}]")
+    return number
+
+
+def text(value: Any, name: str) -> str:
+    """An argument that is a string, and text that UTF-8 can write.
+
+    Args:
+      value: what was given.
+      name: of the argument.
+
+    Raises:
+      TypeError: it is no string.
+      UserError: it has half of a surrogate pair.
+    """
+    if not isinstance(value, str):
+        raise _not_a(name, value, "a str")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        half = ord(value[error.start])
+        raise UserError(
+            f"{name} is not text: character {error.start + 1} is half of a surrogate pair, "
+            f"U+{half:04X}; remove it, or read the text with errors='replace'"
+        ) from None
+    return value
+
+
+def texts(lines: Any, name: str, first_line: int = 1) -> list[str]:
+    """An argument that gives lines, one after the other: a list, a generator, an array of strings.
+
+    Args:
+      lines: what was given. It is read once.
+      name: of the argument.
+      first_line: number of the first line, by which errors name them.
+
+    Raises:
+      TypeError: it does not give strings, or in no order.
+      UserError: a line is not text.
+    """
+    first = whole_number(first_line, "first_line", 0)
+    if isinstance(lines, str):
+        raise TypeError(f"{name} is one string; give a list of lines, as in [line]")
+    wrong = isinstance(lines, bytes | bytearray | Mapping | Set) or not isinstance(lines, Iterable)
+    if wrong:
+        raise _not_a(name, lines, "a list of lines")
+    given = list(lines)
+    try:
+        "".join(given).encode()  # all at once, in a tenth of the time
+    except (TypeError, UnicodeEncodeError):
+        for index, line in enumerate(given):
+            text(line, f"{name}[{index}] (line {first + index})")
+    return given
+
+
+def _not_a(name: str, value: Any, expected: str) -> TypeError:
+    return TypeError(f"{name} is {value!r:.60} of type {type(value).__name__}; give {expected}")

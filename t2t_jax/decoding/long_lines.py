@@ -1,0 +1,121 @@
+"""Lines too long to be decoded as a whole: refused by their number, or split into parts."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from t2t_jax.config import DecodingConfig
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.errors import UserError
+
+_SPACE = "\u2581"  # what SentencePiece writes for the space before a word
+_ENDS = tuple(".!?…")
+_ENDS_WITHOUT_SPACE = tuple("。！？")
+_CLOSING = "\"'’”»)]"
+
+
+class Part(NamedTuple):
+    """A line, or a part of one."""
+
+    line: int
+    """Index of the line."""
+    order: int
+    """Of the part within its line."""
+    tokens: list[int]
+    """Its subwords, with an end of sentence."""
+
+
+def parts(
+    sources: Sequence[list[int]],
+    decoding: DecodingConfig,
+    vocabulary: Vocabulary,
+    longest_sentence: float,
+    first_line: int,
+) -> list[Part]:
+    """What is decoded: lines that are no longer than allowed, and the parts of those that are.
+
+    A long line is cut where, in the second half of what a part may hold, the last sentence ends; if
+    none does, at the last space; without one, between two subwords.
+
+    Args:
+      sources: the lines, with the end of sentence.
+      decoding: what it says of long lines.
+      vocabulary: of their subwords.
+      longest_sentence: most tokens that the model has positions for.
+      first_line: number of the first line.
+
+    Raises:
+      UserError: a line is too long, and is to be refused or cannot be split.
+    """
+    limit = longest_source(decoding, longest_sentence)
+    found: list[Part] = []
+    for line, source in enumerate(sources):
+        if len(source) <= limit:
+            found.append(Part(line, 0, source))
+            continue
+        if decoding.long_lines == "refuse" or limit < 2:
+            name = f"line {first_line + line}"
+            raise too_long(name, len(source), decoding, longest_sentence)
+        cut = split(source, vocabulary, int(limit))
+        found += [Part(line, order, tokens) for order, tokens in enumerate(cut)]
+    return found
+
+
+LONGEST_PASS = 1 << 15
+"""Most subwords of a sentence that goes through encoder and decoder in one pass, to be scored: the
+work grows with the square of the length."""
+
+
+def longest_source(decoding: DecodingConfig, longest_sentence: float) -> float:
+    """Most tokens of a source that is decoded as a whole."""
+    return min(decoding.max_source_length, longest_sentence - decoding.max_extra_length)
+
+
+def too_long(
+    name: str, length: int, decoding: DecodingConfig, longest_sentence: float
+) -> UserError:
+    """Why a line is refused.
+
+    Args:
+      name: of the line.
+      length: in tokens.
+      decoding: what it says of long lines.
+      longest_sentence: most tokens that the model has positions for.
+    """
+    limit = longest_source(decoding, longest_sentence)
+    way_out = "split the line, or have it split with long_lines=split"
+    if limit == decoding.max_source_length:
+        return UserError(
+            f"{name} has {length} subwords, more than decoding.max_source_length={limit}; "
+            f"{way_out}, or raise that"
+        )
+    return UserError(
+        f"{name} has {length} subwords, but the learned positions of the model allow {limit} "
+        f"(model.max_positions={longest_sentence} less decoding.max_extra_length="
+        f"{decoding.max_extra_length}); {way_out}"
+    )
+
+
+def split(source: list[int], vocabulary: Vocabulary, limit: int) -> Iterator[list[int]]:
+    """Cut a source into parts of at most `limit` tokens, an end of sentence in each included."""
+    *tokens, end = source
+    [pieces] = vocabulary.pieces([tokens])
+    start, room = 0, limit - 1
+    while len(tokens) - start > room:
+        places = range(start + max(1, room // 2), start + room + 1)
+        place = max(places, key=lambda place: (_merit(pieces, place), place))
+        yield [*tokens[start:place], end]
+        start = place
+    yield [*tokens[start:], end]
+
+
+def _merit(pieces: list[str], place: int) -> int:
+    """How good it is to cut before this subword."""
+    piece = pieces[place]
+    before = "".join(pieces[max(0, place - 3) : place]).rstrip(_CLOSING)
+    after_space = piece.startswith(_SPACE)
+    if before.endswith(_ENDS_WITHOUT_SPACE) or (after_space and before.endswith(_ENDS)):
+        return 3
+    if after_space:
+        return 2
+    # A byte of a character that the vocabulary does not have, but for the first.
+    return 0 if piece.startswith(("<0x8", "<0x9", "<0xA", "<0xB")) else 1

@@ -1,0 +1,251 @@
+"""Section 3.2.1 for long rows: the same attention in blocks, in memory linear in the length.
+
+The scores of one block of queries and one block of keys exist at a time. Going through the keys, a
+softmax is kept that is right for the keys seen so far: their greatest score, the sum of their
+exponentials, and the values weighted with these (Rabe and Staats 2021, "Self-attention Does Not
+Need O(n^2) Memory"). The derivative computes each block again from the logarithm of that sum (Dao
+et al. 2022, "FlashAttention", algorithm 4).
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Float32, Int, UInt32
+
+from t2t_jax.functional.dropout import DropoutKey, threshold, words_at
+from t2t_jax.functional.masks import SegmentMask
+
+_BLOCK = 256
+"""Queries, and keys, of a block: a quarter of a megabyte of scores for each row and head."""
+
+# Blocks lie one after the other on the first axis.
+_Vectors: TypeAlias = Float[Array, "n b h block d"]
+_Segments: TypeAlias = Int[Array, "n b block"]
+
+
+class _Arrays(NamedTuple):
+    """What attention is a function of, cut into blocks and padded to whole ones."""
+
+    query: _Vectors
+    """Divided by sqrt(d_k)."""
+    key: _Vectors
+    value: _Vectors
+    query_segments: _Segments
+    key_segments: _Segments
+    """0 in the padding, which nothing attends to."""
+    bits: UInt32[Array, "2"]
+    """Of the key of dropout."""
+    first_row: UInt32[Array, ""]
+    zero: Int[Array, ""]
+    """The number of the first block."""
+
+
+class _Options(NamedTuple):
+    """What is compiled in."""
+
+    causal: bool
+    dropout_rate: float
+    num_queries: int
+    """Without padding, as the number of the keys: they number the places for dropout."""
+    num_keys: int
+
+
+def blockwise_attention(
+    query: Float[Array, "b q h d_k"],
+    key: Float[Array, "b k h d_k"],
+    value: Float[Array, "b k h d_v"],
+    mask: SegmentMask,
+    *,
+    dropout_rate: float = 0.0,
+    dropout_key: DropoutKey | None = None,
+) -> Float[Array, "b q h d_v"]:
+    """`scaled_dot_product_attention`, whose memory is linear in q and in k.
+
+    Its results differ by roundings. Dropout drops the same weights.
+
+    Args:
+      query: queries of each head.
+      key: keys of each head.
+      value: values of each head.
+      mask: who may attend to whom.
+      dropout_rate: share of the weights set to zero.
+      dropout_key: which of them; None means no dropout.
+    """
+    bits, first_row = jnp.zeros(2, jnp.uint32), jnp.uint32(0)
+    if dropout_key is None:
+        dropout_rate = 0.0
+    if dropout_rate > 0 and dropout_key is not None:
+        bits = jax.random.bits(dropout_key.key, (2,))
+        first_row = jnp.asarray(dropout_key.first_row, jnp.uint32)
+    queries, keys = query.shape[1], key.shape[1]
+    arrays = _Arrays(
+        _blocks(query / math.sqrt(query.shape[-1])),
+        _blocks(key),
+        _blocks(value),
+        _segment_blocks(mask.query_segments),
+        _segment_blocks(mask.key_segments),
+        bits,
+        first_row,
+        jnp.int32(0),
+    )
+    options = _Options(mask.causal, dropout_rate, queries, keys)
+    heads = _attend(options, *arrays).transpose(1, 0, 3, 2, 4)  # [b, n, block, h, d]
+    return heads.reshape(heads.shape[0], -1, *heads.shape[3:])[:, :queries]
+
+
+def _blocks(x: Float[Array, "b t h d"]) -> _Vectors:
+    batch, length, heads, width = x.shape
+    x = jnp.pad(x, ((0, 0), (0, -length % _BLOCK), (0, 0), (0, 0)))
+    return x.reshape(batch, -1, _BLOCK, heads, width).transpose(1, 0, 3, 2, 4)
+
+
+def _segment_blocks(segments: Int[Array, "b t"]) -> _Segments:
+    segments = jnp.pad(segments, ((0, 0), (0, -segments.shape[1] % _BLOCK)))
+    return segments.reshape(segments.shape[0], -1, _BLOCK).swapaxes(0, 1)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(options: _Options, *arrays: Any) -> _Vectors:
+    """The weighted values of all blocks of queries."""
+    return _weighted_values(options, _tied(*arrays))[0]
+
+
+def _tied(*arrays: Any) -> _Arrays:
+    """Arrays none of which is known before the others.
+
+    Where layers are differentiated in a loop, JAX computes ahead of it what is the same in all: the
+    masks and places of all blocks, which is the quadratic array that must not be. So these, and
+    even the numbers of the blocks, are made to depend on the queries.
+    """
+    return _Arrays(*jax.lax.optimization_barrier(arrays))
+
+
+def _block_numbers(arrays: _Arrays) -> Int[Array, " n"]:
+    return arrays.zero + jnp.arange(len(arrays.query))
+
+
+def _weighted_values(
+    options: _Options, arrays: _Arrays
+) -> tuple[_Vectors, Float32[Array, "n b h block 1"]]:
+    """They, and the logarithm of what the exponentials of each query's scores add up to."""
+
+    def of_queries(i: Int[Array, ""]) -> tuple[Array, Array]:
+        def add_keys(j: Int[Array, ""], so_far: tuple[Array, ...]) -> tuple[Array, ...]:
+            greatest, total, weighted = so_far
+            scores, visible = _scores(options, arrays, i, j)
+            new = jnp.maximum(greatest, scores.max(-1, keepdims=True))
+            weights = jnp.where(visible, jnp.exp(scores - new), 0)
+            shrink = jnp.exp(greatest - new)
+            kept = _dropped(options, arrays, i, j)(weights).astype(arrays.value.dtype)
+            values = _product("bhqk,bhkd->bhqd", kept, arrays.value[j])
+            return (
+                new,
+                total * shrink + weights.sum(-1, keepdims=True),
+                weighted * shrink + values,
+            )
+
+        rows = arrays.query.shape[1:-1]
+        start = (
+            jnp.full((*rows, 1), _FLOOR, jnp.float32),
+            jnp.zeros((*rows, 1), jnp.float32),
+            jnp.zeros((*rows, arrays.value.shape[-1]), jnp.float32),
+        )
+        greatest, total, weighted = jax.lax.fori_loop(
+            arrays.zero, _num_key_blocks(options, arrays, i), add_keys, start
+        )
+        total = jnp.where(total == 0, 1, total)  # of a query that may attend to nothing
+        return (weighted / total).astype(arrays.value.dtype), greatest + jnp.log(total)
+
+    return jax.lax.map(of_queries, _block_numbers(arrays))
+
+
+def _forward(options: _Options, *arrays: Any) -> tuple[_Vectors, tuple[Any, ...]]:
+    heads, log_totals = _weighted_values(options, _tied(*arrays))
+    return heads, (_Arrays(*arrays), heads, log_totals)
+
+
+def _backward(options: _Options, residuals: tuple[Any, ...], cotangent: _Vectors) -> tuple:
+    arrays, heads, log_totals = residuals
+    arrays = _tied(*arrays)
+    # What softmax's derivative subtracts: the sum over the keys of weight times its cotangent.
+    shared = jnp.einsum("nbhqd,nbhqd->nbhq", cotangent, heads, preferred_element_type=jnp.float32)
+
+    def of_queries(so_far: tuple[Array, Array], i: Int[Array, ""]) -> tuple[Any, Array]:
+        def add_keys(j: Int[Array, ""], so_far: tuple[Array, ...]) -> tuple[Array, ...]:
+            query_bar, key_bar, value_bar = so_far
+            scores, visible = _scores(options, arrays, i, j)
+            weights = jnp.where(visible, jnp.exp(scores - log_totals[i]), 0)
+            drop = _dropped(options, arrays, i, j)
+            weights_bar = drop(_product("bhqd,bhkd->bhqk", cotangent[i], arrays.value[j]))
+            scores_bar = weights * (weights_bar - shared[i][..., None])
+            scores_bar = scores_bar.astype(arrays.query.dtype)
+            kept = drop(weights).astype(arrays.value.dtype)
+            return (
+                query_bar + _product("bhqk,bhkd->bhqd", scores_bar, arrays.key[j]),
+                key_bar.at[j].add(_product("bhqk,bhqd->bhkd", scores_bar, arrays.query[i])),
+                value_bar.at[j].add(_product("bhqk,bhqd->bhkd", kept, cotangent[i])),
+            )
+
+        start = jnp.zeros(arrays.query.shape[1:], jnp.float32), *so_far
+        last = _num_key_blocks(options, arrays, i)
+        query_bar, *so_far = jax.lax.fori_loop(arrays.zero, last, add_keys, start)
+        return tuple(so_far), query_bar.astype(arrays.query.dtype)
+
+    start = (
+        jnp.zeros(arrays.key.shape, jnp.float32),
+        jnp.zeros(arrays.value.shape, jnp.float32),
+    )
+    (key_bar, value_bar), query_bar = jax.lax.scan(of_queries, start, jnp.arange(len(arrays.query)))
+    key_bar = key_bar.astype(arrays.key.dtype)
+    return query_bar, key_bar, value_bar.astype(arrays.value.dtype), *[None] * 5
+
+
+_attend.defvjp(_forward, _backward)
+
+# As in `masked_softmax`: exp() of it is exactly zero beside any real score, and never makes NaN.
+_FLOOR = float(jnp.finfo(jnp.float32).min) / 2
+
+
+def _product(equation: str, a: Float[Array, "..."], b: Float[Array, "..."]) -> Array:
+    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
+
+
+def _scores(
+    options: _Options, arrays: _Arrays, i: Int[Array, ""], j: Int[Array, ""]
+) -> tuple[Float32[Array, "b h block block"], Bool[Array, "b 1 block block"]]:
+    """The scores of a block of queries and a block of keys, and which of them count."""
+    scores = _product("bhqd,bhkd->bhqk", arrays.query[i], arrays.key[j])
+    keys = arrays.key_segments[j][:, None, None, :]
+    visible = (arrays.query_segments[i][:, None, :, None] == keys) & (keys != 0)
+    if options.causal:
+        visible &= _numbers(i)[:, None] >= _numbers(j)
+    return jnp.where(visible, scores, _FLOOR), visible
+
+
+def _numbers(block: Int[Array, ""]) -> Int[Array, " block"]:
+    """Of the positions in a block."""
+    return block * _BLOCK + jnp.arange(_BLOCK)
+
+
+def _num_key_blocks(options: _Options, arrays: _Arrays, i: Int[Array, ""]) -> Int[Array, ""] | int:
+    """Up to which block there are keys for a block of queries."""
+    return i + 1 if options.causal else len(arrays.key)
+
+
+def _dropped(
+    options: _Options, arrays: _Arrays, i: Int[Array, ""], j: Int[Array, ""]
+) -> Callable[[Array], Array]:
+    """What `dropout` of all weights `[b, h, q, k]` makes of those of a block."""
+    if options.dropout_rate == 0:
+        return lambda weights: weights
+    rows, heads = arrays.query.shape[1:3]
+    head = jnp.arange(heads, dtype=jnp.uint32)[:, None, None]
+    query, key = (_numbers(block).astype(jnp.uint32) for block in (i, j))
+    place = (head * options.num_queries + query[:, None]) * options.num_keys + key
+    words = words_at(place[None], rows, arrays.bits, arrays.first_row)
+    keep = words >= threshold(options.dropout_rate)
+    return lambda weights: jnp.where(keep, weights / (1 - options.dropout_rate), 0)

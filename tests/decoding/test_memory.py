@@ -1,0 +1,24 @@
+"""What a search keeps, against the arrays that it makes."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from t2t_jax.config import Config
+from t2t_jax.decoding.continuous_batching import Sizes
+from t2t_jax.decoding.memory import search_bytes
+from t2t_jax.modules.transformer import init_cache
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("rows", "beam", "room"), [(3, 4, 20), (1, 1, 128)])
+def test_keys_and_values_are_those_of_the_real_cache(rows, beam, room, dtype):
+    decoding = dataclasses.replace(Config().decoding, beam_size=beam)
+    model = dataclasses.replace(Config().model, compute_dtype=dtype)
+    sizes = Sizes(rows, rows, 0, room, room)
+    layers = model.num_decoder_layers
+    deeper = dataclasses.replace(model, num_decoder_layers=2 * layers)
+    shallow, deep = (search_bytes([each], 100, decoding, sizes) for each in (model, deeper))
+    cache = jax.eval_shape(lambda: init_cache(model, rows, beam, room))
+    assert deep - shallow == sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache))
