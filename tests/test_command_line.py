@@ -73,7 +73,7 @@ def workdir(tmp_path_factory):
     workdir.mkdir()
     (workdir / "config.json").write_text(config.to_json())
     vocabulary.save(workdir / "vocabulary.model")
-    checkpoints = Checkpoints(workdir, Identity(config, {}))
+    checkpoints = Checkpoints(workdir, Identity(config, {"vocabulary": vocabulary.fingerprint}))
     for step in (3, 6):
         checkpoints.save(state._replace(step=jax.numpy.int32(step)))
     checkpoints.close()

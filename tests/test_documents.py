@@ -18,9 +18,10 @@ from typing import NamedTuple
 import pytest
 
 import t2t_jax
-from t2t_jax.command_line import train_command
+from t2t_jax.command_line import check_flags, names, parse, train_command
 from t2t_jax.commands.choice import eval_command
 from t2t_jax.config_file import load_config
+from t2t_jax.sweep.command import Sweep
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -168,8 +169,6 @@ def test_a_command_of_the_documents_is_understood(scratch, program, arguments):
         elif program == "eval.py":
             assert eval_command(arguments)
         else:
-            from t2t_jax.sweep.__main__ import Sweep, check_flags, names, parse
-
             check_flags(arguments, names(Sweep))
             assert parse(Sweep, arguments).config.startswith("configs/")
 

@@ -52,7 +52,7 @@ def make_run(
     (workdir / "config.json").write_text(config.to_json())
     vocabulary.save(workdir / "vocabulary.model")
     start = initial_state(config, vocabulary)
-    checkpoints = Checkpoints(workdir, Identity(config, {}))
+    checkpoints = Checkpoints(workdir, Identity(config, {"vocabulary": vocabulary.fingerprint}))
     for step in steps:
         params = jax.tree.map(lambda x, step=step: x * step, start.params)
         state = start._replace(step=jnp.int32(step), params=params)

@@ -21,7 +21,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.step import init_state
-from t2t_jax.workdir import claim, read_scores, run_vocabulary
+from t2t_jax.workdir import claim, fingerprints, read_scores, run_vocabulary
 
 SOURCES = ["a red house", "the dog", "two dogs see a red house", "the house sees two dogs"]
 TARGETS = ["ein rotes Haus", "der Hund", "zwei Hunde sehen ein Haus", "das Haus sieht zwei Hunde"]
@@ -57,7 +57,7 @@ def make_run(folder, name, corpus, vocab_size, seed=0, **changes):
     vocabulary = run_vocabulary(config, data, workdir)
     claim(workdir, config, data, vocabulary)
     state = jax.jit(partial(init_state, config, make_model(config, len(vocabulary))))()
-    checkpoints = Checkpoints(workdir, Identity(config, {}))
+    checkpoints = Checkpoints(workdir, Identity(config, fingerprints(data, vocabulary)))
     for step in (3, 6):
         grown = jax.tree.map(lambda x, step=step: x * (1 + step / 10), state.params)
         checkpoints.save(state._replace(step=jax.numpy.int32(step), params=grown))
