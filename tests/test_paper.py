@@ -107,6 +107,8 @@ _NOT_STATED = {
     "decoding.top_p",
     "decoding.tokens_per_batch",
     "decoding.quantize",
+    "decoding.max_source_length",
+    "decoding.long_lines",
     "parallel.backend",
     "parallel.data",
     "parallel.fsdp",

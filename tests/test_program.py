@@ -14,6 +14,12 @@ from pathlib import Path
 
 import pytest
 
+# Where another file has imported JAX into this process, it warns of the fork that starts a program.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
 ROOT = Path(__file__).parents[1]
 HEAD = """
 import os, signal, sys, time

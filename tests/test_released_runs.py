@@ -5,6 +5,7 @@ The runs under `goldens/runs/` were written by these versions themselves, by
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -88,3 +89,32 @@ def test_to_load_a_run_and_translate_executes_nothing_out_of_it(golden):
         check=False,
     )
     assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+_SPAWNING = """
+import multiprocessing, sys
+import t2t_jax
+
+def translate(line):
+    return t2t_jax.load(sys.argv[1]).translate([line])[0]
+
+if __name__ == "__main__":
+    here = t2t_jax.load(sys.argv[1]).translate(["Crazyhouse games"])
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(translate, ["Crazyhouse games"]) == here
+    print(here[0])
+"""
+
+
+@pytest.mark.faults
+def test_a_process_that_is_spawned_after_a_run_was_loaded_loads_it_too(golden):
+    (golden / "spawning.py").write_text(_SPAWNING)
+    done = subprocess.run(
+        [sys.executable, str(golden / "spawning.py"), str(golden / "run")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        timeout=120,
+    )
+    assert done.stdout == "Crazyhouse-Partien\n", done.stderr

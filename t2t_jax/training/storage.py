@@ -16,6 +16,8 @@ from absl import logging
 
 from t2t_jax.errors import UserError
 
+_ATTEMPTS = 20
+
 # Orbax raises what goes wrong, and logs it as well, with the frames of its threads. The reads and
 # writes that it leaves behind then complain once more, whenever they end or are collected.
 logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
@@ -65,7 +67,14 @@ def open_manager(directory: Path, keep: Any = None) -> ocp.CheckpointManager:
             barrier_sync_key_prefix=directory.name,
         ),
     )
-    return ocp.CheckpointManager(directory.absolute(), options=options)
+    for attempts_left in reversed(range(_ATTEMPTS)):
+        try:
+            return ocp.CheckpointManager(directory.absolute(), options=options)
+        except (FileNotFoundError, NotADirectoryError):
+            # A trainer has removed a checkpoint since it was listed.
+            if not attempts_left:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 @contextmanager
@@ -108,6 +117,8 @@ def restore(
     except MemoryError:
         raise
     except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file.
+        if isinstance(_first(error), KeyboardInterrupt):  # in a thread of Orbax's
+            raise KeyboardInterrupt from error
         reason = _reason(error)
         if "RESOURCE_EXHAUSTED" in str(error):
             raise
@@ -119,9 +130,15 @@ def restore(
         raise UnreadableError(place, reason) from error
 
 
-def _reason(error: BaseException) -> str:
-    """What went wrong first, without TensorStore's account of its settings."""
+def _first(error: BaseException) -> BaseException:
+    """What went wrong first."""
     while before := error.__cause__ or error.__context__:
         error = before
+    return error
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong first, without TensorStore's account of its settings."""
+    error = _first(error)
     words = " ".join(str(error).partition(" [tensorstore_spec")[0].split())
     return words[-300:] or type(error).__name__

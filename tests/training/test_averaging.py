@@ -106,3 +106,17 @@ def test_a_checkpoint_that_may_not_be_read_is_not_called_damaged(
             )
         )
     assert not (tmp_path / "damaged").exists()
+
+
+def test_an_interrupt_that_orbax_wraps_is_not_called_damage(tmp_path, checkpoints, monkeypatch):
+    """As a notebook has it, where Ctrl-C is an exception."""
+
+    def interrupted(*_, **__):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise RuntimeError("a read was cancelled") from error
+
+    monkeypatch.setattr(ocp.CheckpointManager, "restore", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load_parameters(tmp_path, LIKE)
