@@ -22,7 +22,7 @@ from t2t_jax.config import Config, describe, differences
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.tokenized import prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.processes import is_main, of_main, one_without
 from t2t_jax.records import NUMBER, Record, Schema, append_line, read_records
 
@@ -270,6 +270,11 @@ def locked(workdir: Path) -> Iterator[None]:
             raise UserError(
                 f"another process trains in {workdir}; wait for it, or choose another --workdir"
             ) from error
+        except OSError as error:  # some network filesystems have no locks
+            warn(
+                f"{workdir} cannot be locked ({error.strerror}): make sure that no other process "
+                "trains in it"
+            )
         mark = secrets.randbelow(2**31)
         file.truncate(0)
         file.write(str(mark))

@@ -246,3 +246,19 @@ def _run(path, block, scratch, environment):
         if done.returncode:
             place = f"{path.name} line {block.line}"
             yield f"{place}: exit {done.returncode} from: {text}\n{done.stderr[-300:]}"
+
+
+def test_every_test_that_is_named_exists():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)(?:\[(.*?)\])?`", _all_text())
+    assert len(named) > 100
+    for file, function, case in named:
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert f"def {function}(" in text, f"{file}::{function}"
+        # Ids of parameters stand in the file as they are, whole or in parts.
+        for part in case.split("-") if case and case not in text else []:
+            assert part in text, f"{file}::{function}[{case}]"
+
+
+def _all_text():
+    paths = (*DOCUMENTS, ROOT / "SECURITY.md")
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)

@@ -1,5 +1,7 @@
 """A run directory knows its own parts, and refuses those of others."""
 
+import errno
+import os
 import random
 import shutil
 import subprocess
@@ -226,3 +228,15 @@ def test_a_run_that_no_memory_holds_is_refused_before_anything_is_written(run, t
     with pytest.raises(UserError, match=r"training needs at least .* GiB"):
         train(huge, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
+def test_a_filesystem_without_locks_is_told_and_used(run, monkeypatch, capsys, number):
+    config, workdir = run
+
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("t2t_jax.workdir.fcntl.flock", refuse)
+    assert train(config, workdir) == 0
+    assert "cannot be locked" in capsys.readouterr().err
