@@ -22,6 +22,8 @@ from t2t_jax.config import Config, walk
 from t2t_jax.config_file import load_config
 from t2t_jax.errors import UserError, did_you_mean
 
+_MAY_BE_EMPTY = ("--data.cache-dir", "--cache-dir")
+
 
 @dataclass(frozen=True)
 class Train:
@@ -102,21 +104,20 @@ def check_flags(arguments: Sequence[str], known: list[str]) -> None:
     seen: set[str] = set()
     flag = ""
     for argument in arguments:
-        if not argument.startswith("--"):
-            if not argument and flag:
-                raise UserError(
-                    f"{flag} is given an empty value; is a variable of the shell unset?"
-                )
-            continue
-        flag, equals, value = argument.partition("=")
-        if equals and not value:
+        value = argument
+        if argument.startswith("--"):
+            given, equals, value = argument.partition("=")
+            flag = given.replace("_", "-")
+            if flag not in flags:
+                hint = did_you_mean(flag, flags, "see --help for all flags")
+                raise UserError(f"unknown flag {given}; {hint}")
+            if flag in seen:
+                raise UserError(f"{given} is given twice; give it once, with all of its values")
+            seen.add(flag)
+            if not equals:
+                continue
+        if flag and not value and flag not in _MAY_BE_EMPTY:
             raise UserError(f"{flag} is given an empty value; is a variable of the shell unset?")
-        if (dashed := flag.replace("_", "-")) not in flags:
-            hint = did_you_mean(dashed, flags, "see --help for all flags")
-            raise UserError(f"unknown flag {flag}; {hint}")
-        if dashed in seen:
-            raise UserError(f"{flag} is given twice; give it once, with all of its values")
-        seen.add(dashed)
 
 
 def peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:

@@ -10,6 +10,7 @@ import pytest
 
 import t2t_jax.loading
 from t2t_jax import program
+from t2t_jax.command_line import check_flags
 from t2t_jax.commands import streams
 from t2t_jax.commands.choice import eval_command
 from t2t_jax.errors import UserError
@@ -261,6 +262,10 @@ def test_a_rate_that_is_none_is_refused(here, rate):
 def test_an_empty_value_is_refused(no_model, given):
     with pytest.raises(UserError, match=r"--\w+ is given an empty value; is a variable"):
         eval_command(["translate", *given.split(" ")])
+
+
+def test_the_cache_may_be_given_as_nothing_which_is_the_users_own():
+    check_flags(["--data.cache-dir", "", "--workdir=run"], ["data.cache_dir", "workdir"])
 
 
 def test_a_run_directory_whose_name_is_not_utf8_is_refused(no_model):
