@@ -65,7 +65,8 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
 
     model = make_model(config, len(vocabulary))
     with locked(workdir), StopSignal() as stop:
-        if not check_workdir(config, workdir):  # first of all: a kill from here on leaves a run
+        # First of all: a kill from here on leaves a run. The other processes see it being made.
+        if is_main() and not check_workdir(config, workdir):
             give_up(workdir)
             claim(workdir, config, corpus, vocabulary)
         identity = Identity(config, fingerprints(corpus, vocabulary))

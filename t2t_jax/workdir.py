@@ -203,11 +203,10 @@ def run_vocabulary(config: Config, corpus: Corpus, workdir: Path | None) -> Voca
 def give_up(workdir: Path) -> None:
     """Remove what makes a directory the run's that was started there, and has no checkpoint.
 
-    Of several processes, process 0 does it.
+    Of several processes, process 0 calls it.
     """
-    if is_main():
-        for name in (_VOCABULARY, _VOCABULARY_HASH, _CORPUS):
-            (workdir / name).unlink(missing_ok=True)
+    for name in (_VOCABULARY, _VOCABULARY_HASH, _CORPUS):
+        (workdir / name).unlink(missing_ok=True)
 
 
 def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
