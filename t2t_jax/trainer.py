@@ -29,7 +29,15 @@ from t2t_jax.step_meter import StepMeter
 from t2t_jax.training.checkpoint import Checkpoints, is_due
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.step import TrainState, abstract_state, compile_train_step, create_state
-from t2t_jax.workdir import check_workdir, claim, fingerprints, give_up, locked, run_vocabulary
+from t2t_jax.workdir import (
+    check_workdir,
+    claim,
+    fingerprints,
+    give_up,
+    is_run,
+    locked,
+    run_vocabulary,
+)
 
 
 def train(config: Config, workdir: str | os.PathLike[str]) -> int:
@@ -65,8 +73,9 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
 
     model = make_model(config, len(vocabulary))
     with locked(workdir), StopSignal() as stop:
-        # First of all: a kill from here on leaves a run. The other processes see it being made.
-        if is_main() and not check_workdir(config, workdir):
+        # First of all: a kill from here on leaves a run. What else there is by now, the other
+        # processes may have made; a run, only another start before this one had the lock.
+        if is_main() and not (is_run(workdir) and check_workdir(config, workdir)):
             give_up(workdir)
             claim(workdir, config, corpus, vocabulary)
         identity = Identity(config, fingerprints(corpus, vocabulary))
