@@ -35,6 +35,7 @@ def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
     it. So does a signal, unless the program takes it for a wish to stop.
     """
     replace_closed_streams()
+    keep_freed_memory()  # before there is a second thread: its memory would have rules of its own
     with watching():
         prepare_process()
         code = _code_of(main)
