@@ -10,6 +10,7 @@ W/scores.jsonl         what `eval.py` measured, one evaluation a line
 """
 
 import fcntl
+import hashlib
 import os
 import secrets
 import time
@@ -95,8 +96,9 @@ def fingerprints(corpus: Corpus, vocabulary: Vocabulary) -> dict[str, str]:
 def read_fingerprints(workdir: Path) -> dict[str, str]:
     """The same of the run in a directory; what a copy of it lacks is left out."""
     found = {"corpus": _first_word(workdir / _CORPUS)}
-    if (workdir / _VOCABULARY).is_file():
-        found["vocabulary"] = read_vocabulary(workdir).fingerprint
+    with suppress(FileNotFoundError), (workdir / _VOCABULARY).open("rb") as file:
+        # `Vocabulary.fingerprint`, without reading the model a second time.
+        found["vocabulary"] = hashlib.file_digest(file, hashlib.sha256).hexdigest()
     return {name: fingerprint for name, fingerprint in found.items() if fingerprint is not None}
 
 

@@ -79,7 +79,8 @@ def _checked(average: Any, step: Any) -> tuple[int | None, int | Literal["best"]
     """The arguments as plain values, if they are of the kinds that they may be of."""
     for name, value, others in (("average", average, (None,)), ("step", step, (None, "best"))):
         is_number = isinstance(value, Integral) and not isinstance(value, bool)
-        if not is_number and not any(value is one or value == one for one in others):
+        is_other = isinstance(value, str | None) and value in others
+        if not is_number and not is_other:
             known = " or ".join(["a whole number", *map(repr, others)])
             raise UserError(f"{name}={value!r} is a {type(value).__name__}; give {known}")
     return (
