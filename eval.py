@@ -14,7 +14,7 @@ python eval.py compare-trees --gold test.mrg --predicted parsed.mrg
 
 from collections.abc import Sequence
 
-from t2t_jax.program import run
+from t2t_jax.system.program import run
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,12 +10,12 @@ python train.py --help                       # every field of the config is a fl
 
 from collections.abc import Sequence
 
-from t2t_jax.program import run
+from t2t_jax.system.program import run
 
 
 def main(arguments: Sequence[str]) -> int:
     """Train as the command line says, or tell what that would take; returns the exit code."""
-    from t2t_jax.command_line import train_command
+    from t2t_jax.commands.flags import train_command
 
     command = train_command(arguments)
     # From here on JAX is imported, which --help and mistakes need not wait for.
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     from t2t_jax.parallel.processes import join
 
     join(command.coordinator, command.num_processes, command.process_id)
-    from t2t_jax.trainer import train
+    from t2t_jax.run.trainer import train
 
     return train(command.fields, command.workdir)
 

@@ -29,7 +29,7 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batch, Batches
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
-from t2t_jax.program import run
+from t2t_jax.system.program import run
 
 
 @dataclass(frozen=True)

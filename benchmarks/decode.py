@@ -22,7 +22,7 @@ import workload
 from t2t_jax.config import Config
 from t2t_jax.decoding.continuous_batching import proceed
 from t2t_jax.errors import UserError
-from t2t_jax.program import run
+from t2t_jax.system.program import run
 
 
 @dataclass(frozen=True)

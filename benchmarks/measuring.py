@@ -12,11 +12,11 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
-from t2t_jax.command_line import check_flags, names, parse, peek
+from t2t_jax.commands.flags import check_flags, names, parse, peek
 from t2t_jax.config import Config, describe, differences, walk
-from t2t_jax.config_file import load_config
+from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
-from t2t_jax.records import as_line
+from t2t_jax.system.records import as_line
 
 _Key = TypeVar("_Key", bound=Hashable)
 

@@ -32,11 +32,11 @@ from contestants.line_up import OURS, Contestant, Kind, build_mkl_fast_path, lin
 from contestants.protocol import Decoding, Training, Work, Worker, call_program
 from contestants.results import Result, share_equal, show
 
-from t2t_jax.command_line import check_flags, names, parse
+from t2t_jax.commands.flags import check_flags, names, parse
 from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
-from t2t_jax.program import run
+from t2t_jax.system.program import run
 from t2t_jax.workdir import read_config
 
 _ROOT = Path(__file__).parents[1]

@@ -34,7 +34,7 @@ from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import prepare, prepare_vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.program import run
+from t2t_jax.system.program import run
 
 _TRAIN = Path(__file__).parents[1] / "train.py"
 _BEGINS = re.compile(r"step 1 of 1 begins ([\d.]+) s after the start")
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measure what the command line asks for."""
     asked = measuring.command(measuring.Benchmark, arguments, _with_small_step)
     _prepare(asked.fields)
-    imports = {name: partial(_import, name) for name in ("t2t_jax", "t2t_jax.trainer")}
+    imports = {name: partial(_import, name) for name in ("t2t_jax", "t2t_jax.run.trainer")}
     import_seconds = measuring.in_turns(
         {"python": partial(_python, "pass")} | imports, asked.repeats
     )

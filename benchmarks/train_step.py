@@ -8,8 +8,9 @@ as many tokens in each, of source and of target alike. Between steps the host on
 
     mfu = model_flops / seconds_median / matrix_flops_per_second
 
-`model_flops` are those of `t2t_jax.cost.model_flops_per_step`: the matrix products that the model
-asks for, attention's included, each derivative once, and nothing that is computed a second time.
+`model_flops` are those of `t2t_jax.modules.cost.model_flops_per_step`: the matrix products that the
+model asks for, attention's included, each derivative once, and nothing that is computed a second
+time.
 `matrix_flops_per_second` is what the same devices reach in the same minutes, at their best, on one
 large matrix product in the compute dtype: what is left of an MFU of 1 is what could be gained.
 
@@ -26,11 +27,11 @@ import measuring
 import workload
 
 from t2t_jax.config import Config
-from t2t_jax.cost import model_flops_per_step, num_parameters
 from t2t_jax.decoding.translator import make_model
 from t2t_jax.errors import UserError
+from t2t_jax.modules.cost import model_flops_per_step, num_parameters
 from t2t_jax.parallel.mesh import make_mesh
-from t2t_jax.program import run
+from t2t_jax.system.program import run
 from t2t_jax.training.step import compile_train_step, create_state
 
 

@@ -23,7 +23,7 @@ import workload
 from workload import jax
 
 from t2t_jax.decoding.continuous_batching import proceed
-from t2t_jax.program import run
+from t2t_jax.system.program import run
 
 # The first pattern that occurs in `name of the operation | where it comes from` says the part.
 _PARTS = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from t2t_jax.program import prepare_process
+from t2t_jax.system.program import prepare_process
 
 prepare_process()
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from t2t_jax.config import Config as Config
-    from t2t_jax.config_file import product as product
+    from t2t_jax.config.file import product as product
     from t2t_jax.decoding.attention_maps import attention_maps as attention_maps
     from t2t_jax.decoding.translator import Translator as Translator
     from t2t_jax.errors import UserError as UserError
-    from t2t_jax.loading import load as load
-    from t2t_jax.trainer import train as train
+    from t2t_jax.run.loading import load as load
+    from t2t_jax.run.trainer import train as train
 
 __version__ = "0.1.1"
 __all__ = ["Config", "Translator", "UserError", "attention_maps", "load", "product", "train"]
@@ -28,9 +28,9 @@ _HOMES = {
     "Translator": "t2t_jax.decoding.translator",
     "UserError": "t2t_jax.errors",
     "attention_maps": "t2t_jax.decoding.attention_maps",
-    "load": "t2t_jax.loading",
-    "product": "t2t_jax.config_file",
-    "train": "t2t_jax.trainer",
+    "load": "t2t_jax.run.loading",
+    "product": "t2t_jax.config.file",
+    "train": "t2t_jax.run.trainer",
 }
 
 

@@ -132,7 +132,7 @@ def training_flops(device_seconds: float, flops_per_second: float) -> float:
     """Floating point operations of a training, as the paper estimates them (section 6.1).
 
     An upper bound: what the devices could have done, not what the model needed, which is
-    `cost.model_flops_per_step`.
+    `modules.cost.model_flops_per_step`.
 
     Args:
       device_seconds: training time, summed over the devices that trained together.

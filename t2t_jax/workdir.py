@@ -5,7 +5,7 @@ W/vocabulary.model     the vocabulary
 W/vocabulary.sha256    its hash, as `sha256sum --check` takes it
 W/corpus.sha256        the training text's fingerprint
 W/checkpoints, W/best  see `training.checkpoint`
-W/log.jsonl, events    see `run_log`
+W/log.jsonl, events    see `run.log`
 W/scores.jsonl         what `eval.py` measured, one evaluation a line
 """
 
@@ -18,14 +18,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from t2t_jax.atomic_file import write_whole
 from t2t_jax.config import Config, describe, differences
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.tokenized import prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.processes import is_main, of_main, one_without
-from t2t_jax.records import NUMBER, Record, Schema, append_line, read_records
+from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.records import NUMBER, Record, Schema, append_line, read_records
 
 CHECKPOINTS, BEST = "checkpoints", "best"
 """Directories of a run with one directory for each checkpoint, named by its step."""
@@ -227,7 +227,7 @@ def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary)
 
 
 def log_file(workdir: Path) -> Path:
-    """Where the log of a run is, which `run_log` writes."""
+    """Where the log of a run is, which `run.log` writes."""
     return workdir / _LOG
 
 

@@ -38,7 +38,7 @@ install_import_hook(
 _COMPILED = tempfile.TemporaryDirectory(prefix="t2t_jax_compiled_")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED.name
 
-from t2t_jax.parallel.host import collect_garbage_seldom  # noqa: E402  (checked as all others)
+from t2t_jax.system.host import collect_garbage_seldom  # noqa: E402  (checked as all others)
 
 collect_garbage_seldom()
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from t2t_jax.config_file import load_config
-from t2t_jax.cost import model_flops_per_step, num_parameters
+from t2t_jax.config.file import load_config
+from t2t_jax.modules.cost import model_flops_per_step, num_parameters
 
 ROOT = Path(__file__).parents[1]
 

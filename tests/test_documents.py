@@ -18,10 +18,10 @@ from typing import NamedTuple
 import pytest
 
 import t2t_jax
-from t2t_jax.command_line import check_flags, names, parse, train_command
 from t2t_jax.commands.choice import eval_command
-from t2t_jax.config_file import load_config
-from t2t_jax.sweep.command import Sweep
+from t2t_jax.commands.flags import check_flags, names, parse, train_command
+from t2t_jax.commands.sweep import Sweep
+from t2t_jax.config.file import load_config
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -16,11 +16,11 @@ import jax
 import numpy as np
 import pytest
 
-from t2t_jax.config_file import load_config
+from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
-from t2t_jax.loading import load
-from t2t_jax.run_log import RunLog
-from t2t_jax.trainer import train
+from t2t_jax.run.loading import load
+from t2t_jax.run.log import RunLog
+from t2t_jax.run.trainer import train
 from t2t_jax.training.checkpoint import Checkpoints
 
 STEPS = 4
@@ -191,8 +191,8 @@ removed, and both sides of a line of the log.
 import os, signal, sys
 
 from t2t_jax.config import Config
-from t2t_jax.run_log import RunLog
-from t2t_jax.trainer import train
+from t2t_jax.run.log import RunLog
+from t2t_jax.run.trainer import train
 from t2t_jax.training.checkpoint import Checkpoints
 
 workdir, kill_at = sys.argv[1], int(sys.argv[2])

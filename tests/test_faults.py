@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 
-from t2t_jax.loading import load
+from t2t_jax.run.loading import load
 
 pytestmark = pytest.mark.faults
 

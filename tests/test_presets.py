@@ -9,8 +9,8 @@ import pytest
 
 import t2t_jax
 from t2t_jax.config import Config
-from t2t_jax.config_file import load_config, load_grid
-from t2t_jax.cost import num_parameters
+from t2t_jax.config.file import load_config, load_grid
+from t2t_jax.modules.cost import num_parameters
 from t2t_jax.paper import TABLE_3
 
 _ROOT = Path(t2t_jax.__file__).parents[1]

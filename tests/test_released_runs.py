@@ -69,7 +69,7 @@ def watch(event, arguments):
         if code is None or sys.argv[1] in code.co_filename:
             seen.add(event)
 
-import t2t_jax.loading
+import t2t_jax.run.loading
 armed = False
 sys.addaudithook(watch)
 translator = t2t_jax.load(sys.argv[1])  # imports what is imported late

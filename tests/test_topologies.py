@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import t2t_jax
-from t2t_jax.loading import load
+from t2t_jax.run.loading import load
 
 
 @pytest.fixture(scope="module")

@@ -14,15 +14,15 @@ import pytest
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabulary import train_vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.loading import load
-from t2t_jax.report import build_report
-from t2t_jax.trainer import train
+from t2t_jax.run.loading import load
+from t2t_jax.run.report import build_report
+from t2t_jax.run.trainer import train
 
 
 @pytest.fixture(scope="module")
 def trained(tiny_run, tmp_path_factory):
     """A tiny run of two steps, and its config."""
-    from t2t_jax.config_file import load_config
+    from t2t_jax.config.file import load_config
 
     workdir = tmp_path_factory.mktemp("workdir") / "run"
     config = load_config(str(tiny_run.folder / "tiny.py")).replace({"training.num_train_steps": 2})
@@ -212,7 +212,7 @@ def test_a_run_that_memory_did_not_suffice_for_gives_way_to_a_smaller_one(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("t2t_jax.trainer.compile_train_step", exhausted)
+        patch.setattr("t2t_jax.run.trainer.compile_train_step", exhausted)
         with pytest.raises(UserError, match=r"out of memory.*tokens_per_device.*remat.*fsdp"):
             train(config, tmp_path / "new")
     smaller = {"data.target_tokens_per_step": 256, "data.vocab_size": 280}

@@ -8,7 +8,7 @@ from measuring import spread
 from rich.console import Console
 from rich.table import Table
 
-from t2t_jax.records import as_line
+from t2t_jax.system.records import as_line
 
 
 @dataclass

@@ -104,7 +104,7 @@ def _write(source: str, out: str) -> int:
 
     from t2t_jax.functional.normalization import EPSILON
     from t2t_jax.functional.position import sinusoidal_positions
-    from t2t_jax.loading import load
+    from t2t_jax.run.loading import load
 
     if Path(source).is_dir():
         translator = load(source)
@@ -121,6 +121,6 @@ def _write(source: str, out: str) -> int:
 
 
 if __name__ == "__main__":
-    from t2t_jax.program import run
+    from t2t_jax.system.program import run
 
     run(lambda arguments: _write(*arguments))

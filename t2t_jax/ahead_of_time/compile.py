@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import jax
 from jax.experimental import topologies
 
+from t2t_jax.ahead_of_time.collectives import collectives
+from t2t_jax.ahead_of_time.hardware import peaks, usable_memory
 from t2t_jax.ahead_of_time.report import Memory, Report
 from t2t_jax.config import Config
-from t2t_jax.cost import model_flops_per_step, num_parameters
 from t2t_jax.data.batching import BatchShape, batch_shape, length_ladder
 from t2t_jax.decoding.translator import make_model
 from t2t_jax.errors import UserError
-from t2t_jax.parallel.collectives import collectives
-from t2t_jax.parallel.hardware import peaks, usable_memory
+from t2t_jax.modules.cost import model_flops_per_step, num_parameters
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
 from t2t_jax.training.step import abstract_batch, abstract_state, compile_train_step
 

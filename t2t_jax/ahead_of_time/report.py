@@ -7,9 +7,9 @@ them and from the vendors' figures: a bound from below, not a forecast.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from t2t_jax.ahead_of_time.collectives import Collective
+from t2t_jax.ahead_of_time.hardware import Hardware
 from t2t_jax.data.batching import BatchShape
-from t2t_jax.parallel.collectives import Collective
-from t2t_jax.parallel.hardware import Hardware
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-from t2t_jax.command_line import check_flags, names, parse, peek, stored_config
 from t2t_jax.commands.decode import Decode, Parse, Score, Translate
+from t2t_jax.commands.flags import check_flags, names, parse, peek, stored_config
 from t2t_jax.commands.measure import Bleu, Compare, CompareTrees, Parseval
 from t2t_jax.commands.report import Report
 from t2t_jax.config import Config, DecodingConfig

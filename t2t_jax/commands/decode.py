@@ -33,7 +33,7 @@ class Model:
 
     def load(self) -> "Translator":
         """The translator of the run, or of the ensemble."""
-        from t2t_jax.loading import load
+        from t2t_jax.run.loading import load
 
         return load(self.workdir, average=self.average, step=self.step)
 
@@ -126,7 +126,7 @@ class Parse(Decode):
     def run(self) -> int:
         """Parse a few thousand lines at a time."""
         from t2t_jax.data.trees import format_tree
-        from t2t_jax.decoding.parser import parse
+        from t2t_jax.tasks.parsing import parse
 
         done = repaired = 0
         with reading(self.input) as chunks, writing(self.output) as file:

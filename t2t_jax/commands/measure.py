@@ -12,10 +12,10 @@ from rich.table import Table
 
 from t2t_jax.commands.decode import Decode
 from t2t_jax.commands.streams import check_heard, writing
-from t2t_jax.console import ResultConsole
 from t2t_jax.data.lines import read_lines
 from t2t_jax.errors import UserError
-from t2t_jax.records import as_line
+from t2t_jax.system.console import ResultConsole
+from t2t_jax.system.records import as_line
 
 if TYPE_CHECKING:
     from t2t_jax.data.corpus import Corpus
@@ -75,7 +75,7 @@ class _OnSplit(Decode):
           file: for what is decoded.
         """
         from t2t_jax.data.corpus import open_corpus
-        from t2t_jax.evaluation.evaluate import evaluate, score_record
+        from t2t_jax.run.evaluation import evaluate, score_record
         from t2t_jax.workdir import record_scores
 
         if self.cache_dir is not None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import tyro
 
-from t2t_jax.atomic_file import write_whole
-from t2t_jax.console import ResultConsole
 from t2t_jax.errors import UserError
+from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.console import ResultConsole
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Report:
 
     def run(self) -> int:
         """Print and write."""
-        from t2t_jax.report import build_report
+        from t2t_jax.run.report import build_report
 
         if self.sustained_tflops is not None and not 0 < self.sustained_tflops < math.inf:
             raise UserError(

@@ -8,9 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from t2t_jax.atomic_file import NamedFile, cannot_write, writing_whole
 from t2t_jax.errors import UserError, way_out_of
-from t2t_jax.program import is_closed
+from t2t_jax.system.atomic_file import NamedFile, cannot_write, writing_whole
+from t2t_jax.system.program import is_closed
 
 _LINES_AT_ONCE = 10_000
 

@@ -27,7 +27,7 @@ from jaxtyping import Shaped
 
 from t2t_jax.config import DataConfig
 from t2t_jax.errors import UserError, warn
-from t2t_jax.records import Schema, parse_object
+from t2t_jax.system.records import Schema, parse_object
 
 Contents = Mapping[str, bytes | Shaped[np.ndarray, "..."]]
 """The files of an entry by name: bytes, or an array for a file in NumPy's own format."""

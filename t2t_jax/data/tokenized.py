@@ -24,7 +24,7 @@ from t2t_jax.data.vocabulary import (
     Vocabulary,
     train_vocabulary,
 )
-from t2t_jax.records import Schema, parse_object
+from t2t_jax.system.records import Schema, parse_object
 
 _FORMAT_VERSION = 2
 """Raised whenever other arrays, or other files, would be made of the same text."""

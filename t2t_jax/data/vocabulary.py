@@ -26,8 +26,8 @@ import sentencepiece
 from jaxtyping import Integer
 from sentencepiece import sentencepiece_model_pb2
 
-from t2t_jax.atomic_file import write_whole
 from t2t_jax.errors import UserError
+from t2t_jax.system.atomic_file import write_whole
 
 PAD_ID = 0
 EOS_ID = 1

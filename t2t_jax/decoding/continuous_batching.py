@@ -48,7 +48,7 @@ from t2t_jax.modules.ensemble import Model, empty_cache
 from t2t_jax.modules.transformer import Parameters
 from t2t_jax.parallel.axes import RULES
 from t2t_jax.parallel.mesh import on_host, put_rows, replicated, row_parts
-from t2t_jax.signals import safe_point
+from t2t_jax.system.signals import safe_point
 
 _launching = threading.Lock()  # two threads would else compile the same program at once
 

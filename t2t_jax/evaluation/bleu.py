@@ -17,7 +17,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from t2t_jax.errors import UserError
-from t2t_jax.evaluation.test_sets import NEWSTEST2014_FILTERED, NEWSTEST2014_FULL
+from t2t_jax.evaluation.newstest import NEWSTEST2014_FILTERED, NEWSTEST2014_FULL
 
 TOKENIZED_SPLIT_BLEU_SIGNATURE = (
     "Moses tokenizer, Unicode punctuation replaced, compounds split at hyphens, multi-bleu.perl, "

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32
 
-from t2t_jax.functional.blockwise import blockwise_attention
 from t2t_jax.functional.dropout import DropoutKey, dropout
 from t2t_jax.functional.masks import SegmentMask
-from t2t_jax.functional.products import einsum_float32
+from t2t_jax.kernels.blockwise import blockwise_attention
+from t2t_jax.kernels.products import einsum_float32
 
 _LARGEST_FUSED = 1 << 28
 """Most entries of a mask that a kernel takes, which keeps nothing else that is quadratic: half a

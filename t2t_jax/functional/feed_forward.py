@@ -4,8 +4,8 @@ import jax
 from jaxtyping import Array, Float
 
 from t2t_jax.functional.dropout import DropoutKey, dropout
-from t2t_jax.functional.int8 import Int8Matrix
-from t2t_jax.functional.products import Transposed, linear
+from t2t_jax.kernels.int8 import Int8Matrix
+from t2t_jax.kernels.products import Transposed, linear
 
 
 def position_wise_feed_forward(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from t2t_jax.functional.products import pre_softmax_logits
+from t2t_jax.kernels.products import pre_softmax_logits
 
 _Losses = tuple[Float[Array, "*t"], Float[Array, "*t"]]
 _Residuals = tuple[Float[Array, "*t v"], Float[Array, "*t"], Int[Array, "*t"]]

@@ -15,7 +15,7 @@ from t2t_jax.functional.attention import (
     split_heads,
 )
 from t2t_jax.functional.masks import SegmentMask
-from t2t_jax.functional.products import linear
+from t2t_jax.kernels.products import linear
 from t2t_jax.modules.dropout import FirstRow, dropout_key
 from t2t_jax.modules.matrices import matrix
 from t2t_jax.parallel.axes import constrain, named

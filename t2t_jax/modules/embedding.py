@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from t2t_jax.config import ModelConfig
-from t2t_jax.functional.int8 import Int8Matrix
 from t2t_jax.functional.position import sinusoidal_positions
+from t2t_jax.kernels.int8 import Int8Matrix
 from t2t_jax.modules.matrices import matrix
 from t2t_jax.parallel.axes import constrain, named
 

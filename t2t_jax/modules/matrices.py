@@ -6,8 +6,8 @@ from typing import Any, Literal, TypeAlias
 import flax.linen as nn
 from jaxtyping import Array, DTypeLike, Float
 
-from t2t_jax.functional.int8 import Int8Matrix, quantize
-from t2t_jax.functional.products import Transposed
+from t2t_jax.kernels.int8 import Int8Matrix, quantize
+from t2t_jax.kernels.products import Transposed
 
 Quantize: TypeAlias = Literal["none", "int8"]
 """What becomes of matrices in decoding: nothing, or integers of 8 bits."""

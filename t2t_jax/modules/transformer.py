@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.loss import projected_cross_entropy
 from t2t_jax.functional.masks import SegmentMask, attention_mask
-from t2t_jax.functional.products import next_token_logits, pre_softmax_logits
+from t2t_jax.kernels.products import next_token_logits, pre_softmax_logits
 from t2t_jax.modules.attention import CachedKeysValues, join_projections
 from t2t_jax.modules.dropout import Dropout, FirstRow
 from t2t_jax.modules.embedding import PositionEncoding, TokenEmbedding

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from t2t_jax.errors import UserError
-from t2t_jax.parallel.host import let_devices_wait
+from t2t_jax.system.host import let_devices_wait
 
 _PATIENCE_SECONDS = 300.0
 _LAG = 2

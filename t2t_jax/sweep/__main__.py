@@ -10,12 +10,12 @@ python -m t2t_jax.sweep --config configs/table3.py --workdir runs/table3 --repor
 
 from collections.abc import Sequence
 
-from t2t_jax.program import run
+from t2t_jax.system.program import run
 
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the command line says; returns the exit code."""
-    from t2t_jax.sweep.command import sweep
+    from t2t_jax.commands.sweep import sweep
 
     return sweep(arguments)
 

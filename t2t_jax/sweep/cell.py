@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from t2t_jax.atomic_file import write_whole
 from t2t_jax.config import Config, describe, differences, from_dict, to_dict, walk
-from t2t_jax.config_file import Grid
+from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
-from t2t_jax.records import Record, Schema, read_object
+from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.records import Record, Schema, read_object
 
 SPLIT = "dev"
 """Where variants are compared, as in Table 3."""
@@ -146,12 +146,12 @@ def train_and_score(config: Config, workdir: Path) -> int:
       0, or 128 + n if signal n stopped it, with a checkpoint.
 
     Raises:
-      UserError: what `trainer.train` and `evaluation.evaluate` refuse.
+      UserError: what `run.trainer.train` and `run.evaluation.evaluate` refuse.
     """
     from t2t_jax.data.corpus import open_corpus
-    from t2t_jax.evaluation.evaluate import evaluate, score_record
-    from t2t_jax.loading import load
-    from t2t_jax.trainer import train
+    from t2t_jax.run.evaluation import evaluate, score_record
+    from t2t_jax.run.loading import load
+    from t2t_jax.run.trainer import train
     from t2t_jax.workdir import read_log, record_scores
 
     corpus = open_corpus(config.data)
@@ -207,6 +207,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    from t2t_jax.program import run
+    from t2t_jax.system.program import run
 
     run(main)

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from t2t_jax.config import Config
-from t2t_jax.config_file import Grid, describe_difference
-from t2t_jax.cost import num_parameters
+from t2t_jax.config.file import Grid, describe_difference
 from t2t_jax.errors import UserError
 from t2t_jax.evaluation.significance import paired_bootstrap
+from t2t_jax.modules.cost import num_parameters
 from t2t_jax.paper import Table3Row
 
 SIGNIFICANT = 0.05

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from t2t_jax.atomic_file import write_whole
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell, train_and_score
+from t2t_jax.system.atomic_file import write_whole
 
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
@@ -209,7 +209,7 @@ def _run_cell(config: str, workdir: str) -> Outcome:
     The signal that announces the end of its time, or its preemption, stops it as SIGTERM would:
     with a checkpoint. The sweep submits it again.
     """
-    from t2t_jax.program import prepare_process
+    from t2t_jax.system.program import prepare_process
 
     prepare_process()
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))

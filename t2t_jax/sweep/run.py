@@ -11,9 +11,9 @@ from rich.live import Live
 from rich.table import Table
 
 from t2t_jax.errors import UserError
-from t2t_jax.signals import StopSignal
 from t2t_jax.sweep.cell import Cell
 from t2t_jax.sweep.launchers import Job, Launcher
+from t2t_jax.system.signals import StopSignal
 
 _SIGNS = {"waiting": "·", "running": "▶", "done": "✓", "failed": "✗"}
 _SECONDS_BETWEEN_LOOKS = 1.0

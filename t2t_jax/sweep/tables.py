@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
-from t2t_jax.atomic_file import write_whole
-from t2t_jax.config_file import Grid
+from t2t_jax.config.file import Grid
 from t2t_jax.sweep.comparison import SIGNIFICANT, Change, Results, Row, compare
+from t2t_jax.system.atomic_file import write_whole
 
 _FILES = "table.md", "table.csv", "table.png"
 

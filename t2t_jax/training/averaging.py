@@ -12,7 +12,7 @@ import orbax.checkpoint as ocp
 from jaxtyping import Array
 
 from t2t_jax.errors import UserError
-from t2t_jax.records import Record
+from t2t_jax.system.records import Record
 from t2t_jax.training.origin import Identity, check_origin, check_unaltered, warn_of_age
 from t2t_jax.training.step import Parameters
 from t2t_jax.training.storage import UnreadableError, reading, restore

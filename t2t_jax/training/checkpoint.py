@@ -37,7 +37,7 @@ import orbax.checkpoint as ocp
 from t2t_jax.config import CheckpointConfig
 from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.processes import agree, is_main, of_main
-from t2t_jax.records import NUMBER, Record, Schema
+from t2t_jax.system.records import NUMBER, Record, Schema
 from t2t_jax.training.averaging import warn_of_age
 from t2t_jax.training.origin import (
     Identity,

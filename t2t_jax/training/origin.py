@@ -17,7 +17,7 @@ from jaxtyping import Array, UInt32
 
 from t2t_jax.config import Config, describe, differences, from_dict, to_dict
 from t2t_jax.errors import UserError, warn
-from t2t_jax.records import Record, Schema, check
+from t2t_jax.system.records import Record, Schema, check
 from t2t_jax.training.storage import UnreadableError
 
 _SEAL = "sha256"

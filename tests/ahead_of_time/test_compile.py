@@ -11,8 +11,8 @@ import pytest
 import t2t_jax.ahead_of_time.compile
 from t2t_jax.ahead_of_time.compile import compile_ahead, devices_of
 from t2t_jax.config import Config
-from t2t_jax.cost import model_flops_per_step, num_parameters
 from t2t_jax.errors import UserError
+from t2t_jax.modules.cost import model_flops_per_step, num_parameters
 
 _ROOT = Path(__file__).parents[2]
 _FIELDS = {

@@ -2,10 +2,10 @@ import dataclasses
 
 import pytest
 
+from t2t_jax.ahead_of_time.collectives import Collective
+from t2t_jax.ahead_of_time.hardware import Hardware
 from t2t_jax.ahead_of_time.report import Memory, Report, describe
 from t2t_jax.data.batching import BatchShape
-from t2t_jax.parallel.collectives import Collective
-from t2t_jax.parallel.hardware import Hardware
 
 _GIB = 1 << 30
 _PAIRS = ((0, 1), (2, 3))

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-import t2t_jax.loading
-from t2t_jax import program
-from t2t_jax.command_line import check_flags
+import t2t_jax.run.loading
 from t2t_jax.commands import streams
 from t2t_jax.commands.choice import eval_command
+from t2t_jax.commands.flags import check_flags
 from t2t_jax.errors import UserError
+from t2t_jax.system import program
 
 AS_ROOT = os.geteuid() == 0
 
@@ -29,7 +29,7 @@ class Shouting:
 def here(tmp_path, monkeypatch):
     """An empty working directory, and a model."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(t2t_jax.loading, "load", lambda workdir, **choice: Shouting())
+    monkeypatch.setattr(t2t_jax.run.loading, "load", lambda workdir, **choice: Shouting())
     Path("lines").write_text("one\ntwo\n")
     return tmp_path
 
@@ -37,7 +37,7 @@ def here(tmp_path, monkeypatch):
 @pytest.fixture
 def no_model(here, monkeypatch):
     """What is refused is refused before a model is loaded."""
-    monkeypatch.setattr(t2t_jax.loading, "load", pytest.fail)
+    monkeypatch.setattr(t2t_jax.run.loading, "load", pytest.fail)
     return here
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from t2t_jax.decoding.attention_maps import attention_maps
 from t2t_jax.decoding.forced import score
-from t2t_jax.decoding.parser import parse
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.evaluation.evaluate import evaluate
+from t2t_jax.run.evaluation import evaluate
+from t2t_jax.tasks.parsing import parse
 
 pytestmark = pytest.mark.usefixtures("_types_are_unchecked")
 

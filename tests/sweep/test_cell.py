@@ -7,12 +7,12 @@ import re
 
 import pytest
 
+from t2t_jax.commands.sweep import sweep
 from t2t_jax.config import Config, to_dict
-from t2t_jax.config_file import Grid
+from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep import launchers
 from t2t_jax.sweep.cell import _speed, cells, num_seeds_in
-from t2t_jax.sweep.command import sweep
 from t2t_jax.sweep.launchers import Cluster
 
 GRID = Grid({"base": Config()}, {})

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from t2t_jax.config import Config
-from t2t_jax.config_file import Grid
+from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.paper import TABLE_3
 from t2t_jax.sweep.comparison import compare

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from t2t_jax.config import Config
-from t2t_jax.config_file import load_grid
+from t2t_jax.config.file import load_grid
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.__main__ import main

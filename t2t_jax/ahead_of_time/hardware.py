@@ -1,0 +1,74 @@
+"""What devices can do at most, as their vendors state it. Measured figures are lower."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+
+from t2t_jax.parallel.memory import attached_memory
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The published peaks of a device.
+
+    Attributes:
+      flops_per_s: of matrix products in bfloat16 that add up in float32, without sparsity. TPUs
+        compute float32 products this way too, by default; GPUs take at least twice as long.
+      memory_bytes: of the memory that holds arrays.
+      memory_bytes_per_s: read or written.
+      sent_bytes_per_s: sent to other devices, over all links together; as much is received.
+    """
+
+    flops_per_s: float
+    memory_bytes: int
+    memory_bytes_per_s: float
+    sent_bytes_per_s: float
+
+
+# By `device_kind`, for a chip. Links are half of what vendors state for both directions.
+_CHIPS = {
+    # cloud.google.com/tpu/docs/v4; links: "TPU v4: An Optically Reconfigurable Supercomputer for
+    # Machine Learning" (Jouppi et al. 2023), Table 4: six of 50 GB/s.
+    "TPU v4": Hardware(275e12, 32 * _GIB, 1200e9, 300e9),
+    # cloud.google.com/tpu/docs/v5e
+    "TPU v5 lite": Hardware(197e12, 16 * _GIB, 819e9, 200e9),
+    # cloud.google.com/tpu/docs/v5p
+    "TPU v5": Hardware(459e12, 95 * _GIB, 2765e9, 600e9),
+    # cloud.google.com/tpu/docs/v6e
+    "TPU v6 lite": Hardware(918e12, 32 * _GIB, 1638e9, 400e9),
+    # nvidia.com/en-us/data-center/a100, "NVIDIA A100 Tensor Core GPU" data sheet
+    "NVIDIA A100-SXM4-40GB": Hardware(312e12, 40 * _GIB, 1555e9, 300e9),
+    "NVIDIA A100-SXM4-80GB": Hardware(312e12, 80 * _GIB, 2039e9, 300e9),
+    # nvidia.com/en-us/data-center/h100 and h200, data sheets; products without sparsity are half
+    # of what they print
+    "NVIDIA H100 80GB HBM3": Hardware(989e12, 80 * _GIB, 3350e9, 450e9),
+    "NVIDIA H200": Hardware(989e12, 141 * _GIB, 4800e9, 450e9),
+}
+
+
+def peaks(devices: Sequence[jax.Device]) -> Hardware | None:
+    """The peaks of each of some devices of one kind; None if nothing is known of them.
+
+    Where a chip's cores are devices of their own, as those of TPU v4 in a described topology, each
+    has an equal part of the chip.
+    """
+    chip = _CHIPS.get(devices[0].device_kind)
+    cores = 1 + max(getattr(device, "core_on_chip", 0) or 0 for device in devices)
+    if chip is None or cores == 1:
+        return chip
+    return Hardware(
+        chip.flops_per_s / cores,
+        chip.memory_bytes // cores,
+        chip.memory_bytes_per_s / cores,
+        chip.sent_bytes_per_s / cores,
+    )
+
+
+def usable_memory(devices: Sequence[jax.Device]) -> int | None:
+    """Bytes that a program may use on each device: as an attached one says, or else its peak."""
+    attached = attached_memory(devices[0])
+    known = peaks(devices)
+    return attached if attached is not None or known is None else known.memory_bytes

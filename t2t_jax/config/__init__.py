@@ -1,0 +1,22 @@
+"""One configuration for training, evaluation and decoding.
+
+A `Config` is a tree of frozen dataclasses. It is checked when it is made, changed only through
+`replace`, written to JSON and read back without loss. The defaults are the paper's base model
+("Attention Is All You Need", Vaswani et al. 2017, Table 3 and section 5).
+
+Whether a model is training or decoding is an argument of the call, never a field in here.
+"""
+
+from t2t_jax.config.config import Config as Config
+from t2t_jax.config.config import describe as describe
+from t2t_jax.config.config import differences as differences
+from t2t_jax.config.config import from_dict as from_dict
+from t2t_jax.config.config import to_dict as to_dict
+from t2t_jax.config.config import walk as walk
+from t2t_jax.config.model import ModelConfig as ModelConfig
+from t2t_jax.config.sections import CheckpointConfig as CheckpointConfig
+from t2t_jax.config.sections import DataConfig as DataConfig
+from t2t_jax.config.sections import DecodingConfig as DecodingConfig
+from t2t_jax.config.sections import EvaluationConfig as EvaluationConfig
+from t2t_jax.config.sections import ParallelConfig as ParallelConfig
+from t2t_jax.config.sections import TrainingConfig as TrainingConfig

@@ -1,0 +1,148 @@
+"""The whole config, its JSON, and how two configs differ."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_type_hints
+
+from t2t_jax.config.checks import require
+from t2t_jax.config.model import ModelConfig
+from t2t_jax.config.sections import (
+    CheckpointConfig,
+    DataConfig,
+    DecodingConfig,
+    EvaluationConfig,
+    ParallelConfig,
+    TrainingConfig,
+)
+from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.system.records import Schema, parse_object
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a run depends on, besides its corpus."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+
+    def __post_init__(self) -> None:
+        """Check what one section cannot know of another."""
+        longest = self.data.max_length + self.decoding.max_extra_length
+        require(
+            self.model.longest_sentence >= longest,
+            f"model.max_positions={self.model.max_positions} is less than data.max_length="
+            f"{self.data.max_length} plus decoding.max_extra_length="
+            f"{self.decoding.max_extra_length}; raise model.max_positions to {longest}",
+        )
+
+    def replace(self, changes: Mapping[str, Any]) -> "Config":
+        """A copy with some fields changed, named by their dotted path.
+
+        Args:
+          changes: `{"model.d_ff": 1024, "training.seed": 1}`.
+
+        Raises:
+          UserError: a path names no field, or a value is refused.
+        """
+        nested = to_dict(self)
+        for path, value in changes.items():
+            section, _, name = path.partition(".")
+            fields = nested.get(section)
+            if not name or not isinstance(fields, dict) or name not in fields:
+                raise _unknown_field(path, [path for path, _, _ in walk(self)])
+            fields[name] = value
+        return from_dict(nested)
+
+    def to_json(self) -> str:
+        """The config as indented JSON; `from_json` reads back an equal one."""
+        return json.dumps(to_dict(self), indent=2, allow_nan=False) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> "Config":
+        """The config that `to_json` wrote.
+
+        Raises:
+          UserError: the text is not JSON, or has a field that does not exist, or lacks one.
+        """
+        try:
+            nested = parse_object(text, Schema())
+        except ValueError as error:
+            raise UserError(f"config is damaged: {error}") from error
+        return from_dict(nested)
+
+
+def walk(config: Config) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+    """Every leaf of a config: its dotted path, its dataclass field and its value."""
+    for section in dataclasses.fields(config):
+        values = getattr(config, section.name)
+        for leaf in dataclasses.fields(values):
+            yield f"{section.name}.{leaf.name}", leaf, getattr(values, leaf.name)
+
+
+def differences(
+    old: Config, new: Config, *, only_binding: bool = False
+) -> dict[str, tuple[Any, Any]]:
+    """Fields in which two configs differ: `{dotted path: (old value, new value)}`.
+
+    Args:
+      old: a config.
+      new: another.
+      only_binding: leave out the fields under which a run may be continued (how often it logs,
+        saves and evaluates, how long it trains, how it decodes, on how many devices it runs, when
+        it gives up, where its corpus and cache are).
+    """
+    changed = {}
+    for (path, leaf, before), (_, _, after) in zip(walk(old), walk(new), strict=True):
+        if before != after and not (only_binding and leaf.metadata.get("may_change")):
+            changed[path] = (before, after)
+    return changed
+
+
+def describe(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    """What `differences` found, in a line: `model.d_ff 64 -> 128, ...`."""
+    return ", ".join(f"{path} {old!r} -> {new!r}" for path, (old, new) in changed.items())
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """The config as nested dictionaries of plain values."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(nested: Mapping[str, Any]) -> Config:
+    """The config that nested dictionaries of plain values describe.
+
+    Every field is given, but for those under which a run may be continued: one that is not there
+    is younger than the run, and has its default.
+
+    Raises:
+      UserError: a field that does not exist or is not given, or a value that is refused.
+    """
+    if not isinstance(nested, Mapping):
+        raise UserError(f"config is a {type(nested).__name__}, not an object with sections")
+    known = [path for path, _, _ in walk(Config())]
+    given = [
+        f"{section}.{name}" if isinstance(values, Mapping) else section
+        for section, values in nested.items()
+        for name in (values if isinstance(values, Mapping) else [""])
+    ]
+    for path in given:
+        if path not in known:
+            raise _unknown_field(path, known)
+    binding = [path for path, leaf, _ in walk(Config()) if not leaf.metadata.get("may_change")]
+    missing = [path for path in binding if path not in given]
+    if missing:
+        raise UserError(f"config lacks the field {missing[0]}; it was written by another version")
+    sections = get_type_hints(Config)
+    return Config(**{name: section(**nested.get(name, {})) for name, section in sections.items()})
+
+
+def _unknown_field(path: str, known: list[str]) -> UserError:
+    hint = did_you_mean(path, known, "see --help for all fields")
+    return UserError(f"unknown config field {path!r}; {hint}")

@@ -1,0 +1,80 @@
+"""The config of the network: section 3 of the paper."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from t2t_jax.config.checks import INFINITY, check_fields, check_fits, check_range, require
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network: section 3 of the paper, with the options of its ablations."""
+
+    d_model: int = 512
+    """Width of every layer's output (section 3.1)."""
+    num_heads: int = 8
+    """Attention heads h (section 3.2.2)."""
+    d_k: int | None = None
+    """Width of a head's queries and keys; None means d_model / num_heads, as in the paper."""
+    d_v: int | None = None
+    """Width of a head's values; None means d_model / num_heads, as in the paper."""
+    d_ff: int = 2048
+    """Inner width of the position-wise feed-forward network (section 3.3)."""
+    num_encoder_layers: int = 6
+    """Encoder layers N."""
+    num_decoder_layers: int = 6
+    """Decoder layers N."""
+    norm_order: Literal["post", "pre"] = "post"
+    """Layer norm after the residual sum (the paper, section 3.1) or before the sub-layer."""
+    position: Literal["sinusoidal", "learned"] = "sinusoidal"
+    """Fixed sinusoids (section 3.5) or a learned table (Table 3, row E)."""
+    max_positions: int = 1024
+    """Rows of the learned position table; sinusoids have no limit and do not read it."""
+    share_embeddings: bool = True
+    """One matrix for source embedding, target embedding and output projection (section 3.4)."""
+    dropout_rate: float = 0.1
+    """P_drop: on every sub-layer's output and on the sum of embedding and position (5.4)."""
+    attention_dropout_rate: float = 0.0
+    """Dropout on the attention weights; the paper has none."""
+    activation_dropout_rate: float = 0.0
+    """Dropout on the feed-forward network's hidden activations; the paper has none."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Dtype of activations and matrix products; parameters, softmax and loss stay float32."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        check_fields(self)
+        sizes = ("d_model", "num_heads", "d_ff", "max_positions")
+        check_range(self, 1, INFINITY, *sizes, "num_encoder_layers", "num_decoder_layers")
+        check_fits(self, *sizes, "num_encoder_layers", "num_decoder_layers", "d_k", "d_v")
+        check_range(
+            self, 0, 0.99, "dropout_rate", "attention_dropout_rate", "activation_dropout_rate"
+        )
+        for name in ("d_k", "d_v"):
+            size = getattr(self, name)
+            require(size is None or size >= 1, f"{name}={size} is not positive")
+            require(
+                size is not None or self.d_model % self.num_heads == 0,
+                f"d_model={self.d_model} is not divisible by num_heads={self.num_heads}; "
+                "set d_k and d_v",
+            )
+        require(
+            self.position != "sinusoidal" or self.d_model % 2 == 0,
+            f"d_model={self.d_model} is odd, but sinusoidal positions come in pairs of sine and "
+            "cosine; use an even d_model or position='learned'",
+        )
+
+    @property
+    def key_size(self) -> int:
+        """d_k, resolved."""
+        return self.d_k or self.d_model // self.num_heads
+
+    @property
+    def value_size(self) -> int:
+        """d_v, resolved."""
+        return self.d_v or self.d_model // self.num_heads
+
+    @property
+    def longest_sentence(self) -> float:
+        """Most tokens of a sentence that the model has positions for."""
+        return self.max_positions if self.position == "learned" else INFINITY

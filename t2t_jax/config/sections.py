@@ -1,0 +1,243 @@
+"""The sections of a config beside the network: data, training, evaluation, decoding, devices."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from t2t_jax.config.checks import (
+    INFINITY,
+    check_fields,
+    check_fits,
+    check_positive,
+    check_range,
+    require,
+)
+
+_WIDEST_BEAM = 1000
+
+MAY_CHANGE = {"may_change": True}
+"""Marks a field with another value of which a run may be continued: it changes when and where work
+is done, never the recipe."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The corpus, its vocabulary and how its pairs become batches: section 5.1."""
+
+    corpus: str = field(default="bundled:", metadata=MAY_CHANGE)  # a hash guards its content
+    """`bundled:`, `text:DIR` (train.en train.de dev.* test.*, also .gz), `tfds:NAME/CONFIG`, or
+    `trees:DIR` (train.mrg dev.mrg: sentences to constituency trees; DIR+DIR to train on both)."""
+    source_language: str = "en"
+    """Language translated from; the file suffix or the TFDS feature name."""
+    target_language: str = "de"
+    """Language translated to; the file suffix or the TFDS feature name."""
+    vocab_size: int = 37_000
+    """Entries of the shared source-target BPE vocabulary, special ids included."""
+    max_length: int = 256
+    """Longest source or target in subwords, end of sentence included; longer pairs are left out
+    of training and counted."""
+    batching: Literal["bucket", "pack"] = "bucket"
+    """Pairs of similar length together (the paper), or several pairs a row (less padding)."""
+    source_tokens_per_step: int = 25_000
+    """Upper bound on source positions in one step, padding included, over all devices."""
+    target_tokens_per_step: int = 25_000
+    """Upper bound on target positions in one step, padding included, over all devices."""
+    cache_dir: str = field(default="", metadata=MAY_CHANGE)
+    """Where tokenised corpora are kept; empty means the user's cache folder."""
+    prefetch: int = field(default=4, metadata=MAY_CHANGE)
+    """Batches made ahead of the step that needs them."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        check_fields(self)
+        check_range(self, 8, INFINITY, "vocab_size", "max_length")
+        check_range(self, 1, 10_000, "prefetch")  # each takes memory
+        tokens_per_step = "source_tokens_per_step", "target_tokens_per_step"
+        check_fits(self, "vocab_size", "max_length", *tokens_per_step)
+        padded_length = -(-self.max_length // 8) * 8
+        for name in tokens_per_step:
+            tokens = getattr(self, name)
+            require(
+                tokens >= padded_length,
+                f"{name}={tokens} cannot hold one sentence of max_length={self.max_length}, padded "
+                f"to a multiple of 8; raise {name} to {padded_length} or lower max_length",
+            )
+        require(
+            self.source_language != self.target_language,
+            f"source_language and target_language are both {self.source_language!r}",
+        )
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Optimiser, schedule and regularisation: sections 5.3 and 5.4."""
+
+    num_train_steps: int = field(default=100_000, metadata=MAY_CHANGE)
+    """Steps to train (base: 100,000; big: 300,000)."""
+    warmup_steps: int = 4000
+    """Steps of linear warmup before the inverse square root decay (equation 3)."""
+    learning_rate_factor: float = 1.0
+    """Factor on equation 3; the paper has 1."""
+    adam_beta1: float = 0.9
+    """Adam's beta_1."""
+    adam_beta2: float = 0.98
+    """Adam's beta_2."""
+    adam_epsilon: float = 1e-9
+    """Adam's epsilon."""
+    label_smoothing: float = 0.1
+    """epsilon_ls: probability mass spread evenly over the vocabulary."""
+    seed: int = 0
+    """Seed of initialisation, dropout and the order of the data."""
+    max_nonfinite_steps: int = field(default=5, metadata=MAY_CHANGE)
+    """Steps in a row with a non-finite loss or gradient (each is skipped) that end the run."""
+    log_every_steps: int = field(default=100, metadata=MAY_CHANGE)
+    """Steps between lines of the log."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        check_fields(self)
+        check_range(self, 1, INFINITY, "num_train_steps", "warmup_steps", "log_every_steps")
+        check_range(self, 1, INFINITY, "max_nonfinite_steps")
+        check_fits(self, "num_train_steps", "warmup_steps", "learning_rate_factor", "adam_epsilon")
+        # At a beta of 1 or an epsilon of 0 an update is 0 / 0.
+        check_range(self, 0, 0.999999, "adam_beta1", "adam_beta2")
+        check_range(self, 1e-30, INFINITY, "adam_epsilon")
+        check_range(self, 0, 0.99, "label_smoothing")
+        check_range(self, 0, INFINITY, "learning_rate_factor")
+        check_range(self, 0, 2**31 - 1, "seed")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When the training state is written, and what is kept of it."""
+
+    every_steps: int | None = field(default=None, metadata=MAY_CHANGE)
+    """Steps between checkpoints; None leaves the pace to `every_minutes`."""
+    every_minutes: float | None = field(default=10.0, metadata=MAY_CHANGE)
+    """Minutes between checkpoints (the paper: 10); None leaves the pace to `every_steps`."""
+    keep: int = field(default=5, metadata=MAY_CHANGE)
+    """Newest checkpoints kept; averaging takes them from here."""
+    average: int = field(default=5, metadata=MAY_CHANGE)
+    """How many of the last checkpoints make the model that is scored and used once training is over
+    (section 6.1; base: 5, big: 20; Table 3: 1)."""
+    keep_best: bool = field(default=True, metadata=MAY_CHANGE)
+    """Also keep the checkpoint with the best dev score, apart from the newest."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        check_fields(self)
+        check_range(self, 1, INFINITY, "keep", "average")
+        require(
+            self.average <= self.keep,
+            f"checkpoint.average={self.average} is more than checkpoint.keep={self.keep}; "
+            "raise checkpoint.keep or lower checkpoint.average",
+        )
+        check_positive(self, "every_steps", "every_minutes")
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """The look at the dev set during training."""
+
+    every_steps: int = field(default=1000, metadata=MAY_CHANGE)
+    """Steps between evaluations on dev."""
+    num_sentences: int | None = field(default=None, metadata=MAY_CHANGE)
+    """Dev sentences translated for BLEU, from the first on; None means all. Loss uses all."""
+    num_samples: int = field(default=3, metadata=MAY_CHANGE)
+    """Translations printed at each evaluation."""
+    beam_size: int = field(default=1, metadata=MAY_CHANGE)
+    """Beam size during training; 1 is greedy search and fast."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        check_fields(self)
+        check_range(self, 1, INFINITY, "every_steps")
+        check_range(self, 1, _WIDEST_BEAM, "beam_size")
+        check_range(self, 0, INFINITY, "num_samples")
+        check_positive(self, "num_sentences")
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """The search for a translation: section 6.1."""
+
+    beam_size: int = field(default=4, metadata=MAY_CHANGE)
+    """Hypotheses kept alive per sentence; 1 is greedy search."""
+    length_penalty: float = field(default=0.6, metadata=MAY_CHANGE)
+    """alpha: scores are log-probabilities divided by ((5 + length) / 6) ** alpha."""
+    max_extra_length: int = field(default=50, metadata=MAY_CHANGE)
+    """Output length is at most the source length plus this."""
+    max_source_length: int = field(default=1024, metadata=MAY_CHANGE)
+    """Longest source, in subwords with the end of sentence, that is decoded as a whole."""
+    long_lines: Literal["split", "refuse"] = field(default="split", metadata=MAY_CHANGE)
+    """A longer line, or one for which there are no learned positions: split it, at the ends of its
+    sentences if it can be, decode the parts and join what comes out; or refuse it by its number."""
+    temperature: float = field(default=0.0, metadata=MAY_CHANGE)
+    """0 searches for the best translation; above 0, sample from the model at this temperature."""
+    top_k: int = field(default=0, metadata=MAY_CHANGE)
+    """When sampling, draw from the k most probable subwords; 0 means all."""
+    top_p: float = field(default=1.0, metadata=MAY_CHANGE)
+    """When sampling, draw from the smallest set of subwords that holds this probability."""
+    tokens_per_batch: int = field(default=8192, metadata=MAY_CHANGE)
+    """Positions decoded together, padding included: of the sources or of the room for outputs,
+    whichever is longer. Each hypothesis of a beam keeps keys and values for as many."""
+    quantize: Literal["none", "int8"] = field(default="none", metadata=MAY_CHANGE)
+    """Make weights integers of 8 bits, and what they are multiplied with: faster on CPUs, and a
+    little less exact."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        check_fields(self)
+        check_range(self, 1, _WIDEST_BEAM, "beam_size")
+        check_range(self, 1, 100_000, "max_extra_length")
+        check_range(self, 8, 100_000, "max_source_length")
+        check_range(self, 1, 100_000_000, "tokens_per_batch")
+        check_range(self, 0, INFINITY, "temperature", "top_k")
+        check_range(self, 0, 10, "length_penalty")  # more than float32 can hold of a long output
+        check_range(self, 0, 1, "top_p")
+        require(self.top_p > 0, "top_p=0 leaves nothing to sample from")
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """How the work of a step is laid out over devices, in space and in time.
+
+    A run may go on with other values: they change no batch and no dropout mask, only the order in
+    which numbers are added up.
+    """
+
+    backend: Literal["jit", "pmap"] = field(default="jit", metadata=MAY_CHANGE)
+    """What compiles the training step: `jax.jit` over the mesh, or `jax.pmap` for classic data
+    parallelism in one process."""
+    data: int = field(default=-1, metadata=MAY_CHANGE)
+    """Groups of devices that take different rows of a batch and hold the same parameters; -1 means
+    as many as there are devices for."""
+    fsdp: int = field(default=1, metadata=MAY_CHANGE)
+    """Devices that share one copy of the parameters and Adam's moments, and take different rows."""
+    tensor: int = field(default=1, metadata=MAY_CHANGE)
+    """Devices that share the work on the same rows: heads, d_ff and vocabulary are split."""
+    tokens_per_device: int | None = field(default=None, metadata=MAY_CHANGE)
+    """Most positions, of source or target, whichever is longer, a device computes at once: a larger
+    share of a batch is taken in several passes, whose sums are added before the one division. None
+    takes it in one pass."""
+    remat: Literal["none", "dots", "layer"] = field(default="none", metadata=MAY_CHANGE)
+    """What each layer computes again for its derivative instead of keeping it: nothing, all but its
+    products with parameters, or all but its input. Less memory, more work."""
+    loss_chunks: Literal[1, 2, 4, 8] = field(default=1, metadata=MAY_CHANGE)
+    """Parts in which logits and loss are computed: the memory of that part of the logits and their
+    gradient, for a third more work on the output projection (unless it is 1)."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        check_fields(self)
+        require(
+            self.data == -1 or self.data >= 1,
+            f"parallel.data={self.data} is not a number of devices; use -1 for all",
+        )
+        check_range(self, 1, INFINITY, "fsdp", "tensor")
+        require(
+            self.backend == "jit" or self.fsdp == self.tensor == 1,
+            f"parallel.backend='pmap' holds all parameters on every device, so parallel.fsdp="
+            f"{self.fsdp} and parallel.tensor={self.tensor} must be 1; use backend='jit'",
+        )
+        check_positive(self, "tokens_per_device")
+        check_fits(self, "data", "fsdp", "tensor", "tokens_per_device")

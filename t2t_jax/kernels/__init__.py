@@ -1,0 +1,1 @@
+"""How products and attention run fast here: derivatives, layouts, integers and fused kernels."""

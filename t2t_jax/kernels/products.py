@@ -1,0 +1,156 @@
+"""Matrix products, with derivatives that run as fast as they do."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Float32
+
+from t2t_jax.kernels.int8 import Int8Matrix, int8_product
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def einsum_float32(
+    equation: str, a: Float[Array, "..."], b: Float[Array, "..."]
+) -> Float32[Array, "..."]:
+    """`jnp.einsum(equation, a, b)`, accumulated and returned in float32.
+
+    Its derivative multiplies in the operands' dtype. Left to itself, JAX would carry the float32 of
+    the result back into both products of the derivative, which at bfloat16 are the largest of a
+    training step (the output projection's) and run several times slower in float32.
+    """
+    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
+
+
+_Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
+
+
+def _forward(
+    equation: str, a: Float[Array, "..."], b: Float[Array, "..."]
+) -> tuple[Float32[Array, "..."], _Operands]:
+    return einsum_float32(equation, a, b), (a, b)
+
+
+def _backward(equation: str, operands: _Operands, cotangent: Float32[Array, "..."]) -> _Operands:
+    a_bar, b_bar = jax.vjp(partial(jnp.einsum, equation), *operands)[1](
+        cotangent.astype(operands[0].dtype)
+    )
+    return a_bar, b_bar
+
+
+einsum_float32.defvjp(_forward, _backward)
+
+
+class Transposed(NamedTuple):
+    """A matrix that lies in memory with one row for every output."""
+
+    rows: Float[Array, "d_out d_in"]
+
+
+def linear(
+    x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"] | Transposed | Int8Matrix
+) -> Float[Array, "b t d_out"]:
+    """x W, at every position.
+
+    Args:
+      x: one vector per position.
+      kernel: W. Only if it is an array as such, the derivative is made for speed.
+    """
+    if isinstance(kernel, Int8Matrix):
+        return int8_product(x, kernel, axis=0).astype(x.dtype)
+    if isinstance(kernel, Transposed):
+        return _product_with_rows(x, kernel.rows, jnp.einsum)
+    return _linear(x, kernel)
+
+
+@jax.custom_vjp
+def _linear(
+    x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"]
+) -> Float[Array, "b t d_out"]:
+    return x @ kernel
+
+
+def _linear_forward(
+    x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"]
+) -> tuple[Float[Array, "b t d_out"], _Operands]:
+    return _linear(x, kernel), (x, kernel)
+
+
+def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) -> _Operands:
+    x, kernel = operands
+    # Two products need it, in one layout. Left to itself, XLA computes and writes it once for each,
+    # and the one for the kernel transposed, which takes as long as the product.
+    cotangent = jax.lax.optimization_barrier(cotangent)
+    x_bar = jnp.einsum("bto,io->bti", cotangent, kernel)
+    kernel_bar = jnp.einsum("bti,bto->io", x, cotangent)
+    return x_bar, kernel_bar
+
+
+_linear.defvjp(_linear_forward, _linear_gradient)
+
+
+@jax.custom_vjp
+def pre_softmax_logits(
+    x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
+) -> Float32[Array, "b t vocab"]:
+    """The pre-softmax linear transformation (section 3.4), in the dtype of `x`, summed in float32.
+
+    Args:
+      x: the decoder's output.
+      embedding: one row for every entry of the vocabulary.
+    """
+    return einsum_float32("btd,vd->btv", x, embedding.astype(x.dtype))
+
+
+def _logits(
+    x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
+) -> tuple[Float32[Array, "b t vocab"], _Operands]:
+    return pre_softmax_logits(x, embedding), (x, embedding)
+
+
+def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]) -> _Operands:
+    x, embedding = operands
+    # One copy of the largest array of a step, as in `linear`. The product that has it as its wide
+    # side is transposed afterwards: the result is a fraction of the size.
+    cotangent = jax.lax.optimization_barrier(cotangent.astype(x.dtype))
+    x_bar = jnp.einsum("btv,vd->btd", cotangent, embedding.astype(x.dtype))
+    transposed = jax.lax.optimization_barrier(jnp.einsum("btd,btv->dv", x, cotangent))
+    return x_bar, transposed.T.astype(embedding.dtype)
+
+
+pre_softmax_logits.defvjp(_logits, _logits_gradient)
+
+
+def next_token_logits(
+    x: Float[Array, "b k d_model"], embedding: Float[Array, "vocab d_model"] | Int8Matrix
+) -> Float32[Array, "b k vocab"]:
+    """`pre_softmax_logits`, in decoding.
+
+    Args:
+      x: the decoder's output.
+      embedding: one row for every entry of the vocabulary.
+    """
+    if isinstance(embedding, Int8Matrix):
+        return jax.lax.optimization_barrier(int8_product(x, embedding, axis=1))
+    return _product_with_rows(x, embedding.astype(x.dtype), einsum_float32)
+
+
+_FEW_VECTORS = 64
+
+
+def _product_with_rows(
+    x: Float[Array, "b k d_in"],
+    rows: Float[Array, "d_out d_in"],
+    einsum: Callable[[str, Array, Array], Array],
+) -> Float[Array, "b k d_out"]:
+    """Every vector times every row, as `einsum` multiplies.
+
+    The rows of the matrix become those of the product, which XLA's threads on CPUs share; the
+    result is transposed. Of many vectors, that would cost more than it gains.
+    """
+    if x.shape[0] * x.shape[1] > _FEW_VECTORS:
+        return einsum("btd,vd->btv", x, rows)
+    product = einsum("vd,bkd->vbk", rows, x)
+    return jax.lax.optimization_barrier(product).transpose(1, 2, 0)

@@ -1,0 +1,1 @@
+"""One run from its start to its end: training, its log, its evaluation, loading and its report."""

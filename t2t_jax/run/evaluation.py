@@ -1,0 +1,211 @@
+"""The evaluation of a model on a split: one for the training loop and for `eval.py`."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from t2t_jax.config import Config
+from t2t_jax.data.batching import Batches
+from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.tokenized import TokenizedSplit, prepare
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.decoding.arguments import whole_number
+from t2t_jax.decoding.long_lines import LONGEST_PASS, longest_source, too_long
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import UserError
+from t2t_jax.evaluation.bleu import CorpusScores, corpus_scores
+from t2t_jax.evaluation.newstest import test_set_name
+from t2t_jax.evaluation.parses import ParseScores, parse_scores
+from t2t_jax.parallel.mesh import batch_layout, mesh_of, one_ahead
+from t2t_jax.system.records import Record
+from t2t_jax.system.signals import safe_point
+from t2t_jax.training.step import LossSums, eval_step
+
+
+class CorpusLoss(NamedTuple):
+    """Losses of a split, in nats per target subword."""
+
+    smoothed: float
+    """The label-smoothed loss, which training minimises."""
+    nll: float
+    """The negative log-likelihood."""
+    tokens: int
+    """Target subwords it is the mean of, ends of sentence included."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How good a model is on a split."""
+
+    split: str
+    """The split's name."""
+    loss: CorpusLoss
+    """Losses over all pairs of the split; of train, over those that training sees."""
+    scores: CorpusScores | ParseScores
+    """Scores of the translated or parsed sentences."""
+    sources: list[str]
+    """These sentences."""
+    hypotheses: list[str]
+    """Their translations, or their trees in brackets."""
+    references: list[str]
+    """What they are compared with: the raw lines of the corpus, or its trees in brackets."""
+    seconds: float
+    """Wall time of the whole evaluation, compilation included."""
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the negative log-likelihood per subword; it depends on the vocabulary."""
+        return math.exp(min(self.loss.nll, 700.0))
+
+    def summary(self) -> dict[str, Any]:
+        """All figures under their own names, as plain values."""
+        return {
+            "split": self.split,
+            "num_sentences": len(self.sources),
+            **dataclasses.asdict(self.scores),
+            "loss": self.loss.smoothed,
+            "nll": self.loss.nll,
+            "perplexity": self.perplexity,
+            "target_tokens": self.loss.tokens,
+            "seconds": self.seconds,
+        }
+
+
+def evaluate(
+    translator: Translator,
+    corpus: Corpus,
+    split: str,
+    *,
+    num_sentences: int | None = None,
+    seed: int = 0,
+    **overrides: Any,
+) -> Evaluation:
+    """Evaluate a model on a split.
+
+    Args:
+      translator: the model; its config says how the corpus is read.
+      corpus: where the split is.
+      split: its name.
+      num_sentences: how many sentences to translate, from the first on; None means all. The losses
+        do not depend on it.
+      seed: of sampling (`temperature` above 0).
+      overrides: fields of `DecodingConfig`, for the translation.
+
+    Raises:
+      TypeError: an argument is of the wrong type.
+      UserError: `num_sentences` is not positive, `prepare_evaluation` refuses the split, or the
+        translation refuses something.
+    """
+    translator.check_process()
+    whole_number(seed, "seed", 0, 2**32 - 1)
+    if num_sentences is not None and whole_number(num_sentences, "num_sentences") < 1:
+        raise UserError(f"num_sentences={num_sentences} is not positive; use None for all")
+    start = time.monotonic()
+    config = translator.configured(**overrides)
+    longest = translator.longest_sentence
+    pairs = prepare_evaluation(config, corpus, translator.vocabulary, split, longest=longest)
+    sources, references = (lines[:num_sentences] for lines in corpus.lines(split))
+    hypotheses = translator.translate(sources, seed=seed, **overrides)
+    scores: CorpusScores | ParseScores
+    if corpus.is_treebank:
+        scores, hypotheses, references = parse_scores(sources, hypotheses, references)
+    else:
+        scores = corpus_scores(hypotheses, references, config.data.target_language)
+    loss = corpus_loss(translator, pairs)
+    seconds = time.monotonic() - start
+    return Evaluation(split, loss, scores, sources, hypotheses, references, seconds)
+
+
+def score_record(
+    translator: Translator, corpus: Corpus, evaluation: Evaluation, settings: Mapping[str, Any]
+) -> Record:
+    """What `W/scores.jsonl` keeps of an evaluation: the figures, of what, and how.
+
+    Args:
+      translator: the model.
+      corpus: where the split is.
+      evaluation: of the model on the split.
+      settings: of the decoding.
+    """
+    figures = evaluation.summary()
+    return {
+        "corpus": corpus.name,
+        "test_set": test_set_name(corpus.name, evaluation.split, figures["num_sentences"]),
+        **figures,
+        "checkpoints": list(translator.steps),
+        "decoding": dict(settings),
+    }
+
+
+def prepare_evaluation(
+    config: Config,
+    corpus: Corpus,
+    vocabulary: Vocabulary,
+    split: str,
+    *,
+    longest: float | None = None,
+) -> TokenizedSplit:
+    """The pairs of a split, for a model that can translate and score all of them.
+
+    Args:
+      config: the model's.
+      corpus: where the split is.
+      vocabulary: the model's.
+      split: its name.
+      longest: most tokens of a sentence; None is what the config's model has positions for.
+
+    Raises:
+      UserError: there is no such split, it is empty, or a sentence is too long: for the learned
+        positions of the model, to be scored, or, where it shall not be split, to be translated.
+    """
+    pairs = prepare(config.data, corpus, vocabulary, split)
+    if not len(pairs):
+        raise UserError(f"the {split} split of {corpus.name} has no pairs; add some, or remove it")
+    if longest is None:
+        longest = config.model.longest_sentence
+    for side, lengths in (("source", pairs.source_lengths), ("target", pairs.target_lengths)):
+        line, length = int(lengths.argmax()) + 1, int(lengths.max())
+        name = f"{side} line {line} in the {split} split of {corpus.name}"
+        if length > min(longest, LONGEST_PASS):
+            why = "can be scored"
+            if longest < LONGEST_PASS:
+                why = f"have learned positions (model.max_positions={longest})"
+            raise UserError(
+                f"{name} has {length} subwords, but at most {min(longest, LONGEST_PASS)} {why}; "
+                "split the line, or leave it out"
+            )
+        refused = side == "source" and config.decoding.long_lines == "refuse"
+        if refused and length > longest_source(config.decoding, longest):
+            raise too_long(name, length, config.decoding, longest)
+    return pairs
+
+
+def corpus_loss(translator: Translator, pairs: TokenizedSplit) -> CorpusLoss:
+    """The losses over all pairs of a split, as `prepare_evaluation` gives them.
+
+    Of an ensemble, they are those of the mean of the models' distributions.
+    """
+    config = translator.config
+    batches = Batches(pairs, config.data, seed=0)
+    mesh, tokens_per_device = mesh_of(translator.params), config.parallel.tokens_per_device
+
+    def launch(step: int) -> LossSums:
+        rows, *lengths = batches.shape(step)
+        layout = batch_layout(mesh, rows, max(lengths), tokens_per_device)
+        batch = layout.put(batches(step, layout.local_rows()))
+        smoothing = config.training.label_smoothing
+        return eval_step(translator.model, smoothing, translator.params, batch)
+
+    launched = (launch(step) for step in range(batches.steps_per_epoch))
+    totals = np.zeros(3)
+    for sums in one_ahead(launched):
+        safe_point()
+        totals += jax.device_get(sums)
+    smoothed, nll, tokens = totals.tolist()
+    return CorpusLoss(smoothed / tokens, nll / tokens, int(tokens))

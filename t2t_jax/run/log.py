@@ -1,0 +1,166 @@
+"""What a run tells: a progress bar, `W/log.jsonl` and TensorBoard events."""
+
+import math
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import scalar
+
+from t2t_jax.errors import UserError
+from t2t_jax.parallel.processes import is_main
+from t2t_jax.run.evaluation import Evaluation
+from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.console import ProgressConsole
+from t2t_jax.system.records import as_line, read_lines
+from t2t_jax.workdir import CHECKPOINT, LOG_SCHEMA, log_file
+
+
+class RunLog:
+    """The log of a run. Records of steps that a resumed run will take again are removed first.
+
+    Of several processes, all know what was recorded, and process 0 tells and writes.
+    """
+
+    def __init__(self, workdir: Path, start_step: int, num_train_steps: int) -> None:
+        """Open the log after `start_step` steps.
+
+        Args:
+          workdir: the run directory.
+          start_step: steps already taken.
+          num_train_steps: steps to take in all.
+        """
+        self._console = ProgressConsole(
+            soft_wrap=True,
+            quiet=not is_main(),
+            # What a notebook shows is no terminal, whatever it says: lines are what it can keep.
+            force_terminal=sys.stdout.isatty(),
+            force_jupyter=False,
+        )
+        self._path = log_file(workdir)
+        kept = [
+            (line, record)
+            for line, record in read_lines(self._path, LOG_SCHEMA)
+            if record["step"] <= start_step
+        ]
+        self._recorded = {(record["of"], record["step"]) for _, record in kept}
+        if is_main():
+            write_whole(self._path, "".join(line for line, _ in kept).encode())
+            self._file = self._path.open("a", encoding="utf-8", buffering=1)
+            # A `SummaryWriter` has a thread; where a full disk ends it, its callers wait for ever.
+            # Its name has the time: where the clock was set back, it could be that of another.
+            number = len([*workdir.glob("events.out.tfevents.*")])
+            self._events = EventsWriter(str(workdir / "events"), f".{number}")
+            # What TensorBoard has of later steps, it forgets.
+            start = SessionLog(status=SessionLog.START)
+            self._add_event(start_step + 1, session_log=start)
+        self._progress = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=self._console.quiet or not self._console.is_terminal,
+        )
+        self._bar = self._progress.add_task(
+            "train", total=num_train_steps, completed=start_step, figures=""
+        )
+
+    def __enter__(self) -> "RunLog":
+        """Show the progress bar."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Take the progress bar away and close the files."""
+        self._progress.stop()
+        if is_main():
+            with suppress(OSError):  # what could not be written, could not before
+                self._events.close()
+            with suppress(OSError):
+                self._file.close()
+
+    def say(self, text: str) -> None:
+        """Print lines above the progress bar."""
+        self._console.print(text, highlight=False, markup=False)
+
+    def step(self, step: int) -> None:
+        """Move the progress bar."""
+        self._progress.update(self._bar, completed=step)
+
+    def has_evaluation(self, step: int, split: str) -> bool:
+        """Whether the log, as it was opened, holds the scores on a split after a step."""
+        return (split, step) in self._recorded
+
+    def training(self, step: int, figures: dict[str, float], seconds_left: float) -> None:
+        """Record the means of the steps since the last record, or since the run was resumed.
+
+        Args:
+          step: the last of these steps.
+          figures: under their names.
+          seconds_left: until the last step.
+        """
+        line = (
+            f"loss {figures['loss']:.3f}  learning rate {figures['learning_rate']:.2e}  "
+            f"{figures['target_tokens_per_second']:,.0f} target tokens/s"
+        )
+        self._progress.update(self._bar, figures=line)
+        if not self._console.is_terminal:
+            self.say(f"step {step:,}  {line}  {_minutes(seconds_left)} left")
+        self._record(step, "train", figures)
+
+    def evaluation(self, step: int, evaluation: Evaluation, num_samples: int) -> None:
+        """Record the scores on a split and print some of the translations."""
+        summary = evaluation.summary()
+        self.say(
+            f"step {step:,}  {evaluation.split}: loss {summary['loss']:.3f}  "
+            f"perplexity {summary['perplexity']:.2f}  "
+            f"{evaluation.scores}"
+        )
+        lines = zip(evaluation.sources, evaluation.references, evaluation.hypotheses, strict=True)
+        for (source, reference, hypothesis), _ in zip(lines, range(num_samples), strict=False):
+            self.say(
+                f"    source     {source}\n    reference  {reference}\n    model      {hypothesis}"
+            )
+        self._record(step, evaluation.split, summary)
+
+    def checkpoint(self, step: int | None) -> None:
+        """Record that the state after a step is on the disk, unless that is recorded already."""
+        if step is not None and (CHECKPOINT, step) not in self._recorded:
+            self._recorded.add((CHECKPOINT, step))
+            self._record(step, CHECKPOINT, {})
+
+    def _record(self, step: int, name: str, figures: dict[str, Any]) -> None:
+        if not is_main():
+            return
+        record = {"step": step, "of": name, "time": time.time(), **figures}
+        try:
+            self._file.write(as_line(record) + "\n")
+            for figure, value in figures.items():
+                if isinstance(value, int | float) and math.isfinite(value):
+                    self._add_event(step, summary=scalar(f"{name}/{figure}", value))
+            self._events.flush()
+        except OSError as error:
+            raise UserError(
+                f"{self._path} and TensorBoard's events cannot be written ({error.strerror}); make "
+                "room, and the same command goes on from the last checkpoint"
+            ) from error
+
+    def _add_event(self, step: int, **what: Any) -> None:
+        self._events.write_event(Event(wall_time=time.time(), step=step, **what))
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

@@ -1,0 +1,97 @@
+"""What the steps of a run report, read from the device without making it wait."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import jax
+import numpy as np
+
+from t2t_jax.config import TrainingConfig
+from t2t_jax.errors import UserError
+from t2t_jax.run.log import RunLog
+from t2t_jax.training.step import Metrics
+
+# Steps whose metrics stay on the device. The host reads those before them, so that the device
+# always has a step to go on with.
+_LAG = 2
+
+
+class StepMeter:
+    """Means and rates of the steps since the last record of the log."""
+
+    def __init__(
+        self, log: RunLog, config: TrainingConfig, first_step: int, num_devices: int
+    ) -> None:
+        """Start the clock.
+
+        Args:
+          log: where the records go.
+          config: how often, and how many non-finite steps in a row are too many.
+          first_step: steps already taken.
+          num_devices: on how many devices.
+        """
+        self._log, self._config, self._first_step = log, config, first_step
+        self._num_devices = num_devices
+        self._pending: deque[tuple[int, Metrics]] = deque()
+        self._read: list[Metrics] = []
+        self._started = time.monotonic()
+        self._seconds = self._seconds_in_all = 0.0
+
+    def add(self, step: int, metrics: Metrics) -> None:
+        """Take the metrics of a step, and read those of an earlier one.
+
+        Raises:
+          UserError: too many steps in a row were not finite.
+        """
+        self._pending.append((step, metrics))
+        if len(self._pending) > _LAG:
+            self._read_one()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Wait for the device and read all its metrics; the time spent within is not a step's."""
+        while self._pending:
+            self._read_one()
+        self._seconds += time.monotonic() - self._started
+        try:
+            yield
+        finally:
+            self._started = time.monotonic()
+
+    def _read_one(self) -> None:
+        step, on_device = self._pending.popleft()
+        metrics: Metrics = jax.device_get(on_device)
+        self._read.append(metrics)
+        self._log.step(step)
+        if metrics.nonfinite_in_a_row >= self._config.max_nonfinite_steps:
+            raise UserError(
+                f"loss or gradient was not finite in {metrics.nonfinite_in_a_row} steps in a row, "
+                f"up to step {step}; lower training.learning_rate_factor or raise "
+                "training.warmup_steps, and start again in another workdir"
+            )
+        if step % self._config.log_every_steps == 0 or step == self._config.num_train_steps:
+            self._record(step)
+
+    def _record(self, step: int) -> None:
+        now = time.monotonic()
+        seconds, self._seconds, self._started = self._seconds + now - self._started, 0.0, now
+        self._seconds_in_all += seconds
+        per_step = self._seconds_in_all / (step - self._first_step)
+        smoothed, nll, tokens = np.asarray([m.losses for m in self._read], np.float64).T
+        last = self._read[-1]
+        figures = {
+            "loss": smoothed.sum() / tokens.sum(),
+            "nll": nll.sum() / tokens.sum(),
+            "perplexity": float(np.exp(min(nll.sum() / tokens.sum(), 700))),
+            "learning_rate": float(last.learning_rate),
+            "gradient_norm": float(last.gradient_norm),
+            "target_tokens": tokens.sum(),
+            "target_tokens_per_second": tokens.sum() / seconds,
+            "devices": self._num_devices,
+            "nonfinite_steps": int(last.nonfinite_total),
+        }
+        left = per_step * (self._config.num_train_steps - step)
+        self._log.training(step, figures, seconds_left=left)
+        self._read = []

@@ -1,0 +1,249 @@
+"""The training loop, and only the loop."""
+
+import os
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Int
+
+from t2t_jax.config import Config
+from t2t_jax.data.batching import Batches, BatchShape, describe
+from t2t_jax.data.corpus import Corpus, open_corpus
+from t2t_jax.data.tokenized import prepare
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.decoding.translator import Translator, make_model
+from t2t_jax.modules.transformer import Transformer
+from t2t_jax.parallel.memory import within_memory
+from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
+from t2t_jax.parallel.processes import Agreement, bound_together, check_same, is_main
+from t2t_jax.run.evaluation import evaluate, prepare_evaluation
+from t2t_jax.run.log import RunLog
+from t2t_jax.run.meter import StepMeter
+from t2t_jax.system.signals import StopSignal
+from t2t_jax.training.checkpoint import Checkpoints, is_due
+from t2t_jax.training.memory import check_memory
+from t2t_jax.training.origin import Identity
+from t2t_jax.training.step import TrainState, abstract_state, compile_train_step, create_state
+from t2t_jax.workdir import (
+    check_workdir,
+    claim,
+    fingerprints,
+    give_up,
+    is_run,
+    locked,
+    run_vocabulary,
+)
+
+
+def train(config: Config, workdir: str | os.PathLike[str]) -> int:
+    """Train a model, or go on with a run that was stopped.
+
+    All that can be refused is refused before anything in `workdir` changes.
+
+    Args:
+      config: the run.
+      workdir: its directory: config, vocabulary, checkpoints and logs.
+
+    Returns:
+      The exit code: 0 when the run is at its end, 128 + n when signal n stopped it (with a
+      checkpoint; the same call goes on from there). Of several processes, all return the same,
+      whichever of them got the signal.
+
+    Raises:
+      UserError: the config, the corpus or the run directory does not fit, or the loss diverged.
+    """
+    start = time.monotonic()
+    workdir = Path(workdir)
+    goes_on = check_workdir(config, workdir)
+    mesh = make_mesh(config.parallel)
+    check_memory(config, config.data.vocab_size, mesh)
+    corpus = open_corpus(config.data)
+    vocabulary = run_vocabulary(config, corpus, workdir if goes_on else None)
+    split = prepare(config.data, corpus, vocabulary, "train")
+    batches = Batches(split, config.data, config.training.seed)
+    check_memory(config, len(vocabulary), mesh, batches.shapes)
+    if "dev" in corpus.splits:
+        prepare_evaluation(config, corpus, vocabulary, "dev")
+    check_same(_facts(config, corpus, vocabulary))
+
+    model = make_model(config, len(vocabulary))
+    with locked(workdir), StopSignal() as stop:
+        # First of all: a kill from here on leaves a run. What else there is by now, the other
+        # processes may have made; a run, only another start before this one had the lock.
+        if is_main() and not (is_run(workdir) and check_workdir(config, workdir)):
+            give_up(workdir)
+            claim(workdir, config, corpus, vocabulary)
+        identity = Identity(config, fingerprints(corpus, vocabulary))
+        with Checkpoints(workdir, identity) as checkpoints, bound_together(), within_memory():
+            state = _initial_state(config, model, mesh, checkpoints)
+            claim(workdir, config, corpus, vocabulary)  # what may change, now that all fits
+            with RunLog(workdir, int(state.step), config.training.num_train_steps) as log:
+                log.checkpoint(int(state.step) or None)
+                log.say(describe(split, batches))
+                run = _Run(config, corpus, vocabulary, model, mesh, checkpoints, log, stop)
+                run.introduce(state, time.monotonic() - start)
+                step, signal = run.loop(state, batches)
+                log.checkpoint(checkpoints.wait())
+                if signal:
+                    log.say(f"stopped after step {step:,}; the same command goes on from there")
+                    return 128 + signal
+                command = "parseval" if corpus.is_treebank else "bleu"
+                log.say(f"{step:,} steps are done; score: eval.py {command} --workdir {workdir}")
+                return 0
+
+
+def _facts(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> dict[str, str]:
+    """What has to be the same on all processes: all but where each of them keeps its data."""
+    places = {"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1}
+    return {
+        "the config": config.replace(places).to_json(),
+        **{f"the {name}": one for name, one in fingerprints(corpus, vocabulary).items()},
+    }
+
+
+# What a process proposes to the others at each step: nothing, a checkpoint because it is time, or a
+# stop for the signal with a number (all of which are greater).
+_NOTHING, _CHECKPOINT = 0, 1
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What stays the same from step to step."""
+
+    config: Config
+    corpus: Corpus
+    vocabulary: Vocabulary
+    model: Transformer
+    mesh: Mesh
+    checkpoints: Checkpoints
+    log: RunLog
+    stop: StopSignal
+
+    def introduce(self, state: TrainState, seconds: float) -> None:
+        """Say what is about to be trained, `seconds` after the start."""
+        if "dev" not in self.corpus.splits:
+            self.log.say(f"{self.corpus.name} has no dev split: no scores, no best checkpoint")
+        size = sum(x.size for x in jax.tree.leaves(state.params))
+        axes = " x ".join(f"{name} {size}" for name, size in self.mesh.shape.items())
+        platform, hosts = self.mesh.devices.flat[0].platform, jax.process_count()
+        self.log.say(
+            f"{size:,} parameters on {self.mesh.size} {platform} device(s) of {hosts} process(es): "
+            f"{axes}"
+        )
+        first, last = int(state.step), self.config.training.num_train_steps
+        if first < last:
+            self.log.say(f"step {first + 1:,} of {last:,} begins {seconds:.1f} s after the start")
+
+    def loop(self, state: TrainState, batches: Batches) -> tuple[int, int]:
+        """Train from `state` on, to the last step or a signal.
+
+        Returns:
+          The number of the step, and of the signal; 0 for none.
+        """
+        config, agreement = self.config, Agreement()
+        first, last = int(state.step), config.training.num_train_steps
+        train_step = compile_train_step(config, self.model, self.mesh)
+        meter = StepMeter(self.log, config.training, first, self.mesh.size)
+        clock = _Clock(config.checkpoint.every_minutes)
+        step, agreed = first, _NOTHING
+        if first and self._evaluates(first) and not self.log.has_evaluation(first, "dev"):
+            self._evaluate(first, state)  # which a signal or a kill had ended
+        with closing(batches.prefetch(first, last, self._rows)) as ahead:
+            for step, batch in enumerate(ahead, first + 1):
+                layout = self._layout(batches.shape(step - 1))
+                state, metrics = train_step(state, layout.put(batch))
+                meter.add(step, metrics)
+                saves = step == last or is_due(config.checkpoint, step, 0)
+                evaluates = self._evaluates(step)
+                if saves or evaluates:
+                    with meter.paused():
+                        if saves:
+                            self._save(state)
+                            clock.restart()
+                        if evaluates:
+                            self._evaluate(step, state)
+                agreed = agreement(self.stop.number or clock.proposal())
+                if agreed != _NOTHING:
+                    with meter.paused():
+                        self._save(state)
+                    clock.restart()
+                if agreed > _CHECKPOINT:
+                    return step, agreed
+        return step, 0
+
+    def _save(self, state: TrainState) -> None:
+        """Begin to write a state; the one before is on the disk then, and the log has it."""
+        self.log.checkpoint(self.checkpoints.save(state))
+
+    def _layout(self, shape: BatchShape) -> BatchLayout:
+        rows, *lengths = shape
+        return batch_layout(self.mesh, rows, max(lengths), self.config.parallel.tokens_per_device)
+
+    def _rows(self, shape: BatchShape) -> Int[np.ndarray, " n"]:
+        return self._layout(shape).local_rows()
+
+    def _evaluates(self, step: int) -> bool:
+        is_last = step >= self.config.training.num_train_steps
+        return is_last or step % self.config.evaluation.every_steps == 0
+
+    def _evaluate(self, step: int, state: TrainState) -> None:
+        """Score the model on dev; a signal ends that at once, if no other process takes part."""
+        if "dev" not in self.corpus.splits:
+            return
+        settings = self.config.evaluation
+        translator = Translator(self.config, self.vocabulary, state.params)
+        work = partial(
+            evaluate,
+            translator,
+            self.corpus,
+            "dev",
+            num_sentences=settings.num_sentences,
+            beam_size=settings.beam_size,
+        )
+        # A process that dropped it would leave the others waiting.
+        evaluation = work() if jax.process_count() > 1 else self.stop.attempt(work)
+        if evaluation is not None:
+            measure = {
+                "num_sentences": settings.num_sentences,
+                "beam_size": settings.beam_size,
+                "max_extra_length": self.config.decoding.max_extra_length,
+            }
+            # In this order, as `training.checkpoint` says: states, the best, the log.
+            self.log.checkpoint(self.checkpoints.wait())
+            self.checkpoints.save_if_best(state, evaluation.scores.best, measure)
+            self.log.evaluation(step, evaluation, settings.num_samples)
+
+
+class _Clock:
+    """The watch of process 0, which says when it is time for a checkpoint."""
+
+    def __init__(self, every_minutes: float | None) -> None:
+        self._every_minutes = every_minutes
+        self.restart()
+
+    def restart(self) -> None:
+        """Start again from zero: there is a checkpoint."""
+        self._started, self._proposed = time.monotonic(), False
+
+    def proposal(self) -> int:
+        """`_CHECKPOINT` once it is time, and only once, as the others take a while to agree."""
+        minutes = (time.monotonic() - self._started) / 60
+        is_time = self._every_minutes is not None and minutes >= self._every_minutes
+        if not is_time or self._proposed or not is_main():
+            return _NOTHING
+        self._proposed = True
+        return _CHECKPOINT
+
+
+def _initial_state(
+    config: Config, model: Transformer, mesh: Mesh, checkpoints: Checkpoints
+) -> TrainState:
+    """The newest checkpoint, or the state before the first step."""
+    restored = checkpoints.restore(abstract_state(config, model, mesh))
+    return restored or create_state(config, model, mesh)

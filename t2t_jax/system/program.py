@@ -1,0 +1,138 @@
+"""How every program begins and ends: its streams, its signals, its errors in one line, its code.
+
+A program imports this first, and all else within its `main`: until `run` watches signals, Ctrl-C
+would show a traceback.
+"""
+
+import contextlib
+import errno
+import glob
+import io
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from t2t_jax.errors import UserError, way_out_of
+from t2t_jax.system.host import (
+    collect_garbage_seldom,
+    keep_freed_memory,
+    let_devices_wait,
+    num_virtual_devices,
+)
+from t2t_jax.system.signals import watching
+
+_STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
+_closed: set[str] = set()
+
+
+def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
+    """Run a program on its command line and exit with the code it returns.
+
+    A `UserError`, or a file that the system refuses, becomes one line on stderr and exit code 2.
+    A reader that goes away (`| head`) ends the program quietly, with the exit code that shells give
+    it. So does a signal, unless the program takes it for a wish to stop.
+    """
+    replace_closed_streams()
+    keep_freed_memory()  # before there is a second thread: its memory would have rules of its own
+    with watching():
+        prepare_process()
+        code = _code_of(main)
+    sys.exit(code)
+
+
+def replace_closed_streams() -> None:
+    """Put /dev/null in the place of standard streams that the caller closed (`<&-`, `>&-`).
+
+    Before any other file is opened: it would take the stream's number, and what is printed would be
+    written into it.
+    """
+    _closed.clear()
+    for number, name in _STREAMS.items():
+        try:
+            os.fstat(number)
+        except OSError:
+            _closed.add(name)
+            opened = os.open(os.devnull, os.O_RDWR)  # which takes the lowest free number
+            assert opened == number
+            os.set_inheritable(number, True)
+            mode = "w" if number else "r"
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
+def is_closed(name: str) -> bool:
+    """Whether the program was started without `stdin`, `stdout` or `stderr`."""
+    return name in _closed or getattr(sys, name) is None
+
+
+def prepare_process() -> None:
+    """Set what has to be set before JAX is imported."""
+    import absl.logging
+    import platformdirs
+
+    # What one run compiles, the next one finds.
+    compiled = platformdirs.user_cache_path("t2t_jax") / "compiled"
+    with contextlib.suppress(OSError):  # then nothing is kept
+        compiled.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(compiled))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+    absl.logging.set_verbosity(absl.logging.ERROR)  # Orbax warns of everything it does
+    # What comes of it is said, such as a loss that is not finite.
+    warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning)
+    if not any(glob.iglob("/dev/accel*")) and not any(glob.iglob("/dev/vfio/*")):
+        # No TPU: its library, where it is installed, would complain that it finds none.
+        os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
+        os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a sample translation must not end a training
+        sys.stdout.reconfigure(errors="backslashreplace")
+    keep_freed_memory()
+    collect_garbage_seldom()
+    if num_virtual_devices() > 1:
+        let_devices_wait()
+
+
+def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:
+    """The exit code of a program that ends by itself; others end here."""
+    try:
+        try:
+            code: int | str | None = main(sys.argv[1:])
+        except SystemExit as end:  # --help
+            code = end.code
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        _refuse(str(error))
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+    except OSError as error:
+        _refuse(f"{_name_in(error)}: {error.strerror or error}; {way_out_of(error)}")
+    except KeyboardInterrupt:  # of a config file
+        return 128 + 2
+
+
+def _name_in(error: OSError) -> str:
+    """What the system refuses: the file that the error names, or that it may be about."""
+    if error.filename is not None:
+        return str(error.filename)
+    try:
+        sys.stdout.flush()
+    except OSError:  # what was not written before is not written now
+        return "the standard output"
+    # Without a buffer (PYTHONUNBUFFERED), nothing is left that could be tried again.
+    is_write = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    return "the standard output or a file" if is_write else "a file"
+
+
+def _refuse(message: str) -> NoReturn:
+    """Say why in one line, and end the process.
+
+    At once: threads of a restore that failed would go on to complain while Python shuts down.
+    """
+    with contextlib.suppress(OSError):
+        print("error:", " ".join(message.split()), file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    os._exit(2)

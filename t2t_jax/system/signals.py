@@ -1,0 +1,180 @@
+"""Signals that end a program: the one place where all programs receive them.
+
+A handler of Python's own raises an exception wherever the main thread happens to be. Callbacks of
+JAX swallow it there, a restore takes it for a damaged checkpoint, and during one long call of XLA
+nothing happens at all. So here a signal never becomes an exception.
+
+Within `watching`, which every program enters before it imports anything large, the handler that is
+written in C passes the signal's number to a thread, at once, whatever the main thread does. Within
+a `StopSignal`, such as that of the training loop, the thread notes the first signal as a wish to
+stop. Any other signal ends the program: the thread removes unfinished files, and has the system
+end the process by that same signal, as a shell expects it.
+
+A signal that was ignored when the program was started, as by `nohup`, stays ignored.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from types import FrameType, TracebackType
+from typing import Any, TypeVar
+
+from t2t_jax.system.atomic_file import remove_unfinished
+
+_T = TypeVar("_T")
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SHOW_CURSOR = b"\x1b[?25h"
+
+_watched: frozenset[int] = frozenset()  # signals that the thread receives
+_stops: list["StopSignal"] = []  # those that are entered, where there is the thread
+_attempt: ContextVar["StopSignal | None"] = ContextVar("attempt", default=None)
+
+
+class _Left(BaseException):
+    """Raised at a safe point of work that is not wanted any more."""
+
+
+def safe_point() -> None:
+    """Mark a place at which the work that `StopSignal.attempt` does may be left for ever.
+
+    Between two of them there should be no more work than a user wants to wait for.
+    """
+    stop = _attempt.get()
+    if stop is not None and stop.number:
+        raise _Left
+
+
+class StopSignal:
+    """The first SIGTERM, SIGINT or SIGHUP within a `with` block; a second one ends the program.
+
+    In a process that does not watch signals, such as a notebook, the block receives them by itself.
+    It can do so on the main thread alone: on another one, no signal arrives here, and each does
+    what it did before.
+
+    Attributes:
+      number: the signal's number; 0 while there has been none.
+    """
+
+    def __init__(self) -> None:
+        """Signals are received within `with`."""
+        self.number = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignal":
+        """Receive signals."""
+        if _watched:
+            _stops.append(self)
+        elif threading.current_thread() is threading.main_thread():
+            for number in _not_ignored():
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Leave signals to whoever received them before."""
+        if self in _stops:
+            _stops.remove(self)
+        self._put_back()
+
+    def attempt(self, work: Callable[[], _T]) -> _T | None:
+        """Do work that can be done again, such as an evaluation, as long as no signal comes.
+
+        Returns:
+          What `work` returned; None where a signal had come before, or came before the last of its
+          safe points.
+        """
+        before = _attempt.set(self)
+        try:
+            return None if self.number else work()
+        except _Left:
+            return None
+        finally:
+            _attempt.reset(before)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.number = number
+        self._put_back()
+
+    def _put_back(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def watching() -> Iterator[None]:
+    """Receive signals for the whole program, on its main thread.
+
+    Afterwards, while Python shuts down, each of them ends the process at once.
+    """
+    global _watched
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    threading.Thread(target=_listen, args=(reading,), daemon=True, name="signals").start()
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    _watched = frozenset(_not_ignored())
+    for number in _watched:
+        signal.signal(number, _leave_to_thread)
+    try:
+        yield
+    finally:
+        for number in _watched:
+            signal.signal(number, signal.SIG_DFL)
+        _watched = frozenset()
+        signal.set_wakeup_fd(before)
+        os.close(writing)  # which ends the thread
+
+
+def _not_ignored() -> list[int]:
+    return [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def _leave_to_thread(number: int, frame: FrameType | None) -> None:
+    """What the main thread does about a signal, whenever it comes to it: nothing."""
+
+
+def _listen(wakeups: int) -> None:
+    """Receive the numbers of signals, each a byte, until the other end is closed."""
+    with open(wakeups, "rb", buffering=0) as numbers:
+        while number := numbers.read(1):
+            if number[0] not in _watched:  # a handler of somebody else's
+                continue
+            wishes = [stop for stop in _stops[-1:] if not stop.number]
+            if not wishes:
+                _end(number[0])
+            wishes[0].number = number[0]
+
+
+def _end(number: int) -> None:
+    """End the process by a signal, from any thread."""
+    remove_unfinished()
+    with suppress(OSError):
+        if os.isatty(1):
+            os.write(1, _SHOW_CURSOR)  # a progress bar hides it
+    # Python changes handlers on the main thread alone, which may be busy.
+    ctypes.CDLL(None).signal(ctypes.c_int(number), ctypes.c_void_p(signal.SIG_DFL))
+    signal.raise_signal(number)
+    os._exit(128 + number)  # where this thread holds it back
+
+
+def _forget_in_child() -> None:
+    """A process that is forked has no thread to listen, and must not write to the parent's."""
+    global _watched
+    if _watched:
+        signal.set_wakeup_fd(-1)
+        for number in _watched:
+            signal.signal(number, signal.SIG_DFL)
+        _watched = frozenset()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,1 @@
+"""What a corpus is for: translation, or parsing."""

@@ -1,0 +1,574 @@
+import dataclasses
+import inspect
+import io
+import json
+import os
+import runpy
+import shlex
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import platformdirs
+import pytest
+
+import t2t_jax.run.loading
+from t2t_jax.commands import streams
+from t2t_jax.commands.choice import COMMANDS, eval_command
+from t2t_jax.commands.decode import Decode
+from t2t_jax.commands.flags import train_command
+from t2t_jax.commands.streams import writing
+from t2t_jax.config import Config, DecodingConfig, walk
+from t2t_jax.data.vocabulary import train_vocabulary
+from t2t_jax.errors import UserError
+from t2t_jax.system.program import run
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ["a red house", "the dog", "two dogs see a red house", "the house sees two dogs"]
+TARGETS = ["ein rotes Haus", "der Hund", "zwei Hunde sehen ein Haus", "das Haus sieht zwei Hunde"]
+TEXT = "the dog\n\na red\u2028house\r\nthe dog"
+CONFIG_FILE = """
+from t2t_jax.config import Config
+
+VARIANTS = {"small": Config().replace({"model.d_model": 16, "model.num_heads": 2})}
+"""
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """A run directory with an untrained model, and its corpus beside it."""
+    import jax
+
+    from t2t_jax.data.vocabulary import BOS_ID
+    from t2t_jax.modules.transformer import Transformer
+    from t2t_jax.training.checkpoint import Checkpoints
+    from t2t_jax.training.origin import Identity
+    from t2t_jax.training.step import init_state
+
+    folder = tmp_path_factory.mktemp("run")
+    for split in ("train", "dev", "test"):
+        for language, lines in (("en", SOURCES), ("de", TARGETS)):
+            text = "".join(f"{line}\n" for line in lines)
+            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
+    config = Config().replace(
+        {
+            "model.d_model": 16,
+            "model.num_heads": 2,
+            "model.d_ff": 32,
+            "model.num_encoder_layers": 1,
+            "model.num_decoder_layers": 1,
+            "data.corpus": f"text:{folder}",
+            "data.cache_dir": str(folder / "cache"),
+            "decoding.max_extra_length": 5,
+            "decoding.beam_size": 2,
+        }
+    )
+    vocabulary = train_vocabulary([(SOURCES, TARGETS)], 55)
+    model = Transformer(config.model, len(vocabulary), BOS_ID)
+    state = jax.jit(partial(init_state, config, model))()
+    workdir = folder / "workdir"
+    workdir.mkdir()
+    (workdir / "config.json").write_text(config.to_json())
+    vocabulary.save(workdir / "vocabulary.model")
+    checkpoints = Checkpoints(workdir, Identity(config, {"vocabulary": vocabulary.fingerprint}))
+    for step in (3, 6):
+        checkpoints.save(state._replace(step=jax.numpy.int32(step)))
+    checkpoints.close()
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def translator(workdir):
+    return t2t_jax.run.loading.load(workdir, average=2)
+
+
+@pytest.fixture
+def one_translator(translator, monkeypatch):
+    """Commands get one translator, so that nothing is compiled twice."""
+    monkeypatch.setattr(t2t_jax.run.loading, "load", lambda workdir, **choice: translator)
+    return translator
+
+
+def train(*arguments: str) -> Config:
+    return train_command([*arguments, "--workdir", "w"]).fields
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    path = tmp_path / "grid.py"
+    path.write_text(CONFIG_FILE)
+    return f"{path}:small"
+
+
+def show_help(capsys, command, *arguments: str) -> str:
+    with pytest.raises(SystemExit) as end:
+        command([*arguments, "--help"])
+    assert end.value.code == 0
+    return " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+def test_help_of_train_lists_every_field_with_its_default_and_meaning(capsys, config_file):
+    for arguments, config in (
+        ([], Config()),
+        (["--config", config_file], train("--config", config_file)),
+    ):
+        text = show_help(capsys, train_command, *arguments)
+        for path, _, value in walk(config):
+            after = text.split(f" --{path.replace('_', '-')} ")[1]
+            helped, _, default = after.partition("(default: ")
+            assert default.startswith(f"{shlex.quote(str(value))})")
+            assert len(helped.split()) > 2  # the type, and words of its docstring
+
+
+@pytest.mark.parametrize("name", [n for n, c in COMMANDS.items() if issubclass(c, Decode)])
+def test_help_of_eval_lists_the_decoding_settings_of_the_run(capsys, workdir, name):
+    text = show_help(capsys, eval_command, name, "--workdir", str(workdir))
+    decoding = dataclasses.asdict(DecodingConfig())
+    for field, value in (decoding | {"beam_size": 2, "max_extra_length": 5}).items():
+        after = text.split(f" --{field.replace('_', '-')} ")[1]
+        assert after.partition("(default: ")[2].startswith(f"{value})")
+
+
+def test_help_of_eval_lists_the_commands(capsys):
+    text = show_help(capsys, eval_command)
+    assert all(name in text for name in COMMANDS)
+
+
+def test_flags_change_the_fields_of_the_config(config_file):
+    base = train("--config", config_file)
+    assert base.model.d_model == 16
+    changed = train(
+        *("--config", config_file),
+        *("--model.d-ff", "1024"),
+        "--model.norm_order=pre",
+        *("--model.share-embeddings", "False"),
+        *("--model.d_k", "4"),
+        *("--checkpoint.every-minutes", "None"),
+        *("--checkpoint.every-steps", "7"),
+        *("--training.adam-epsilon", "1e-8"),
+        *("--parallel.data", "-1"),
+    )
+    expected = base.replace(
+        {
+            "model.d_ff": 1024,
+            "model.norm_order": "pre",
+            "model.share_embeddings": False,
+            "model.d_k": 4,
+            "checkpoint.every_minutes": None,
+            "checkpoint.every_steps": 7,
+            "training.adam_epsilon": 1e-8,
+        }
+    )
+    assert changed == expected
+
+
+def test_a_run_goes_on_with_its_stored_config_and_the_flags(workdir):
+    stored = Config.from_json((workdir / "config.json").read_text())
+    command = train_command(["--workdir", str(workdir), "--training.num-train-steps", "9"])
+    assert command.workdir == workdir
+    assert command.fields == stored.replace({"training.num_train_steps": 9})
+
+
+def test_decoding_settings_are_those_of_the_run_and_the_flags(workdir):
+    arguments = ["bleu", "--workdir", str(workdir), "--length-penalty", "1", "--step", "best"]
+    command = eval_command(arguments)
+    expected = DecodingConfig(beam_size=2, max_extra_length=5, length_penalty=1.0)
+    assert command.decoding == expected
+    assert command.step == "best"
+    assert eval_command([*arguments[:-1], "12"]).step == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "devices"),
+    [
+        ("--compile-only", ""),
+        ("--compile-only --model.d-ff 64", ""),
+        ("--compile_only v5e:4x4", "v5e:4x4"),
+        ("--compile-only=v5e:4x4 --model.d-ff 64", "v5e:4x4"),
+        ("--model.d-ff 64 --compile-only v5e:4x4", "v5e:4x4"),
+    ],
+)
+def test_compile_only_needs_no_directory_and_names_devices_or_none(config_file, arguments, devices):
+    command = train_command(["--config", config_file, *arguments.split()])
+    assert command.compile_only == devices
+    assert command.fields == train("--config", config_file).replace(
+        {"model.d_ff": 64 if "d-ff" in arguments else 2048}
+    )
+
+
+def test_the_config_that_is_compiled_may_be_that_of_a_run(workdir):
+    command = train_command(["--workdir", str(workdir), "--compile-only"])
+    assert command.fields == Config.from_json((workdir / "config.json").read_text())
+    with pytest.raises(UserError, match="there is no config; name a config, as in --config"):
+        train_command(["--compile-only"])
+
+
+def test_a_run_has_a_directory(config_file):
+    with pytest.raises(UserError, match=r"Missing from train\.py: --workdir"):
+        train_command(["--config", config_file])
+
+
+def test_processes_meet_before_they_train(config_file, monkeypatch):
+    called = []
+    monkeypatch.setattr("t2t_jax.parallel.processes.join", lambda *at: called.append(at))
+    monkeypatch.setattr("t2t_jax.run.trainer.train", lambda *what: called.append(what) or 143)
+    main = runpy.run_path(str(ROOT / "train.py"))["main"]
+    arguments = ["--config", config_file, "--workdir", "w"]
+    assert main(arguments) == 143
+    run_at = ["--coordinator", "h:1", "--num-processes", "2", "--process_id=1"]
+    assert main([*arguments, *run_at]) == 143
+    config = train("--config", config_file)
+    expected = (config, Path("w"))
+    assert called == [(None, None, None), expected, ("h:1", 2, 1), expected]
+
+
+@pytest.mark.parametrize(("fits", "code"), [(True, 0), (None, 0), (False, 1)])
+def test_compiling_only_neither_joins_nor_trains(config_file, monkeypatch, capsys, fits, code):
+    monkeypatch.setattr("t2t_jax.parallel.processes.join", pytest.fail)
+    monkeypatch.setattr("t2t_jax.run.trainer.train", pytest.fail)
+    monkeypatch.setattr("t2t_jax.ahead_of_time.compile.devices_of", lambda name: [name])
+    monkeypatch.setattr(
+        "t2t_jax.ahead_of_time.compile.compile_ahead",
+        lambda *what: SimpleNamespace(fits=fits, what=what),
+    )
+    monkeypatch.setattr(
+        "t2t_jax.ahead_of_time.report.describe", lambda report: map(str, report.what)
+    )
+    main = runpy.run_path(str(ROOT / "train.py"))["main"]
+    assert main(["--config", config_file, "--compile-only", "v5e:4x4"]) == code
+    assert capsys.readouterr().out == f"{train('--config', config_file)}\n['v5e:4x4']\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--model.d-fff 3", "unknown flag --model.d-fff; did you mean --model.d-ff?"),
+        ("--norm_order=pre", "unknown flag --norm_order; did you mean --model.norm-order?"),
+        ("--qqq 3", "unknown flag --qqq; see --help"),
+        (
+            "--model.norm-order prel",
+            "'prel' for argument '--model.norm-order'. Expected one of ('p",
+        ),
+        ("--model.d-ff many", "--model.d-ff: invalid literal for int() with base 10: 'many'"),
+        ("--model.d-k many", "--model.d-k: no type matching {None}|INT"),
+        ("--model.d-ff", "Missing value for argument '--model.d-ff'"),
+        ("--model.d-model 500", "d_model=500 is not divisible by num_heads=8; set d_k and d_v"),
+        ("--model.position learned --model.max-positions 9", "raise model.max_positions to 306"),
+        ("--workdir v", "--workdir is given twice; give it once, with all of its values"),
+        ("--config", "Missing value for argument '--config'"),
+        ("extra", "Unrecognized options: extra"),
+        ("--config nowhere.py", "no config file nowhere.py"),
+        ("--num-processes two", "--num-processes: no type matching {None}|INT"),
+        ("--compile-only v5e:4x4 --compile_only", "--compile_only is given twice"),
+        ("", "w holds no run to go on with; name a config"),
+    ],
+)
+def test_a_bad_command_line_of_train_is_refused(arguments, message):
+    with pytest.raises(UserError) as refusal:
+        train_command(["--workdir", "w", *arguments.split()])
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "takes a command first (bleu, translate, score, report, parse"),
+        ("blue --workdir w", "not 'blue'"),
+        ("--workdir w bleu", "takes a command first"),
+        ("bleu", "Missing from eval.py bleu: --workdir"),
+        ("bleu --workdir w --beamsize 3", "unknown flag --beamsize; did you mean --beam-size?"),
+        ("bleu --workdir w --num-best 3", "unknown flag --num-best"),
+        ("bleu --workdir w --step worst", "--step: no type matching"),
+        ("bleu --workdir w --beam-size 0", "beam_size=0 is outside"),
+    ],
+)
+def test_a_bad_command_line_of_eval_is_refused(arguments, message):
+    with pytest.raises(UserError) as refusal:
+        eval_command(arguments.split())
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """A copy of the environment: what `run` sets for JAX must not reach the other tests."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(os, "_exit", sys.exit)  # as good to the caller, and not the end of pytest
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in ending}
+    yield os.environ
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_compiled_code_is_kept_where_the_user_says_or_in_the_user_cache(environment):
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    for given in (None, "elsewhere"):
+        if given:
+            environment["JAX_COMPILATION_CACHE_DIR"] = given
+        with pytest.raises(SystemExit):
+            run(lambda arguments: 0)
+        expected = given or str(platformdirs.user_cache_path("t2t_jax") / "compiled")
+        assert environment["JAX_COMPILATION_CACHE_DIR"] == expected
+
+
+def test_without_a_tpu_its_library_is_told_so(environment, monkeypatch):
+    for there in ([], ["/dev/vfio/0"]):
+        for name in ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES"):
+            environment.pop(name, None)
+        monkeypatch.setattr("glob.iglob", lambda pattern, there=there: iter(there))
+        with pytest.raises(SystemExit):
+            run(lambda arguments: 0)
+        assert ("TPU_WORKER_HOSTNAMES" in environment) == (not there)
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize(
+    ("error", "code", "printed"),
+    [
+        (UserError("no such\n thing"), 2, "error: no such thing\n"),
+        (
+            PermissionError(13, "Permission denied", "a/file"),
+            2,
+            "error: a/file: Permission denied; check its permissions\n",
+        ),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_what_ends_a_program_becomes_one_line_and_an_exit_code(capsys, error, code, printed):
+    def main(arguments):
+        raise error
+
+    with pytest.raises(SystemExit) as end:
+        run(main)
+    assert end.value.code == code
+    assert capsys.readouterr() == ("", printed)
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_mistake_of_ours_keeps_its_traceback():
+    def main(arguments):
+        raise ValueError("a bug")
+
+    with pytest.raises(ValueError, match="a bug"):
+        run(main)
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_program_ends_with_the_code_of_its_main():
+    with pytest.raises(SystemExit) as end:
+        run(lambda arguments: 143)
+    assert end.value.code == 143
+
+
+def test_json_output_is_one_object_with_every_figure(workdir, one_translator, capsys):
+    code = eval_command(["bleu", "--workdir", str(workdir), "--beam-size", "1", "--json"]).run()
+    summary = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert summary["checkpoints"] == [3, 6]
+    assert summary["decoding"]["beam_size"] == 1
+    assert summary["split"] == "test"
+    assert summary["num_sentences"] == 4
+    assert summary["bleu_signature"].startswith("nrefs:1|case:mixed")
+    assert summary["perplexity"] > 1
+
+
+def test_flags_that_choose_a_model_have_the_names_of_the_arguments_of_load(monkeypatch):
+    known = inspect.signature(t2t_jax.run.loading.load).parameters
+    called = {}
+    monkeypatch.setattr(
+        t2t_jax.run.loading, "load", lambda workdir, **choice: called.update(choice)
+    )
+    eval_command(["bleu", "--workdir", "w", "--step", "12", "--average", "3"]).load()
+    assert called == {"step": 12, "average": 3}
+    assert called.keys() <= known.keys()
+
+
+def test_a_figure_that_is_not_finite_is_null_in_json_and_named_in_the_table(
+    workdir, translator, monkeypatch, capsys
+):
+    import jax
+
+    from t2t_jax.decoding.translator import Translator
+
+    broken = jax.tree.map(lambda x: x * float("nan"), translator.params)
+    poisoned = Translator(translator.config, translator.vocabulary, broken, steps=[6])
+    monkeypatch.setattr(poisoned, "translate", lambda lines, **settings: lines)
+    monkeypatch.setattr(t2t_jax.run.loading, "load", lambda workdir, **choice: poisoned)
+    eval_command(["bleu", "--workdir", str(workdir), "--json"]).run()
+    summary = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (summary["loss"], summary["nll"], summary["perplexity"]) == (None, None, None)
+    assert summary["bleu"] >= 0
+    eval_command(["bleu", "--workdir", str(workdir)]).run()
+    assert "nan" in capsys.readouterr().out
+
+
+def test_the_table_shows_scores_with_signatures(workdir, one_translator, capsys, tmp_path):
+    output = tmp_path / "hypotheses.de"
+    eval_command(
+        f"bleu --workdir {workdir} --split dev --beam-size 1 --output {output}".split()
+    ).run()
+    table = capsys.readouterr().out
+    for part in (
+        "sacreBLEU",
+        "tokenized_split_bleu",
+        "|tok:13a|",
+        "chrF",
+        "|nc:6|",
+        "perplexity",
+        "step 3, 6",
+        "beam_size=1",
+    ):
+        assert part in table
+    expected = one_translator.translate(SOURCES, beam_size=1)
+    assert output.read_text(encoding="utf-8").split("\n") == [*expected, ""]
+
+
+def test_another_corpus_can_be_scored(workdir, one_translator, tmp_path, capsys):
+    (tmp_path / "test.en").write_text("the dog\n")
+    (tmp_path / "test.de").write_text("der Hund\n")
+    arguments = f"bleu --workdir {workdir} --beam-size 1 --json --corpus text:{tmp_path}"
+    eval_command(arguments.split()).run()
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["corpus"], summary["num_sentences"]) == (f"text:{tmp_path}", 1)
+
+
+@pytest.fixture
+def stdin(monkeypatch):
+    def feed(content: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "ascii"))
+
+    return feed
+
+
+def test_every_line_of_input_gives_one_line_of_output(
+    workdir, one_translator, stdin, capfdbinary, monkeypatch
+):
+    monkeypatch.setattr(streams, "_LINES_AT_ONCE", 3)
+    stdin(TEXT.encode())
+    assert eval_command(["translate", "--workdir", str(workdir)]).run() == 0
+    dog, house = one_translator.translate(["the dog", "a red\u2028house"])
+    assert capfdbinary.readouterr().out.decode() == f"{dog}\n\n{house}\n{dog}\n"
+
+
+def test_files_are_read_and_written(workdir, one_translator, tmp_path):
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_text(TEXT, encoding="utf-8", newline="")
+    output.write_text("old")
+    command = f"translate --workdir {workdir} --input {source} --output {output}"
+    eval_command(command.split()).run()
+    assert output.read_text(encoding="utf-8").count("\n") == 4
+    assert sorted(tmp_path.iterdir()) == [source, output]
+
+
+def test_scores_are_written_in_the_format_of_moses(
+    workdir, one_translator, stdin, capfdbinary, monkeypatch
+):
+    monkeypatch.setattr(streams, "_LINES_AT_ONCE", 2)
+    stdin(b"the dog\n\na red house\n")
+    eval_command(f"translate --workdir {workdir} --num-best 2".split()).run()
+    lines = capfdbinary.readouterr().out.decode().splitlines()
+    found = one_translator.nbest(["the dog", "", "a red house"], 2)
+    expected = [
+        [str(index), best.text, f"{best.log_prob:.4f}", f"{best.score:.4f}"]
+        for index, hypotheses in enumerate(found)
+        for best in hypotheses
+    ]
+    assert [line.split(" ||| ") for line in lines] == expected
+    assert [line[0] for line in expected] == ["0", "0", "1", "2", "2"]
+    stdin(b"the dog\n")
+    eval_command(f"translate --workdir {workdir} --scores".split()).run()
+    assert capfdbinary.readouterr().out.decode().splitlines() == lines[:1]
+
+
+def test_input_that_is_not_utf8_is_refused_by_line(
+    workdir, one_translator, stdin, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(streams, "_LINES_AT_ONCE", 2)
+    stdin("the dog\n\nüber\n".encode("latin-1"))
+    output = tmp_path / "out"
+    output.write_text("old")
+    with pytest.raises(UserError, match=r"line 3 of the input is not UTF-8 \(byte 1 of the line"):
+        eval_command(f"translate --workdir {workdir} --output {output}".split()).run()
+    assert output.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with writing(pipe) as file:
+        file.write(b"text")
+    assert os.read(reader, 10) == b"text"
+    os.close(reader)
+    assert pipe.is_fifo()
+
+
+def python(*arguments: str, **options) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, check=False, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def bare_environment(tmp_path_factory):
+    """Of a program in the plainest locale, with caches of its own."""
+    shared = {"JAX_COMPILATION_CACHE_DIR"}
+    return {
+        **{name: value for name, value in os.environ.items() if name not in shared},
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "PYTHONIOENCODING": "ascii",
+        "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("caches")),
+        "JAX_PLATFORMS": "cpu",
+    }
+
+
+def test_scores_go_to_stdout_and_nothing_else_does(workdir, bare_environment):
+    arguments = ["bleu", "--workdir", str(workdir), "--beam-size", "1", "--json"]
+    done = python("eval.py", *arguments, env=bare_environment)
+    assert (done.returncode, done.stderr.decode()) == (0, "")
+    [line] = done.stdout.decode().splitlines()
+    assert json.loads(line)["num_sentences"] == 4
+
+
+def test_a_pipe_in_any_locale_gives_translations_and_nothing_else(
+    workdir, translator, bare_environment
+):
+    arguments = ["translate", "--workdir", str(workdir), "--average", "2"]
+    done = python("eval.py", *arguments, input=TEXT.encode(), env=bare_environment)
+    assert (done.returncode, done.stderr.decode()) == (0, "")
+    translations = translator.translate(TEXT.split("\n"))
+    assert done.stdout.decode() == "".join(f"{line}\n" for line in translations)
+
+
+def test_a_reader_that_goes_away_ends_the_program_quietly():
+    program = (
+        "from t2t_jax.system.program import run; run(lambda _: print('line\\n' * 100_000) or 0)"
+    )
+    arguments = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 128 + 13
+
+
+def test_a_mistake_is_one_line_with_code_2_and_does_not_import_jax():
+    for program in ("train.py", "eval.py"):
+        check = (
+            f"import runpy, sys; sys.argv = [{program!r}, 'bleu', '--beamsize', '3']\n"
+            f"try: runpy.run_path({program!r}, run_name='__main__')\n"
+            "finally: assert not {'jax', 'flax', 'sacrebleu', 'grain'} & sys.modules.keys()\n"
+        )
+        done = python("-c", check)
+        assert done.returncode == 2
+        assert done.stdout == b""
+        [line] = done.stderr.decode().splitlines()
+        assert line.startswith("error: unknown flag --beamsize; did you mean --")

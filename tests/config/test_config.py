@@ -1,0 +1,469 @@
+import ast
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import t2t_jax.config
+from t2t_jax.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    DecodingConfig,
+    EvaluationConfig,
+    ModelConfig,
+    ParallelConfig,
+    TrainingConfig,
+    differences,
+    from_dict,
+    to_dict,
+    walk,
+)
+from t2t_jax.data.batching import length_ladder
+from t2t_jax.errors import UserError, did_you_mean
+
+_ROOT = Path(t2t_jax.config.__file__).parents[2]
+
+_changes = st.fixed_dictionaries(
+    {},
+    optional={
+        "model.d_k": st.none() | st.integers(1, 999),
+        "model.d_model": st.integers(1, 99).map(lambda n: 8 * n),
+        "model.norm_order": st.sampled_from(["post", "pre"]),
+        "model.share_embeddings": st.booleans(),
+        "model.dropout_rate": st.floats(0, 0.99),
+        "data.corpus": st.text(),
+        "data.vocab_size": st.integers(8, 2**31 - 1),
+        "training.adam_epsilon": st.floats(1e-30, 3e38),
+        "training.learning_rate_factor": st.integers(0, 9),
+        "training.seed": st.integers(0, 2**31 - 1),
+        "checkpoint.every_minutes": st.none()
+        | st.floats(0, exclude_min=True, allow_infinity=False),
+        "checkpoint.keep_best": st.booleans(),
+        "decoding.length_penalty": st.floats(0, 5),
+        "parallel.data": st.just(-1) | st.integers(1, 999),
+        "parallel.fsdp": st.integers(1, 999),
+        "parallel.remat": st.sampled_from(["none", "dots", "layer"]),
+        "parallel.loss_chunks": st.sampled_from([1, 2, 4, 8]),
+    },
+)
+
+
+@given(_changes)
+def test_json_gives_back_the_same_config(changes):
+    config = Config().replace(changes)
+    read = Config.from_json(config.to_json())
+    assert read == config
+    assert [type(value) for _, _, value in walk(read)] == [type(v) for _, _, v in walk(config)]
+    assert read.to_json() == config.to_json()
+
+
+@given(_changes)
+def test_replace_changes_the_named_fields_and_no_other(changes):
+    before = {path: value for path, _, value in walk(Config())}
+    after = {path: value for path, _, value in walk(Config().replace(changes))}
+    assert after == before | changes
+
+
+@given(_changes)
+def test_differences_are_the_fields_whose_values_differ(changes):
+    values = {path: value for path, _, value in walk(Config())}
+    expected = {p: (values[p], new) for p, new in changes.items() if values[p] != new}
+    assert differences(Config(), Config().replace(changes)) == expected
+
+
+def test_defaults_are_the_base_model_of_the_paper():
+    values = {path: value for path, _, value in walk(Config())}
+    paper = {
+        "model.d_model": 512,
+        "model.num_heads": 8,
+        "model.d_ff": 2048,
+        "model.num_encoder_layers": 6,
+        "model.num_decoder_layers": 6,
+        "model.norm_order": "post",
+        "model.position": "sinusoidal",
+        "model.share_embeddings": True,
+        "model.dropout_rate": 0.1,
+        "model.attention_dropout_rate": 0.0,
+        "model.activation_dropout_rate": 0.0,
+        "data.source_tokens_per_step": 25_000,
+        "data.target_tokens_per_step": 25_000,
+        "training.num_train_steps": 100_000,
+        "training.warmup_steps": 4000,
+        "training.learning_rate_factor": 1.0,
+        "training.adam_beta1": 0.9,
+        "training.adam_beta2": 0.98,
+        "training.adam_epsilon": 1e-9,
+        "training.label_smoothing": 0.1,
+        "checkpoint.every_minutes": 10.0,
+        "checkpoint.keep": 5,
+        "decoding.beam_size": 4,
+        "decoding.length_penalty": 0.6,
+        "decoding.max_extra_length": 50,
+    }
+    assert values | paper == values
+    assert (ModelConfig().key_size, ModelConfig().value_size) == (64, 64)
+
+
+def test_head_sizes_follow_d_k_and_d_v_where_given():
+    config = ModelConfig(d_model=30, num_heads=4, d_k=3, d_v=5)
+    assert (config.key_size, config.value_size) == (3, 5)
+    config = ModelConfig(d_model=32, num_heads=4, d_v=5)
+    assert (config.key_size, config.value_size) == (8, 5)
+
+
+# What each section refuses, and what its message must say besides the field and the value.
+_REFUSED = [
+    (ModelConfig, {"norm_order": "psot"}, "not one of 'post', 'pre'; did you mean post?"),
+    (ModelConfig, {"compute_dtype": "float16"}, "did you mean bfloat16?"),
+    (ModelConfig, {"position": "rotary"}, "not one of 'sinusoidal', 'learned'"),
+    (ModelConfig, {"position": None}, "not one of 'sinusoidal', 'learned'; use one of"),
+    (ModelConfig, {"d_model": 512.0}, "is a float, expected int"),
+    (ModelConfig, {"d_model": True}, "is a bool, expected int"),
+    (ModelConfig, {"d_model": "512"}, "is a str, expected int"),
+    (ModelConfig, {"d_model": None}, "is a NoneType, expected int"),
+    (ModelConfig, {"d_k": True}, "is a bool, expected int | None"),
+    (ModelConfig, {"d_k": 2.5}, "is a float, expected int | None"),
+    (ModelConfig, {"share_embeddings": 1}, "is a int, expected bool"),
+    (ModelConfig, {"dropout_rate": False}, "is a bool, expected float"),
+    (ModelConfig, {"dropout_rate": "0.1"}, "is a str, expected float"),
+    (ModelConfig, {"dropout_rate": 1.0}, "outside [0, 0.99]"),
+    (ModelConfig, {"dropout_rate": -0.1}, "outside [0, 0.99]"),
+    (ModelConfig, {"dropout_rate": float("nan")}, "is not a finite number"),
+    (ModelConfig, {"attention_dropout_rate": 1.5}, "outside [0, 0.99]"),
+    (ModelConfig, {"activation_dropout_rate": 1.5}, "outside [0, 0.99]"),
+    (ModelConfig, {"d_ff": 0}, "outside [1, inf]"),
+    (ModelConfig, {"num_heads": 0}, "outside [1, inf]"),
+    (ModelConfig, {"num_encoder_layers": 0}, "outside [1, inf]"),
+    (ModelConfig, {"max_positions": 0}, "outside [1, inf]"),
+    (ModelConfig, {"d_k": 0}, "is not positive"),
+    (ModelConfig, {"d_v": -1}, "is not positive"),
+    (ModelConfig, {"d_model": 500}, "is not divisible by num_heads=8; set d_k and d_v"),
+    (ModelConfig, {"d_model": 513, "d_k": 64, "d_v": 64}, "even d_model or position='learned'"),
+    (DataConfig, {"batching": "packed"}, "did you mean pack?"),
+    (DataConfig, {"vocab_size": 7}, "outside [8, inf]"),
+    (DataConfig, {"max_length": 0}, "outside [8, inf]"),
+    (DataConfig, {"prefetch": 0}, "outside [1, 10000]"),
+    (DataConfig, {"source_tokens_per_step": 255}, "lower max_length"),
+    (DataConfig, {"max_length": 257, "source_tokens_per_step": 263}, "per_step to 264"),
+    (DataConfig, {"target_tokens_per_step": 255}, "raise target_tokens_per_step"),
+    (DataConfig, {"target_language": "en"}, "are both 'en'"),
+    (TrainingConfig, {"warmup_steps": 0}, "outside [1, inf]"),
+    (TrainingConfig, {"num_train_steps": 0}, "outside [1, inf]"),
+    (TrainingConfig, {"adam_beta1": 1.0}, "outside [0, 0.999999]"),
+    (TrainingConfig, {"adam_beta2": 1.0}, "outside [0, 0.999999]"),
+    (TrainingConfig, {"adam_epsilon": 0.0}, "outside [1e-30, inf]"),
+    (TrainingConfig, {"learning_rate_factor": float("inf")}, "is not a finite number"),
+    (TrainingConfig, {"label_smoothing": 1}, "outside [0, 0.99]"),
+    (ModelConfig, {"d_model": 2**31}, "is more than the largest, 2**31 - 1, 2,147,483,647"),
+    (ModelConfig, {"num_heads": 2**31}, "is more than the largest, 2**31 - 1"),
+    (ModelConfig, {"d_k": 10**30}, "is more than the largest, 2**31 - 1"),
+    (ModelConfig, {"num_decoder_layers": 10**30}, "is more than the largest, 2**31 - 1"),
+    (ModelConfig, {"max_positions": 10**10}, "is more than the largest, 2**31 - 1"),
+    (DataConfig, {"vocab_size": 3 * 10**9}, "data.vocab_size=3000000000 is more than the largest"),
+    (DataConfig, {"max_length": 10**30}, "is more than the largest, 2**31 - 1"),
+    (DataConfig, {"source_tokens_per_step": 10**20}, "is more than the largest, 2**31 - 1"),
+    (DataConfig, {"prefetch": 10**9}, "outside [1, 10000]"),
+    (TrainingConfig, {"num_train_steps": 10**30}, "is more than the largest, 2**31 - 1"),
+    (TrainingConfig, {"num_train_steps": 1e30}, "is a float, expected int"),
+    (TrainingConfig, {"warmup_steps": 10**44}, "is more than the largest, 2**31 - 1"),
+    (TrainingConfig, {"learning_rate_factor": 1e300}, "largest, a float of 32 bits, 3.4e+38"),
+    (TrainingConfig, {"adam_epsilon": 1e39}, "largest, a float of 32 bits, 3.4e+38"),
+    (EvaluationConfig, {"beam_size": 10**10}, "outside [1, 1000]"),
+    (DecodingConfig, {"beam_size": 10**10}, "outside [1, 1000]"),
+    (DecodingConfig, {"max_extra_length": 10**10}, "outside [1, 100000]"),
+    (ParallelConfig, {"fsdp": 10**30}, "is more than the largest, 2**31 - 1"),
+    (ParallelConfig, {"tokens_per_device": 10**30}, "is more than the largest, 2**31 - 1"),
+    (TrainingConfig, {"seed": -1}, "outside [0, "),
+    (TrainingConfig, {"seed": 2**31}, "outside [0, "),
+    (CheckpointConfig, {"keep": 0}, "outside [1, inf]"),
+    (CheckpointConfig, {"every_steps": 0}, "is not positive; use None"),
+    (CheckpointConfig, {"every_minutes": 0.0}, "is not positive; use None"),
+    (CheckpointConfig, {"every_steps": 10.0}, "expected int | None"),
+    (EvaluationConfig, {"every_steps": 0}, "outside [1, inf]"),
+    (EvaluationConfig, {"num_sentences": 0}, "use None"),
+    (EvaluationConfig, {"num_samples": -1}, "outside [0, inf]"),
+    (DecodingConfig, {"beam_size": 0}, "outside [1, 1000]"),
+    (DecodingConfig, {"beam_size": 10**9}, "outside [1, 1000]"),
+    (EvaluationConfig, {"beam_size": 10**9}, "outside [1, 1000]"),
+    (DecodingConfig, {"max_extra_length": 10**9}, "outside [1, 100000]"),
+    (DecodingConfig, {"max_source_length": 2}, "outside [8, 100000]"),
+    (DecodingConfig, {"long_lines": "cut"}, "'split', 'refuse'"),
+    (DecodingConfig, {"length_penalty": 1e30}, "outside [0, 10]"),
+    (DecodingConfig, {"temperature": -1.0}, "outside [0, inf]"),
+    (DecodingConfig, {"top_p": 0.0}, "leaves nothing to sample from"),
+    (DecodingConfig, {"top_p": 1.1}, "outside [0, 1]"),
+    (ParallelConfig, {"data": 0}, "use -1 for all"),
+    (ParallelConfig, {"data": -2}, "use -1 for all"),
+    (ParallelConfig, {"fsdp": 0}, "outside [1, inf]"),
+    (ParallelConfig, {"tensor": -1}, "outside [1, inf]"),
+    (ParallelConfig, {"fsdp": 2, "backend": "pmap"}, "must be 1; use backend='jit'"),
+    (ParallelConfig, {"tensor": 2, "backend": "pmap"}, "must be 1; use backend='jit'"),
+    (ParallelConfig, {"backend": "xmap"}, "not one of 'jit', 'pmap'; did you mean pmap?"),
+    (ParallelConfig, {"remat": "layers"}, "did you mean layer?"),
+    (ParallelConfig, {"loss_chunks": 3}, "not one of 1, 2, 4, 8; use one of these"),
+    (ParallelConfig, {"loss_chunks": "8"}, "not one of 1, 2, 4, 8; did you mean 8?"),
+    (ParallelConfig, {"loss_chunks": True}, "True is not one of 1, 2, 4, 8"),
+    (ParallelConfig, {"loss_chunks": 2.0}, "2.0 is not one of 1, 2, 4, 8"),
+    (ParallelConfig, {"tokens_per_device": 0}, "is not positive; use None"),
+]
+
+
+@pytest.mark.parametrize(("section", "values", "message"), _REFUSED)
+def test_refused_value_is_explained_in_one_line(section, values, message):
+    with pytest.raises(UserError, match=re.escape(message)) as error:
+        section(**values)
+    assert next(iter(values)) in str(error.value) or "language" in message
+    assert "\n" not in str(error.value)
+
+
+def test_a_pace_may_be_any_number_and_means_never():
+    assert EvaluationConfig(every_steps=10**12).every_steps == 10**12
+    assert CheckpointConfig(every_minutes=1e300, every_steps=10**30).every_minutes == 1e300
+    assert TrainingConfig(log_every_steps=10**30, max_nonfinite_steps=10**30).log_every_steps
+
+
+def test_int_is_accepted_where_a_float_is_asked():
+    assert TrainingConfig(learning_rate_factor=2).learning_rate_factor == 2
+    assert CheckpointConfig(every_minutes=5).every_minutes == 5
+
+
+def test_a_step_holds_a_sentence_of_max_length_with_its_padding():
+    fits = DataConfig(max_length=257, source_tokens_per_step=264, target_tokens_per_step=264)
+    length = length_ladder(fits.max_length)[-1]
+    assert length == fits.source_tokens_per_step
+
+
+def test_odd_width_is_fine_with_learned_positions():
+    assert ModelConfig(d_model=513, d_k=64, d_v=64, position="learned").d_model == 513
+
+
+def test_learned_positions_must_cover_the_longest_output():
+    shorter = {"model.position": "learned", "model.max_positions": 305}
+    with pytest.raises(UserError, match=r"raise model\.max_positions to 306"):
+        Config().replace(shorter)  # data.max_length 256 + decoding.max_extra_length 50
+    Config().replace(shorter | {"model.max_positions": 306})
+    Config().replace(shorter | {"model.position": "sinusoidal"})
+
+
+@pytest.mark.parametrize(
+    ("path", "nearest"),
+    [
+        ("model.dff", "model.d_ff"),
+        ("model.num_head", "model.num_heads"),
+        ("training.labelsmoothing", "training.label_smoothing"),
+        ("trainning.seed", "training.seed"),
+        ("d_model", "model.d_model"),
+        ("decoding.beamsize", "decoding.beam_size"),
+    ],
+)
+def test_unknown_field_is_refused_with_the_nearest_name(path, nearest):
+    message = re.escape(f"unknown config field {path!r}; did you mean {nearest}?")
+    with pytest.raises(UserError, match=message):
+        Config().replace({path: 1})
+
+    nested = to_dict(Config())
+    section, _, name = path.partition(".")
+    if name:
+        nested.setdefault(section, {})[name] = 1
+    else:
+        nested[section] = 1
+    with pytest.raises(UserError, match=message):
+        Config.from_json(json.dumps(nested))
+
+
+@pytest.mark.parametrize("path", ["", ".", "model", "model.", ".d_ff", "model.d_ff.x", "zzz"])
+def test_path_that_names_no_field_is_refused(path):
+    with pytest.raises(UserError, match="unknown config field"):
+        Config().replace({path: 1})
+
+
+@pytest.mark.parametrize("path", ["model.d_v", "data.max_length", "training.seed"])
+def test_missing_field_is_refused_by_its_name(path):
+    nested = to_dict(Config())
+    section, name = path.split(".")
+    del nested[section][name]
+    with pytest.raises(UserError, match=re.escape(path)):
+        from_dict(nested)
+
+
+def test_missing_section_is_refused():
+    nested = to_dict(Config())
+    del nested["training"]
+    with pytest.raises(UserError, match=r"lacks the field training\.warmup_steps"):
+        from_dict(nested)
+
+
+def test_what_may_change_when_a_run_goes_on_has_its_default_where_the_run_is_older():
+    changed = Config().replace({"model.d_ff": 64, "decoding.beam_size": 2})
+    nested = to_dict(changed)
+    del nested["decoding"]["quantize"]
+    del nested["parallel"]
+    assert from_dict(nested) == changed
+    del nested["decoding"]
+    assert from_dict(nested) == Config().replace({"model.d_ff": 64})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", '"model"', '{"model": 3}'])
+def test_text_that_is_no_config_is_refused(text):
+    with pytest.raises(UserError):
+        Config.from_json(text)
+
+
+def test_configs_are_immutable():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().model.d_ff = 1
+
+
+def test_only_binding_differences_leave_out_what_may_change_when_a_run_is_continued():
+    may_change = {
+        "data.corpus": "text:elsewhere",
+        "data.cache_dir": "elsewhere",
+        "data.prefetch": 9,
+        "training.num_train_steps": 9,
+        "training.max_nonfinite_steps": 9,
+        "training.log_every_steps": 9,
+        "checkpoint.every_steps": 9,
+        "checkpoint.every_minutes": None,
+        "checkpoint.keep": 9,
+        "checkpoint.average": 9,
+        "checkpoint.keep_best": False,
+        "evaluation.every_steps": 9,
+        "evaluation.num_sentences": 9,
+        "evaluation.num_samples": 9,
+        "evaluation.beam_size": 9,
+        "decoding.beam_size": 9,
+        "decoding.length_penalty": 0.9,
+        "decoding.max_extra_length": 9,
+        "decoding.max_source_length": 99,
+        "decoding.long_lines": "refuse",
+        "decoding.temperature": 0.9,
+        "decoding.top_k": 9,
+        "decoding.top_p": 0.9,
+        "decoding.tokens_per_batch": 999,
+        "decoding.quantize": "int8",
+        "parallel.data": 9,
+        "parallel.fsdp": 9,
+        "parallel.tensor": 9,
+        "parallel.tokens_per_device": 9,
+        "parallel.remat": "layer",
+        "parallel.loss_chunks": 2,
+    }
+    binding = {"model.d_ff": 9, "training.seed": 9, "data.batching": "pack"}
+    new = Config().replace(may_change | binding)
+    assert differences(Config(), new, only_binding=True) == {
+        "model.d_ff": (2048, 9),
+        "training.seed": (0, 9),
+        "data.batching": ("bucket", "pack"),
+    }
+    assert set(differences(Config(), new)) == set(may_change | binding)
+    other_backend = {"parallel.backend": "pmap"}  # which does not go with fsdp and tensor
+    assert not differences(Config(), Config().replace(other_backend), only_binding=True)
+    assert {p for p, leaf, _ in walk(Config()) if leaf.metadata} == set(may_change | other_backend)
+
+
+def test_the_nearest_name_is_proposed_or_else_what_the_caller_says():
+    assert did_you_mean("beamsize", iter(["beam_size", "top_k"]), "no idea") == (
+        "did you mean beam_size?"
+    )
+    assert did_you_mean("zzz", ["beam_size", "top_k"], "no idea") == "no idea"
+    assert did_you_mean("zzz", [], "no idea") == "no idea"
+
+
+def test_every_field_is_documented_below_its_line():
+    undocumented = []
+    folder = Path(t2t_jax.config.__file__).parent
+    source = "\n".join(path.read_text() for path in folder.glob("*.py"))
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef) and node.name != "Config":
+            for statement, below in zip(node.body, node.body[1:], strict=False):
+                documented = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+                if isinstance(statement, ast.AnnAssign) and not documented:
+                    undocumented.append(f"{node.name}.{ast.unparse(statement.target)}")
+    assert undocumented == []
+
+
+# --- Every field is read ---
+
+_SECTIONS = {section.name: section.type.__name__ for section in dataclasses.fields(Config)}
+# config.py resolves these two fields; who reads the property reads the field.
+_PROPERTIES = {"key_size": "d_k", "value_size": "d_v"}
+
+
+def _assignments(tree):
+    """`(target, value)` of every assignment in a module, those of tuples one by one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    yield from zip(target.elts, node.value.elts, strict=False)
+                else:
+                    yield target, node.value
+
+
+def _holders(tree, section):
+    """Expressions of a module that hold a section: `config.model`, or what is annotated so."""
+
+    def is_section(annotation):
+        return annotation and re.search(rf"\b{_SECTIONS[section]}\b", ast.unparse(annotation))
+
+    holders = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and is_section(node.annotation):
+            holders.add(node.arg)
+        elif isinstance(node, ast.AnnAssign) and is_section(node.annotation):
+            holders |= {ast.unparse(node.target), f"self.{ast.unparse(node.target)}"}
+        elif isinstance(node, ast.Attribute) and ast.unparse(node).endswith(f"config.{section}"):
+            holders.add(ast.unparse(node))
+    aliases = {ast.unparse(t) for t, v in _assignments(tree) if ast.unparse(v) in holders}
+    return holders | aliases
+
+
+def _fields_read(source):
+    """Dotted paths of the config fields that a module reads."""
+    tree = ast.parse(source)
+    holders = {section: _holders(tree, section) for section in _SECTIONS}
+    return {
+        f"{section}.{_PROPERTIES.get(node.attr, node.attr)}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+        for section in _SECTIONS
+        if ast.unparse(node.value) in holders[section]
+    }
+
+
+def test_reads_of_fields_are_recognised():
+    source = """
+class Module:
+    config: ModelConfig
+    def setup(self, options: DecodingConfig | None):
+        config = self.config
+        config.d_ff, self.config.key_size, options.top_k
+def run(config: Config, seed):
+    config.training.seed, other.d_model, model.d_k
+    data, limits = config.data, run.config.checkpoint
+    data.corpus, limits.keep
+    config.evaluation.beam_size = 1
+"""
+    assert _fields_read(source) >= {
+        "model.d_ff",
+        "model.d_k",
+        "decoding.top_k",
+        "training.seed",
+        "data.corpus",
+        "checkpoint.keep",
+    }
+    refused = {"model.d_model", "model.d_v", "evaluation.beam_size", "decoding.d_ff"}
+    assert not _fields_read(source) & refused
+
+
+def test_every_field_is_read_somewhere():
+    package = _ROOT / "t2t_jax"
+    sources = {*package.rglob("*.py")} - {*(package / "config").glob("*.py")}
+    sources |= {_ROOT / "train.py", _ROOT / "eval.py"}
+    read = set().union(*(_fields_read(path.read_text()) for path in sources))
+    assert {path for path, _, _ in walk(Config())} - read == set()

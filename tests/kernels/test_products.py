@@ -1,0 +1,100 @@
+"""Matrix products and their derivatives."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t2t_jax.kernels.products import (
+    Transposed,
+    einsum_float32,
+    linear,
+    next_token_logits,
+    pre_softmax_logits,
+)
+
+
+def _operands(dtype):
+    keys = jax.random.split(jax.random.key(0))
+    return (jax.random.normal(keys[0], (2, 3, 4), dtype), jax.random.normal(keys[1], (5, 4), dtype))
+
+
+def _plain(a, b):
+    return jnp.einsum("btd,vd->btv", a, b)
+
+
+def _ours(a, b):
+    return einsum_float32("btd,vd->btv", a, b)
+
+
+def test_in_float32_it_is_einsum_with_its_derivative():
+    a, b = _operands(jnp.float32)
+    np.testing.assert_array_equal(_ours(a, b), _plain(a, b))
+    cotangent = jax.random.normal(jax.random.key(1), (2, 3, 5))
+    for got, expected in zip(
+        jax.vjp(_ours, a, b)[1](cotangent), jax.vjp(_plain, a, b)[1](cotangent), strict=True
+    ):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_bfloat16_operands_give_a_float32_result_of_exact_products():
+    a, b = _operands(jnp.bfloat16)
+    exact = np.einsum("btd,vd->btv", np.float64(a), np.float64(b))
+    assert _ours(a, b).dtype == jnp.float32
+    np.testing.assert_allclose(_ours(a, b), exact, rtol=1e-5, atol=1e-6)
+
+
+def test_the_derivative_multiplies_bfloat16_by_bfloat16():
+    a, b = _operands(jnp.bfloat16)
+    gradient = jax.jit(jax.grad(lambda a, b: _ours(a, b).sum(), argnums=(0, 1)))
+    text = gradient.lower(a, b).as_text()
+    operands = re.findall(r"dot_general.*: \((.*)\) ->", text)
+    assert len(operands) >= 2
+    assert all(re.fullmatch(r"tensor<\w*bf16>, tensor<\w*bf16>", pair) for pair in operands)
+
+
+def test_logits_are_products_with_the_rows_in_the_dtype_of_the_output():
+    x, embedding = _operands(jnp.float32)
+    exact = np.float64(x) @ np.float64(embedding).T
+    np.testing.assert_allclose(pre_softmax_logits(x, embedding), exact, rtol=1e-5, atol=1e-6)
+    narrow = x.astype(jnp.bfloat16)
+    rounded = np.float64(narrow) @ np.float64(embedding.astype(jnp.bfloat16)).T
+    logits = pre_softmax_logits(narrow, embedding)
+    assert logits.dtype == jnp.float32
+    np.testing.assert_allclose(logits, rounded, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "equation", "shape"),
+    [(linear, "btd,dv->btv", (4, 5)), (pre_softmax_logits, "btd,vd->btv", (5, 4))],
+)
+def test_derivatives_written_out_are_those_of_the_product(function, equation, shape):
+    x, _ = _operands(jnp.float32)
+    matrix = jax.random.normal(jax.random.key(2), shape)
+    cotangent = jax.random.normal(jax.random.key(1), (2, 3, 5))
+    value, pull_back = jax.vjp(function, x, matrix)
+    expected, plain_pull_back = jax.vjp(lambda *ab: jnp.einsum(equation, *ab), x, matrix)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    for got, plain in zip(pull_back(cotangent), plain_pull_back(cotangent), strict=True):
+        np.testing.assert_allclose(got, plain, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 40])  # 2 and 80 vectors: few, and many
+def test_logits_of_the_next_token_are_those_of_every_token(rows):
+    x = jax.random.normal(jax.random.key(3), (2, rows, 4))
+    embedding = jax.random.normal(jax.random.key(4), (7, 4))
+    expected = pre_softmax_logits(x, embedding)
+    np.testing.assert_allclose(next_token_logits(x, embedding), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (2, 40)])  # one vector, few, and many
+def test_a_transposed_kernel_gives_the_same(shape, dtype):
+    x = jax.random.normal(jax.random.key(5), (*shape, 4), dtype)
+    kernel = jax.random.normal(jax.random.key(6), (4, 7), dtype)
+    expected, result = linear(x, kernel), linear(x, Transposed(kernel.T))
+    assert result.dtype == dtype
+    near = 1e-5 if dtype == jnp.float32 else 0.02
+    np.testing.assert_allclose(*(np.float32(y) for y in (result, expected)), rtol=near, atol=near)

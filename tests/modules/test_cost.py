@@ -1,0 +1,142 @@
+"""Parameters and floating point operations, against those of the real model."""
+
+import dataclasses
+import math
+import subprocess
+import sys
+from functools import cache, partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.interpreters.partial_eval import dce_jaxpr
+
+import t2t_jax
+from t2t_jax.config import ModelConfig
+from t2t_jax.config.file import load_config, load_grid
+from t2t_jax.modules.cost import model_flops_per_step, num_parameters
+from t2t_jax.modules.transformer import Transformer
+
+_ROOT = Path(t2t_jax.__file__).parents[1]
+_TINY = {
+    "d_model": 12,
+    "num_heads": 3,
+    "d_ff": 20,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 3,
+}
+_ODD = {
+    "plain": {},
+    "pre-norm": {"norm_order": "pre"},
+    "learned positions": {"position": "learned", "max_positions": 9},
+    "untied": {"share_embeddings": False},
+    "uneven heads": {"d_k": 5, "d_v": 7},
+    "one head, one decoder layer": {"num_heads": 1, "d_v": 4, "num_decoder_layers": 1},
+}
+
+
+def _models():
+    """Every model of configs/, and some odd ones: `(model, vocab_size)` by name."""
+    models = {name: (ModelConfig(**_TINY | odd), 17) for name, odd in _ODD.items()}
+    for path in sorted((_ROOT / "configs").glob("*.py")):
+        grid = "VARIANTS" in path.read_text()
+        configs = load_grid(str(path)).variants if grid else {"": load_config(str(path))}
+        for name, config in configs.items():
+            models[f"{path.stem} {name}".strip()] = config.model, config.data.vocab_size
+    return models
+
+
+_MODELS = _models()
+
+
+@cache
+def _parameters(model, vocab_size):
+    """Shapes of the model's parameters."""
+    module = Transformer(model, vocab_size, bos_id=1)
+    tokens = [jnp.ones((1, 2), jnp.int32)] * 6
+    return jax.eval_shape(partial(module.init, deterministic=True), jax.random.key(0), *tokens)
+
+
+@pytest.mark.parametrize("name", _MODELS)
+def test_parameters_are_as_many_as_the_model_has(name):
+    model, vocab_size = _MODELS[name]
+    # Models that differ in their dropout alone are traced once.
+    dropouts = [leaf.name for leaf in dataclasses.fields(model) if "dropout" in leaf.name]
+    shapes = _parameters(dataclasses.replace(model, **dict.fromkeys(dropouts, 0.0)), vocab_size)
+    count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    assert num_parameters(model, vocab_size) == count
+
+
+def test_parameters_of_base_and_big_are_those_of_sections_3_1_to_3_4_written_out():
+    attention, norm = 4 * 512 * 512, 2 * 512  # 3.2.2: W^Q, W^K, W^V and W^O, of 8 heads of 64
+    feed_forward = (512 * 2048 + 2048) + (2048 * 512 + 512)  # 3.3: W_1, b_1, W_2, b_2
+    encoder = 6 * (attention + feed_forward + 2 * norm)  # 3.1
+    decoder = 6 * (2 * attention + feed_forward + 3 * norm)
+    assert num_parameters(ModelConfig(), 37_000) == 37_000 * 512 + encoder + decoder == 63_045_632
+
+    attention, norm = 4 * 1024 * 1024, 2 * 1024
+    feed_forward = (1024 * 4096 + 4096) + (4096 * 1024 + 1024)
+    encoder = 6 * (attention + feed_forward + 2 * norm)
+    decoder = 6 * (2 * attention + feed_forward + 3 * norm)
+    big = ModelConfig(d_model=1024, num_heads=16, d_ff=4096)
+    assert num_parameters(big, 37_000) == 37_000 * 1024 + encoder + decoder == 214_171_648
+
+
+def _product_flops(jaxpr):
+    """Operations of all matrix products of a program, those of loops as often as they run."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            sizes = [equation.invars[0].aval.shape[axis] for axis in contracted]
+            total += 2 * math.prod(sizes) * equation.outvars[0].aval.size
+        times = equation.params["length"] if equation.primitive.name == "scan" else 1
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            total += times * _product_flops(inner) if hasattr(inner, "eqns") else 0
+    return total
+
+
+@pytest.mark.parametrize("name", _ODD)
+def test_flops_are_those_of_the_products_in_the_gradient_of_the_real_model(name):
+    rows, source, target, vocab_size = 3, 8, 6, 17
+    model = ModelConfig(**_TINY | _ODD[name])
+    module = Transformer(model, vocab_size, bos_id=1)
+    batch = [jnp.ones((rows, source), jnp.int32)] * 3 + [jnp.ones((rows, target), jnp.int32)] * 3
+
+    def loss(variables):
+        return jnp.square(module.apply(variables, *batch, deterministic=True)).sum()
+
+    variables = _parameters(model, vocab_size)
+    expected = model_flops_per_step(
+        model,
+        vocab_size,
+        rows * source,
+        rows * target,
+        source_length=source,
+        target_length=target,
+    )
+    forward = jax.make_jaxpr(loss)(variables).jaxpr
+    assert 3 * _product_flops(forward) == expected
+    step = jax.make_jaxpr(jax.value_and_grad(loss))(variables).jaxpr
+    needed, _ = dce_jaxpr(step, [True] * len(step.outvars))
+    assert _product_flops(needed) == expected
+
+
+def test_flops_without_lengths_are_six_for_each_weight_and_token_that_meet():
+    # Base model, per layer: attention 4 x 512^2, feed-forward 2 x 512 x 2048 weights.
+    attention, feed_forward, vocabulary = 4 * 512**2, 2 * 512 * 2048, 37_000 * 512
+    source = (
+        6 * (attention + feed_forward) + 6 * attention // 2
+    )  # and the decoder's keys and values
+    target = 6 * (attention + attention // 2 + feed_forward) + vocabulary
+    flops = partial(model_flops_per_step, ModelConfig(), 37_000)
+    assert flops(25_000, 0) == 6 * 25_000 * source
+    assert flops(0, 25_000) == 6 * 25_000 * target
+    assert flops(25_000, 25_000) == pytest.approx(9.45e12, rel=1e-3)
+
+
+def test_nothing_here_imports_jax():
+    code = "import sys, t2t_jax.modules.cost, t2t_jax.paper; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=_ROOT, check=False).returncode == 0

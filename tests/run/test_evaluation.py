@@ -1,0 +1,261 @@
+import dataclasses
+import json
+import signal
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t2t_jax.config import Config
+from t2t_jax.data.corpus import open_corpus
+from t2t_jax.data.vocabulary import train_vocabulary
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import UserError
+from t2t_jax.evaluation.bleu import corpus_scores
+from t2t_jax.modules.transformer import Transformer
+from t2t_jax.run import evaluation as evaluate_module
+from t2t_jax.run.evaluation import corpus_loss, evaluate, prepare_evaluation
+from t2t_jax.system.signals import StopSignal
+
+SOURCES = ["a red house", "the dog", "", "two dogs see a  red house ", "the house sees two dogs"]
+TARGETS = ["ein rotes Haus", "der Hund", "nichts", "zwei Hunde", "das Haus sieht zwei Hunde " * 6]
+SMOOTHING = 0.1
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    for split in ("train", "dev"):
+        for language, lines in (("en", SOURCES), ("de", TARGETS)):
+            text = "".join(f"{line}\n" for line in lines)
+            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
+    config = Config().replace(
+        {
+            "model.d_model": 16,
+            "model.num_heads": 2,
+            "model.d_ff": 32,
+            "model.num_encoder_layers": 1,
+            "model.num_decoder_layers": 1,
+            "data.corpus": f"text:{folder}",
+            "data.max_length": 16,  # shorter than the last pair of dev
+            "data.source_tokens_per_step": 64,
+            "data.target_tokens_per_step": 64,
+            "data.cache_dir": str(folder / "cache"),
+            "training.label_smoothing": SMOOTHING,
+            "decoding.max_extra_length": 4,
+        }
+    )
+    vocabulary = train_vocabulary([(SOURCES, TARGETS)], 50)
+    tokens = jnp.ones((1, 8), jnp.int32)
+    model = Transformer(config.model, len(vocabulary), 2)
+    initialise = jax.jit(partial(model.init, deterministic=True))
+    params = nn.unbox(initialise(jax.random.key(1), *[tokens] * 6)["params"])
+    params["embedding"]["embedding"] *= 2
+    return Translator(config, vocabulary, params), open_corpus(config.data)
+
+
+def loss_of(translator, corpus):
+    pairs = prepare_evaluation(translator.config, corpus, translator.vocabulary, "dev")
+    return corpus_loss(translator, pairs)
+
+
+def pair_by_pair(members, vocabulary) -> tuple[float, float, int]:
+    """Mean smoothed loss and nll of dev by NumPy, from the logits of one pair at a time.
+
+    Args:
+      members: model and parameters of each; their probabilities are averaged.
+      vocabulary: of all of them.
+    """
+    forward = jax.jit(
+        lambda variables, *batch: [
+            model.apply({"params": params}, *batch, deterministic=True)
+            for (model, _), params in zip(members, variables, strict=True)
+        ]
+    )
+    smoothed, nll, tokens = 0.0, 0.0, 0
+    for source, target in zip(*map(vocabulary.encode, (SOURCES, TARGETS)), strict=True):
+        rows = []
+        for ids in (source, target):
+            row = jnp.array([ids], jnp.int32)
+            rows += [row, jnp.ones_like(row), jnp.arange(len(ids), dtype=jnp.int32)[None]]
+        weights = np.exp(np.array(forward([own for _, own in members], *rows), np.float64)[:, 0])
+        log_probs = np.log((weights / weights.sum(axis=2, keepdims=True)).mean(axis=0))
+        wanted = np.full(log_probs.shape, SMOOTHING / log_probs.shape[1])
+        wanted[np.arange(len(target)), target] += 1 - SMOOTHING
+        smoothed -= (wanted * log_probs).sum()
+        nll -= log_probs[np.arange(len(target)), target].sum()
+        tokens += len(target)
+    return smoothed / tokens, nll / tokens, tokens
+
+
+@pytest.mark.parametrize("batching", ["bucket", "pack"])
+def test_losses_are_those_of_all_pairs_one_by_one(setting, batching):
+    translator, corpus = setting
+    config = translator.config.replace({"data.batching": batching})
+    loss = loss_of(Translator(config, translator.vocabulary, translator.params), corpus)
+    members = [(translator.model, translator.params)]
+    smoothed, nll, tokens = pair_by_pair(members, translator.vocabulary)
+    assert loss.tokens == tokens
+    assert loss.smoothed == pytest.approx(smoothed, rel=1e-5)
+    assert loss.nll == pytest.approx(nll, rel=1e-5)
+    assert abs(loss.smoothed - loss.nll) > 1e-3
+
+
+def test_losses_of_an_ensemble_are_those_of_the_mean_of_the_probabilities(setting):
+    translator, corpus = setting
+    other = jax.tree.map(lambda x: x * 1.3, translator.params)
+    config, vocabulary = translator.config, translator.vocabulary
+    ensemble = Translator(config, vocabulary, translator.params, others=[(config.model, other)])
+    loss = loss_of(ensemble, corpus)
+    members = [(translator.model, translator.params), (translator.model, other)]
+    smoothed, nll, tokens = pair_by_pair(members, vocabulary)
+    assert loss.tokens == tokens
+    assert loss.smoothed == pytest.approx(smoothed, rel=1e-5)
+    assert loss.nll == pytest.approx(nll, rel=1e-5)
+
+
+def test_an_evaluation_scores_the_first_sentences_and_takes_the_loss_of_all(setting):
+    translator, corpus = setting
+    evaluation = evaluate(translator, corpus, "dev", num_sentences=4, beam_size=1)
+    assert evaluation.sources == SOURCES[:4]
+    assert evaluation.references == TARGETS[:4]
+    assert evaluation.hypotheses == translator.translate(SOURCES[:4], beam_size=1)
+    assert evaluation.scores == corpus_scores(evaluation.hypotheses, TARGETS[:4], "de")
+    assert evaluation.loss == loss_of(translator, corpus)
+    assert evaluation.perplexity == pytest.approx(np.exp(evaluation.loss.nll))
+
+
+@pytest.mark.parametrize(
+    "work",
+    [lambda translator, corpus: translator.translate(SOURCES), loss_of],
+    ids=["translating", "the losses"],
+)
+def test_an_evaluation_that_is_not_wanted_any_more_is_left_on_the_way(setting, work):
+    stop = StopSignal()
+
+    def begun():
+        stop.number = signal.SIGTERM
+        return work(*setting)
+
+    assert stop.attempt(begun) is None
+    assert work(*setting) is not None  # and what comes after it is not concerned
+
+
+def test_a_summary_is_plain_json_with_every_figure(setting):
+    translator, corpus = setting
+    evaluation = evaluate(translator, corpus, "dev", num_sentences=2, beam_size=1)
+    summary = json.loads(json.dumps(evaluation.summary()))
+    assert summary.pop("seconds") == evaluation.seconds > 0
+    assert summary == {
+        "split": "dev",
+        "num_sentences": 2,
+        **dataclasses.asdict(evaluation.scores),
+        "loss": evaluation.loss.smoothed,
+        "nll": evaluation.loss.nll,
+        "perplexity": evaluation.perplexity,
+        "target_tokens": evaluation.loss.tokens,
+    }
+
+
+def test_a_missing_split_is_refused_with_those_that_exist(setting):
+    translator, corpus = setting
+    with pytest.raises(UserError, match="no test split, only train, dev"):
+        evaluate(translator, corpus, "test")
+    with pytest.raises(UserError, match="no test split, only train, dev"):
+        prepare_evaluation(translator.config, corpus, translator.vocabulary, "test")
+
+
+def test_an_unknown_decoding_setting_is_refused(setting):
+    translator, corpus = setting
+    with pytest.raises(UserError, match="did you mean"):
+        evaluate(translator, corpus, "dev", beamsize=2)
+
+
+def test_an_empty_split_is_refused(setting, tmp_path):
+    translator, _ = setting
+    for language in ("en", "de"):
+        (tmp_path / f"dev.{language}").write_text("")
+    config = translator.config.replace({"data.corpus": f"text:{tmp_path}"})
+    message = f"the dev split of text:{tmp_path} has no pairs"
+    with pytest.raises(UserError, match=message):
+        prepare_evaluation(config, open_corpus(config.data), translator.vocabulary, "dev")
+    with pytest.raises(UserError, match=message):
+        evaluate(translator, open_corpus(config.data), "dev")
+
+
+def test_a_split_is_prepared_whole_except_train(setting):
+    translator, corpus = setting
+    for split, pairs in (("dev", 5), ("train", 3)):  # an empty source and a long target less
+        prepared = prepare_evaluation(translator.config, corpus, translator.vocabulary, split)
+        assert len(prepared) == pairs
+
+
+def test_sentences_beyond_a_learned_table_are_refused_before_anything_is_translated(setting):
+    translator, corpus = setting
+    vocabulary = translator.vocabulary
+    sources, targets = (list(map(len, vocabulary.encode(lines))) for lines in (SOURCES, TARGETS))
+
+    def prepared(positions: int, extra: int, long_lines: str = "refuse") -> int:
+        config = translator.config.replace(
+            {
+                "model.position": "learned",
+                "model.max_positions": positions,
+                "data.max_length": 8,
+                "decoding.max_extra_length": extra,
+                "decoding.long_lines": long_lines,
+            }
+        )
+        return len(prepare_evaluation(config, corpus, vocabulary, "dev"))
+
+    room = max(targets) - max(sources)
+    assert prepared(max(targets), room) == 5
+    line = targets.index(max(targets)) + 1
+    message = rf"target line {line} in the dev split of {corpus.name} has {max(targets)} subwords"
+    with pytest.raises(UserError, match=message):
+        prepared(max(targets) - 1, 1)
+    line = sources.index(max(sources)) + 1
+    with pytest.raises(UserError, match=rf"source line {line} .* allow {max(sources) - 1} "):
+        prepared(max(targets), room + 1)
+    assert prepared(max(targets), room + 1, "split") == 5
+    learned = {"model.position": "learned", "model.max_positions": max(targets) - 1}
+    config = translator.config.replace(learned)
+    narrow = Translator(config, vocabulary, translator.params)
+    narrow.translate = None
+    with pytest.raises(UserError, match="target line"):
+        evaluate(narrow, corpus, "dev")
+    vast = translator.config.replace({"model.position": "learned", "model.max_positions": 400})
+    others = [(config.model, translator.params)]
+    ensemble = Translator(vast, vocabulary, translator.params, others=others)
+    ensemble.translate = None
+    with pytest.raises(UserError, match="target line"):
+        evaluate(ensemble, corpus, "dev")
+
+
+@pytest.mark.parametrize("num_sentences", [0, -1])
+def test_a_number_of_sentences_that_is_not_positive_is_refused(setting, num_sentences):
+    translator, corpus = setting
+    with pytest.raises(UserError, match=f"num_sentences={num_sentences} is not positive; use None"):
+        evaluate(translator, corpus, "dev", num_sentences=num_sentences)
+
+
+def test_at_most_two_batches_of_the_loss_are_on_the_device(setting, monkeypatch):
+    translator, corpus = setting
+    config = translator.config.replace(
+        {"data.source_tokens_per_step": 16, "data.target_tokens_per_step": 16}
+    )
+    small = Translator(config, translator.vocabulary, translator.params)
+    whole = loss_of(small, corpus)
+    events = []
+    step, get = evaluate_module.eval_step, jax.device_get
+    monkeypatch.setattr(
+        evaluate_module, "eval_step", lambda *arguments: events.append(1) or step(*arguments)
+    )
+    monkeypatch.setattr(jax, "device_get", lambda sums: events.append(-1) or get(sums))
+    assert loss_of(small, corpus) == whole
+    under_way = np.cumsum(events)
+    assert under_way.max() == 2
+    assert under_way[-1] == 0
+    assert len(events) >= 6

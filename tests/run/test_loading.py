@@ -1,0 +1,153 @@
+"""Run directories in, a translator or an ensemble out."""
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t2t_jax.config import Config
+from t2t_jax.data.vocabulary import Vocabulary, train_vocabulary
+from t2t_jax.decoding.translator import make_model
+from t2t_jax.errors import UserError
+from t2t_jax.run.loading import load
+from t2t_jax.training.checkpoint import Checkpoints
+from t2t_jax.training.origin import Identity
+from t2t_jax.training.step import TrainState, init_state
+
+LINES = ["a red house", "the dog", "two dogs see a red house", "ein rotes Haus", "der Hund"]
+CONFIG = Config().replace(
+    {
+        "model.d_model": 8,
+        "model.num_heads": 2,
+        "model.d_ff": 16,
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "checkpoint.average": 2,
+        "decoding.max_extra_length": 5,
+        "decoding.beam_size": 2,
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    return train_vocabulary([(LINES, LINES)], 50)
+
+
+def initial_state(config: Config, vocabulary: Vocabulary) -> TrainState:
+    return jax.jit(partial(init_state, config, make_model(config, len(vocabulary))))()
+
+
+def make_run(
+    workdir: Path, vocabulary: Vocabulary, steps: tuple[int, ...], changes: dict[str, Any]
+) -> Path:
+    """A run directory: at step n the parameters are n times the initial ones; the first is best."""
+    config = CONFIG.replace(changes)
+    workdir.mkdir()
+    (workdir / "config.json").write_text(config.to_json())
+    vocabulary.save(workdir / "vocabulary.model")
+    start = initial_state(config, vocabulary)
+    checkpoints = Checkpoints(workdir, Identity(config, {"vocabulary": vocabulary.fingerprint}))
+    for step in steps:
+        params = jax.tree.map(lambda x, step=step: x * step, start.params)
+        state = start._replace(step=jnp.int32(step), params=params)
+        checkpoints.save(state)
+        checkpoints.save_if_best(state, -step, {})
+    checkpoints.close()
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, vocabulary) -> tuple[Path, Path]:
+    """A run, and one of another seed and a larger model with fewer positions."""
+    folder = tmp_path_factory.mktemp("runs")
+    larger = {
+        "model.d_model": 12,
+        "model.num_decoder_layers": 2,
+        "model.position": "learned",
+        "model.max_positions": 300,
+        "training.seed": 1,
+        "decoding.max_extra_length": 7,
+    }
+    return (
+        make_run(folder / "one", vocabulary, (1, 2, 6), {}),
+        make_run(folder / "two", vocabulary, (8,), larger),
+    )
+
+
+def embedding(translator) -> np.ndarray:
+    return np.asarray(translator.params["embedding"]["embedding"])
+
+
+def test_a_run_is_averaged_as_its_config_says_unless_it_is_told_otherwise(runs, vocabulary):
+    start = initial_state(CONFIG, vocabulary).params["embedding"]["embedding"]
+    for choice, steps, factor in (
+        ({}, (2, 6), 4),
+        ({"average": 1}, (6,), 6),
+        ({"average": 3}, (1, 2, 6), 3),
+        ({"step": 2}, (1, 2), 1.5),
+        ({"step": 1}, (1,), 1),
+        ({"step": "best"}, (1,), 1),
+    ):
+        translator = load(runs[0], **choice)
+        assert translator.steps == steps
+        np.testing.assert_allclose(embedding(translator), start * factor, rtol=1e-5)
+    with pytest.raises(UserError, match="fewer than average=4"):
+        load(runs[0], average=4)
+
+
+def test_a_run_alone_is_an_ensemble_of_one(runs):
+    alone, one = load(str(runs[0])), load([runs[0]])
+    assert alone.model == one.model
+    assert alone.steps == one.steps
+    np.testing.assert_array_equal(embedding(alone), embedding(one))
+    assert alone.translate(["the dog"]) == one.translate(["the dog"])
+
+
+def test_runs_of_different_sizes_decode_together_under_the_config_of_the_first(runs):
+    together = load(list(map(str, runs)))
+    assert together.config == CONFIG
+    assert together.steps == (2, 6, 8)
+    assert together.longest_sentence == 300
+    members = [load(run).params for run in runs]
+    for own, expected in zip(together.params.values(), members, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, own, expected)
+    [[hypothesis]] = together.nbest(["the dog"], 1)
+    assert np.isfinite(hypothesis.log_prob)
+    assert load(runs[::-1]).config.model.d_model == 12
+
+
+def test_runs_with_different_vocabularies_are_refused_by_name(runs, tmp_path):
+    other = make_run(tmp_path / "other", train_vocabulary([(LINES, LINES)], 51), (1,), {})
+    message = rf"{runs[0]} and {other} have different vocabularies; .*the same vocabulary\.model$"
+    with pytest.raises(UserError, match=message):
+        load([runs[0], runs[1], other])
+
+
+def test_runs_of_different_languages_are_refused_by_name(runs, tmp_path, vocabulary):
+    other = make_run(tmp_path / "fr", vocabulary, (1,), {"data.target_language": "fr"})
+    message = rf"{runs[0]} and {other} translate different languages \(en-de and en-fr\)"
+    with pytest.raises(UserError, match=message):
+        load([runs[0], other])
+
+
+def test_a_checkpoint_put_in_from_another_run_is_refused(runs, tmp_path):
+    shutil.copytree(runs[0], tmp_path / "run")
+    shutil.copytree(runs[1] / "checkpoints" / "8", tmp_path / "run" / "checkpoints" / "8")
+    with pytest.raises(UserError, match=r"checkpoints/8 is of a run .*model\.d_model 8 -> 12"):
+        load(tmp_path / "run")
+
+
+def test_no_directory_is_refused():
+    with pytest.raises(UserError, match="no run directory is given"):
+        load([])
+
+
+def test_a_directory_that_is_no_run_is_refused(runs, tmp_path):
+    with pytest.raises(UserError, match=rf"{tmp_path} is not a run directory"):
+        load([runs[0], tmp_path])

@@ -1,0 +1,116 @@
+"""The log of a run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+from t2t_jax.errors import UserError
+from t2t_jax.run.log import RunLog
+
+FIGURES = {"loss": 2.5, "learning_rate": 1e-3, "target_tokens_per_second": 1234.5}
+
+
+def _log(workdir, start_step):
+    return RunLog(workdir, start_step, num_train_steps=10)
+
+
+def _steps(workdir):
+    lines = (workdir / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["step"] for line in lines]
+
+
+def test_records_of_steps_to_be_taken_again_are_removed(tmp_path):
+    with _log(tmp_path, 0) as log:
+        for step in (1, 2, 3, 4):
+            log.training(step, FIGURES, seconds_left=100.0)
+    with _log(tmp_path, 2) as log:
+        log.training(3, FIGURES, seconds_left=100.0)
+    assert _steps(tmp_path) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "torn", ['{"step": 2, "of"', '{"step": 2, "of": "train"}', "null\n", "\xff"]
+)
+def test_a_line_that_a_kill_cut_is_left_out(tmp_path, torn):
+    with _log(tmp_path, 0) as log:
+        log.training(1, FIGURES, seconds_left=1.0)
+    with (tmp_path / "log.jsonl").open("a", encoding="latin-1") as file:
+        file.write(torn)
+    with _log(tmp_path, 5) as log:
+        log.training(6, FIGURES, seconds_left=1.0)
+    assert _steps(tmp_path) == [1, 6]
+
+
+def test_a_figure_that_is_not_finite_is_null(tmp_path):
+    with _log(tmp_path, 0) as log:
+        log.training(1, FIGURES | {"loss": float("nan")}, seconds_left=1.0)
+    (line,) = (tmp_path / "log.jsonl").read_text().splitlines()
+    assert json.loads(line, parse_constant=pytest.fail)["loss"] is None
+
+
+def test_what_is_not_a_terminal_gets_plain_lines(tmp_path, capsys):
+    with _log(tmp_path, 0) as log:
+        log.training(7, FIGURES, seconds_left=600.0)
+    printed = capsys.readouterr().out
+    assert printed == (
+        "step 7  loss 2.500  learning rate 1.00e-03  1,234 target tokens/s  10 min left\n"
+    )
+
+
+def test_tensorboard_gets_the_figures_and_forgets_later_steps(tmp_path):
+    with _log(tmp_path, 4) as log:
+        log.training(5, FIGURES | {"gradient_norm": float("inf")}, seconds_left=1.0)
+    (path,) = tmp_path.glob("events.out.tfevents.*")
+    content, events = path.read_bytes(), []
+    while content:  # a record: its length, a checksum of that, itself, a checksum
+        length = int.from_bytes(content[:8], "little")
+        events.append(Event.FromString(content[12 : 12 + length]))
+        content = content[16 + length :]
+    first, start, *figures = events
+    assert first.file_version == "brain.Event:2"
+    assert (start.step, start.session_log.status) == (5, SessionLog.START)
+    assert {event.step for event in figures} == {5}
+    assert {e.summary.value[0].tag: e.summary.value[0].simple_value for e in figures} == (
+        pytest.approx({f"train/{name}": value for name, value in FIGURES.items()})
+    )
+
+
+_TELLS_A_LOT = """
+import sys
+from pathlib import Path
+from t2t_jax.run.log import RunLog
+
+with RunLog(Path(sys.argv[1]), 0, 9) as log:
+    for step in range(1, 2000):
+        log.say("a line " * 20)
+    log.training(9, {"loss": 1.0, "learning_rate": 1.0, "target_tokens_per_second": 1.0}, 0.0)
+"""
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path):
+    read, write = os.pipe()
+    program = subprocess.Popen(
+        [sys.executable, "-c", _TELLS_A_LOT, str(tmp_path)],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(write)
+    os.read(read, 100)
+    os.close(read)
+    _, errors = program.communicate()
+    assert (program.returncode, errors) == (0, "")
+    assert _steps(tmp_path) == [9]
+
+
+def test_a_full_disk_is_an_error_in_one_line(tmp_path):
+    with _log(tmp_path, 0) as log:
+        log._file.close()
+        log._file = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115  it closes its file
+        with pytest.raises(UserError, match=r"log\.jsonl .*No space left on device.*make room"):
+            log.training(1, FIGURES, seconds_left=1.0)

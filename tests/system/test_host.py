@@ -1,0 +1,121 @@
+"""Memory of the host, and the devices that its environment asks for."""
+
+import gc
+import subprocess
+import sys
+
+import pytest
+
+from t2t_jax.system import host
+from t2t_jax.system.host import collect_garbage_seldom, num_virtual_devices
+
+_PROGRAM = """
+import resource
+import numpy as np
+from t2t_jax.system.host import keep_freed_memory
+
+def faults_of_a_block_used_again():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(2**24, np.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+assert keep_freed_memory()
+faults_of_a_block_used_again()
+print(faults_of_a_block_used_again())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
+def test_a_block_that_was_freed_is_used_again_without_new_pages():
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, check=True)
+    # 16 MiB are 4,096 pages, each of which a fresh block would fault in.
+    assert int(done.stdout) < 100
+
+
+def test_a_million_objects_are_made_with_next_to_no_search_for_garbage():
+    searches = []
+    before = gc.get_threshold()
+    gc.callbacks.append(lambda phase, info: searches.append(phase))
+    try:
+        collect_garbage_seldom()
+        made = [[number] for number in range(1_000_000)]
+    finally:
+        gc.callbacks.pop()
+        gc.set_threshold(*before)
+    assert len(made) == 1_000_000
+    assert 0 < searches.count("start") <= 10
+
+
+@pytest.mark.parametrize(
+    ("environment", "devices"),
+    [
+        ({}, 1),
+        ({"JAX_NUM_CPU_DEVICES": "3"}, 3),
+        ({"XLA_FLAGS": "--a=b --xla_force_host_platform_device_count=8 --c=d"}, 8),
+        ({"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=true", "JAX_NUM_CPU_DEVICES": "2"}, 2),
+    ],
+)
+def test_devices_are_asked_for_by_either_of_two_variables(monkeypatch, environment, devices):
+    for name in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert num_virtual_devices() == devices
+
+
+_MEMINFO = "MemTotal: 9999 kB\nMemAvailable:    4000 kB\nSwapFree: 96 kB\nSwapTotal: 99 kB\n"
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch):
+    """A kernel that has 4 MiB of memory, with the files that are given beside that."""
+
+    def tells(**files):
+        files = {"proc/meminfo": _MEMINFO, "proc/self/cgroup": "", **files}
+        for name, content in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(content)
+        monkeypatch.setattr(host, "_PROC", tmp_path / "proc")
+        monkeypatch.setattr(host, "_CGROUPS", tmp_path / "cgroup")
+        return host.usable_host_memory()
+
+    return tells
+
+
+_V2, _V1 = "0::/jobs/mine\n", "9:cpu,memory:/jobs/mine\n8:pids:/other\n0::/\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "usable"),
+    [
+        ({}, 4096 * 1024),
+        ({"proc/self/cgroup": _V2, "cgroup/jobs/mine/memory.max": "1000\n"}, 1000),
+        ({"proc/self/cgroup": _V2, "cgroup/jobs/memory.max": "2000\n"}, 2000),
+        ({"proc/self/cgroup": _V2, "cgroup/memory.max": "3000\n"}, 3000),
+        (
+            {
+                "proc/self/cgroup": _V2,
+                "cgroup/jobs/mine/memory.max": "max\n",
+                "cgroup/jobs/memory.max": "2000\n",
+            },
+            2000,
+        ),
+        ({"proc/self/cgroup": "0::/../other\n", "cgroup/memory.max": "max\n"}, 4096 * 1024),
+        ({"proc/self/cgroup": _V1, "cgroup/memory/jobs/mine/memory.limit_in_bytes": "5\n"}, 5),
+        ({"proc/self/cgroup": _V1, "cgroup/memory/memory.limit_in_bytes": "6\n"}, 6),
+        ({"proc/self/cgroup": _V1, "cgroup/memory/memory.limit_in_bytes": f"{2**63}"}, 4096 * 1024),
+        ({"proc/meminfo": "MemTotal: 9999 kB\n"}, None),
+    ],
+)
+def test_usable_memory_is_the_least_that_the_kernel_and_the_groups_say(kernel, files, usable):
+    assert kernel(**files) == usable
+
+
+def test_a_limit_of_addresses_counts(monkeypatch):
+    monkeypatch.setattr(host.resource, "getrlimit", lambda _: (1 << 20, 1 << 20))
+    assert host.usable_host_memory() == 0  # more is taken already
+
+
+def test_a_machine_without_these_files_says_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "_PROC", tmp_path)
+    assert host.usable_host_memory() is None

@@ -1,0 +1,416 @@
+"""How every program begins and ends: streams, signals, errors in one line, exit codes.
+
+Most of these programs do not import JAX, and answer in a fraction of a second.
+"""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+# Where another file has imported JAX into this process, it warns of the fork that starts a program.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+ROOT = Path(__file__).parents[2]
+HEAD = """
+import os, signal, sys, time
+from pathlib import Path
+from t2t_jax.system.program import run
+def say(text):
+    print(text, flush=True)
+def main(arguments):
+"""
+WRITE = """
+    from t2t_jax.system.atomic_file import writing_whole
+    with writing_whole("out") as file:
+        file.write(b"half")
+        file.flush()
+        say("ready")
+        {}
+"""
+ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+by_name = pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
+
+
+def start(folder, body, stdout=subprocess.PIPE, shell="", before=None):
+    """A program of this body; a shell may start it with redirections."""
+    (folder / "program.py").write_text(HEAD + body.strip("\n") + "\nrun(main)\n")
+    command = [sys.executable, "program.py"]
+    if shell:
+        command = ["bash", "-c", f'exec "$@" {shell}', "bash", *command]
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=before or _receive_all,
+    )
+
+
+def _receive_all():
+    """A shell's background starts with some of them ignored."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def finish(folder, body, **how):
+    program = start(folder, body, **how)
+    said, errors = program.communicate(timeout=30)
+    return program.returncode, said, errors
+
+
+def wait_until_ready(program):
+    assert program.stdout.readline() == "ready\n"
+
+
+@by_name
+@pytest.mark.parametrize(
+    "work",
+    [
+        "while True: sum(range(1000))",
+        "__import__('hashlib').pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)",
+        "time.sleep(60)",
+    ],
+    ids=["in Python", "in one long call of C", "asleep"],
+)
+def test_a_signal_ends_a_program_at_once_by_itself_and_leaves_no_half_file(tmp_path, number, work):
+    program = start(tmp_path, WRITE.format(work))
+    wait_until_ready(program)
+    assert len(list(tmp_path.iterdir())) == 2
+    program.send_signal(number)
+    assert program.communicate(timeout=5) == ("", "")
+    assert program.returncode == -number
+    assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
+
+
+def test_no_callback_can_swallow_a_signal(tmp_path):
+    """As those of JAX do: what is raised in a finaliser is printed, and the work goes on."""
+    body = """
+    class Callback:
+        def __del__(self):
+            while True:
+                pass
+    say("ready")
+    Callback()
+    """
+    program = start(tmp_path, body)
+    wait_until_ready(program)
+    program.send_signal(signal.SIGINT)
+    assert program.communicate(timeout=5) == ("", "")
+    assert program.returncode == -signal.SIGINT
+
+
+def test_a_signal_that_nohup_ignores_stays_ignored(tmp_path):
+    program = start(
+        tmp_path,
+        "    say('ready')\n    time.sleep(0.3)\n    return 3",
+        before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    wait_until_ready(program)
+    program.send_signal(signal.SIGHUP)
+    program.communicate(timeout=5)
+    assert program.returncode == 3
+
+
+STOPPABLE = """
+    from t2t_jax.system.signals import StopSignal
+    with StopSignal() as stop:
+        say("ready")
+        while not stop.number:
+            time.sleep(0.01)
+        say("ready")
+        time.sleep(arguments_seconds)
+    return 128 + stop.number
+"""
+
+
+@by_name
+def test_a_loop_takes_the_first_signal_as_a_wish_and_the_second_ends_the_program(tmp_path, number):
+    program = start(tmp_path, STOPPABLE.replace("arguments_seconds", "0"))
+    wait_until_ready(program)
+    program.send_signal(number)
+    program.communicate(timeout=5)
+    assert program.returncode == 128 + number
+    program = start(tmp_path, STOPPABLE.replace("arguments_seconds", "60"))
+    for _ in range(2):
+        wait_until_ready(program)
+        program.send_signal(number)
+    assert program.communicate(timeout=5)[1] == ""
+    assert program.returncode == -number
+
+
+def test_a_forked_process_receives_its_own_signals(tmp_path):
+    body = """
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+    time.sleep(0.1)
+    os.kill(child, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+    time.sleep(0.2)
+    return 5
+    """
+    assert finish(tmp_path, body) == (5, "", "")
+
+
+CLOSED = """
+    opened = open("program.py")
+    assert opened.fileno() > 2
+    print("to nobody")
+    print("to nobody", file=sys.stderr)
+    assert sys.stdin.read() == ""
+    assert os.system("echo to nobody; echo to nobody >&2; cat") == 0
+    Path("done").write_text("done")
+    return 0
+"""
+
+
+@pytest.mark.parametrize("shell", ["<&-", ">&-", "2>&-", "<&- >&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_replaced_before_a_file_takes_their_numbers(tmp_path, shell):
+    code, said, errors = finish(tmp_path, CLOSED, shell=shell)
+    assert code == 0, errors
+    assert (tmp_path / "done").read_text() == "done"
+    assert said.count("to nobody") == (0 if " >&-" in f" {shell}" else 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "errors"),
+    [
+        (
+            "print('x' * 10**6); return 0",
+            2,
+            "error: the standard output",
+        ),
+        (
+            "raise OSError(24, 'Too many open files', 'f')",
+            2,
+            "error: f: Too many open files; raise",
+        ),
+        ("raise OSError(28, 'No space left on device', 'f')", 2, "left on device; make room there"),
+        ("raise OSError(27, 'File too large')", 2, "(ulimit -f)"),
+        ("raise OSError(30, 'Read-only file system', 'f')", 2, "choose another place"),
+        ("raise OSError(12, 'Cannot allocate memory')", 2, "the memory is used up"),
+    ],
+    ids=["a full stdout", "EMFILE", "ENOSPC", "EFBIG", "EROFS", "ENOMEM"],
+)
+def test_what_the_system_refuses_is_one_line_with_a_way_out(tmp_path, body, code, errors):
+    with open("/dev/full", "w") as full:
+        ended, _, said = finish(tmp_path, "    " + body, stdout=full)
+    assert ended == code
+    assert errors in said
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+
+
+PRINT = """
+    from rich.table import Table
+    from t2t_jax.system.console import {0}
+    for _ in range(200):
+        {0}().print("a line\\n" * 1000)
+    Path("done").write_text("done")
+    return 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("    print('a line\\n' * 100_000)\n    return 0", 141),
+        ("    print('help\\n' * 100_000)\n    sys.exit(0)", 141),
+        (PRINT.format("ResultConsole"), 141),
+        (PRINT.format("ProgressConsole"), 0),
+    ],
+    ids=["print", "help", "a table", "progress, which nobody has to hear"],
+)
+def test_a_reader_that_goes_away_ends_a_program_quietly(tmp_path, body, code):
+    program = start(tmp_path, body)
+    program.stdout.close()
+    with program.stderr as errors:
+        assert errors.read() == ""
+    assert program.wait(timeout=20) == code
+    assert (tmp_path / "done").exists() == (code == 0)
+
+
+def test_a_warning_that_nobody_reads_stops_nothing(tmp_path):
+    body = """
+    from t2t_jax.errors import warn
+    Path("pipe").exists() or os.mkfifo("pipe")
+    reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+    os.dup2(os.open("pipe", os.O_WRONLY), 2)
+    os.close(reader)
+    warn("nobody reads this")
+    return 7
+    """
+    assert finish(tmp_path, body)[0] == 7
+
+
+TRAIN, EVAL, SWEEP = ["train.py"], ["eval.py"], ["-m", "t2t_jax.sweep"]
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (TRAIN, "--config configs/base.py --workdir runs/base"),
+        (EVAL, "takes a command first (bleu, translate"),
+        (SWEEP, "--config configs/table3.py --workdir runs/table3"),
+    ],
+    ids=["train.py", "eval.py", "a sweep"],
+)
+def test_a_program_without_arguments_says_what_to_give(program, message):
+    done = subprocess.run(
+        [sys.executable, *program],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_ten_signals_at_random_moments_end_a_translation_each_time(tiny_run, tmp_path, number):
+    """While it imports JAX, restores a checkpoint, compiles, or decodes."""
+    (tmp_path / "out").mkdir()
+    tiny_run.finish(tmp_path / "run")
+    source = tmp_path / "source"
+    source.write_text("a dog runs over the red house and then back again\n" * 200_000)
+    moments = random.Random(int(number))
+    for _ in range(10):
+        program = subprocess.Popen(
+            [
+                *(sys.executable, "eval.py", "translate", "--workdir", str(tmp_path / "run")),
+                *("--input", str(source), "--output", str(tmp_path / "out" / "file")),
+            ],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=_receive_all,
+        )
+        time.sleep(moments.uniform(0.3, 8))
+        program.send_signal(number)
+        sent = time.monotonic()
+        assert program.communicate(timeout=20) == (b"", b"")
+        assert time.monotonic() - sent < 2
+        assert program.returncode == -number
+        assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def translated(tiny_run, tmp_path_factory):
+    """A trained run, a file of sentences, and their translations where nothing is in the way."""
+    folder = tmp_path_factory.mktemp("translated")
+    tiny_run.finish(folder / "run")
+    (folder / "source").write_text("a dog runs\n\nthe red house\n")
+    done = _translate(folder, "")
+    assert done.returncode == 0, done.stderr
+    return folder, (folder / "out").read_bytes()
+
+
+def _translate(folder, setting, redirections=""):
+    program = "eval.py translate --workdir $0/run --input $0/source --output $0/out --scores"
+    return subprocess.run(
+        ["bash", "-c", f"{setting} exec {sys.executable} {program} {redirections}", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("setting", "redirections"),
+    [
+        ("", "<&- >&- 2>&-"),
+        ("", ">&-"),
+        ("export TMPDIR=/nowhere;", ""),
+        ("unset HOME XDG_CACHE_HOME JAX_COMPILATION_CACHE_DIR;", ""),
+        ("export XDG_CACHE_HOME=/proc; unset JAX_COMPILATION_CACHE_DIR;", ""),
+        ("export JAX_COMPILATION_CACHE_DIR=/proc/nowhere;", ""),
+        ("export LC_ALL=C PYTHONUTF8=0 PYTHONIOENCODING=ascii;", ""),
+        ("ulimit -n 64;", ""),
+        ("trap '' HUP INT;", ""),
+    ],
+    ids=[
+        "no streams",
+        "no stdout",
+        "TMPDIR that is not there",
+        "no HOME",
+        "a cache that cannot be written",
+        "a compilation cache that cannot be written",
+        "the plainest locale",
+        "64 open files",
+        "ignored signals",
+    ],
+)
+def test_what_the_surroundings_lack_does_not_matter_where_it_is_not_needed(
+    translated, setting, redirections
+):
+    folder, expected = translated
+    (folder / "out").unlink()
+    done = _translate(folder, setting, redirections)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert (folder / "out").read_bytes() == expected
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.faults
+def test_a_limit_on_the_size_of_files_is_one_line(translated):
+    done = _translate(translated[0], "ulimit -f 0;")
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: [^\n]*\(ulimit -f\)\n", done.stderr), done.stderr
+
+
+@pytest.mark.faults
+def test_training_off_the_main_thread_needs_no_signals(tiny_run, tmp_path):
+    program = (
+        "import sys, threading, t2t_jax\n"
+        "from pathlib import Path\n"
+        "from t2t_jax.config.file import load_config\n"
+        "codes = []\n"
+        "train = lambda: codes.append(t2t_jax.train(load_config(sys.argv[1]), Path(sys.argv[2])))\n"
+        "thread = threading.Thread(target=train)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+        "sys.exit(codes[0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tiny_run.folder / "tiny.py", tmp_path / "run"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "12 steps are done" in done.stdout
+
+
+@pytest.mark.faults
+def test_training_without_streams_just_trains(tiny_run, tmp_path):
+    train = f"exec {sys.executable} train.py --config $0 --workdir $1 <&- >&- 2>&-"
+    arguments = [str(tiny_run.folder / "tiny.py"), str(tmp_path / "run")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", train, *arguments], cwd=ROOT, env=environment, check=False)
+    assert done.returncode == 0
+    assert list(tiny_run.losses(tmp_path / "run")) == list(range(1, 13))

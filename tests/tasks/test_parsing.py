@@ -1,0 +1,82 @@
+"""Parses of an untrained model: whatever it writes, they are trees over the words given."""
+
+import dataclasses
+import random
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+
+from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig
+from t2t_jax.data.trees import Tree, linearise
+from t2t_jax.data.vocabulary import train_vocabulary
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import UserError
+from t2t_jax.modules.transformer import Transformer
+from t2t_jax.tasks.parsing import parse
+
+WORDS = ["the", "dog", "barks", "at", "a", "-LRB-", "-RRB-", ",", "."]
+SYMBOLS = ["(S", ")S", "(NP", ")NP", "(VP", ")VP", "DT", "NN", "VBZ", ","]
+CONFIG = Config(
+    model=ModelConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1),
+    data=DataConfig(corpus="trees:treebank", max_length=32),
+    decoding=DecodingConfig(beam_size=1, max_extra_length=12, tokens_per_batch=512),
+)
+
+
+@pytest.fixture(scope="module")
+def parser():
+    rng = random.Random(0)
+    sources, targets = (
+        [" ".join(rng.choices(symbols, k=6)) for _ in range(100)] for symbols in (WORDS, SYMBOLS)
+    )
+    vocabulary = train_vocabulary([(sources, targets)], 80, across_scripts=True)
+    tokens = jnp.ones((1, 8), jnp.int32)
+    model = Transformer(CONFIG.model, len(vocabulary), 2)
+    initialise = jax.jit(partial(model.init, deterministic=True))
+    params = nn.unbox(initialise(jax.random.key(0), *[tokens] * 6)["params"])
+    return Translator(CONFIG, vocabulary, params)
+
+
+def _words(parsed):
+    return [" ".join(linearise(tree)[0]) for tree, _ in parsed]
+
+
+def test_every_sentence_has_a_tree_over_exactly_its_words(parser):
+    sentences = ["the dog barks .", "  a\tdog  ", "unheard-of words", "dog"] * 2
+    for settings in ({}, {"temperature": 2.0, "seed": 3}):
+        parsed = parse(parser, sentences, **settings)
+        assert _words(parsed) == [" ".join(sentence.split()) for sentence in sentences]
+        assert all(tree.label == "TOP" for tree, _ in parsed)
+
+
+def test_brackets_in_a_sentence_are_escaped_before_the_model_sees_them(parser):
+    written = ["the ( dog )", "f(x)"]
+    escaped = ["the -LRB- dog -RRB-", "f-LRB-x-RRB-"]
+    assert _words(parse(parser, written)) == escaped
+    assert parse(parser, written) == parse(parser, escaped)
+
+
+def test_a_blank_sentence_has_the_empty_tree(parser):
+    parsed = parse(parser, ["", "dog", " \t "])
+    assert parsed[0] == parsed[2] == (Tree("TOP"), 0)
+    assert _words(parsed)[1] == "dog"
+    assert parse(parser, []) == []
+
+
+def test_repairs_are_those_of_what_the_model_wrote(parser, monkeypatch):
+    outputs = ["(NP DT NN )NP", "(NP DT NN )S"]
+    monkeypatch.setattr(parser, "translate", lambda *_, **__: outputs)
+    parsed = parse(parser, ["the dog", "the dog"])
+    assert [repairs for _, repairs in parsed] == [0, 2]
+    assert parsed[0].tree == parsed[1].tree
+
+
+def test_a_model_that_translates_is_refused(parser):
+    data = dataclasses.replace(CONFIG.data, corpus="bundled:")
+    config = dataclasses.replace(CONFIG, data=data)
+    translator = Translator(config, parser.vocabulary, parser.params)
+    with pytest.raises(UserError, match=r"to translate \(data\.corpus=bundled:\).*trees:DIR"):
+        parse(translator, ["the dog"])
