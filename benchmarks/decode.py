@@ -20,7 +20,7 @@ import numpy as np
 import workload
 
 from t2t_jax.config import Config
-from t2t_jax.decoding.continuous_batching import proceed
+from t2t_jax.decoding.programs import proceed
 from t2t_jax.errors import UserError
 from t2t_jax.system.program import run
 

@@ -19,9 +19,9 @@ import workload
 from workload import jax
 
 from t2t_jax.config import Config
-from t2t_jax.decoding.continuous_batching import proceed
-from t2t_jax.decoding.translator import make_model
+from t2t_jax.decoding.programs import proceed
 from t2t_jax.modules.cost import model_flops_per_step
+from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
 from t2t_jax.system.program import run
 from t2t_jax.training.step import (

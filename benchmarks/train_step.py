@@ -27,9 +27,9 @@ import measuring
 import workload
 
 from t2t_jax.config import Config
-from t2t_jax.decoding.translator import make_model
 from t2t_jax.errors import UserError
 from t2t_jax.modules.cost import model_flops_per_step, num_parameters
+from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.program import run
 from t2t_jax.training.step import compile_train_step, create_state

@@ -22,7 +22,7 @@ import measuring
 import workload
 from workload import jax
 
-from t2t_jax.decoding.continuous_batching import proceed
+from t2t_jax.decoding.programs import proceed
 from t2t_jax.system.program import run
 
 # The first pattern that occurs in `name of the operation | where it comes from` says the part.

@@ -16,18 +16,17 @@ prepare_process()
 import jax  # noqa: E402
 from jax.sharding import Mesh  # noqa: E402
 
+from t2t_jax.batch import EOS_ID, Batch, Sequence  # noqa: E402
 from t2t_jax.config import Config  # noqa: E402
-from t2t_jax.data.batching import Batch  # noqa: E402
-from t2t_jax.data.vocabulary import EOS_ID  # noqa: E402
-from t2t_jax.decoding.continuous_batching import (  # noqa: E402
+from t2t_jax.decoding.programs import (  # noqa: E402
     Arrivals,
+    Search,
     Sizes,
     begin_work,
     proceed,
-    strategy_of,
 )
-from t2t_jax.decoding.translator import make_model  # noqa: E402
-from t2t_jax.modules.transformer import decoding_parameters  # noqa: E402
+from t2t_jax.decoding.scheduler import strategy_of  # noqa: E402
+from t2t_jax.modules.models import make_decoding_model, make_model  # noqa: E402
 from t2t_jax.parallel.mesh import batch_layout, make_mesh, put_rows  # noqa: E402
 from t2t_jax.training.step import compile_train_step, create_state  # noqa: E402
 
@@ -65,15 +64,14 @@ def training_program(config: Config, rows: int, length: int) -> tuple[Any, Calla
 
 def full_batch(config: Config, mesh: Mesh, rows: int, length: int) -> Batch:
     """A batch on the devices in which every position of both sides holds a token."""
-    sides = []
-    for seed in range(2):
+    positions = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
+
+    def side(seed: int) -> Sequence:
         tokens = random_tokens(rows, length, config.data.vocab_size, seed)
-        sides += [
-            tokens,
-            np.ones_like(tokens),
-            np.tile(np.arange(length, dtype=np.int32), (rows, 1)),
-        ]
-    return batch_layout(mesh, rows, length, config.parallel.tokens_per_device).put(Batch(*sides))
+        return Sequence(tokens, np.ones_like(tokens), positions)
+
+    layout = batch_layout(mesh, rows, length, config.parallel.tokens_per_device)
+    return layout.put(Batch(side(0), side(1)))
 
 
 def random_parameters(config: Config) -> Any:
@@ -109,9 +107,10 @@ def search_arguments(
     The arrays come from a function, as a search overwrites some of them.
     """
     vocab_size, mesh = config.data.vocab_size, make_mesh(config.parallel)
-    model, strategy = make_model(config, vocab_size), strategy_of(config.decoding)
+    model = make_decoding_model(config.model, vocab_size, mesh)
+    search = Search(model, strategy_of(config.decoding), mesh, 1)
     sizes = Sizes(batch_size, batch_size, source_length, target_length, target_length)
-    prepare = partial(decoding_parameters, config.model, quantize=config.decoding.quantize)
+    prepare = partial(model.prepare, quantize=config.decoding.quantize)
     params = jax.jit(prepare)(params)
     numbers = np.arange(batch_size, dtype=np.int32)
     limits = np.full(batch_size, target_length, np.int32)
@@ -120,7 +119,7 @@ def search_arguments(
 
     def fresh() -> tuple[Any, ...]:
         inputs = put_rows(tokens, mesh)
-        work = begin_work(model, strategy, mesh, sizes, params)
+        work = begin_work(search, sizes, params)
         return params, work, Arrivals(numbers, inputs, limits, numbers), np.uint32(0), 0
 
-    return (model, strategy, mesh, 1), fresh
+    return (search,), fresh

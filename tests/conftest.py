@@ -59,7 +59,7 @@ _LONG = (
     "test_translator.py",
     "test_sweep.py",
     "test_compile.py",
-    "test_continuous_batching.py",
+    "test_scheduler.py",
     "test_benchmarks.py",
     "test_guard.py",
     "test_checkpoint.py",

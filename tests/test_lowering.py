@@ -8,17 +8,11 @@ import numpy as np
 import pytest
 from jax import export
 
+from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import Config
-from t2t_jax.data.batching import Batch
-from t2t_jax.decoding.continuous_batching import (
-    Arrivals,
-    Sizes,
-    begin_work,
-    proceed,
-    strategy_of,
-)
-from t2t_jax.decoding.translator import make_model
-from t2t_jax.modules.transformer import decoding_parameters
+from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
+from t2t_jax.decoding.scheduler import strategy_of
+from t2t_jax.modules.models import make_decoding_model, make_model
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
 from t2t_jax.training.step import abstract_batch, abstract_state, compile_train_step, create_state
 
@@ -53,7 +47,7 @@ def _batch(layout):
     segments = np.ones_like(tokens)
     segments[:, -1] = 0
     positions = np.broadcast_to(np.arange(8, dtype=np.int32), (4, 8))
-    return layout.put(Batch(tokens, segments, positions, tokens, segments, positions))
+    return layout.put(Batch(*[Sequence(tokens, segments, positions)] * 2))
 
 
 def _exported(function, *arguments):
@@ -103,14 +97,16 @@ def test_decoding_is_lowered_for_every_platform(mesh, model, changes):
     decoding = _CONFIG.replace(changes).decoding
     strategy = strategy_of(decoding, decoding.beam_size)
     beams = strategy.beam_size
+    decoding_model = make_decoding_model(_CONFIG.model, _VOCAB)
+    search = Search(decoding_model, strategy, mesh, beams)
     sizes = Sizes(rows=3, arrivals=3, source_length=8, room=12, most_room=12)
 
     def translate(params, arrivals, seed):
-        work = begin_work(model, strategy, mesh, sizes, params)
-        return proceed(model, strategy, mesh, beams, params, work, arrivals, seed, 0)[1].best
+        work = begin_work(search, sizes, params)
+        return proceed(search, params, work, arrivals, seed, 0)[1].best
 
     params = create_state(_CONFIG, model, mesh).params
-    params = decoding_parameters(_CONFIG.model, params, decoding.quantize)
+    params = decoding_model.prepare(params, decoding.quantize)
     inputs = np.random.default_rng(1).integers(4, _VOCAB, (3, 8), dtype=np.int32)
     lengths, numbers = np.full(3, 10, np.int32), np.arange(1, 4, dtype=np.int32)
     arguments = (

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contestants.weights import Weights, read_weights
+from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from t2t_jax.config import Config
-from t2t_jax.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from t2t_jax.errors import UserError
 
 if TYPE_CHECKING:

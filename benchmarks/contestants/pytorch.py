@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from contestants.protocol import Training, serve
+from t2t_jax.batch import BOS_ID
 from t2t_jax.config import Config
-from t2t_jax.data.vocabulary import BOS_ID
 
 
 class Transformer(nn.Module):

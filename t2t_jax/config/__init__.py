@@ -13,6 +13,7 @@ from t2t_jax.config.config import differences as differences
 from t2t_jax.config.config import from_dict as from_dict
 from t2t_jax.config.config import to_dict as to_dict
 from t2t_jax.config.config import walk as walk
+from t2t_jax.config.model import AttentionConfig as AttentionConfig
 from t2t_jax.config.model import ModelConfig as ModelConfig
 from t2t_jax.config.sections import CheckpointConfig as CheckpointConfig
 from t2t_jax.config.sections import DataConfig as DataConfig

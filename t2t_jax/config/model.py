@@ -4,6 +4,84 @@ from dataclasses import dataclass
 from typing import Literal
 
 from t2t_jax.config.checks import INFINITY, check_fields, check_fits, check_range, require
+from t2t_jax.errors import UserError
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """Sizes of a multi-head attention; projections, cache, cost and sharding all follow from them.
+
+    Attributes:
+      d_model: width of what comes in and goes out.
+      num_heads: heads h.
+      d_k: width of a head's queries and keys.
+      d_v: width of a head's values.
+      dropout_rate: share of the attention weights set to zero.
+    """
+
+    d_model: int
+    num_heads: int
+    d_k: int
+    d_v: int
+    dropout_rate: float = 0.0
+
+    @property
+    def projections(self) -> dict[str, int]:
+        """Width of each projection of the input, all heads side by side: W^Q, W^K, W^V."""
+        key_width, value_width = self.num_heads * self.d_k, self.num_heads * self.d_v
+        return {"query": key_width, "key": key_width, "value": value_width}
+
+    def cache_shapes(self, rows: int, slots: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shapes of the keys and the values that decoding keeps; see `kernels.cached_attention`.
+
+        Args:
+          rows: sentences.
+          slots: positions of each, the last axis.
+        """
+        return (
+            (rows, self.num_heads, self.d_k, slots),
+            (rows, self.num_heads, self.d_v, slots),
+        )
+
+    @property
+    def cache_width(self) -> int:
+        """Numbers that decoding keeps of a position: its keys and values."""
+        return self.projections["key"] + self.projections["value"]
+
+    @property
+    def memory_parameters(self) -> int:
+        """Weights that a position meets to be attended to: those of keys and values."""
+        return self.d_model * self.cache_width
+
+    @property
+    def query_parameters(self) -> int:
+        """Weights that a position meets to attend: those of queries and of the output (W^O)."""
+        return self.d_model * (self.projections["query"] + self.num_heads * self.d_v)
+
+    @property
+    def products_per_pair(self) -> int:
+        """Multiply-adds for a position and one that it attends to: its score, and its value."""
+        return self.num_heads * (self.d_k + self.d_v)
+
+    @property
+    def activations(self) -> int:
+        """Numbers that a position has here: its queries, keys and values, and its heads' output."""
+        return sum(self.projections.values()) + self.num_heads * self.d_v
+
+    def check_devices(self, tensor: int) -> None:
+        """Refuse a number of devices that cannot share the heads equally.
+
+        Args:
+          tensor: devices along the mesh axis `tensor`.
+
+        Raises:
+          UserError: it does not divide the heads.
+        """
+        if self.num_heads % tensor:
+            raise UserError(
+                f"model.num_heads={self.num_heads} is not divisible by parallel.tensor={tensor}, "
+                "over which heads are split; choose a divisor"
+            )
 
 
 @dataclass(frozen=True)
@@ -73,6 +151,12 @@ class ModelConfig:
     def value_size(self) -> int:
         """d_v, resolved."""
         return self.d_v or self.d_model // self.num_heads
+
+    @property
+    def attention(self) -> AttentionConfig:
+        """The sizes of each multi-head attention: all are of one kind (section 3.2.3)."""
+        rate = self.attention_dropout_rate
+        return AttentionConfig(self.d_model, self.num_heads, self.key_size, self.value_size, rate)
 
     @property
     def longest_sentence(self) -> float:

@@ -9,38 +9,18 @@ the rows within their class, cuts batches from them, and shuffles the batches.
 import functools
 import threading
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import grain
 import numpy as np
 from jaxtyping import Int32, Int64, Integer, UInt, UInt8
 
+from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import DataConfig
 from t2t_jax.data.tokenized import TokenizedSplit
 from t2t_jax.errors import UserError
 
 _PACKING = 0  # the random stream of the packing; epoch e has stream e + 1
-
-
-class Batch(NamedTuple):
-    """Sentence pairs in rows, several a row if packed. NumPy arrays on the host, JAX on a device.
-
-    A segment is one sentence; segment k of `inputs` and segment k of `targets` in the same row are
-    a pair. Segments count from 1; segment 0 is padding, where all three arrays are 0 (`PAD_ID`).
-    """
-
-    inputs: Int32[Any, "rows source"]
-    """Source tokens; every sentence ends with `EOS_ID`."""
-    inputs_segments: Int32[Any, "rows source"]
-    """Number of the sentence within its row."""
-    inputs_positions: Int32[Any, "rows source"]
-    """Position within the sentence, from 0."""
-    targets: Int32[Any, "rows target"]
-    """Target tokens; every sentence ends with `EOS_ID`."""
-    targets_segments: Int32[Any, "rows target"]
-    """Number of the sentence within its row."""
-    targets_positions: Int32[Any, "rows target"]
-    """Position within the sentence, from 0."""
 
 
 class BatchShape(NamedTuple):
@@ -150,8 +130,8 @@ class Batches:
         row_of_pair = np.repeat(np.arange(len(filled)), end - first)
         segments = _ranges(np.ones_like(first), end - first)
         return Batch(
-            *_fill(*self._source, pairs, row_of_pair, segments, (num_rows, shape.source_length)),
-            *_fill(*self._target, pairs, row_of_pair, segments, (num_rows, shape.target_length)),
+            _fill(*self._source, pairs, row_of_pair, segments, (num_rows, shape.source_length)),
+            _fill(*self._target, pairs, row_of_pair, segments, (num_rows, shape.target_length)),
         )
 
     def prefetch(
@@ -200,7 +180,7 @@ class Batches:
         return _Plan(rows, batches)
 
 
-def describe(split: TokenizedSplit, batches: Batches) -> str:
+def describe_corpus(split: TokenizedSplit, batches: Batches) -> str:
     """What became of the corpus, in two lines: pairs kept and skipped, and padding."""
     waste = batches.padding_waste
     return (
@@ -363,8 +343,8 @@ def _fill(
     rows: Integer[np.ndarray, " n"],
     segments: Integer[np.ndarray, " n"],
     shape: tuple[int, int],
-) -> tuple[Int32[np.ndarray, "r l"], Int32[np.ndarray, "r l"], Int32[np.ndarray, "r l"]]:
-    """Tokens, segments and positions of one side; sentence i goes into row `rows[i]`."""
+) -> Sequence:
+    """One side of a batch of this shape; sentence i goes into row `rows[i]`."""
     lengths = offsets[pairs + 1] - offsets[pairs]
     before = np.cumsum(lengths) - lengths
     columns = before - np.maximum.accumulate(np.where(segments == 1, before, 0))
@@ -373,5 +353,4 @@ def _fill(
     filled[0, cells] = tokens[_ranges(offsets[pairs], lengths)]
     filled[1, cells] = np.repeat(segments, lengths)
     filled[2, cells] = _ranges(np.zeros_like(lengths), lengths)
-    first, second, third = filled.reshape(3, *shape)
-    return first, second, third
+    return Sequence(*filled.reshape(3, *shape))

@@ -26,13 +26,9 @@ import sentencepiece
 from jaxtyping import Integer
 from sentencepiece import sentencepiece_model_pb2
 
+from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
-
-PAD_ID = 0
-EOS_ID = 1
-BOS_ID = 2
-UNK_ID = 3
 
 RECIPE_VERSION = 1
 """Raised whenever `train_vocabulary` would make another vocabulary from the same text."""

@@ -1,17 +1,18 @@
 """Where a model looks: the attention weights of all heads for a sentence and its translation."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float32, Int32
 
+from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.decoding.arguments import text
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.modules.transformer import Parameters, Transformer
+from t2t_jax.modules.decoding_model import DecodingModel
+from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import on_host
 
 _LONGEST = 2048
@@ -53,8 +54,6 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
     source = text(source, "source")
     if target is not None:
         target = text(target, "target")
-    if not isinstance(translator.model, Transformer):
-        raise UserError("an ensemble has no attention of its own; load one of its models")
     limit = min(_LONGEST, translator.longest_sentence)
     _check_length("source", translator.encode([source])[0], limit)
     if target is None:
@@ -63,9 +62,9 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
     _check_length("target", ids[1], limit)
     inputs, targets = (np.asarray([tokens], np.int32) for tokens in ids)
     found = on_host(_weights(translator.model, translator.params, inputs, targets))
-    encoder, decoder, cross = (weights[:, 0] for weights in found)
+    weights = {name: of_all[:, 0] for name, of_all in found.items()}
     of_source, of_target = translator.vocabulary.pieces(ids)
-    return AttentionMaps(of_source, of_target, encoder, decoder, cross)
+    return AttentionMaps(of_source, of_target, **weights)
 
 
 def _check_length(name: str, tokens: list[int], limit: float) -> None:
@@ -78,21 +77,9 @@ def _check_length(name: str, tokens: list[int], limit: float) -> None:
 
 @partial(jax.jit, static_argnums=0)
 def _weights(
-    model: Transformer,
+    model: DecodingModel,
     params: Parameters,
     inputs: Int32[Array, "1 s"],
     targets: Int32[Array, "1 t"],
-) -> tuple[Array, Array, Array]:
-    batch = [
-        part
-        for tokens in (inputs, targets)
-        for part in (tokens, jnp.ones_like(tokens), jnp.arange(tokens.shape[1])[None])
-    ]
-    _, sown = model.apply({"params": params}, *batch, deterministic=True, mutable=["intermediates"])
-    seen: Any = sown["intermediates"]
-    encoder, decoder = seen["encoder"]["layers"], seen["decoder"]["layers"]
-    return (
-        encoder["self_attention"]["weights"][0],
-        decoder["self_attention"]["weights"][0],
-        decoder["cross_attention"]["weights"][0],
-    )
+) -> dict[str, Float32[Array, "n 1 h _ _"]]:
+    return model.attention_weights(params, Batch(one_a_row(inputs), one_a_row(targets)))

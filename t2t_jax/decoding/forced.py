@@ -3,21 +3,20 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
-from t2t_jax.data.batching import Batch, ladder_length
-from t2t_jax.data.vocabulary import PAD_ID
+from t2t_jax.batch import Batch, one_a_row
+from t2t_jax.data.batching import ladder_length
 from t2t_jax.decoding.arguments import texts
-from t2t_jax.decoding.continuous_batching import padded
-from t2t_jax.decoding.long_lines import LONGEST_PASS
+from t2t_jax.decoding.long_lines import check_one_pass
+from t2t_jax.decoding.scheduler import padded
 from t2t_jax.decoding.translator import Translator, diverged, is_blank
 from t2t_jax.errors import UserError
-from t2t_jax.modules.ensemble import Model
-from t2t_jax.modules.transformer import Parameters
+from t2t_jax.modules.decoding_model import DecodingModel
+from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
 
 # Of every position all logits are there at once, which a search has of the last one only: these are
@@ -99,16 +98,7 @@ def _check_lengths(
 ) -> None:
     for number, pair in enumerate(pairs, first_line):
         for side, tokens in zip(("source", "target"), pair, strict=True):
-            if len(tokens) > LONGEST_PASS:
-                raise UserError(
-                    f"{side} line {number} has {len(tokens)} subwords, and at most {LONGEST_PASS} "
-                    "can be scored; split the line"
-                )
-            if len(tokens) > longest:
-                raise UserError(
-                    f"{side} line {number} has {len(tokens)} subwords, but the learned positions "
-                    f"of this model allow {longest} (model.max_positions); split the line"
-                )
+            check_one_pass(f"{side} line {number}", len(tokens), longest)
 
 
 def _batches(
@@ -142,21 +132,14 @@ def _launch(
 
 @partial(jax.jit, static_argnames="model")
 def _log_probs(
-    model: Model,
+    model: DecodingModel,
     params: Parameters,
     inputs: Int32[Array, "b s"],
     targets: Int32[Array, "b t"],
 ) -> Float32[Array, "b t"]:
     """Log-probability of every target token, from one pass over the whole sentences."""
-    batch = Batch(*_side(inputs), *_side(targets))
-    losses: Any = model.apply({"params": params}, *batch, label_smoothing=0.0, method="losses")
-    return -losses[1]
-
-
-def _side(tokens: Int32[Array, "b t"]) -> tuple[Array, Array, Array]:
-    """Tokens, segments and positions of one sentence a row."""
-    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-    return tokens, (tokens != PAD_ID).astype(jnp.int32), positions
+    batch = Batch(one_a_row(inputs), one_a_row(targets))
+    return -model.losses(params, batch, 0.0)[1]
 
 
 def _read(row: list[float], target: list[int], number: int) -> ForcedScore:

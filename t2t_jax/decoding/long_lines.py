@@ -65,6 +65,25 @@ LONGEST_PASS = 1 << 15
 work grows with the square of the length."""
 
 
+def check_one_pass(name: str, length: int, longest_sentence: float) -> None:
+    """Refuse a sentence that cannot go through encoder and decoder in one pass, to be scored.
+
+    Args:
+      name: of the line.
+      length: in tokens.
+      longest_sentence: most tokens that the model has positions for.
+
+    Raises:
+      UserError: it is too long.
+    """
+    limit = min(longest_sentence, LONGEST_PASS)
+    if length > limit:
+        why = f"and at most {limit} can be scored"
+        if limit < LONGEST_PASS:
+            why = f"but the learned positions of this model allow {limit} (model.max_positions)"
+        raise UserError(f"{name} has {length} subwords, {why}; split the line, or leave it out")
+
+
 def longest_source(decoding: DecodingConfig, longest_sentence: float) -> float:
     """Most tokens of a source that is decoded as a whole."""
     return min(decoding.max_source_length, longest_sentence - decoding.max_extra_length)

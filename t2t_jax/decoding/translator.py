@@ -10,16 +10,16 @@ import jax
 import jax.numpy as jnp
 
 from t2t_jax.config import Config, DecodingConfig, ModelConfig
-from t2t_jax.data.vocabulary import BOS_ID, Vocabulary
+from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import texts, whole_number
-from t2t_jax.decoding.continuous_batching import Sentence, decode, plan
+from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.long_lines import Part, parts
 from t2t_jax.decoding.memory import check_memory
-from t2t_jax.decoding.search import SearchResult
+from t2t_jax.decoding.scheduler import Sentence, decode, plan
 from t2t_jax.errors import UserError
-from t2t_jax.modules.ensemble import Ensemble, Model, join_parameters, prepare_parameters
-from t2t_jax.modules.matrices import Quantize
-from t2t_jax.modules.transformer import Parameters, Transformer
+from t2t_jax.modules.ensemble import Ensemble, join_parameters
+from t2t_jax.modules.matrices import Parameters, Quantize
+from t2t_jax.modules.models import make_decoding_model
 from t2t_jax.parallel.memory import within_memory
 from t2t_jax.parallel.mesh import mesh_of
 
@@ -40,11 +40,6 @@ class Hypothesis(NamedTuple):
 
 
 _NOTHING = Hypothesis("", 0.0, 0.0, ())
-
-
-def make_model(config: Config, vocab_size: int) -> Transformer:
-    """The network of a run, over a vocabulary of so many entries."""
-    return Transformer(config.model, vocab_size, BOS_ID, config.parallel.remat)
 
 
 class Translator:
@@ -84,15 +79,14 @@ class Translator:
         """
         self.config = config
         self.vocabulary = vocabulary
-        self.model: Model = make_model(config, len(vocabulary))
-        self._configs = configs = (config.model, *(other for other, _ in others))
-        if others:
-            self.model = Ensemble(configs, len(vocabulary), BOS_ID)
-            params = join_parameters([params, *(other for _, other in others)])
+        params = join_parameters([params, *(own for _, own in others)]) if others else params
         self.params: Parameters = jax.tree.map(jnp.asarray, params)
         self._for_decoding: dict[Quantize, Parameters] = {}
         self.mesh = mesh_of(self.params)
-        self.longest_sentence = min(each.longest_sentence for each in configs)
+        configs = config.model, *(other for other, _ in others)
+        models = [make_decoding_model(one, len(vocabulary), self.mesh) for one in configs]
+        self.model = Ensemble(tuple(models)) if others else models[0]
+        self.longest_sentence = self.model.longest_sentence
         self.steps = tuple(steps)
         self._process = os.getpid()
 
@@ -111,7 +105,7 @@ class Translator:
 
     def _decoding_parameters(self, quantize: Quantize) -> Parameters:
         if quantize not in self._for_decoding:
-            prepare = jax.jit(partial(prepare_parameters, self.model, quantize=quantize))
+            prepare = jax.jit(partial(self.model.prepare, quantize=quantize))
             self._for_decoding[quantize] = prepare(self.params)
         return self._for_decoding[quantize]
 
@@ -230,8 +224,7 @@ class Translator:
         ]
         lengths = sorted((len(part.tokens) for part in given), reverse=True)
         for sizes in plan(lengths, decoding, self.mesh)[:1]:  # the longest need most
-            vocab_size = len(self.vocabulary)
-            check_memory(self._configs, vocab_size, decoding, sizes, self.mesh)
+            check_memory(self.model, len(self.vocabulary), decoding, sizes, self.mesh)
         params = self._decoding_parameters(decoding.quantize)
         what = self.model, decoding, params, self.mesh, sentences
         for index, best in decode(*what, num_best, seed):

@@ -1,33 +1,39 @@
 """Section 3.3: the position-wise feed-forward network."""
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from t2t_jax.functional.dropout import DropoutKey, dropout
-from t2t_jax.kernels.int8 import Int8Matrix
-from t2t_jax.kernels.products import Transposed, linear
+
+_Matrix = TypeVar("_Matrix")
 
 
 def position_wise_feed_forward(
     x: Float[Array, "b t d_model"],
-    kernel_1: Float[Array, "d_model d_ff"] | Transposed | Int8Matrix,
+    kernel_1: _Matrix,
     bias_1: Float[Array, " d_ff"],
-    kernel_2: Float[Array, "d_ff d_model"] | Transposed | Int8Matrix,
+    kernel_2: _Matrix,
     bias_2: Float[Array, " d_model"],
     *,
     dropout_rate: float = 0.0,
     dropout_key: DropoutKey | None = None,
+    linear: Callable[[Float[Array, "b t d_in"], Any], Float[Array, "b t d_out"]] = jnp.matmul,
 ) -> Float[Array, "b t d_model"]:
     """max(0, x W_1 + b_1) W_2 + b_2 at every position alike (equation 2).
 
     Args:
       x: one vector per position.
-      kernel_1: W_1.
+      kernel_1: W_1, `[d_model, d_ff]`: an array, or whatever `linear` multiplies with.
       bias_1: b_1.
-      kernel_2: W_2.
+      kernel_2: W_2, `[d_ff, d_model]`, likewise.
       bias_2: b_2.
       dropout_rate: share of the hidden activations set to zero (the paper: 0).
       dropout_key: which of them; None means no dropout.
+      linear: how vectors are multiplied with a matrix, `linear(x, kernel)`.
     """
     hidden = jax.nn.relu(linear(x, kernel_1) + bias_1)
     return linear(dropout(hidden, dropout_rate, dropout_key), kernel_2) + bias_2

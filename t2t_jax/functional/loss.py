@@ -1,12 +1,11 @@
 """Section 5.4: label-smoothed cross-entropy."""
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
-
-from t2t_jax.kernels.products import pre_softmax_logits
 
 _Losses = tuple[Float[Array, "*t"], Float[Array, "*t"]]
 _Residuals = tuple[Float[Array, "*t v"], Float[Array, "*t"], Int[Array, "*t"]]
@@ -72,7 +71,7 @@ label_smoothed_cross_entropy.defvjp(_losses, _gradient)
 
 def projected_cross_entropy(
     x: Float[Array, "b t d_model"],
-    embedding: Float[Array, "vocab d_model"],
+    project: Callable[[Float[Array, "b _ d_model"]], Float[Array, "b _ vocab"]],
     targets: Int[Array, "b t"],
     label_smoothing: float,
     num_chunks: int = 1,
@@ -84,15 +83,14 @@ def projected_cross_entropy(
 
     Args:
       x: the decoder's output.
-      embedding: one row for every entry of the vocabulary.
+      project: the pre-softmax linear transformation (section 3.4).
       targets: ids of the right tokens.
       label_smoothing: eps_ls, in [0, 1).
       num_chunks: parts along `t`, which it divides.
     """
 
     def losses(x: Float[Array, "b t d"], targets: Int[Array, "b t"]) -> _Losses:
-        logits = pre_softmax_logits(x, embedding)
-        return label_smoothed_cross_entropy(logits, targets, label_smoothing)
+        return label_smoothed_cross_entropy(project(x), targets, label_smoothing)
 
     if num_chunks == 1:
         return losses(x, targets)

@@ -12,9 +12,10 @@ def sinusoidal_positions(length: int, d_model: int) -> Float[Array, "t d_model"]
         PE(pos, 2i)   = sin(pos / 10000^(2i / d_model))        even columns
         PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model))        odd columns
 
-    Many implementations (tensor2tensor among them) put all sines first and all cosines after. The
-    two layouts differ by a permutation of the columns; weights trained with one need that
-    permutation to be used with the other.
+    tensor2tensor, Marian and fairseq compute another table: for i from 0 to d_model / 2 - 1 the
+    frequencies 10000^(-i / (d_model / 2 - 1)), all sines first and all cosines after. As the
+    frequencies differ, that table is no permutation of this one, and weights that were trained with
+    one cannot be used with the other.
 
     Args:
       length: number of positions, from 0.

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Float32, Int8
+from jaxtyping import Array, DTypeLike, Float, Float32, Int8
 
 _LARGEST = 127
 _FEWEST_ROWS = 2  # one alone is multiplied by a loop that takes 20 times as long, on CPUs
@@ -16,6 +16,11 @@ class Int8Matrix(NamedTuple):
     values: Int8[Array, "m n"]
     scales: Float32[Array, "#m #n"]
     """One for every vector that is multiplied with, which makes the axis of its elements 1."""
+
+    def astype(self, dtype: DTypeLike) -> "Int8Matrix":
+        """The matrix itself: its products are of integers, whatever the dtype of the vectors."""
+        del dtype
+        return self
 
 
 def quantize(x: Float[Array, "*shape"], axis: int) -> tuple[Int8[Array, "*shape"], Array]:

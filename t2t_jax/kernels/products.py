@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Float32
+from jaxtyping import Array, DTypeLike, Float, Float32
 
 from t2t_jax.kernels.int8 import Int8Matrix, int8_product
 
@@ -47,6 +47,10 @@ class Transposed(NamedTuple):
     """A matrix that lies in memory with one row for every output."""
 
     rows: Float[Array, "d_out d_in"]
+
+    def astype(self, dtype: DTypeLike) -> "Transposed":
+        """The matrix in the dtype of its products."""
+        return Transposed(self.rows.astype(dtype))
 
 
 def linear(

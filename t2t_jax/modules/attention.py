@@ -1,24 +1,20 @@
-"""Multi-head attention (section 3.2.2)."""
+"""Multi-head attention (section 3.2.2), of whole sentences and of one position at a time."""
 
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from t2t_jax.config import ModelConfig
-from t2t_jax.functional.attention import (
-    attention_weights,
-    cached_attention,
-    merge_heads,
-    scaled_dot_product_attention,
-    split_heads,
-)
+from t2t_jax.config import AttentionConfig
+from t2t_jax.functional.attention import attention_weights, merge_heads, split_heads
 from t2t_jax.functional.masks import SegmentMask
+from t2t_jax.kernels.attention import attention, cached_attention
 from t2t_jax.kernels.products import linear
-from t2t_jax.modules.dropout import FirstRow, dropout_key
-from t2t_jax.modules.matrices import matrix
-from t2t_jax.parallel.axes import constrain, named
+from t2t_jax.modules.context import Context, Mask
+from t2t_jax.modules.matrices import Parameters, matrix
+from t2t_jax.parallel.axes import constrain
 
 # Of the positions attended to, whose number differs from use to use: "_" binds no name.
 KeysValues = tuple[Float[Array, "b _ h d_k"], Float[Array, "b _ h d_v"]]
@@ -35,8 +31,8 @@ class Projection(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "b t d_in"]) -> Float[Array, "b t d_out"]:
         """Project every position."""
-        init = named(nn.initializers.glorot_uniform(), *self.axes)
-        return linear(x, matrix(self, "kernel", init, (x.shape[-1], self.width), x.dtype))
+        init, shape = nn.initializers.glorot_uniform(), (x.shape[-1], self.width)
+        return linear(x, matrix(self, "kernel", init, shape, self.axes, x.dtype))
 
 
 class MultiHeadAttention(nn.Module):
@@ -46,97 +42,151 @@ class MultiHeadAttention(nn.Module):
     query kernel is `[d_model, num_heads * d_k]`, the output kernel `[num_heads * d_v, d_model]`.
     """
 
-    config: ModelConfig
+    config: AttentionConfig
 
     def setup(self) -> None:
-        """Create the four projections, and the one that decoding has in place of three."""
-        config = self.config
-        d_k, d_v = config.key_size, config.value_size
-        inward = {"query": d_k, "key": d_k, "value": d_v, "query_key_value": 2 * d_k + d_v}
-        for name, size in inward.items():
-            setattr(self, name, Projection(config.num_heads * size, ("embed", "heads")))
-        self.output = Projection(config.d_model, ("heads", "embed"))
+        """Create the four projections."""
+        for name, width in self.config.projections.items():
+            setattr(self, name, Projection(width, ("embed", "heads")))
+        self.output = Projection(self.config.d_model, ("heads", "embed"))
 
-    def queries(self, x: Float[Array, "b q d_model"]) -> Float[Array, "b q h d_k"]:
-        """The queries of the positions in `x`, split into heads."""
-        return self._heads(self.query(x))
+    def __call__(
+        self, x: Float[Array, "b t d_model"], context: Context
+    ) -> Float[Array, "b t d_model"]:
+        """Self-attention: let the positions in `x` attend to each other, where the mask is True."""
+        key, value = self.keys_values(x)
+        return self._attend(self.queries(x), key, value, context.mask, context)
 
-    def keys_values(self, x: Float[Array, "b k d_model"]) -> KeysValues:
-        """The keys and values of the positions in `x`, split into heads."""
-        return self._heads(self.key(x)), self._heads(self.value(x))
-
-    def cached_keys_values(self, x: Float[Array, "b k d_model"]) -> CachedKeysValues:
-        """The keys and values of the positions in `x`, as `attend_to_cache` takes them."""
-        return _positions_last(*self.keys_values(x))
-
-    def queries_keys_values(
-        self, x: Float[Array, "b t d_model"]
-    ) -> tuple[Float[Array, "b t h d_k"], CachedKeysValues]:
-        """`queries` and `cached_keys_values` in one product, with what `join_projections` gives."""
-        d_k = self.config.key_size
-        heads = self._heads(self.query_key_value(x))
-        query, key, value = jnp.split(heads, [d_k, 2 * d_k], axis=-1)
-        return query, _positions_last(key, value)
-
-    def attend_to_cache(
-        self,
-        queries: Float[Array, "b q h d_k"],
-        keys_values: CachedKeysValues,
-        mask: Bool[Array, "b #h #q k"],
+    def attend_to_encoded(
+        self, x: Float[Array, "b q d_model"], context: Context
     ) -> Float[Array, "b q d_model"]:
-        """`attend`, in decoding."""
-        return self.output(merge_heads(cached_attention(queries, *keys_values, mask)))
+        """Cross-attention: let the positions in `x` attend to the encoder's output."""
+        assert context.encoded is not None
+        assert context.encoded_mask is not None
+        key, value = self.keys_values(context.encoded)
+        return self._attend(self.queries(x), key, value, context.encoded_mask, context)
 
-    def attend(
+    def _attend(
         self,
-        x: Float[Array, "b q d_model"],
-        keys_values: KeysValues,
-        mask: Bool[Array, "b #h #q k"] | SegmentMask,
-        first_row: FirstRow = None,
+        query: Float[Array, "b q h d_k"],
+        key: Float[Array, "b k h d_k"],
+        value: Float[Array, "b k h d_v"],
+        mask: Mask,
+        context: Context,
     ) -> Float[Array, "b q d_model"]:
-        """Let the positions in `x` attend to projected keys and values, where `mask` is True."""
-        query = self.queries(x)
         if self.is_mutable_collection("intermediates"):  # someone wants to look
             whole = mask.whole() if isinstance(mask, SegmentMask) else mask
-            self.sow("intermediates", "weights", attention_weights(query, keys_values[0], whole))
-        heads = scaled_dot_product_attention(
+            self.sow("intermediates", "weights", attention_weights(query, key, whole))
+        heads = attention(
             query,
-            *keys_values,
+            key,
+            value,
             mask,
-            dropout_rate=self.config.attention_dropout_rate,
-            dropout_key=dropout_key(self, first_row),
+            dropout_rate=self.config.dropout_rate,
+            dropout_key=context.dropout_key(self),
+            kernel=context.kernel,
         )
         return self.output(merge_heads(heads))
 
-    def _heads(self, projected: Float[Array, "b t width"]) -> Float[Array, "b t h d"]:
-        heads = split_heads(projected, self.config.num_heads)
-        return constrain(heads, "batch", "length", "heads", None)
+    def queries(self, x: Float[Array, "b q d_model"]) -> Float[Array, "b q h d_k"]:
+        """The queries of the positions in `x`, split into heads."""
+        return _heads(self.query(x), self.config.num_heads)
+
+    def keys_values(self, x: Float[Array, "b k d_model"]) -> KeysValues:
+        """The keys and values of the positions in `x`, split into heads."""
+        heads = self.config.num_heads
+        return _heads(self.key(x), heads), _heads(self.value(x), heads)
+
+    def remember(self, x: Float[Array, "b k d_model"]) -> CachedKeysValues:
+        """The keys and values of the positions in `x`, as `recall` takes them."""
+        return _positions_last(*self.keys_values(x))
+
+    def recall(
+        self,
+        x: Float[Array, "b q d_model"],
+        remembered: CachedKeysValues,
+        mask: Bool[Array, "b #h #q k"],
+    ) -> Float[Array, "b q d_model"]:
+        """Let the positions in `x` attend to what `remember` gave, where `mask` is True."""
+        heads = cached_attention(self.queries(x), *remembered, mask)
+        return self.output(merge_heads(heads))
+
+
+class CachedSelfAttention(nn.Module):
+    """The self-attention of one new position to itself and those before it, kept in a cache.
+
+    It has the parameters of a `MultiHeadAttention`, as `join_projections` arranges them.
+    """
+
+    config: AttentionConfig
+
+    def setup(self) -> None:
+        """Create two projections: queries, keys and values are made in one product."""
+        width = sum(self.config.projections.values())
+        self.query_key_value = Projection(width, ("embed", "heads"))
+        self.output = Projection(self.config.d_model, ("heads", "embed"))
 
     def __call__(
         self,
-        queries: Float[Array, "b q d_model"],
-        memory: Float[Array, "b k d_model"],
-        mask: Bool[Array, "b #h #q k"] | SegmentMask,
-        first_row: FirstRow = None,
-    ) -> Float[Array, "b q d_model"]:
-        """Let `queries` attend to `memory` (themselves, in self-attention) where `mask` is True."""
-        return self.attend(queries, self.keys_values(memory), mask, first_row)
+        x: Float[Array, "b k d_model"],
+        cache: CachedKeysValues,
+        write_at: int | Array,
+        context: Context,
+    ) -> tuple[Float[Array, "b k d_model"], CachedKeysValues]:
+        """Attend to a cache with the new position in it.
+
+        Args:
+          x: the position's vectors, one for each of `k` hypotheses.
+          cache: keys and values; see `DecodingModel.step`.
+          write_at: slot of the first of the `k` new entries.
+          context: its mask says to which slots each hypothesis attends.
+        """
+        config = self.config
+        heads = _heads(self.query_key_value(x), config.num_heads)
+        query, key, value = jnp.split(heads, [config.d_k, 2 * config.d_k], axis=-1)
+        new = _positions_last(key, value)
+        cache = _write(cache[0], new[0], write_at), _write(cache[1], new[1], write_at)
+        assert not isinstance(context.mask, SegmentMask)
+        attended = cached_attention(query, *cache, context.mask)
+        return self.output(merge_heads(attended)), cache
 
 
-def join_projections(params: dict[str, Any], num_heads: int) -> dict[str, Any]:
-    """The parameters for `queries_keys_values`: of each head, the three kernels side by side.
+def join_projections(params: Parameters, config: AttentionConfig) -> Parameters:
+    """The parameters of a `CachedSelfAttention`: of each head, the three kernels side by side.
 
     Args:
-      params: of one `MultiHeadAttention`.
-      num_heads: h.
+      params: of one `MultiHeadAttention`; the matrices may be 8-bit integers.
+      config: its sizes.
     """
-    kernels = (params[name]["kernel"] for name in ("query", "key", "value"))
-    # Head after head: devices that share out the heads share out the joined kernel in the same way.
-    heads = jnp.concatenate([split_heads(kernel, num_heads) for kernel in kernels], axis=-1)
-    return {"query_key_value": {"kernel": merge_heads(heads)}, "output": params["output"]}
+
+    def join(*kernels: Array) -> Array:
+        # Head after head: devices that share out the heads share out the joined kernel alike.
+        heads = [split_heads(kernel, config.num_heads) for kernel in kernels]
+        return merge_heads(jnp.concatenate(heads, axis=-1))
+
+    kernels: list[Any] = [params[name]["kernel"] for name in config.projections]
+    return {
+        "query_key_value": {"kernel": jax.tree.map(join, *kernels)},
+        "output": params["output"],
+    }
+
+
+def _heads(projected: Float[Array, "b t width"], num_heads: int) -> Float[Array, "b t h d"]:
+    return constrain(split_heads(projected, num_heads), "batch", "length", "heads", None)
 
 
 def _positions_last(
     keys: Float[Array, "b k h d_k"], values: Float[Array, "b k h d_v"]
 ) -> CachedKeysValues:
     return keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 3, 1)
+
+
+def _write(
+    cache: Float[Array, "b h d slots"], new: Float[Array, "b h d k"], at: int | Array
+) -> Float[Array, "b h d slots"]:
+    new = new.astype(cache.dtype)
+    if cache.shape[0] == new.shape[3] == 1:
+        # Where one hypothesis of one sentence is written in place, XLA on CPUs does so twice, and
+        # copies the cache four times.
+        return jnp.where(jnp.arange(cache.shape[3]) == at, new, cache)
+    return jax.lax.dynamic_update_slice_in_dim(cache, new, at, axis=3)

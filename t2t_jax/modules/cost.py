@@ -13,7 +13,7 @@ def num_parameters(model: ModelConfig, vocab_size: int) -> int:
       vocab_size: entries of the shared vocabulary.
     """
     norm = 2 * model.d_model
-    attention = 2 * _projection_pair(model)
+    attention = model.attention.memory_parameters + model.attention.query_parameters
     feed_forward = _feed_forward(model) + model.d_ff + model.d_model  # two biases
     encoder = model.num_encoder_layers * (attention + feed_forward + 2 * norm)
     decoder = model.num_decoder_layers * (2 * attention + feed_forward + 3 * norm)
@@ -53,15 +53,16 @@ def model_flops_per_step(
         cross-attention, on average; 0 leaves these products out.
       target_length: the same for the decoder's self-attention.
     """
-    pair, feed_forward = _projection_pair(model), _feed_forward(model)
-    compare = model.num_heads * (model.key_size + model.value_size)
-    encoder_layer = 2 * pair + compare * source_length + feed_forward
+    attention, feed_forward = model.attention, _feed_forward(model)
+    remember, attend = attention.memory_parameters, attention.query_parameters
+    compare = attention.products_per_pair
+    encoder_layer = remember + attend + compare * source_length + feed_forward
     decoder_layer = (
-        (2 * pair + compare * target_length)
-        + (pair + compare * source_length)  # cross-attention without keys and values
+        (remember + attend + compare * target_length)
+        + (attend + compare * source_length)  # cross-attention without keys and values
         + feed_forward
     )
-    encoder = model.num_encoder_layers * encoder_layer + model.num_decoder_layers * pair
+    encoder = model.num_encoder_layers * encoder_layer + model.num_decoder_layers * remember
     decoder = model.num_decoder_layers * decoder_layer + vocab_size * model.d_model
     return 6 * (source_tokens * encoder + target_tokens * decoder)
 
@@ -117,10 +118,11 @@ def training_memory(
     size = 4 if model.compute_dtype == "float32" else 2
     sources, targets = size * rows * source_length, size * rows * target_length
     # Queries, keys, values and heads of each attention, the hidden layer, and each sub-layer's sum.
-    pair = model.num_heads * (model.key_size + model.value_size) // parallel.tensor
+    attention = model.attention.activations // parallel.tensor
+    remembered = model.attention.cache_width // parallel.tensor
     hidden, width = model.d_ff // parallel.tensor, model.d_model
-    encoder = sources * (2 * pair + hidden + 2 * width)
-    decoder = targets * (3 * pair + hidden + 3 * width) + sources * pair
+    encoder = sources * (attention + hidden + 2 * width)
+    decoder = targets * (2 * attention - remembered + hidden + 3 * width) + sources * remembered
     depths = model.num_encoder_layers, model.num_decoder_layers
     activations = depths[0] * encoder + depths[1] * decoder
     if parallel.remat != "none":  # the inputs of all layers, and one that is computed again
@@ -128,11 +130,6 @@ def training_memory(
         activations = min(activations, inputs + max(encoder, decoder))
     logits = targets * vocab_size // (parallel.tensor * parallel.loss_chunks)
     return TrainingMemory(3 * weights, weights, activations, logits, passes)
-
-
-def _projection_pair(model: ModelConfig) -> int:
-    """Weights of an attention's projections to keys and values; to queries and output, the same."""
-    return model.d_model * model.num_heads * (model.key_size + model.value_size)
 
 
 def _feed_forward(model: ModelConfig) -> int:

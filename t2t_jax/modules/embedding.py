@@ -27,9 +27,15 @@ class TokenEmbedding(nn.Module):
     def setup(self) -> None:
         """Create the matrix."""
         width = self.config.d_model
-        init = named(nn.initializers.normal(stddev=width**-0.5), "vocab", "embed")
-        shape = self.vocab_size, width
-        self.embedding = matrix(self, "embedding", init, shape, jnp.float32)
+        self.embedding = matrix(
+            self,
+            "embedding",
+            nn.initializers.normal(stddev=width**-0.5),
+            (self.vocab_size, width),
+            ("vocab", "embed"),
+            jnp.float32,
+            summed_axis=-1,  # as the output projection has it
+        )
 
     def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t d_model"]:
         """The embeddings of `tokens`, times sqrt(d_model) (section 3.4)."""

@@ -1,118 +1,102 @@
 """Several models that decode as one."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
 from functools import reduce
-from typing import Any, TypeAlias
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int
 
-from t2t_jax.config import ModelConfig
+from t2t_jax.batch import Batch, Sequence
+from t2t_jax.errors import UserError
 from t2t_jax.functional.loss import label_smoothed_cross_entropy
-from t2t_jax.modules.matrices import Quantize
-from t2t_jax.modules.transformer import (
-    Memory,
-    Parameters,
-    Transformer,
-    decoding_parameters,
-    init_cache,
-)
+from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
+from t2t_jax.modules.matrices import Parameters, Quantize
 
 
-class Ensemble(nn.Module):
-    """Transformers of one vocabulary: the distribution of a token is the mean of theirs.
+@dataclass(frozen=True)
+class Ensemble:
+    """Models of one vocabulary: the distribution of a token is the mean of theirs.
 
-    It is called as a `Transformer` is. What comes out as logits are the logarithms of the mean
+    It is a `DecodingModel` itself. What comes out as logits are the logarithms of the mean
     probabilities, cache and memory are tuples with one entry for each member, and the parameters
     are those that `join_parameters` makes.
 
     Attributes:
-      configs: sizes and options of the members, which may differ.
-      vocab_size: entries of the shared vocabulary.
-      bos_id: id that stands before the first target token.
+      members: the models, which may be of different sizes and kinds.
     """
 
-    configs: tuple[ModelConfig, ...]
-    vocab_size: int
-    bos_id: int
+    members: tuple[DecodingModel, ...]
 
-    def setup(self) -> None:
-        """Create the members."""
-        self.members = [
-            Transformer(config, self.vocab_size, self.bos_id) for config in self.configs
-        ]
+    @property
+    def longest_sentence(self) -> float:
+        """Most tokens of a sentence that every member has positions for."""
+        return min(member.longest_sentence for member in self.members)
 
-    def __call__(self, *batch: Int[Array, "b _"], deterministic: bool) -> Float[Array, "b t vocab"]:
-        """Logits of every target token; see `Transformer.__call__`."""
-        return log_mean([member(*batch, deterministic=deterministic) for member in self.members])
+    def prepare(self, params: Parameters, quantize: Quantize = "none") -> Parameters:
+        """See `DecodingModel.prepare`."""
+        return join_parameters(member.prepare(own, quantize) for member, own in self._with(params))
 
-    def losses(
-        self, *batch: Int[Array, "b _"], label_smoothing: float
-    ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
-        """The losses of every target token, without dropout; see `Transformer.losses`."""
-        logits = self(*batch, deterministic=True)
-        return label_smoothed_cross_entropy(logits, batch[3], label_smoothing)
+    def empty_cache(self, rows: int, beam_size: int, room: int) -> Cache:
+        """See `DecodingModel.empty_cache`."""
+        return tuple(member.empty_cache(rows, beam_size, room) for member in self.members)
 
-    def memory(
-        self, inputs: Int[Array, "b s"], inputs_segments: Int[Array, "b s"]
-    ) -> tuple[Memory, ...]:
-        """Encode sources with every member; see `Transformer.memory`."""
-        return tuple(member.memory(inputs, inputs_segments) for member in self.members)
+    def memory(self, params: Parameters, inputs: Sequence) -> tuple[Memory, ...]:
+        """See `DecodingModel.memory`."""
+        return tuple(member.memory(own, inputs) for member, own in self._with(params))
 
     def step(
         self,
+        params: Parameters,
         tokens: Int[Array, "b k"],
         positions: Int[Array, " b"],
         place: Int[Array, ""],
         ancestry_mask: Bool[Array, "b k t k"],
-        cache: tuple[Any, ...],
+        cache: tuple[Cache, ...],
         memory: tuple[Memory, ...],
-    ) -> tuple[Float[Array, "b k vocab"], tuple[Any, ...]]:
-        """Logits of the next token of `k` hypotheses per sentence; see `Transformer.step`."""
-        logits, caches = zip(
-            *(
-                member.step(tokens, positions, place, ancestry_mask, *own)
-                for member, *own in zip(self.members, cache, memory, strict=True)
-            ),
-            strict=True,
-        )
-        return log_mean(logits), caches
+    ) -> tuple[Float[Array, "b k vocab"], tuple[Cache, ...]]:
+        """See `DecodingModel.step`."""
+        asked = tokens, positions, place, ancestry_mask
+        found = [
+            member.step(own, *asked, its_cache, its_memory)
+            for (member, own), its_cache, its_memory in zip(
+                self._with(params), cache, memory, strict=True
+            )
+        ]
+        return log_mean([logits for logits, _ in found]), tuple(new for _, new in found)
+
+    def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
+        """See `DecodingModel.logits`."""
+        return log_mean([member.logits(own, batch) for member, own in self._with(params)])
+
+    def losses(
+        self, params: Parameters, batch: Batch, label_smoothing: float
+    ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
+        """See `DecodingModel.losses`."""
+        tokens = batch.targets.tokens
+        return label_smoothed_cross_entropy(self.logits(params, batch), tokens, label_smoothing)
+
+    def attention_weights(
+        self, params: Parameters, batch: Batch
+    ) -> dict[str, Float[Array, "n b h _ _"]]:
+        """Refused: each member has weights of its own."""
+        raise UserError("an ensemble has no attention of its own; load one of its models")
+
+    def _with(self, params: Parameters) -> Iterable[tuple[DecodingModel, Parameters]]:
+        """The members, each with its parameters."""
+        return zip(self.members, params.values(), strict=True)
 
 
-Model: TypeAlias = Transformer | Ensemble
-"""What is called as a `Transformer` is."""
-
-
-def log_mean(logits: Sequence[Float[Array, "*t v"]]) -> Float32[Array, "*t v"]:
+def log_mean(logits: SequenceOf[Float[Array, "*t v"]]) -> Float32[Array, "*t v"]:
     """Logarithm of the mean of the probabilities that several logits stand for."""
     log_probs = (jax.nn.log_softmax(one.astype(jnp.float32)) for one in logits)
     return reduce(jnp.logaddexp, log_probs) - math.log(len(logits))
 
 
-def join_parameters(members: Sequence[Parameters]) -> Parameters:
-    """The parameters of an `Ensemble`, in the order of its `configs`."""
-    return {_member(number): params for number, params in enumerate(members)}
-
-
-def _member(number: int) -> str:
-    return f"members_{number}"  # as Flax calls the modules in the list `members`
-
-
-def prepare_parameters(model: Model, params: Parameters, quantize: Quantize = "none") -> Parameters:
-    """The parameters that a model decodes with; see `decoding_parameters`."""
-    if isinstance(model, Ensemble):
-        members = (params[_member(number)] for number in range(len(model.configs)))
-        pairs = zip(model.configs, members, strict=True)
-        return join_parameters([decoding_parameters(*pair, quantize) for pair in pairs])
-    return decoding_parameters(model.config, params, quantize)
-
-
-def empty_cache(model: Model, batch_size: int, beam_size: int, room: int) -> Any:
-    """The cache that a model's `step` starts from; see `init_cache`."""
-    if isinstance(model, Ensemble):
-        sizes = batch_size, beam_size, room
-        return tuple(init_cache(config, *sizes) for config in model.configs)
-    return init_cache(model.config, batch_size, beam_size, room)
+def join_parameters(members: Iterable[Parameters]) -> Parameters:
+    """The parameters of an `Ensemble`, in the order of its members."""
+    # Numbers of one width: JAX sorts the names of a dictionary.
+    return {f"{number:04}": params for number, params in enumerate(members)}

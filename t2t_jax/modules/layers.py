@@ -1,20 +1,23 @@
 """Encoder and decoder layers (section 3.1): sub-layers with residual connections around them."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import flax.linen as nn
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.feed_forward import position_wise_feed_forward
-from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.functional.normalization import layer_norm
-from t2t_jax.modules.attention import CachedKeysValues, MultiHeadAttention
-from t2t_jax.modules.dropout import Dropout, FirstRow, dropout_key
+from t2t_jax.kernels.products import linear
+from t2t_jax.modules.attention import MultiHeadAttention
+from t2t_jax.modules.context import Context
+from t2t_jax.modules.dropout import Dropout
 from t2t_jax.modules.matrices import matrix
 from t2t_jax.parallel.axes import constrain, named
+
+Sublayer: TypeAlias = Callable[[Float[Array, "b t d_model"]], Float[Array, "b t d_model"]]
+"""What a residual connection goes around."""
 
 
 class LayerNorm(nn.Module):
@@ -35,21 +38,21 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "b t d_model"], first_row: FirstRow = None
+        self, x: Float[Array, "b t d_model"], context: Context
     ) -> Float[Array, "b t d_model"]:
         """Apply the network to every position."""
-        config = self.config
+        config, dtype = self.config, x.dtype
         kernel_init, bias_init = nn.initializers.glorot_uniform(), nn.initializers.zeros
-        init_1, init_2 = named(kernel_init, "embed", "mlp"), named(kernel_init, "mlp", "embed")
-        d_model, d_ff, dtype = config.d_model, config.d_ff, x.dtype
+        inward, outward = (config.d_model, config.d_ff), (config.d_ff, config.d_model)
         return position_wise_feed_forward(
             x,
-            matrix(self, "kernel_1", init_1, (d_model, d_ff), dtype),
-            self.param("bias_1", named(bias_init, "mlp"), (d_ff,)).astype(dtype),
-            matrix(self, "kernel_2", init_2, (d_ff, d_model), dtype),
-            self.param("bias_2", named(bias_init, "vector"), (d_model,)).astype(dtype),
+            matrix(self, "kernel_1", kernel_init, inward, ("embed", "mlp"), dtype),
+            self.param("bias_1", named(bias_init, "mlp"), (config.d_ff,)).astype(dtype),
+            matrix(self, "kernel_2", kernel_init, outward, ("mlp", "embed"), dtype),
+            self.param("bias_2", named(bias_init, "vector"), (config.d_model,)).astype(dtype),
             dropout_rate=config.activation_dropout_rate,
-            dropout_key=dropout_key(self, first_row),
+            dropout_key=context.dropout_key(self),
+            linear=linear,
         )
 
 
@@ -63,18 +66,15 @@ class Residual(nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        x: Float[Array, "b t d_model"],
-        sublayer: Callable[[Float[Array, "b t d_model"]], Float[Array, "b t d_model"]],
-        first_row: FirstRow = None,
+        self, x: Float[Array, "b t d_model"], sublayer: Sublayer, context: Context
     ) -> Float[Array, "b t d_model"]:
         """Wrap `sublayer` in dropout, residual connection and layer norm."""
         norm = LayerNorm(name="norm")
         drop = Dropout(self.config.dropout_rate)
         if self.config.norm_order == "post":
-            y = norm(x + drop(sublayer(x), first_row))
+            y = norm(x + drop(sublayer(x), context))
         else:
-            y = x + drop(sublayer(norm(x)), first_row)
+            y = x + drop(sublayer(norm(x)), context)
         return constrain(y, "batch", "length", "channels")
 
 
@@ -85,114 +85,66 @@ class EncoderLayer(nn.Module):
 
     def setup(self) -> None:
         """Create the sub-layers."""
-        self.self_attention = MultiHeadAttention(self.config)
+        self.self_attention = MultiHeadAttention(self.config.attention)
         self.self_attention_residual = Residual(self.config)
         self.feed_forward = FeedForward(self.config)
         self.feed_forward_residual = Residual(self.config)
 
     def __call__(
-        self,
-        x: Float[Array, "b t d_model"],
-        mask: Bool[Array, "b 1 t t"] | SegmentMask,
-        first_row: FirstRow = None,
+        self, x: Float[Array, "b t d_model"], context: Context
     ) -> Float[Array, "b t d_model"]:
         """One layer of the encoder."""
-        x = self.self_attention_residual(
-            x,
-            lambda y: self.self_attention(y, y, mask, first_row),
-            first_row,
-        )
-        return self.feed_forward_residual(
-            x,
-            lambda y: self.feed_forward(y, first_row),
-            first_row,
-        )
+        x = self.self_attention_residual(x, lambda y: self.self_attention(y, context), context)
+        return self.feed_forward_residual(x, lambda y: self.feed_forward(y, context), context)
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, attention to the encoder's output, and feed-forward network."""
+    """Self-attention, attention to the encoder's output, and feed-forward network.
+
+    `modules.decoding` has a layer with the same sub-layers that takes one position at a time.
+    """
 
     config: ModelConfig
 
     def setup(self) -> None:
         """Create the sub-layers."""
-        self.self_attention = MultiHeadAttention(self.config)
+        self.self_attention = self.make_self_attention()
         self.self_attention_residual = Residual(self.config)
-        self.cross_attention = MultiHeadAttention(self.config)
+        self.cross_attention = MultiHeadAttention(self.config.attention)
         self.cross_attention_residual = Residual(self.config)
         self.feed_forward = FeedForward(self.config)
         self.feed_forward_residual = Residual(self.config)
 
+    def make_self_attention(self) -> nn.Module:
+        """The module of self-attention."""
+        return MultiHeadAttention(self.config.attention)
+
     def __call__(
-        self,
-        x: Float[Array, "b t d_model"],
-        encoded: Float[Array, "b s d_model"],
-        self_mask: Bool[Array, "b 1 t t"] | SegmentMask,
-        cross_mask: Bool[Array, "b 1 t s"] | SegmentMask,
-        first_row: FirstRow = None,
+        self, x: Float[Array, "b t d_model"], context: Context
     ) -> Float[Array, "b t d_model"]:
         """One layer of the decoder, all positions at once."""
-        return self._sublayers(
+        return self.sublayers(
             x,
-            lambda y: self.self_attention(y, y, self_mask, first_row),
-            lambda y: self.cross_attention(y, encoded, cross_mask, first_row),
-            first_row,
+            lambda y: self.self_attention(y, context),
+            lambda y: self.cross_attention.attend_to_encoded(y, context),
+            context,
         )
 
-    def step(
-        self,
-        x: Float[Array, "b k d_model"],
-        cache: CachedKeysValues,
-        memory: CachedKeysValues,
-        write_at: int | Array,
-        self_mask: Bool[Array, "b 1 k slots"],
-        cross_mask: Bool[Array, "b 1 1 s"],
-    ) -> tuple[Float[Array, "b k d_model"], CachedKeysValues]:
-        """One position of `k` hypotheses per sentence, with the earlier positions in a cache.
-
-        Args:
-          x: the position's vectors, one per hypothesis.
-          cache: self-attention keys and values, `[b, h, d, slots]`; see `Transformer.step`.
-          memory: keys and values of the encoder's output, one copy per sentence.
-          write_at: slot of the first of the `k` new entries.
-          self_mask: which slots each hypothesis attends to.
-          cross_mask: which source positions are real.
-        """
-
-        def attend_to_cache(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
-            nonlocal cache
-            queries, new = self.self_attention.queries_keys_values(y)
-            cache = (_write(cache[0], new[0], write_at), _write(cache[1], new[1], write_at))
-            return self.self_attention.attend_to_cache(queries, cache, self_mask)
-
-        def attend_to_memory(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
-            queries = self.cross_attention.queries(y)
-            return self.cross_attention.attend_to_cache(queries, memory, cross_mask)
-
-        return self._sublayers(x, attend_to_cache, attend_to_memory), cache
-
-    def _sublayers(
+    def sublayers(
         self,
         x: Float[Array, "b t d_model"],
-        self_attend: Callable[[Float[Array, "b t d_model"]], Float[Array, "b t d_model"]],
-        cross_attend: Callable[[Float[Array, "b t d_model"]], Float[Array, "b t d_model"]],
-        first_row: FirstRow = None,
+        self_attend: Sublayer,
+        cross_attend: Sublayer,
+        context: Context,
     ) -> Float[Array, "b t d_model"]:
-        x = self.self_attention_residual(x, self_attend, first_row)
-        x = self.cross_attention_residual(x, cross_attend, first_row)
-        return self.feed_forward_residual(
-            x,
-            lambda y: self.feed_forward(y, first_row),
-            first_row,
-        )
+        """The three sub-layers in their order, whichever way attention is computed.
 
-
-def _write(
-    cache: Float[Array, "b h d slots"], new: Float[Array, "b h d k"], at: int | Array
-) -> Float[Array, "b h d slots"]:
-    new = new.astype(cache.dtype)
-    if cache.shape[0] == new.shape[3] == 1:
-        # Where one hypothesis of one sentence is written in place, XLA on CPUs does so twice, and
-        # copies the cache four times.
-        return jnp.where(jnp.arange(cache.shape[3]) == at, new, cache)
-    return jax.lax.dynamic_update_slice_in_dim(cache, new, at, axis=3)
+        Args:
+          x: the layer's input.
+          self_attend: the first sub-layer.
+          cross_attend: the second.
+          context: of the layer.
+        """
+        x = self.self_attention_residual(x, self_attend, context)
+        x = self.cross_attention_residual(x, cross_attend, context)
+        return self.feed_forward_residual(x, lambda y: self.feed_forward(y, context), context)

@@ -1,19 +1,36 @@
-"""Parameters that are matrices to multiply with."""
+"""Parameters that are matrices to multiply with: each is declared as one where it is made."""
 
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import flax.linen as nn
+import jax
+from flax import struct
+from flax.core import meta
 from jaxtyping import Array, DTypeLike, Float
 
 from t2t_jax.kernels.int8 import Int8Matrix, quantize
 from t2t_jax.kernels.products import Transposed
 
+Parameters: TypeAlias = dict[str, Any]
+"""The parameters of a model: arrays by module and name."""
+
 Quantize: TypeAlias = Literal["none", "int8"]
 """What becomes of matrices in decoding: nothing, or integers of 8 bits."""
 
-_SUMMED = {"kernel": -2, "kernel_1": -2, "kernel_2": -2, "embedding": -1}
-"""The axis of each matrix that its products sum over."""
+HeldMatrix: TypeAlias = Float[Array, "m n"] | Transposed | Int8Matrix
+"""A matrix as training has it, or in one of the forms that decoding holds it in."""
+
+
+class MatrixBox(nn.LogicallyPartitioned):
+    """What is declared of a parameter that is a matrix, in the tree that a module's `init` makes.
+
+    Attributes:
+      summed_axis: the axis that products with the matrix sum over, counted from the end: layers may
+        be stacked on axes before it.
+    """
+
+    summed_axis: int = struct.field(default=-2, pytree_node=False)
 
 
 def matrix(
@@ -21,53 +38,62 @@ def matrix(
     name: str,
     init: Callable[..., Any],
     shape: tuple[int, int],
+    axes: tuple[str, str],
     dtype: DTypeLike,
-) -> Float[Array, "m n"] | Transposed | Int8Matrix:
-    """A module's parameter in the dtype of its products, as it was made or as decoding holds it.
+    summed_axis: int = -2,
+) -> HeldMatrix:
+    """A module's matrix in the dtype of its products, as it was made or as decoding holds it.
 
     Args:
       module: whose parameter it is.
       name: of the parameter.
-      init: what makes it.
+      init: what makes its first values, from a key and a shape.
       shape: of the matrix.
+      axes: its logical axes; see `parallel.axes`.
       dtype: of the products.
+      summed_axis: the axis that products sum over; see `MatrixBox`.
     """
-    rows: Array | None = module.get_variable("params", _transposed(name))
-    if rows is not None:
-        return Transposed(rows.astype(dtype))
-    values = module.param(name, init, shape)
-    scales: Array | None = module.get_variable("params", _scales(name))
-    return values.astype(dtype) if scales is None else Int8Matrix(values, scales)
+    held: Any = module.get_variable("params", name)
+    if isinstance(held, Transposed | Int8Matrix):
+        return held.astype(dtype)
+
+    def declared(key: Array, shape: tuple[int, int]) -> MatrixBox:
+        return MatrixBox(init(key, shape), axes, summed_axis=summed_axis)
+
+    made: Any = module.param(name, declared, shape)  # out of its box
+    return made.astype(dtype)
 
 
-def quantized(params: dict[str, Any]) -> dict[str, Any]:
-    """The same parameters with matrices of 8-bit integers, and their scales beside them.
+def quantized(params: Parameters, declared: Parameters) -> Parameters:
+    """The same parameters with every matrix in 8-bit integers.
 
-    Those of attention, of feed-forward networks, and embeddings; but no table of positions.
+    Args:
+      params: arrays.
+      declared: the same tree as a module's `init` makes it, with a `MatrixBox` for every matrix.
     """
-    converted: dict[str, Any] = {}
-    for name, value in params.items():
-        if isinstance(value, dict):
-            converted[name] = value if name.endswith("_position") else quantized(value)
-        elif name in _SUMMED:
-            converted[name], converted[_scales(name)] = quantize(value, _SUMMED[name])
-        else:
-            converted[name] = value
-    return converted
+    return _with_matrices(
+        lambda box, x: Int8Matrix(*quantize(x, box.summed_axis)), params, declared
+    )
 
 
-def transposed(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a feed-forward network with its matrices transposed.
+def transposed(params: Parameters, declared: Parameters) -> Parameters:
+    """The same parameters with one row for every output of a matrix.
 
     A single vector is multiplied with those in 0.85 of the time, on CPUs, and several as before.
+
+    Args:
+      params: of one layer.
+      declared: the same of a stack; see `quantized`.
     """
-    matrices = {_transposed(name): value.T for name, value in params.items() if name in _SUMMED}
-    return matrices | {name: value for name, value in params.items() if name not in _SUMMED}
+    return _with_matrices(lambda _, x: Transposed(x.T), params, declared)
 
 
-def _transposed(name: str) -> str:
-    return f"{name}_transposed"
-
-
-def _scales(name: str) -> str:
-    return f"{name}_scales"
+def _with_matrices(
+    convert: Callable[[MatrixBox, Array], Any], params: Parameters, declared: Parameters
+) -> Parameters:
+    return jax.tree.map(
+        lambda box, x: convert(box, x) if isinstance(box, MatrixBox) else x,
+        declared,
+        params,
+        is_leaf=lambda x: isinstance(x, meta.AxisMetadata),
+    )

@@ -9,9 +9,10 @@ import jax
 
 from t2t_jax.config import Config, ParallelConfig
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.decoding.translator import Translator, make_model
+from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.modules.transformer import Parameters
+from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.training.averaging import load_parameters
 from t2t_jax.training.step import abstract_state
@@ -90,5 +91,6 @@ def _parameters(
 ) -> tuple[Parameters, list[int]]:
     """The parameters of a run on all devices, and the steps they are the average of."""
     mesh = make_mesh(ParallelConfig(), jax.local_devices())
-    like = abstract_state(run.config, make_model(run.config, len(run.vocabulary)), mesh).params
+    model = make_model(run.config, len(run.vocabulary), mesh)
+    like = abstract_state(run.config, model, mesh).params
     return load_parameters(run.workdir, like, average=average, step=step)

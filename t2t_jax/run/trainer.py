@@ -13,11 +13,12 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 
 from t2t_jax.config import Config
-from t2t_jax.data.batching import Batches, BatchShape, describe
+from t2t_jax.data.batching import Batches, BatchShape, describe_corpus
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.tokenized import prepare
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.decoding.translator import Translator, make_model
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.modules.models import make_model
 from t2t_jax.modules.transformer import Transformer
 from t2t_jax.parallel.memory import within_memory
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
@@ -72,7 +73,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
         prepare_evaluation(config, corpus, vocabulary, "dev")
     check_same(_facts(config, corpus, vocabulary))
 
-    model = make_model(config, len(vocabulary))
+    model = make_model(config, len(vocabulary), mesh)
     with locked(workdir), StopSignal() as stop:
         # First of all: a kill from here on leaves a run. What else there is by now, the other
         # processes may have made; a run, only another start before this one had the lock.
@@ -85,7 +86,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
             claim(workdir, config, corpus, vocabulary)  # what may change, now that all fits
             with RunLog(workdir, int(state.step), config.training.num_train_steps) as log:
                 log.checkpoint(int(state.step) or None)
-                log.say(describe(split, batches))
+                log.say(describe_corpus(split, batches))
                 run = _Run(config, corpus, vocabulary, model, mesh, checkpoints, log, stop)
                 run.introduce(state, time.monotonic() - start)
                 step, signal = run.loop(state, batches)

@@ -6,7 +6,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from t2t_jax.config import TrainingConfig
-from t2t_jax.modules.transformer import Parameters
+from t2t_jax.modules.matrices import Parameters
 
 
 def learning_rate(

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Float32, Int32
+from jaxtyping import Array, Bool, Float, Float32, Int32
 
+from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import Config
-from t2t_jax.data.batching import Batch
-from t2t_jax.errors import UserError
-from t2t_jax.modules.ensemble import Model
-from t2t_jax.modules.transformer import Parameters, Transformer
+from t2t_jax.modules.decoding_model import DecodingModel
+from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.transformer import Transformer, declared_parameters, init_parameters
 from t2t_jax.parallel.axes import shardings, traced_on
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, replicated
 from t2t_jax.training.optimizer import direction, learning_rate, make_optimizer
@@ -64,21 +64,16 @@ class Metrics(NamedTuple):
 
 
 def loss_sums(
-    model: Model, label_smoothing: float, params: Parameters, batch: Batch, **training: Any
+    losses: tuple[Float[Array, "rows t"], Float[Array, "rows t"]], batch: Batch
 ) -> LossSums:
-    """The losses of a batch (section 5.4).
+    """The sums over the target tokens of a batch (section 5.4).
 
     Args:
-      model: the model of `params`.
-      label_smoothing: eps_ls.
-      params: its parameters.
+      losses: the label-smoothed loss and the negative log-likelihood of every target position.
       batch: arrays `[rows, t]`.
-      training: what only training needs: `rngs`, and the arguments of `Transformer.losses`.
     """
-    smoothed, nll = model.apply(
-        {"params": params}, *batch, label_smoothing=label_smoothing, method="losses", **training
-    )
-    real = (batch.targets_segments != 0).astype(jnp.float32)
+    smoothed, nll = losses
+    real = (batch.targets.segments != 0).astype(jnp.float32)
     return LossSums((smoothed * real).sum(), (nll * real).sum(), real.sum())
 
 
@@ -87,9 +82,10 @@ _Sums = TypeVar("_Sums")
 
 def _sum_over_passes(compute: Callable[[Batch, Int32[Array, ""]], _Sums], batch: Batch) -> _Sums:
     """The sum of `compute(one_pass, its_number)` over the passes of a `[passes, rows, t]` batch."""
-    numbered = (batch, jnp.arange(len(batch.inputs)))
+    passes = len(batch.inputs.tokens)
+    numbered = (batch, jnp.arange(passes))
     first = jax.tree.map(lambda x: x[0], numbered)
-    if len(batch.inputs) == 1:
+    if passes == 1:
         return compute(*first)
 
     def add(total: _Sums, one_pass: tuple[Batch, Int32[Array, ""]]) -> tuple[_Sums, None]:
@@ -101,16 +97,26 @@ def _sum_over_passes(compute: Callable[[Batch, Int32[Array, ""]], _Sums], batch:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def eval_step(model: Model, label_smoothing: float, params: Parameters, batch: Batch) -> LossSums:
-    """The losses of a batch (arrays `[passes, rows, t]`), without dropout."""
-    return _sum_over_passes(lambda rows, _: loss_sums(model, label_smoothing, params, rows), batch)
+def eval_step(
+    model: DecodingModel, label_smoothing: float, params: Parameters, batch: Batch
+) -> LossSums:
+    """The losses of a batch, without dropout.
+
+    Args:
+      model: the model of `params`.
+      label_smoothing: eps_ls.
+      params: its parameters.
+      batch: arrays `[passes, rows, t]`.
+    """
+
+    def compute(rows: Batch, _: Int32[Array, ""]) -> LossSums:
+        return loss_sums(model.losses(params, rows, label_smoothing), rows)
+
+    return _sum_over_passes(compute, batch)
 
 
-def _named_state(config: Config, model: Transformer) -> TrainState:
-    """The state before the first step, each array in a box with its logical axes."""
-    tokens = jnp.ones((1, 8), jnp.int32)
-    key = jax.random.key(config.training.seed)
-    params = model.init(key, *Batch(*[tokens] * 6), deterministic=True)["params"]
+def _state_of(config: Config, params: Parameters) -> TrainState:
+    """The state before the first step, with the parameters given."""
     optimizer = make_optimizer(config.training).init(params)
     zero = jnp.zeros((), jnp.int32)
     return TrainState(zero, params, optimizer, zero, zero)
@@ -118,7 +124,8 @@ def _named_state(config: Config, model: Transformer) -> TrainState:
 
 def init_state(config: Config, model: Transformer) -> TrainState:
     """The state before the first step: a pure function of the config and its seed."""
-    return nn.unbox(_named_state(config, model))
+    key = jax.random.key(config.training.seed)
+    return nn.unbox(_state_of(config, init_parameters(model, key)))
 
 
 @cache
@@ -128,12 +135,8 @@ def abstract_state(config: Config, model: Transformer, mesh: Mesh) -> TrainState
     Raises:
       UserError: an array cannot be cut into equal parts for the devices.
     """
-    if model.config.num_heads % mesh.shape["tensor"]:
-        raise UserError(
-            f"model.num_heads={model.config.num_heads} is not divisible by parallel.tensor="
-            f"{mesh.shape['tensor']}, over which heads are split; choose a divisor"
-        )
-    named = jax.eval_shape(partial(_named_state, config, model))
+    model.config.attention.check_devices(mesh.shape["tensor"])
+    named = jax.eval_shape(partial(_state_of, config), declared_parameters(model))
     plain = nn.unbox(named)
     places = shardings(mesh, nn.get_partition_spec(named), plain)
     return jax.tree.map(
@@ -143,16 +146,13 @@ def abstract_state(config: Config, model: Transformer, mesh: Mesh) -> TrainState
 
 def abstract_batch(layout: BatchLayout, source_length: int, target_length: int) -> Batch:
     """A `jax.ShapeDtypeStruct` for every array of a batch, with its place on the mesh."""
-    return Batch(
-        *(
-            jax.ShapeDtypeStruct(
-                (layout.passes, layout.rows_per_pass, length),
-                jnp.int32,
-                sharding=by_rows(layout.mesh),
-            )
-            for length in [source_length] * 3 + [target_length] * 3
-        )
-    )
+
+    def side(length: int) -> Sequence:
+        shape = layout.passes, layout.rows_per_pass, length
+        array = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=by_rows(layout.mesh))
+        return Sequence(array, array, array)
+
+    return Batch(side(source_length), side(target_length))
 
 
 def create_state(config: Config, model: Transformer, mesh: Mesh) -> TrainState:
@@ -190,22 +190,24 @@ def train_step(
     """
     training = config.training
     step_key = jax.random.fold_in(jax.random.key(training.seed), state.step)
-    rows = batch.inputs.shape[1]
+    rows = batch.inputs.tokens.shape[1]
     parts, part = 1, jnp.zeros((), jnp.int32)
     if axis_name is not None:
         parts, part = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
 
     def gradient_sums(one: Batch, number: Int32[Array, ""]) -> tuple[Parameters, LossSums]:
         def smoothed_sum(params: Parameters) -> tuple[Float32[Array, ""], LossSums]:
-            sums = loss_sums(
-                model,
-                training.label_smoothing,
-                params,
+            losses: Any = model.apply(
+                {"params": params},
                 one,
+                label_smoothing=training.label_smoothing,
                 num_chunks=config.parallel.loss_chunks,
+                deterministic=False,
                 first_row=(number * parts + part) * rows,
                 rngs={"dropout": step_key},
+                method="losses",
             )
+            sums = loss_sums(losses, one)
             return sums.smoothed, sums
 
         return jax.grad(smoothed_sum, has_aux=True)(state.params)

@@ -16,8 +16,8 @@ from t2t_jax.commands.choice import eval_command
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.trees import linearise, read_trees
-from t2t_jax.decoding.translator import make_model
 from t2t_jax.errors import UserError
+from t2t_jax.modules.models import make_model
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.step import init_state

@@ -42,7 +42,7 @@ def workdir(tmp_path_factory):
     """A run directory with an untrained model, and its corpus beside it."""
     import jax
 
-    from t2t_jax.data.vocabulary import BOS_ID
+    from t2t_jax.batch import BOS_ID
     from t2t_jax.modules.transformer import Transformer
     from t2t_jax.training.checkpoint import Checkpoints
     from t2t_jax.training.origin import Identity

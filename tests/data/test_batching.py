@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from t2t_jax.batch import EOS_ID, Batch
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import (
-    Batch,
     Batches,
-    describe,
+    describe_corpus,
     ladder_length,
     length_ladder,
 )
 from t2t_jax.data.tokenized import TokenizedSplit
-from t2t_jax.data.vocabulary import EOS_ID
 from t2t_jax.errors import UserError
 
 STRATEGIES = ("bucket", "pack")
@@ -54,7 +54,7 @@ def make_config(**changes: Any) -> DataConfig:
 def pairs_in(batch: Batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Reads a batch back cell by cell, and checks the format on the way."""
     found = []
-    for row in zip(*(array.tolist() for array in batch), strict=True):
+    for row in zip(*(array.tolist() for array in jax.tree.leaves(batch)), strict=True):
         sentences: list[dict[int, list[int]]] = [{}, {}]
         for side in (0, 1):
             for token, segment, position in zip(*row[3 * side : 3 * side + 3], strict=True):
@@ -75,7 +75,7 @@ def as_pair(number: int, lengths: tuple[int, int]) -> tuple[tuple[int, ...], tup
 
 
 def assert_same(one: Batch, other: Batch) -> None:
-    for a, b in zip(one, other, strict=True):
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         assert a.dtype == b.dtype == np.int32
         np.testing.assert_array_equal(a, b)
 
@@ -113,11 +113,11 @@ def test_batches_keep_to_the_bounds_and_to_the_announced_shapes(
     shapes = set()
     for step in range(batches.steps_per_epoch):
         batch = batches(step)
-        assert batch.inputs.size <= source_bound
-        assert batch.targets.size <= target_bound
-        assert len({array.shape for array in batch[:3]}) == 1
-        assert len({array.shape for array in batch[3:]}) == 1
-        shapes.add((len(batch.inputs), batch.inputs.shape[1], batch.targets.shape[1]))
+        assert batch.inputs.tokens.size <= source_bound
+        assert batch.targets.tokens.size <= target_bound
+        assert len({array.shape for array in batch.inputs}) == 1
+        assert len({array.shape for array in batch.targets}) == 1
+        shapes.add((*batch.inputs.tokens.shape, batch.targets.tokens.shape[1]))
     assert shapes == batches.shapes
 
 
@@ -137,15 +137,16 @@ def test_resuming_anywhere_on_any_number_of_hosts_gives_the_same_global_batch(
         running(earlier)
     whole = running(step)
     resumed = Batches(make_split(lengths), config, seed)
-    num_rows = len(whole.inputs)
+    num_rows = len(whole.inputs.tokens)
     dealt = [np.arange(host, num_rows + hosts, hosts) for host in range(hosts)]
-    joined = Batch(*(np.zeros((num_rows + hosts, *array.shape[1:]), np.int32) for array in whole))
+    joined = jax.tree.map(lambda x: np.zeros((num_rows + hosts, *x.shape[1:]), np.int32), whole)
     for rows in dealt:
-        for array, part in zip(joined, resumed(step, rows), strict=True):
+        parts = jax.tree.leaves(resumed(step, rows))
+        for array, part in zip(jax.tree.leaves(joined), parts, strict=True):
             assert part.dtype == np.int32
             array[rows] = part
-    assert_same(Batch(*(array[:num_rows] for array in joined)), whole)
-    assert not any(array[num_rows:].any() for array in joined)
+    assert_same(jax.tree.map(lambda x: x[:num_rows], joined), whole)
+    assert not any(array[num_rows:].any() for array in jax.tree.leaves(joined))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -155,12 +156,12 @@ def test_any_rows_of_a_batch_are_those_rows_of_the_whole_and_empty_beyond_it(
 ) -> None:
     batches = Batches(make_split(lengths), make_config(batching=strategy), 0)
     whole = batches(step)
-    assert batches.shape(step) == (*whole.inputs.shape, whole.targets.shape[1])
-    num_rows = len(whole.inputs)
+    assert batches.shape(step) == (*whole.inputs.tokens.shape, whole.targets.tokens.shape[1])
+    num_rows = len(whole.inputs.tokens)
     chosen = data.draw(st.sets(st.integers(0, num_rows + 9)))
     rows = np.array(sorted(chosen), np.int64)
-    padded = Batch(*(np.pad(array, ((0, 10), (0, 0))) for array in whole))
-    assert_same(batches(step, rows), Batch(*(array[rows] for array in padded)))
+    padded = jax.tree.map(lambda x: np.pad(x, ((0, 10), (0, 0))), whole)
+    assert_same(batches(step, rows), jax.tree.map(lambda x: x[rows], padded))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -177,7 +178,7 @@ def test_epochs_and_seeds_have_orders_of_their_own(strategy: str) -> None:
 
 def test_batches_of_one_length_do_not_come_in_a_row() -> None:
     batches = Batches(make_split(SPREAD), make_config(), 0)
-    lengths = [batches(step).inputs.shape[1] for step in range(batches.steps_per_epoch)]
+    lengths = [batches(step).inputs.tokens.shape[1] for step in range(batches.steps_per_epoch)]
     assert lengths not in (sorted(lengths), sorted(lengths, reverse=True))
     assert len(set(lengths)) > 2
 
@@ -203,15 +204,17 @@ def test_a_bucketed_row_is_one_pair_and_one_batch_at_most_lacks_rows(
     for step in range(batches.steps_per_epoch):
         batch = batches(step)
         longest = max(max(len(source), len(target)) for source, target in pairs_in(batch))
-        assert batch.inputs.shape[1] == batch.targets.shape[1] >= ladder_length(longest)
-        assert batch.inputs_segments.max() == batch.targets_segments.max() == 1
-        num_short += not batch.inputs_segments.any(axis=1).all()
+        assert (
+            batch.inputs.tokens.shape[1] == batch.targets.tokens.shape[1] >= ladder_length(longest)
+        )
+        assert batch.inputs.segments.max() == batch.targets.segments.max() == 1
+        num_short += not batch.inputs.segments.any(axis=1).all()
     assert num_short <= 1
 
 
 def test_what_remains_of_a_bucket_goes_up_to_the_next() -> None:
     batches = Batches(make_split([(5, 5)] * 30 + [(17, 3)] * 2 + [(40, 40)] * 50), make_config(), 0)
-    shapes = Counter(batches(step).inputs.shape for step in range(batches.steps_per_epoch))
+    shapes = Counter(batches(step).inputs.tokens.shape for step in range(batches.steps_per_epoch))
     # 24 of the 30 short pairs fill a batch. Six and the two of 17 fill the only batch of 8 rows.
     assert shapes == {(24, 8): 1, (8, 24): 1, (5, 40): 10}
 
@@ -231,8 +234,8 @@ def test_padding_waste_is_the_fraction_of_empty_cells(
     batches = Batches(make_split(lengths), make_config(batching=strategy), 0)
     epoch = [batches(step) for step in range(batches.steps_per_epoch)]
     for side, segments in (
-        ("source", [batch.inputs_segments for batch in epoch]),
-        ("target", [batch.targets_segments for batch in epoch]),
+        ("source", [batch.inputs.segments for batch in epoch]),
+        ("target", [batch.targets.segments for batch in epoch]),
     ):
         empty = sum(int((cells == 0).sum()) for cells in segments)
         total = sum(cells.size for cells in segments)
@@ -326,7 +329,7 @@ def test_prefetched_batches_come_in_order(strategy: str) -> None:
     assert len(prefetched) == len(every_third) == 7
     for step, (batch, part) in enumerate(zip(prefetched, every_third, strict=True), start):
         assert_same(batch, batches(step))
-        assert_same(part, Batch(*(array[1::3] for array in batch)))
+        assert_same(part, jax.tree.map(lambda x: x[1::3], batch))
     assert list(batches.prefetch(5, 5)) == []
 
 
@@ -371,7 +374,7 @@ def test_threads_on_both_sides_of_an_epoch_get_the_same_batches() -> None:
 def test_the_report_states_pairs_steps_and_padding() -> None:
     # Two rows of 8 + 8 cells with 4 + 8 tokens each, in a batch of 24 rows.
     split = make_split([(4, 8), (4, 8)])
-    report = describe(split, Batches(split, make_config(), 0))
+    report = describe_corpus(split, Batches(split, make_config(), 0))
     assert report == (
         "4 pairs read, 2 kept (skipped: 2 too long)\n"
         "1 steps an epoch in 1 batch shapes; padding 95.8% of source, 91.7% of target positions"

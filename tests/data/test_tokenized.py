@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DataConfig
 from t2t_jax.data import corpus as corpus_module
 from t2t_jax.data import tokenized
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
-from t2t_jax.data.vocabulary import EOS_ID, Vocabulary
+from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 
 TRAIN = [

@@ -5,12 +5,13 @@ from functools import partial
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import pytest
 
 from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig
 from t2t_jax.data.vocabulary import train_vocabulary
-from t2t_jax.decoding.translator import Translator, make_model
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.modules.models import make_model
+from t2t_jax.modules.transformer import init_parameters
 
 _WORDS = [
     "ein",
@@ -46,8 +47,7 @@ def tiny():
         ),
     )
     vocabulary = train_vocabulary([(lines, lines)], 100)
-    network, tokens = make_model(config, len(vocabulary)), jnp.ones((1, 8), jnp.int32)
-    variables = jax.jit(partial(network.init, deterministic=True))(jax.random.key(0), *[tokens] * 6)
-    params = nn.unbox(variables["params"])
+    network = make_model(config, len(vocabulary))
+    params = nn.unbox(jax.jit(partial(init_parameters, network))(jax.random.key(0)))
     params["embedding"]["embedding"] *= 4
     return Translator(config, vocabulary, params)

@@ -4,7 +4,6 @@ from functools import partial
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,7 +13,7 @@ from t2t_jax.decoding.attention_maps import attention_maps
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.functional.position import sinusoidal_positions
-from t2t_jax.modules.transformer import Transformer
+from t2t_jax.modules.transformer import Transformer, init_parameters
 
 CONFIG = Config(
     model=ModelConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=2, num_decoder_layers=3),
@@ -27,10 +26,9 @@ SOURCE, TARGET = "the dog barks at the cat", "a dog at the"
 def translator():
     lines = [SOURCE, TARGET, "the cat", "a dog barks"] * 20
     vocabulary = train_vocabulary([(lines, lines)], 40)
-    tokens = jnp.ones((1, 8), jnp.int32)
     model = Transformer(CONFIG.model, len(vocabulary), 2)
-    initialise = jax.jit(partial(model.init, deterministic=True))
-    params = nn.unbox(initialise(jax.random.key(0), *[tokens] * 6)["params"])
+    initialise = jax.jit(partial(init_parameters, model))
+    params = nn.unbox(initialise(jax.random.key(0)))
     return Translator(CONFIG, vocabulary, params)
 
 

@@ -7,14 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax.batch import EOS_ID, Batch, Sequence
 from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig
 from t2t_jax.data.batching import length_ladder
-from t2t_jax.data.vocabulary import EOS_ID, train_vocabulary
+from t2t_jax.data.vocabulary import train_vocabulary
 from t2t_jax.decoding import forced as forced_module
 from t2t_jax.decoding.forced import ForcedScore, score
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.modules.transformer import Parameters, Transformer
+from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.transformer import Transformer, init_parameters
 
 WORDS = ["ein", "zwei", "rot", "blau", "haus", "baum", "gehen", "sehen", "tür", "und", "nicht"]
 SMALL = ModelConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1)
@@ -35,10 +37,8 @@ def sentences(count: int, longest: int, seed: int) -> list[str]:
 
 
 def random_params(model: ModelConfig, seed: int) -> Parameters:
-    tokens = jnp.ones((1, 8), jnp.int32)
     network = Transformer(model, VOCAB_SIZE, 2)
-    initialise = jax.jit(partial(network.init, deterministic=True))
-    params = nn.unbox(initialise(jax.random.key(seed), *[tokens] * 6)["params"])
+    params = nn.unbox(jax.jit(partial(init_parameters, network))(jax.random.key(seed)))
     params["embedding"]["embedding"] *= 4
     return params
 
@@ -59,14 +59,14 @@ def ensemble(translator) -> Translator:
 @partial(jax.jit, static_argnums=0)
 def forward(config: ModelConfig, params: Parameters, source: jax.Array, target: jax.Array):
     """Logits [t, v] of one pair without padding."""
-    rows = [
-        part[None]
-        for ids in (source, target)
-        for part in (ids, jnp.ones_like(ids), jnp.arange(len(ids), dtype=jnp.int32))
-    ]
-    return Transformer(config, VOCAB_SIZE, 2).apply({"params": params}, *rows, deterministic=True)[
-        0
-    ]
+    batch = Batch(
+        *(
+            Sequence(ids[None], jnp.ones_like(ids)[None], jnp.arange(len(ids))[None])
+            for ids in (source, target)
+        )
+    )
+    network = Transformer(config, VOCAB_SIZE, 2)
+    return network.apply({"params": params}, batch, deterministic=True)[0]
 
 
 def by_hand(translator: Translator, members: list, source: str, target: str) -> list[float]:
@@ -100,7 +100,8 @@ def test_scores_are_those_of_one_pass_over_each_pair(translator):
 
 
 def test_scores_of_an_ensemble_are_those_of_the_mean_of_the_probabilities(ensemble):
-    members = list(zip(ensemble.model.configs, ensemble.params.values(), strict=True))
+    configs = (member.network.config for member in ensemble.model.members)
+    members = list(zip(configs, ensemble.params.values(), strict=True))
     assert [config for config, _ in members] == [SMALL, LARGE, SMALL]
     scores = score(ensemble, SOURCES, TARGETS)
     for source, target, found in zip(SOURCES, TARGETS, scores, strict=True):

@@ -6,9 +6,9 @@ import jax
 import pytest
 
 from t2t_jax.config import Config
-from t2t_jax.decoding.continuous_batching import Sizes
 from t2t_jax.decoding.memory import search_bytes
-from t2t_jax.modules.transformer import init_cache
+from t2t_jax.decoding.programs import Sizes
+from t2t_jax.modules.models import make_decoding_model
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -19,6 +19,9 @@ def test_keys_and_values_are_those_of_the_real_cache(rows, beam, room, dtype):
     sizes = Sizes(rows, rows, 0, room, room)
     layers = model.num_decoder_layers
     deeper = dataclasses.replace(model, num_decoder_layers=2 * layers)
-    shallow, deep = (search_bytes([each], 100, decoding, sizes) for each in (model, deeper))
-    cache = jax.eval_shape(lambda: init_cache(model, rows, beam, room))
+    shallow, deep = (
+        search_bytes(make_decoding_model(each, 100), 100, decoding, sizes)
+        for each in (model, deeper)
+    )
+    cache = jax.eval_shape(lambda: make_decoding_model(model, 100).empty_cache(rows, beam, room))
     assert deep - shallow == sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache))

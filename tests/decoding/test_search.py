@@ -11,20 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t2t_jax.decoding.search import (
-    IMPOSSIBLE,
-    BeamSearch,
-    Greedy,
-    Sampling,
-    SearchResult,
-    admit,
-    begin,
-    length_penalty,
-    resize,
-    results,
-    run,
-    search,
-)
+from t2t_jax.decoding.hypotheses import IMPOSSIBLE, SearchResult, length_penalty
+from t2t_jax.decoding.search import admit, advance, begin, resize, results, search
+from t2t_jax.decoding.strategies import BeamSearch, Greedy, Sampling
 
 PAD, BOS, EOS = 0, 1, 2
 STATES = 997
@@ -360,7 +349,7 @@ def let_in(strategy, state, places, limits, keys):
 
 @functools.partial(jax.jit, static_argnums=0)
 def search_on(strategy, table, sentences, state, leave):
-    return run(strategy, toy_step(table, sentences), state, leave)
+    return advance(strategy, toy_step(table, sentences), state, leave)
 
 
 fit = jax.jit(resize, static_argnums=(1, 2))

@@ -8,14 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax.batch import EOS_ID, Batch, Sequence
 from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig
-from t2t_jax.data.vocabulary import EOS_ID, Vocabulary, train_vocabulary
-from t2t_jax.decoding import continuous_batching
-from t2t_jax.decoding.search import length_penalty
+from t2t_jax.data.vocabulary import Vocabulary, train_vocabulary
+from t2t_jax.decoding import scheduler
+from t2t_jax.decoding.hypotheses import length_penalty
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.ensemble import Ensemble
-from t2t_jax.modules.transformer import Parameters, Transformer
+from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.transformer import Transformer, init_parameters
 
 WORDS = ["ein", "zwei", "rot", "blau", "haus", "baum", "gehen", "sehen", "große", "kleine", "tür"]
 WORDS += ["fenster", "und", "oder", "nicht"]
@@ -42,11 +44,8 @@ def vocabulary() -> Vocabulary:
 
 def random_params(model: ModelConfig, seed: int = 0) -> Parameters:
     """Random weights, large enough that no two tokens are nearly as probable."""
-    tokens = jnp.ones((1, 8), jnp.int32)
     network = Transformer(model, VOCAB_SIZE, 2)
-    init = jax.jit(partial(network.init, deterministic=True))
-    variables = init(jax.random.key(seed), *[tokens] * 6)
-    params = nn.unbox(variables["params"])
+    params = nn.unbox(jax.jit(partial(init_parameters, network))(jax.random.key(seed)))
     params["embedding"]["embedding"] *= 4
     return params
 
@@ -76,12 +75,13 @@ def ensemble(translator: Translator) -> Translator:
 def full_forward(config, params, source, target):
     """Log-probabilities [t, v] from the training pass over one whole, unpadded source."""
     model = Transformer(config, VOCAB_SIZE, 2)
-    rows = [
-        part[None]
-        for ids in (source, target)
-        for part in (ids, jnp.ones_like(ids), jnp.arange(len(ids), dtype=jnp.int32))
-    ]
-    logits = model.apply({"params": params}, *rows, deterministic=True)
+    batch = Batch(
+        *(
+            Sequence(ids[None], jnp.ones_like(ids)[None], jnp.arange(len(ids))[None])
+            for ids in (source, target)
+        )
+    )
+    logits = model.apply({"params": params}, batch, deterministic=True)
     return jax.nn.log_softmax(logits[0])
 
 
@@ -92,7 +92,8 @@ def log_probs(translator: Translator, line: str, tokens: list[int]) -> np.ndarra
     target[: len(tokens)] = tokens
     members = [(CONFIG.model, translator.params)]
     if isinstance(translator.model, Ensemble):
-        members = list(zip(translator.model.configs, translator.params.values(), strict=True))
+        configs = (member.network.config for member in translator.model.members)
+        members = list(zip(configs, translator.params.values(), strict=True))
     probabilities = [
         np.exp(np.float64(full_forward(*member, jnp.array(source, jnp.int32), target)))
         for member in members
@@ -172,7 +173,7 @@ def test_blank_lines_stay_blank_in_their_place(translator):
 
 
 def test_nothing_and_only_blanks_need_no_search(translator, monkeypatch):
-    monkeypatch.setattr(continuous_batching, "proceed", None)
+    monkeypatch.setattr(scheduler, "proceed", None)
     assert translator.translate([]) == []
     assert translator.translate(["", " "]) == ["", ""]
 
@@ -220,12 +221,12 @@ def test_a_line_longer_than_any_in_training_is_translated(translator):
 def test_programs_are_few_and_used_again(translator):
     lines = sentences(60, 40, seed=4)
     decoding = {"beam_size": 2, "tokens_per_batch": 256}  # not used by any other test
-    before = continuous_batching.proceed._cache_size()
+    before = scheduler.proceed._cache_size()
     translator.translate(lines, **decoding)
-    first = continuous_batching.proceed._cache_size() - before
+    first = scheduler.proceed._cache_size() - before
     assert 1 < first <= 4
     translator.translate(lines[::-1], **decoding)
-    assert continuous_batching.proceed._cache_size() - before == first
+    assert scheduler.proceed._cache_size() - before == first
 
 
 def test_samples_depend_on_seed_and_line_number_alone(translator):

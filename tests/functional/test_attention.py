@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from t2t_jax.functional.attention import (
     attention_weights,
-    cached_attention,
     masked_softmax,
     merge_heads,
     scaled_dot_product_attention,
     split_heads,
 )
 from t2t_jax.functional.dropout import DropoutKey
+from t2t_jax.kernels.attention import cached_attention
 
 _jitted_attention = jax.jit(scaled_dot_product_attention)
 

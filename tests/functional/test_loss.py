@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.functional.loss import label_smoothed_cross_entropy, projected_cross_entropy
+from t2t_jax.kernels.products import pre_softmax_logits
 
 _EPSILONS = [0.0, 0.1, 0.5]
 
@@ -129,6 +130,11 @@ def _projected_naive(x, embedding, targets):
     return _naive(jnp.einsum("btd,vd->btv", x, embedding), targets, 0.1)
 
 
+def _projected(x, embedding, targets, num_chunks):
+    project = partial(pre_softmax_logits, embedding=embedding)
+    return projected_cross_entropy(x, project, targets, 0.1, num_chunks)
+
+
 @partial(jax.jit, static_argnums=0)
 def _with_gradients(losses, x, embedding, targets, cotangents):
     values, pull_back = jax.vjp(lambda x, embedding: losses(x, embedding, targets), x, embedding)
@@ -138,7 +144,7 @@ def _with_gradients(losses, x, embedding, targets, cotangents):
 @pytest.mark.parametrize("num_chunks", [1, 2, 4, 8])
 def test_projected_losses_and_gradients_are_the_naive_ones_in_any_chunks(num_chunks):
     x, embedding, targets, cotangents = _projected_example()
-    losses = partial(projected_cross_entropy, label_smoothing=0.1, num_chunks=num_chunks)
+    losses = partial(_projected, num_chunks=num_chunks)
     values, gradients = _with_gradients(losses, x, embedding, targets, cotangents)
     expected = _with_gradients(_projected_naive, x, embedding, targets, cotangents)
     for got, naive in zip((*values, *gradients), jax.tree.leaves(expected), strict=True):
@@ -148,7 +154,7 @@ def test_projected_losses_and_gradients_are_the_naive_ones_in_any_chunks(num_chu
 @pytest.mark.parametrize("num_chunks", [1, 4])
 def test_bfloat16_activations_give_float32_losses_and_float32_gradients_of_the_matrix(num_chunks):
     x, embedding, targets, cotangents = _projected_example()
-    losses = partial(projected_cross_entropy, label_smoothing=0.1, num_chunks=num_chunks)
+    losses = partial(_projected, num_chunks=num_chunks)
     narrow = x.astype(jnp.bfloat16)
     values, gradients = _with_gradients(losses, narrow, embedding, targets, cotangents)
     expected = _with_gradients(_projected_naive, x, embedding, targets, cotangents)
@@ -162,7 +168,7 @@ def test_bfloat16_activations_give_float32_losses_and_float32_gradients_of_the_m
 def test_in_chunks_the_logits_never_exist_all_at_once():
     x, embedding, targets, cotangents = _projected_example()
     for num_chunks, whole in ((1, True), (4, False)):
-        losses = partial(projected_cross_entropy, label_smoothing=0.1, num_chunks=num_chunks)
+        losses = partial(_projected, num_chunks=num_chunks)
         text = _with_gradients.lower(losses, x, embedding, targets, cotangents).as_text()
         assert ("tensor<3x16x13xf32>" in text) == whole
         assert "tensor<4x3x4x13xf32>" not in text  # nor as what a loop leaves for another

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t2t_jax.functional.attention import scaled_dot_product_attention
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask, attention_mask
 from t2t_jax.kernels import blockwise
+from t2t_jax.kernels.attention import attention
 
 _SMALL_BLOCK = 8
 _KEY = jax.random.key(7)
@@ -36,7 +36,7 @@ def _compiled(causal, rate, in_blocks):
 
     def weighted(arrays, segments, first_row, cotangent):
         mask = SegmentMask(*segments, causal)
-        heads = scaled_dot_product_attention(
+        heads = attention(
             *arrays,
             mask if in_blocks else mask.whole(),
             dropout_rate=rate,
@@ -91,7 +91,7 @@ def test_what_is_hidden_has_no_weight_at_all_whatever_its_score(size):
     value = jnp.ones((1, 20, 1, 2)).at[:, 10:].set(1e30)
     segments = jnp.ones((1, 20), jnp.int32)
     mask = SegmentMask(segments, segments.at[:, 10:].set(2))
-    heads = scaled_dot_product_attention(query, key, value, mask)
+    heads = attention(query, key, value, mask)
     np.testing.assert_array_equal(heads, jnp.ones((1, 20, 1, 2)))
 
 
@@ -125,7 +125,7 @@ def _temporary_bytes(length, differentiate, monkeypatch):
 
     def attend(query, key, value, segments):
         mask = attention_mask(segments, segments, causal=True)
-        return scaled_dot_product_attention(query, key, value, mask).sum()
+        return attention(query, key, value, mask).sum()
 
     work = jax.grad(attend, (0, 1, 2)) if differentiate else attend
     compiled = jax.jit(work).lower(x, x, x, segments).compile()

@@ -4,19 +4,18 @@ The kernel itself needs an NVIDIA GPU; its XLA form, which takes the same argume
 """
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
-from t2t_jax.functional import attention
-from t2t_jax.functional.attention import (
-    fused_attention,
-    has_kernel,
-    scaled_dot_product_attention,
-)
+from t2t_jax.functional.attention import scaled_dot_product_attention
 from t2t_jax.functional.dropout import DropoutKey
+from t2t_jax.kernels import attention as attention_module
+from t2t_jax.kernels.attention import attention, fused_attention, is_fused, kernel_of
 
 
 def _arrays(dtype=jnp.float32, length=6, d_k=8, d_v=8):
@@ -54,31 +53,46 @@ def test_values_and_gradients_equal_ours_also_where_nothing_may_be_attended_to(
         np.testing.assert_allclose(theirs, ours, atol=tolerance)
 
 
+def _mesh(*devices):
+    return Mock(spec=Mesh, devices=np.array(devices, object))
+
+
 def _device(platform="gpu", capability="9.0"):
     return SimpleNamespace(platform=platform, compute_capability=capability)
 
 
 @pytest.mark.parametrize(
-    ("device", "arrays", "takes"),
+    ("devices", "kernel"),
     [
-        (_device(), {}, True),
-        (_device(capability="8.0"), {}, True),
-        (_device(capability="12.0"), {}, True),
-        (_device(capability="7.5"), {}, False),
-        (_device(capability="gfx942"), {}, False),
-        (_device("tpu"), {}, False),
-        (SimpleNamespace(platform="cpu"), {}, False),
-        (_device(), {"dtype": jnp.float16}, True),
-        (_device(), {"dtype": jnp.float32}, False),
-        (_device(), {"length": 5}, False),
-        (_device(), {"d_k": 12, "d_v": 12}, False),
-        (_device(), {"d_k": 136, "d_v": 136}, False),
-        (_device(), {"d_v": 16}, False),
+        ([_device()], "cudnn"),
+        ([_device(capability="8.0")], "cudnn"),
+        ([_device(capability="12.0")], "cudnn"),
+        ([_device(), _device()], "cudnn"),
+        ([_device(), _device(capability="7.5")], "xla"),
+        ([_device(capability="7.5")], "xla"),
+        ([_device(capability="gfx942")], "xla"),
+        ([_device("tpu")], "xla"),
+        ([SimpleNamespace(platform="cpu")], "xla"),
     ],
 )
-def test_the_kernel_is_taken_only_for_what_it_can_do(monkeypatch, device, arrays, takes):
-    monkeypatch.setattr(jax, "local_devices", lambda: [device])
-    assert has_kernel(*_arrays(**{"dtype": jnp.bfloat16, **arrays})) is takes
+def test_the_devices_of_the_mesh_decide_on_the_kernel_and_not_those_at_hand(devices, kernel):
+    assert kernel_of(_mesh(*devices)) == kernel
+
+
+@pytest.mark.parametrize(
+    ("arrays", "takes"),
+    [
+        ({}, True),
+        ({"dtype": jnp.float16}, True),
+        ({"dtype": jnp.float32}, False),
+        ({"length": 5}, False),
+        ({"d_k": 12, "d_v": 12}, False),
+        ({"d_k": 136, "d_v": 136}, False),
+        ({"d_v": 16}, False),
+    ],
+)
+def test_the_kernel_is_taken_only_for_what_it_can_do(arrays, takes):
+    assert is_fused(*_arrays(**{"dtype": jnp.bfloat16, **arrays})) is takes
 
 
 def test_attention_goes_through_the_kernel_where_there_is_one(monkeypatch):
@@ -86,13 +100,12 @@ def test_attention_goes_through_the_kernel_where_there_is_one(monkeypatch):
         del key, value, mask
         return jnp.full_like(query, 7)
 
-    monkeypatch.setattr(attention, "has_kernel", lambda *_: True)
-    monkeypatch.setattr(attention, "fused_attention", kernel)
-    arrays, mask = _arrays(), _mask(1)
+    monkeypatch.setattr(attention_module, "fused_attention", kernel)
+    arrays, mask = _arrays(jnp.bfloat16), _mask(1)
     dropped = {"dropout_rate": 0.5, "dropout_key": DropoutKey(jax.random.key(0))}
-    assert (scaled_dot_product_attention(*arrays, mask) == 7).all()
-    # It keeps no weights that could be dropped. Without a mask nothing in the model calls it.
-    assert not (scaled_dot_product_attention(*arrays, mask, **dropped) == 7).any()
-    assert (
-        scaled_dot_product_attention(*arrays, mask, **{**dropped, "dropout_rate": 0.0}) == 7
-    ).all()
+    assert (attention(*arrays, mask, kernel="cudnn") == 7).all()
+    assert not (attention(*arrays, mask) == 7).any()
+    # It keeps no weights that could be dropped.
+    assert not (attention(*arrays, mask, **dropped, kernel="cudnn") == 7).any()
+    none_dropped = {**dropped, "dropout_rate": 0.0}
+    assert (attention(*arrays, mask, **none_dropped, kernel="cudnn") == 7).all()

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import ModelConfig
 from t2t_jax.modules.transformer import Transformer
 
@@ -46,11 +47,11 @@ class TinyModel(NamedTuple):
 @partial(jax.jit, static_argnames=("module", "deterministic"))
 def _apply(module, variables, batch, deterministic=True, key=None):
     rngs = None if key is None else {"dropout": key}
-    return module.apply(variables, *batch, deterministic=deterministic, rngs=rngs)
+    return module.apply(variables, batch, deterministic=deterministic, rngs=rngs)
 
 
 def make_batch(sources, targets, source_length=8, target_length=7):
-    """The six arrays of a batch. A row is a list of sentences, a sentence a list of ids."""
+    """A batch. A row is a list of sentences, a sentence a list of ids."""
 
     def pack(rows, length):
         ids, segments, positions = np.zeros((3, len(rows), length), np.int32)
@@ -61,9 +62,9 @@ def make_batch(sources, targets, source_length=8, target_length=7):
                 ids[here], segments[here] = sentence, number
                 positions[here] = np.arange(len(sentence))
                 at += len(sentence)
-        return tuple(map(jnp.array, (ids, segments, positions)))
+        return Sequence(*map(jnp.array, (ids, segments, positions)))
 
-    return pack(sources, source_length) + pack(targets, target_length)
+    return Batch(pack(sources, source_length), pack(targets, target_length))
 
 
 def make_model(**changes):
@@ -72,7 +73,7 @@ def make_model(**changes):
     module = Transformer(config, VOCAB_SIZE, BOS_ID)
     batch = make_batch([[[3, 4]]], [[[5, 6]]], 2, 2)
     initialise = partial(module.init, deterministic=True)
-    shapes = nn.unbox(jax.eval_shape(initialise, jax.random.key(0), *batch))
+    shapes = nn.unbox(jax.eval_shape(initialise, jax.random.key(0), batch))
     rng = np.random.default_rng(0)
 
     def draw(path, leaf):

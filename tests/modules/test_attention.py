@@ -2,8 +2,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t2t_jax.config import ModelConfig
+from t2t_jax.config import AttentionConfig
 from t2t_jax.modules.attention import MultiHeadAttention
+from t2t_jax.modules.context import Context
 
 
 def test_multi_head_attention_equals_its_formula_head_by_head():
@@ -23,18 +24,25 @@ def test_multi_head_attention_equals_its_formula_head_by_head():
         heads.append(weights / weights.sum(-1, keepdims=True) @ v)
     expected = np.concatenate(heads, axis=-1) @ kernels["output"]
 
-    module = MultiHeadAttention(ModelConfig(d_model=6, num_heads=2, d_k=3, d_v=5))
+    module = MultiHeadAttention(AttentionConfig(d_model=6, num_heads=2, d_k=3, d_v=5))
+    context = Context(
+        jnp.zeros((1, 3), int),
+        3,
+        jnp.zeros((1, 1, 3, 3), bool),
+        encoded=jnp.array(memory, jnp.float32),
+        encoded_mask=jnp.array(mask)[None, None],
+    )
     output = module.apply(
         {"params": {name: {"kernel": jnp.array(w, jnp.float32)} for name, w in kernels.items()}},
         jnp.array(queries, jnp.float32),
-        jnp.array(memory, jnp.float32),
-        jnp.array(mask)[None, None],
+        context,
+        method="attend_to_encoded",
     )
     np.testing.assert_allclose(output[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_position_that_may_attend_to_nothing_gets_zeros():
-    module = MultiHeadAttention(ModelConfig(d_model=6, num_heads=2))
-    x, mask = jnp.ones((1, 3, 6)), jnp.zeros((1, 1, 3, 3), bool)
-    output, _ = module.init_with_output(jax.random.key(0), x, x, mask)
+    module = MultiHeadAttention(AttentionConfig(d_model=6, num_heads=2, d_k=3, d_v=3))
+    context = Context(jnp.zeros((1, 3), int), 3, jnp.zeros((1, 1, 3, 3), bool))
+    output, _ = module.init_with_output(jax.random.key(0), jnp.ones((1, 3, 6)), context)
     np.testing.assert_array_equal(output, jnp.zeros((1, 3, 6)))

@@ -13,10 +13,11 @@ import pytest
 from jax.interpreters.partial_eval import dce_jaxpr
 
 import t2t_jax
+from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.file import load_config, load_grid
 from t2t_jax.modules.cost import model_flops_per_step, num_parameters
-from t2t_jax.modules.transformer import Transformer
+from t2t_jax.modules.transformer import Transformer, declared_parameters
 
 _ROOT = Path(t2t_jax.__file__).parents[1]
 _TINY = {
@@ -54,8 +55,7 @@ _MODELS = _models()
 def _parameters(model, vocab_size):
     """Shapes of the model's parameters."""
     module = Transformer(model, vocab_size, bos_id=1)
-    tokens = [jnp.ones((1, 2), jnp.int32)] * 6
-    return jax.eval_shape(partial(module.init, deterministic=True), jax.random.key(0), *tokens)
+    return {"params": declared_parameters(module)}
 
 
 @pytest.mark.parametrize("name", _MODELS)
@@ -103,10 +103,11 @@ def test_flops_are_those_of_the_products_in_the_gradient_of_the_real_model(name)
     rows, source, target, vocab_size = 3, 8, 6, 17
     model = ModelConfig(**_TINY | _ODD[name])
     module = Transformer(model, vocab_size, bos_id=1)
-    batch = [jnp.ones((rows, source), jnp.int32)] * 3 + [jnp.ones((rows, target), jnp.int32)] * 3
+    sides = (one_a_row(jnp.ones((rows, length), jnp.int32)) for length in (source, target))
+    batch = Batch(*sides)
 
     def loss(variables):
-        return jnp.square(module.apply(variables, *batch, deterministic=True)).sum()
+        return jnp.square(module.apply(variables, batch, deterministic=True)).sum()
 
     variables = _parameters(model, vocab_size)
     expected = model_flops_per_step(

@@ -1,3 +1,5 @@
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -5,11 +7,14 @@ import numpy as np
 import pytest
 
 from t2t_jax.config import ModelConfig
+from t2t_jax.modules.context import Context
 from t2t_jax.modules.dropout import Dropout
 from t2t_jax.modules.layers import FeedForward, LayerNorm, Residual
 
 _X = np.random.default_rng(0).normal(size=(1, 3, 4)).astype(np.float32)
 _SCALE, _BIAS = np.array([1.0, 2.0, 0.5, -1.0]), np.array([0.0, 1.0, -1.0, 0.5])
+_PLAIN = Context(jnp.zeros((1, 3), int), 3, jnp.ones((1, 1, 3, 3), bool))
+_DROPPING = dataclasses.replace(_PLAIN, deterministic=False)
 _NORM = {"scale": jnp.array(_SCALE, jnp.float32), "bias": jnp.array(_BIAS, jnp.float32)}
 
 
@@ -21,7 +26,7 @@ def _norm(x):
 
 def _residual(order, sublayer, **options):
     config = ModelConfig(d_model=4, num_heads=1, norm_order=order, **options)
-    return Residual(config).apply({"params": {"norm": _NORM}}, jnp.array(_X), sublayer)
+    return Residual(config).apply({"params": {"norm": _NORM}}, jnp.array(_X), sublayer, _PLAIN)
 
 
 def test_post_norm_normalises_the_sum():
@@ -42,7 +47,7 @@ def test_residual_drops_the_sublayer_but_never_the_input(order):
         {"params": {"norm": _NORM}},
         x,
         lambda y: jnp.full_like(y, 100.0),
-        first_row=0,
+        _DROPPING,
         rngs={"dropout": jax.random.key(0)},
     )
     if order == "pre":
@@ -57,10 +62,10 @@ def test_residual_drops_the_sublayer_but_never_the_input(order):
         assert len(set(errors.argmin(-1))) > 1
 
 
-def test_dropout_is_the_identity_without_a_row_or_at_rate_0():
+def test_dropout_is_the_identity_if_deterministic_or_at_rate_0():
     x, rngs = jnp.array(_X), {"dropout": jax.random.key(0)}
-    np.testing.assert_array_equal(Dropout(0.5).apply({}, x, None), x)
-    np.testing.assert_array_equal(Dropout(0.0).apply({}, x, 0, rngs=rngs), x)
+    np.testing.assert_array_equal(Dropout(0.5).apply({}, x, _PLAIN), x)
+    np.testing.assert_array_equal(Dropout(0.0).apply({}, x, _DROPPING, rngs=rngs), x)
 
 
 def test_norm_and_feed_forward_start_as_documented():
@@ -69,6 +74,6 @@ def test_norm_and_feed_forward_start_as_documented():
     np.testing.assert_array_equal(norm["scale"], jnp.ones(4))
     np.testing.assert_array_equal(norm["bias"], jnp.zeros(4))
     config = ModelConfig(d_model=4, num_heads=1, d_ff=8)
-    feed_forward = nn.unbox(FeedForward(config).init(jax.random.key(0), x))["params"]
+    feed_forward = nn.unbox(FeedForward(config).init(jax.random.key(0), x, _PLAIN))["params"]
     np.testing.assert_array_equal(feed_forward["bias_1"], jnp.zeros(8))
     np.testing.assert_array_equal(feed_forward["bias_2"], jnp.zeros(4))

@@ -8,9 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax.batch import one_a_row
 from t2t_jax.config import ModelConfig
+from t2t_jax.kernels.int8 import Int8Matrix
+from t2t_jax.modules.decoding import TransformerDecoding
 from t2t_jax.modules.matrices import quantized
-from t2t_jax.modules.transformer import Transformer, decoding_parameters, init_cache
+from t2t_jax.modules.transformer import Transformer, declared_parameters, init_parameters
 
 _VOCAB = 60
 _SMALL = {"d_model": 64, "num_heads": 4, "d_ff": 128}
@@ -31,57 +34,60 @@ _KINDS = [
 
 def _model(config):
     model = Transformer(config, _VOCAB, 1)
-    tokens = jnp.ones((1, 8), jnp.int32)
-    variables = model.init(jax.random.key(0), *[tokens] * 6, deterministic=True)
-    return model, nn.unbox(variables["params"])
+    return TransformerDecoding(model), nn.unbox(init_parameters(model, jax.random.key(0)))
 
 
 @partial(jax.jit, static_argnums=0)
 def _logits(model, params):
     """Of the second position, for two hypotheses each of three sentences."""
     sources = jax.random.randint(jax.random.key(1), (3, 6), 3, _VOCAB)
-    apply = partial(model.apply, {"params": params})
-    memory = apply(sources, jnp.ones_like(sources), method="memory")
-    cache = init_cache(model.config, 3, 2, 4)
+    memory = model.memory(params, one_a_row(sources))
+    cache = model.empty_cache(3, 2, 4)
     tokens = jnp.array([[5, 6], [7, 8], [9, 10]])
     for place in range(2):
         mask = (jnp.arange(4) <= place)[:, None] & jnp.eye(2, dtype=bool)[:, None]
         mask = jnp.broadcast_to(mask, (3, 2, 4, 2))
         state = jnp.full(3, place), jnp.int32(place), mask, cache, memory
-        logits, cache = apply(tokens + place, *state, method="step")
+        logits, cache = model.step(params, tokens + place, *state)
     return logits
 
 
 @pytest.mark.parametrize("config", _KINDS, ids=["paper", "others", "bfloat16"])
 def test_a_quantized_model_computes_nearly_the_same(config):
     model, params = _model(config)
-    exact = np.float64(_logits(model, decoding_parameters(config, params)))
-    near = np.float64(_logits(model, decoding_parameters(config, params, "int8")))
+    exact = np.float64(_logits(model, model.prepare(params)))
+    near = np.float64(_logits(model, model.prepare(params, "int8")))
     assert 1e-3 < (near - exact).std() / exact.std() < 0.05
 
 
 def test_every_matrix_becomes_integers_and_nothing_else_changes():
-    _, params = _model(_KINDS[1])
-    names = dict(jax.tree_util.tree_leaves_with_path(quantized(params)))
-    for path, value in jax.tree_util.tree_leaves_with_path(params):
-        name, new = jax.tree_util.keystr(path), names.pop(path)
+    model, params = _model(_KINDS[1])
+    converted = quantized(params, declared_parameters(model.network))
+    held = jax.tree.leaves(converted, is_leaf=lambda x: isinstance(x, Int8Matrix))
+    for (path, value), new in zip(jax.tree.leaves_with_path(params), held, strict=True):
+        name = jax.tree_util.keystr(path)
         if value.ndim > 1 and "position" not in name and "bias" not in name and "norm" not in name:
-            assert new.dtype == jnp.int8, name
-            scales = names.pop((*path[:-1], jax.tree_util.DictKey(f"{path[-1].key}_scales")))
-            assert np.abs(new * scales - value).max() <= scales.max() * 0.5001, name
+            assert new.values.dtype == jnp.int8, name
+            error = np.abs(new.values * new.scales - value).max()
+            assert error <= new.scales.max() * 0.5001, name
         else:
             np.testing.assert_array_equal(new, value)
-    assert not names
+
+
+def test_a_parameter_that_no_module_declares_a_matrix_stays_as_it_is():
+    class Gate(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return x * self.param("kernel", nn.initializers.ones, x.shape)
+
+    declared = Gate().init(jax.random.key(0), jnp.ones((4, 4)))["params"]
+    assert quantized(declared, declared)["kernel"].dtype == jnp.float32
 
 
 def test_a_quantized_model_takes_a_quarter_of_the_memory():
-    model = Transformer(ModelConfig(), 1000, 1)
-    tokens = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-    shapes = jax.eval_shape(
-        partial(model.init, deterministic=True), jax.random.key(0), *[tokens] * 6
-    )
-    params = nn.unbox(shapes["params"])
-    prepare = partial(decoding_parameters, model.config)
+    network = Transformer(ModelConfig(), 1000, 1)
+    params = nn.unbox(declared_parameters(network))
+    prepare = TransformerDecoding(network).prepare
     before, after = (
         sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(jax.eval_shape(make, params)))
         for make in (prepare, partial(prepare, quantize="int8"))

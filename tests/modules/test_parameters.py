@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from t2t_jax.config import ModelConfig
-from t2t_jax.modules.transformer import Transformer
+from t2t_jax.modules.transformer import Transformer, init_parameters
 
 
 def _initialiser(vocab_size, **options):
     module = Transformer(ModelConfig(**options), vocab_size, bos_id=1)
-    tokens = jnp.ones((1, 2), jnp.int32)
-    return lambda key: nn.unbox(module.init(key, *[tokens] * 6, deterministic=True)["params"])
+    return lambda key: nn.unbox(init_parameters(module, key))
 
 
 @cache

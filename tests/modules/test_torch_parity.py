@@ -9,6 +9,7 @@ import pytest
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.masks import causal_mask, segment_mask
+from t2t_jax.modules.context import Context
 from t2t_jax.modules.transformer import Decoder, Encoder
 
 _PATH = Path(__file__).parents[1] / "goldens" / "transformer.npz"
@@ -33,6 +34,10 @@ def _subtree(goldens, prefix):
     return tree
 
 
+def _context(segments, mask, **source):
+    return Context(jnp.zeros_like(segments), segments.shape[1], mask, **source)
+
+
 @pytest.mark.parametrize("norm_order", ["post", "pre"])
 def test_stacks_and_their_gradients_equal_those_of_pytorch(goldens, norm_order):
     config = ModelConfig(
@@ -54,14 +59,17 @@ def test_stacks_and_their_gradients_equal_those_of_pytorch(goldens, norm_order):
         encoded = Encoder(config).apply(
             {"params": weights["encoder"]},
             source,
-            segment_mask(source_segments, source_segments),
+            _context(source_segments, segment_mask(source_segments, source_segments)),
         )
         decoded = Decoder(config).apply(
             {"params": weights["decoder"]},
             target,
-            encoded,
-            segment_mask(target_segments, target_segments) & causal_mask(target.shape[1]),
-            segment_mask(target_segments, source_segments),
+            _context(
+                target_segments,
+                segment_mask(target_segments, target_segments) & causal_mask(target.shape[1]),
+                encoded=encoded,
+                encoded_mask=segment_mask(target_segments, source_segments),
+            ),
         )
         loss = (encoded * inputs["source_cotangent"]).sum()
         return loss + (decoded * inputs["target_cotangent"]).sum(), (encoded, decoded)

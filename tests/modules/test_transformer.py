@@ -1,3 +1,4 @@
+import dataclasses
 from functools import partial
 
 import flax.linen as nn
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
+from t2t_jax.batch import Batch, Sequence
 from t2t_jax.functional import masks
+from t2t_jax.modules.context import Context
 from t2t_jax.modules.transformer import Encoder, Transformer
 
 _SOURCES = [[[3, 4, 5, 6, 2]], [[7, 2]], [[8, 9, 2]]]
@@ -19,13 +22,21 @@ def _change(array, where, value):
     return jnp.array(array).at[where].set(value)
 
 
+def _with_inputs(batch, tokens):
+    return batch._replace(inputs=batch.inputs._replace(tokens=tokens))
+
+
+def _with_targets(batch, tokens):
+    return batch._replace(targets=batch.targets._replace(tokens=tokens))
+
+
 def test_arrays_are_checked_under_pytest(make_model, make_batch):
     model = make_model()
     batch = make_batch(_SOURCES, _TARGETS)
-    wrong = (batch[0].astype(jnp.float32), *batch[1:])
+    wrong = _with_inputs(batch, batch.inputs.tokens.astype(jnp.float32))
     with pytest.raises(TypeCheckError):
         model.logits(wrong)
-    wrong = (batch[0][:2], *batch[1:])
+    wrong = _with_inputs(batch, batch.inputs.tokens[:2])
     with pytest.raises(TypeCheckError):
         model.logits(wrong)
 
@@ -35,7 +46,7 @@ def test_token_is_not_seen_by_its_own_logits_nor_by_earlier_ones(model, make_bat
     batch = make_batch(_SOURCES, _TARGETS)
     before = model.logits(batch)
     for t in range(4):
-        after = model.logits((*batch[:3], _change(batch[3], (0, t), 9), *batch[4:]))
+        after = model.logits(_with_targets(batch, _change(batch.targets.tokens, (0, t), 9)))
         np.testing.assert_array_equal(after[0, : t + 1], before[0, : t + 1])
         np.testing.assert_array_equal(after[1:], before[1:])
         assert t == 3 or np.all(np.any(after[0, t + 1 : 4] != before[0, t + 1 : 4], axis=-1))
@@ -45,7 +56,7 @@ def test_every_source_token_is_seen_by_every_target_of_its_row_alone(model, make
     batch = make_batch(_SOURCES, _TARGETS)
     before = model.logits(batch)
     for s in range(5):
-        after = model.logits((_change(batch[0], (0, s), 10), *batch[1:]))
+        after = model.logits(_with_inputs(batch, _change(batch.inputs.tokens, (0, s), 10)))
         assert np.all(np.any(after[0, :4] != before[0, :4], axis=-1))
         np.testing.assert_array_equal(after[1:], before[1:])
 
@@ -53,23 +64,20 @@ def test_every_source_token_is_seen_by_every_target_of_its_row_alone(model, make
 def test_order_of_the_tokens_matters(model, make_batch):
     batch = make_batch(_SOURCES, _TARGETS)
     before = model.logits(batch)
-    swapped = model.logits((batch[0].at[0, :2].set(batch[0][0, 1::-1]), *batch[1:]))
+    inputs, targets = batch.inputs.tokens, batch.targets.tokens
+    swapped = model.logits(_with_inputs(batch, inputs.at[0, :2].set(inputs[0, 1::-1])))
     assert np.abs(swapped[0, :4] - before[0, :4]).max() > 1e-3
     # The last logits of row 0 see targets 0, 1 and 2; exchange the first two.
-    swapped = model.logits((*batch[:3], batch[3].at[0, :2].set(batch[3][0, 1::-1]), *batch[4:]))
+    swapped = model.logits(_with_targets(batch, targets.at[0, :2].set(targets[0, 1::-1])))
     assert np.abs(swapped[0, 3] - before[0, 3]).max() > 1e-3
 
 
 def test_padding_and_empty_rows_change_nothing(model, make_batch):
     tight = model.logits(make_batch(_SOURCES[:2], _TARGETS[:2], 5, 5))
     padded = make_batch([*_SOURCES[:2], []], [*_TARGETS[:2], []])
-    inputs, inputs_segments, _, targets, targets_segments, _ = padded
-    padded = (
-        jnp.where(inputs_segments == 0, 10, inputs),
-        *padded[1:3],
-        jnp.where(targets_segments == 0, 9, targets),
-        *padded[4:],
-    )
+    inputs, targets = padded
+    padded = _with_inputs(padded, jnp.where(inputs.segments == 0, 10, inputs.tokens))
+    padded = _with_targets(padded, jnp.where(targets.segments == 0, 9, targets.tokens))
     loose = model.logits(padded)
     assert np.all(np.isfinite(loose))
     for row, (sentence,) in enumerate(_TARGETS[:2]):
@@ -121,16 +129,18 @@ def test_each_layer_drops_elements_of_its_own(make_model):
     # stream: after two layers an element is the number of layers that kept it, 0, 1 or 2, times 2.
     config = make_model(norm_order="pre", d_model=64, dropout_rate=0.5).config
     encoder = Encoder(config)
-    x, mask = jnp.zeros((2, 8, 64)), jnp.ones((2, 1, 8, 8), bool)
-    shapes = nn.unbox(jax.eval_shape(encoder.init, jax.random.key(0), x, mask))
+    x = jnp.zeros((2, 8, 64))
+    context = Context(jnp.zeros((2, 8), int), 8, jnp.ones((2, 1, 8, 8), bool))
+    shapes = nn.unbox(jax.eval_shape(lambda key: encoder.init(key, x, context), jax.random.key(0)))
     variables = jax.tree_util.tree_map_with_path(
         lambda path, leaf: jnp.full(
             leaf.shape, float(jax.tree_util.keystr(path).endswith(("['bias_2']", "['scale']")))
         ),
         shapes,
     )
-    apply = jax.jit(partial(encoder.apply, first_row=0))
-    out = np.asarray(apply(variables, x, mask, rngs={"dropout": jax.random.key(0)}))
+    training = dataclasses.replace(context, deterministic=False)
+    apply = jax.jit(lambda key: encoder.apply(variables, x, training, rngs={"dropout": key}))
+    out = np.asarray(apply(jax.random.key(0)))
     # The final norm keeps the order of the values within a position.
     ranks = [np.unique(row.round(4), return_inverse=True)[1] for row in out.reshape(16, 64)]
     counts = np.bincount(np.concatenate(ranks), minlength=3)
@@ -151,8 +161,9 @@ def test_every_parameter_gets_a_gradient(make_model, make_batch):
     batch = make_batch(_SOURCES, _TARGETS)
 
     def loss(variables):
-        logits = model.module.apply(variables, *batch, deterministic=True)
-        return jnp.where(batch[4][..., None] != 0, jax.nn.log_softmax(logits), 0)[..., 2].sum()
+        logits = model.module.apply(variables, batch, deterministic=True)
+        real = batch.targets.segments[..., None] != 0
+        return jnp.where(real, jax.nn.log_softmax(logits), 0)[..., 2].sum()
 
     gradient = jax.jit(jax.grad(loss))(model.variables)["params"]
     for path, leaf in jax.tree.leaves_with_path(gradient):
@@ -177,12 +188,12 @@ def test_bfloat16_stays_near_float32_with_float32_logits_and_gradients(make_mode
     wide, narrow = make_model(), make_model(compute_dtype="bfloat16")
     expected, logits = wide.logits(batch), narrow.logits(batch)
     assert logits.dtype == np.float32
-    real = np.asarray(batch[4]) != 0
+    real = np.asarray(batch.targets.segments) != 0
     error = np.abs(logits - expected)[real]
     assert 0 < error.max() < 0.05 * np.abs(expected[real]).max()
 
     def loss(variables):
-        return narrow.module.apply(variables, *batch, deterministic=True).sum()
+        return narrow.module.apply(variables, batch, deterministic=True).sum()
 
     gradient = jax.eval_shape(jax.grad(loss), narrow.variables)
     assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
@@ -207,7 +218,7 @@ def test_sinusoids_read_no_longest_length(make_model, make_batch):
     model = make_model(max_positions=1)
     batch = make_batch(_SOURCES, _TARGETS)
     apply = partial(model.module.apply, deterministic=True)
-    assert jax.eval_shape(apply, model.variables, *batch).shape == (3, 7, 11)
+    assert jax.eval_shape(apply, model.variables, batch).shape == (3, 7, 11)
 
 
 def test_rows_too_long_for_a_whole_mask_have_the_same_losses_and_derivatives(
@@ -219,8 +230,9 @@ def test_rows_too_long_for_a_whole_mask_have_the_same_losses_and_derivatives(
 
     def loss(variables, key):
         options = {"label_smoothing": 0.1, "first_row": 3, "rngs": {"dropout": key}}
-        smoothed, _ = model.module.apply(variables, *batch, method="losses", **options)
-        return (smoothed * (batch[4] != 0)).sum()
+        options["deterministic"] = False
+        smoothed, _ = model.module.apply(variables, batch, method="losses", **options)
+        return (smoothed * (batch.targets.segments != 0)).sum()
 
     key = jax.random.key(0)
     expected = jax.jit(jax.value_and_grad(loss))(model.variables, key)
@@ -237,11 +249,12 @@ def test_memory_of_a_training_step_is_linear_in_the_length_of_long_rows(make_mod
     model = make_model(attention_dropout_rate=0.1)
 
     def loss(variables, batch, key):
-        options = {"label_smoothing": 0.1, "first_row": 0, "rngs": {"dropout": key}}
-        return model.module.apply(variables, *batch, method="losses", **options)[0].sum()
+        options = {"label_smoothing": 0.1, "deterministic": False, "rngs": {"dropout": key}}
+        return model.module.apply(variables, batch, method="losses", **options)[0].sum()
 
     def temporary_bytes(length):
-        batch = [jax.ShapeDtypeStruct((1, length), jnp.int32)] * 6
+        side = Sequence(*[jax.ShapeDtypeStruct((1, length), jnp.int32)] * 3)
+        batch = Batch(side, side)
         program = jax.jit(jax.grad(loss)).lower(model.variables, batch, jax.random.key(0))
         return program.compile().memory_analysis().temp_size_in_bytes
 

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.errors import UserError
-from t2t_jax.modules.transformer import Transformer
+from t2t_jax.modules.transformer import Transformer, init_parameters
 from t2t_jax.parallel.axes import (
     RULES,
     AxisRules,
@@ -51,16 +51,15 @@ def _mesh(data, fsdp, tensor):
 def _uses(kind):
     """The axes of every parameter of a model by its name, and all that the trace constrains."""
     model = Transformer(ModelConfig(**_TINY | _KINDS[kind]), 13, 2)
-    tokens = [jnp.ones((1, 8), jnp.int32)] * 6
     constrained = set()
 
     def record(_, names):
         constrained.update(names)
         return P()
 
-    initialise = traced_on(_mesh(2, 2, 2), partial(model.init, deterministic=True))
+    initialise = traced_on(_mesh(2, 2, 2), partial(init_parameters, model))
     with mock.patch.object(AxisRules, "spec", record):
-        boxed = jax.eval_shape(initialise, jax.random.key(0), *tokens)["params"]
+        boxed = jax.eval_shape(initialise, jax.random.key(0))
     parameters = {
         jax.tree_util.keystr(path, simple=True, separator="/"): (box.names, box.value.shape)
         for path, box in jax.tree.leaves_with_path(

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import ParallelConfig
-from t2t_jax.data.batching import Batch
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.mesh import (
     BatchLayout,
@@ -33,7 +33,7 @@ def _batch(rows, source, target):
     def side(length):
         return np.arange(1, rows * length + 1, dtype=np.int32).reshape(rows, length)
 
-    return Batch(*[side(source)] * 3, *[side(target)] * 3)
+    return Batch(Sequence(*[side(source)] * 3), Sequence(*[side(target)] * 3))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,8 @@ def test_a_batch_is_laid_out_row_after_row_and_filled_up_with_empty_ones(
     np.testing.assert_array_equal(
         layout.local_rows(), np.arange(layout.passes * layout.rows_per_pass)
     )
-    for host, device in zip(batch, layout.put(batch), strict=True):
+    placed = jax.tree.leaves(layout.put(batch))
+    for host, device in zip(jax.tree.leaves(batch), placed, strict=True):
         assert device.shape == (layout.passes, layout.rows_per_pass, host.shape[1])
         flat = np.asarray(device).reshape(-1, host.shape[1])
         np.testing.assert_array_equal(flat[:rows], host)
@@ -146,8 +147,9 @@ def test_a_batch_is_laid_out_row_after_row_and_filled_up_with_empty_ones(
 def test_empty_rows_at_the_end_may_be_there_or_left_out():
     layout = BatchLayout(_ONE, passes=2, rows_per_pass=4)
     batch = _batch(5, 3, 2)
-    filled = Batch(*(np.pad(x, ((0, 3), (0, 0))) for x in batch))
-    for short, full in zip(layout.put(batch), layout.put(filled), strict=True):
+    filled = jax.tree.map(lambda x: np.pad(x, ((0, 3), (0, 0))), batch)
+    placed = (jax.tree.leaves(layout.put(each)) for each in (batch, filled))
+    for short, full in zip(*placed, strict=True):
         np.testing.assert_array_equal(short, full)
 
 

@@ -16,10 +16,10 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import Config
-from t2t_jax.data.batching import Batch
-from t2t_jax.decoding.translator import make_model
 from t2t_jax.errors import UserError
+from t2t_jax.modules.models import make_model
 from t2t_jax.parallel import mesh as mesh_module
 from t2t_jax.parallel.mesh import (
     AXES,
@@ -91,7 +91,7 @@ def make_batch(vocab_size):
     for _ in range(2):
         real = positions < rng.integers(3, LENGTH + 1, (NUM_ROWS, 1))
         tokens = rng.integers(4, vocab_size, (NUM_ROWS, LENGTH), dtype=np.int32)
-        sides += [tokens * real, real.astype(np.int32), positions * real]
+        sides.append(Sequence(tokens * real, real.astype(np.int32), positions * real))
     return Batch(*sides)
 
 
@@ -306,7 +306,8 @@ def test_every_mesh_starts_from_the_same_values_made_in_parts():
 
 def rows_of_processes():
     """Meshes whose devices belong to several processes, simulated: what each has, and puts."""
-    batch = Batch(*[np.arange(1, 14 * 3 + 1, dtype=np.int32).reshape(14, 3)] * 6)
+    side = Sequence(*[np.arange(1, 14 * 3 + 1, dtype=np.int32).reshape(14, 3)] * 3)
+    batch = Batch(side, side)
     everywhere = NamedSharding.devices_indices_map
     for shape in ((8, 1, 1), (2, 2, 2), (1, 4, 2), (2, 1, 4), (1, 1, 8)):
         mesh = Mesh(np.array(jax.devices()).reshape(shape), AXES)
@@ -336,10 +337,10 @@ def rows_of_processes():
                     assert (np.diff(rows) > 0).all()
                     has[rows] = True
                     there = rows[rows < 14]
-                    layout.put(Batch(*(x[there] for x in batch)))
+                    layout.put(jax.tree.map(lambda x, there=there: x[there], batch))
             assert has.all()
             flat = seen.reshape(-1, 3)
-            np.testing.assert_array_equal(flat[:14], batch.inputs)
+            np.testing.assert_array_equal(flat[:14], batch.inputs.tokens)
             assert not flat[14:].any()
 
 

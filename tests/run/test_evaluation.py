@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabulary import train_vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.evaluation.bleu import corpus_scores
-from t2t_jax.modules.transformer import Transformer
+from t2t_jax.modules.transformer import Transformer, init_parameters
 from t2t_jax.run import evaluation as evaluate_module
 from t2t_jax.run.evaluation import corpus_loss, evaluate, prepare_evaluation
 from t2t_jax.system.signals import StopSignal
@@ -49,10 +50,9 @@ def setting(tmp_path_factory):
         }
     )
     vocabulary = train_vocabulary([(SOURCES, TARGETS)], 50)
-    tokens = jnp.ones((1, 8), jnp.int32)
     model = Transformer(config.model, len(vocabulary), 2)
-    initialise = jax.jit(partial(model.init, deterministic=True))
-    params = nn.unbox(initialise(jax.random.key(1), *[tokens] * 6)["params"])
+    initialise = jax.jit(partial(init_parameters, model))
+    params = nn.unbox(initialise(jax.random.key(1)))
     params["embedding"]["embedding"] *= 2
     return Translator(config, vocabulary, params), open_corpus(config.data)
 
@@ -70,18 +70,20 @@ def pair_by_pair(members, vocabulary) -> tuple[float, float, int]:
       vocabulary: of all of them.
     """
     forward = jax.jit(
-        lambda variables, *batch: [
-            model.apply({"params": params}, *batch, deterministic=True)
+        lambda variables, batch: [
+            model.apply({"params": params}, batch, deterministic=True)
             for (model, _), params in zip(members, variables, strict=True)
         ]
     )
     smoothed, nll, tokens = 0.0, 0.0, 0
     for source, target in zip(*map(vocabulary.encode, (SOURCES, TARGETS)), strict=True):
-        rows = []
-        for ids in (source, target):
-            row = jnp.array([ids], jnp.int32)
-            rows += [row, jnp.ones_like(row), jnp.arange(len(ids), dtype=jnp.int32)[None]]
-        weights = np.exp(np.array(forward([own for _, own in members], *rows), np.float64)[:, 0])
+        rows = (jnp.array([ids], jnp.int32) for ids in (source, target))
+        sides = (
+            Sequence(row, jnp.ones_like(row), jnp.arange(row.size, dtype=jnp.int32)[None])
+            for row in rows
+        )
+        logits = forward([own for _, own in members], Batch(*sides))
+        weights = np.exp(np.array(logits, np.float64)[:, 0])
         log_probs = np.log((weights / weights.sum(axis=2, keepdims=True)).mean(axis=0))
         wanted = np.full(log_probs.shape, SMOOTHING / log_probs.shape[1])
         wanted[np.arange(len(target)), target] += 1 - SMOOTHING

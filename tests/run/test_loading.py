@@ -12,8 +12,8 @@ import pytest
 
 from t2t_jax.config import Config
 from t2t_jax.data.vocabulary import Vocabulary, train_vocabulary
-from t2t_jax.decoding.translator import make_model
 from t2t_jax.errors import UserError
+from t2t_jax.modules.models import make_model
 from t2t_jax.run.loading import load
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity

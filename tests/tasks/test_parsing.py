@@ -6,7 +6,6 @@ from functools import partial
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import pytest
 
 from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig
@@ -14,7 +13,7 @@ from t2t_jax.data.trees import Tree, linearise
 from t2t_jax.data.vocabulary import train_vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.modules.transformer import Transformer
+from t2t_jax.modules.transformer import Transformer, init_parameters
 from t2t_jax.tasks.parsing import parse
 
 WORDS = ["the", "dog", "barks", "at", "a", "-LRB-", "-RRB-", ",", "."]
@@ -33,10 +32,9 @@ def parser():
         [" ".join(rng.choices(symbols, k=6)) for _ in range(100)] for symbols in (WORDS, SYMBOLS)
     )
     vocabulary = train_vocabulary([(sources, targets)], 80, across_scripts=True)
-    tokens = jnp.ones((1, 8), jnp.int32)
     model = Transformer(CONFIG.model, len(vocabulary), 2)
-    initialise = jax.jit(partial(model.init, deterministic=True))
-    params = nn.unbox(initialise(jax.random.key(0), *[tokens] * 6)["params"])
+    initialise = jax.jit(partial(init_parameters, model))
+    params = nn.unbox(initialise(jax.random.key(0)))
     return Translator(CONFIG, vocabulary, params)
 
 

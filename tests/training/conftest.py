@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import Config
-from t2t_jax.data.batching import Batch
-from t2t_jax.decoding.translator import make_model
+from t2t_jax.modules.models import make_model
 from t2t_jax.modules.transformer import Transformer
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
 
@@ -30,7 +30,7 @@ class TinyRun(NamedTuple):
 
     def put(self, batch: Batch, tokens_per_device: int | None = None) -> Batch:
         """A global batch on the mesh, in passes of at most so many tokens."""
-        (rows, source), (_, target) = batch.inputs.shape, batch.targets.shape
+        (rows, source), (_, target) = batch.inputs.tokens.shape, batch.targets.tokens.shape
         return batch_layout(self.mesh, rows, max(source, target), tokens_per_device).put(batch)
 
 
@@ -61,6 +61,6 @@ def batch():
         positions = np.broadcast_to(np.arange(length, dtype=np.int32), (8, length))
         real = positions < lengths
         tokens = rng.integers(4, VOCAB_SIZE, (8, length), dtype=np.int32)
-        return tokens * real, real.astype(np.int32), positions * real
+        return Sequence(tokens * real, real.astype(np.int32), positions * real)
 
-    return Batch(*side(6), *side(5))
+    return Batch(side(6), side(5))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax.modules.decoding import TransformerDecoding
 from t2t_jax.parallel.mesh import batch_layout, replicated
 from t2t_jax.training.optimizer import learning_rate
 from t2t_jax.training.step import (
@@ -52,15 +53,20 @@ def _assert_equal(one, other):
         np.testing.assert_array_equal(a, b)
 
 
+def _loss_sums(model, params, batch):
+    options = {"label_smoothing": 0.1, "method": "losses"}
+    return loss_sums(model.apply({"params": params}, batch, **options), batch)
+
+
 def test_loss_sums_equal_the_definition_token_by_token(tiny, batch):
     params = _state(tiny).params
-    sums = jax.jit(partial(loss_sums, tiny.model, 0.1))(params, batch)
+    sums = jax.jit(partial(_loss_sums, tiny.model))(params, batch)
     apply = jax.jit(partial(tiny.model.apply, deterministic=True))
-    logits = np.asarray(apply({"params": params}, *batch), np.float64)
+    logits = np.asarray(apply({"params": params}, batch), np.float64)
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     nll = smoothed = tokens = 0.0
-    for row, column in np.argwhere(batch.targets_segments):
-        right = log_p[row, column, batch.targets[row, column]]
+    for row, column in np.argwhere(batch.targets.segments):
+        right = log_p[row, column, batch.targets.tokens[row, column]]
         nll -= right
         smoothed -= 0.9 * right + 0.1 * log_p[row, column].mean()
         tokens += 1
@@ -72,7 +78,7 @@ def test_first_step_moves_each_parameter_by_the_learning_rate_against_its_gradie
     before = jax.device_get(_state(tiny).params)
 
     def mean_loss(params, batch):
-        sums = loss_sums(tiny.model, 0.1, params, batch)
+        sums = _loss_sums(tiny.model, params, batch)
         return sums.smoothed / sums.tokens
 
     gradients = jax.jit(jax.grad(mean_loss))(before, batch)
@@ -132,8 +138,8 @@ def test_a_row_is_dropped_differently_from_its_copies_in_the_batch_and_between_p
     same = jax.tree.map(lambda x: jnp.repeat(x[:1], 8, axis=0), batch)
     params = _state(run).params
     losses = partial(run.model.apply, label_smoothing=0.0, method="losses")
-    key = {"dropout": jax.random.key(0)}
-    by_row = jax.jit(lambda first: losses({"params": params}, *same, first_row=first, rngs=key)[1])
+    options = {"deterministic": False, "rngs": {"dropout": jax.random.key(0)}}
+    by_row = jax.jit(lambda first: losses({"params": params}, same, first_row=first, **options)[1])
     first, second = by_row(0).sum(1), by_row(8).sum(1)
     assert len(np.unique([first, second])) == 16
     np.testing.assert_array_equal(by_row(4).sum(1)[:4], first[4:])
@@ -141,9 +147,9 @@ def test_a_row_is_dropped_differently_from_its_copies_in_the_batch_and_between_p
 
 def test_eval_step_is_the_same_in_any_number_of_passes(tiny, batch):
     params = _state(tiny).params
-    expected = jax.jit(partial(loss_sums, tiny.model, 0.1))(params, batch)
+    expected = jax.jit(partial(_loss_sums, tiny.model))(params, batch)
     for tokens in (None, 6, 20):
-        got = eval_step(tiny.model, 0.1, params, tiny.put(batch, tokens))
+        got = eval_step(TransformerDecoding(tiny.model), 0.1, params, tiny.put(batch, tokens))
         np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
@@ -233,7 +239,7 @@ def test_the_step_is_traced_and_compiled_once_for_a_shape(tiny, batch, backend):
         step = compile_train_step(*run)
         counts = []
         for _ in range(3):
-            layout = batch_layout(run.mesh, len(batch.inputs), batch.inputs.shape[1])
+            layout = batch_layout(run.mesh, *batch.inputs.tokens.shape)
             state, _ = step(state, layout.put(batch))
             counts.append(traced.call_count)
     assert counts[0] > 0

@@ -19,35 +19,30 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
-from jaxtyping import Array, Bool, Float, Int, Int32, Key, UInt32
+from jax.sharding import Mesh
+from jaxtyping import Int32
 
+from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.config import DecodingConfig
-from t2t_jax.data.vocabulary import BOS_ID, EOS_ID, PAD_ID
-from t2t_jax.decoding.search import (
-    BeamSearch,
-    Greedy,
-    Sampling,
-    SearchResult,
-    SearchState,
-    Strategy,
-    add_rows,
-    admit,
-    begin,
-    put,
-    resize,
-    results,
-    run,
+from t2t_jax.decoding.hypotheses import SearchResult
+from t2t_jax.decoding.programs import (
+    Arrivals,
+    Progress,
+    Search,
+    Sizes,
+    Work,
+    begin_work,
+    proceed,
+    resize_work,
 )
-from t2t_jax.modules.ensemble import Model, empty_cache
-from t2t_jax.modules.transformer import Parameters
-from t2t_jax.parallel.axes import RULES
-from t2t_jax.parallel.mesh import on_host, put_rows, replicated, row_parts
+from t2t_jax.decoding.strategies import BeamSearch, Greedy, Sampling, Strategy
+from t2t_jax.modules.decoding_model import DecodingModel
+from t2t_jax.modules.matrices import Parameters
+from t2t_jax.parallel.mesh import on_host, put_rows, row_parts
 from t2t_jax.system.signals import safe_point
 
 _launching = threading.Lock()  # two threads would else compile the same program at once
@@ -60,53 +55,11 @@ class Sentence(NamedTuple):
     """What is to be decoded."""
 
     tokens: list[int]
-    """Of the source, with the end of sentence."""
+    """Subwords of the source, with the end of sentence."""
     limit: int
     """The most tokens to generate, end of sentence included."""
     number: int
-    """Of its line; with the seed, it determines what is drawn."""
-
-
-class Sizes(NamedTuple):
-    """Sizes of the arrays that a group of rows consists of."""
-
-    rows: int
-    """Sentences decoded together."""
-    arrivals: int
-    """Sentences that may come in at once."""
-    source_length: int
-    """Positions of a source, padding included."""
-    room: int
-    """Positions for an output, until one needs more."""
-    most_room: int
-    """Positions for an output that none exceeds."""
-
-
-class Work(NamedTuple):
-    """Sentences under way, one a row."""
-
-    state: SearchState
-    memory: Any
-    """What the model knows of their sources."""
-
-
-class Arrivals(NamedTuple):
-    """Sentences that come in; those beyond the last row do not exist."""
-
-    rows: Int32[Array, " n"]
-    inputs: Int32[Array, "n s"]
-    limits: Int32[Array, " n"]
-    numbers: Int32[Array, " n"]
-
-
-class Progress(NamedTuple):
-    """What the host wants to know of the rows."""
-
-    searching: Bool[Array, " b"]
-    positions: Int[Array, " b"]
-    """Of the last token of each sentence."""
-    best: SearchResult
-    """Of the rows which are not searching, with the `num_best` best hypotheses each."""
+    """Number of its line; with the seed, it determines what is drawn."""
 
 
 def strategy_of(decoding: DecodingConfig, num_best: int = 1) -> Strategy:
@@ -119,7 +72,7 @@ def strategy_of(decoding: DecodingConfig, num_best: int = 1) -> Strategy:
 
 
 def decode(
-    model: Model,
+    model: DecodingModel,
     decoding: DecodingConfig,
     params: Parameters,
     mesh: Mesh,
@@ -133,7 +86,7 @@ def decode(
       model: the network.
       decoding: how tokens are chosen. `tokens_per_batch` bounds the rows; no sentence has a limit
         of more than `max_extra_length` above its length.
-      params: the network's, from `prepare_parameters`.
+      params: the network's, from `DecodingModel.prepare`.
       mesh: their devices. What is decoded together is split over them by rows.
       sentences: what to decode.
       num_best: hypotheses of each sentence.
@@ -151,8 +104,8 @@ def decode(
     order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i].tokens))
     lengths = [len(sentences[i].tokens) for i in order]
     waiting = deque(zip(order, plan(lengths, decoding, mesh), strict=True))
-    strategy = strategy_of(decoding, num_best)
-    decoder = _Decoder(model, strategy, mesh, num_best, params, sentences, np.uint32(seed))
+    search = Search(model, strategy_of(decoding, num_best), mesh, num_best)
+    decoder = _Decoder(search, params, sentences, np.uint32(seed))
     capacity = _capacity(_rung(max(lengths, default=0)), decoding)
     groups = [decoder.group(waiting) for _ in range(_num_groups(capacity, mesh))]
     while groups:
@@ -220,10 +173,7 @@ def _num_groups(capacity: int, mesh: Mesh) -> int:
 class _Decoder:
     """What groups of rows have in common."""
 
-    model: Model
-    strategy: Strategy
-    mesh: Mesh
-    num_best: int
+    search: Search
     params: Parameters
     sentences: Sequence[Sentence]
     seed: np.uint32
@@ -233,27 +183,26 @@ class _Decoder:
         if not waiting:
             return
         sizes = planned = waiting[0][1]
-        what = self.model, self.strategy, self.mesh
+        search = self.search
         held = np.full(sizes.rows, -1)  # the sentence in each row
         positions: Any = np.zeros(sizes.rows, int)
         ended: list[tuple[int, SearchResult]] = []
         # A CPU has what one thread asks for done in turn.
         with ThreadPoolExecutor(1) as thread:
-            work = begin_work(*what, sizes, self.params)
+            work = begin_work(search, sizes, self.params)
             while waiting or (held >= 0).any():
                 if waiting and self._fit_in(held, waiting[0][1]):
                     planned = waiting[0][1]
                 fitting = _fitting(sizes, planned, int(positions[held >= 0].max(initial=0)))
                 if fitting != sizes:
-                    work = resize_work(self.mesh, fitting, work)
+                    work = resize_work(search, fitting, work)
                     held = np.append(held, np.full(fitting.rows - sizes.rows, -1))
                     sizes = fitting
                 rows = np.flatnonzero(held < 0)[: min(sizes.arrivals, len(waiting))]
                 held[rows] = [waiting.popleft()[0] for _ in rows]
                 arrivals = self._arrivals(held, rows, sizes)
                 leave = _leave(sizes, int((held < 0).sum()), len(waiting))
-                rest = self.num_best, self.params, work, arrivals, self.seed, leave
-                asked = thread.submit(_launch, *what, *rest)
+                asked = thread.submit(self._launch, work, arrivals, leave)
                 yield ended  # while the device computes
                 work, progress = asked.result()
                 searching, positions, best = on_host(progress)
@@ -261,6 +210,10 @@ class _Decoder:
                 ended = [(int(held[r]), jax.tree.map(lambda x, r=r: x[r], best)) for r in over]
                 held[over] = -1
             yield ended
+
+    def _launch(self, work: Work, arrivals: Arrivals, leave: int) -> tuple[Work, Progress]:
+        with _launching:
+            return proceed(self.search, self.params, work, arrivals, self.seed, leave)
 
     def _fit_in(self, held: np.ndarray, sizes: Sizes) -> bool:
         """Whether the sources of sentences under way are no longer than that."""
@@ -275,7 +228,7 @@ class _Decoder:
         numbers[: len(rows)] = [sentence.number for sentence in sentences]
         tokens = [sentence.tokens for sentence in sentences]
         inputs = padded(tokens, sizes.arrivals, sizes.source_length)
-        return Arrivals(places, put_rows(inputs, self.mesh), limits, numbers)
+        return Arrivals(places, put_rows(inputs, self.search.mesh), limits, numbers)
 
 
 def _fitting(sizes: Sizes, planned: Sizes, farthest: int) -> Sizes:
@@ -286,11 +239,6 @@ def _fitting(sizes: Sizes, planned: Sizes, farthest: int) -> Sizes:
     if planned.source_length == sizes.source_length and room < 2 * farthest:
         room = max(room, sizes.room)  # lest it be too small again at once
     return planned._replace(rows=max(planned.rows, sizes.rows), room=room)
-
-
-def _launch(*arguments: Any) -> tuple[Work, Progress]:
-    with _launching:
-        return proceed(*arguments)
 
 
 def _leave(sizes: Sizes, free: int, waiting: int) -> int:
@@ -308,105 +256,3 @@ def padded(sentences: Sequence[list[int]], rows: int, length: int) -> Int32[np.n
     for row, sentence in enumerate(sentences):
         tokens[row, : len(sentence)] = sentence
     return tokens
-
-
-@partial(jax.jit, static_argnames=("model", "strategy", "mesh", "sizes"))
-def begin_work(
-    model: Model, strategy: Strategy, mesh: Mesh, sizes: Sizes, params: Parameters
-) -> Work:
-    """Rows that are all free."""
-    beam_size, room = strategy.beam_size, sizes.room
-    free = jnp.zeros((sizes.rows,), jnp.int32)
-    state = begin(
-        empty_cache(model, sizes.rows, beam_size, room),
-        free,
-        beam_size=beam_size,
-        room=room,
-        bos_id=BOS_ID,
-        keys=_keys(strategy, jnp.uint32(0), free),
-    )
-    inputs = jnp.zeros((sizes.rows, sizes.source_length), jnp.int32)
-    memory = jax.eval_shape(partial(_memory, model), params, inputs)
-    memory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), memory)
-    return _by_rows(Work(state, memory), mesh)
-
-
-@partial(jax.jit, static_argnames=("model", "strategy", "mesh", "num_best"), donate_argnames="work")
-def proceed(
-    model: Model,
-    strategy: Strategy,
-    mesh: Mesh,
-    num_best: int,
-    params: Parameters,
-    work: Work,
-    arrivals: Arrivals,
-    seed: UInt32[Array, ""],
-    leave: Int[Array, ""],
-) -> tuple[Work, Progress]:
-    """Let sentences come in, and search until at most `leave` are under way or one needs room.
-
-    Args:
-      model: the network.
-      strategy: how tokens are chosen.
-      mesh: the devices.
-      num_best: hypotheses wanted of each sentence.
-      params: the network's, from `prepare_parameters`.
-      work: the sentences under way, which are overwritten.
-      arrivals: those that come in, into rows that are free.
-      seed: of what is drawn.
-      leave: how many sentences may still be under way in the end.
-    """
-    new = _memory(model, params, arrivals.inputs)
-    memory = put(work.memory, new, arrivals.rows)
-    keys = _keys(strategy, seed, arrivals.numbers)
-    state = admit(work.state, arrivals.rows, arrivals.limits, bos_id=BOS_ID, keys=keys)
-
-    def step(
-        tokens: Int32[Array, "b k"],
-        positions: Int32[Array, " b"],
-        place: Int32[Array, ""],
-        ancestry_mask: Bool[Array, "b k t k"],
-        cache: Any,
-    ) -> tuple[Float[Array, "b k vocab"], Any]:
-        arguments = tokens, positions, place, ancestry_mask, cache, memory
-        return cast(tuple[Array, Any], model.apply({"params": params}, *arguments, method="step"))
-
-    state = run(strategy, step, state, leave)
-    found = results(state, strategy.alpha, PAD_ID)
-    best = jax.tree.map(lambda x: x[:, :num_best], found)
-    return _by_rows(Work(state, memory), mesh), Progress(
-        state.rows.searching, state.positions, best
-    )
-
-
-@partial(jax.jit, static_argnames=("mesh", "sizes"))
-def resize_work(mesh: Mesh, sizes: Sizes, work: Work) -> Work:
-    """The same work in arrays of other sizes, with at least as many rows."""
-
-    def fit(x: Array) -> Array:
-        kept = x[..., : sizes.source_length]
-        return jnp.pad(kept, [(0, 0)] * (x.ndim - 1) + [(0, sizes.source_length - kept.shape[-1])])
-
-    memory = add_rows(jax.tree.map(fit, work.memory), sizes.rows)
-    return _by_rows(Work(resize(work.state, sizes.rows, sizes.room), memory), mesh)
-
-
-def _memory(model: Model, params: Parameters, inputs: Int32[Array, "b s"]) -> Any:
-    segments = (inputs != PAD_ID).astype(jnp.int32)
-    return model.apply({"params": params}, inputs, segments, method="memory")
-
-
-def _keys(
-    strategy: Strategy, seed: UInt32[Array, ""], numbers: Int32[Array, " b"]
-) -> Key[Array, " b"] | None:
-    if not isinstance(strategy, Sampling):
-        return None
-    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), numbers)
-
-
-def _by_rows(work: Work, mesh: Mesh) -> Work:
-    """Have rows lie on the devices alike before and after a program: it is compiled once."""
-    rows = NamedSharding(mesh, RULES.spec(["batch"]))
-    return jax.lax.with_sharding_constraint(
-        work, jax.tree.map(lambda x: rows if x.ndim else replicated(mesh), work)
-    )

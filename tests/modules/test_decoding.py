@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t2t_jax.modules.transformer import decoding_parameters, init_cache
+from t2t_jax.modules.decoding import TransformerDecoding
 
 _BOS, _LENGTH, _BEAMS = 1, 5, 3
 
@@ -46,21 +46,23 @@ def _mask(t):
 
 @partial(jax.jit, static_argnames="module")
 def _step(module, variables, *args):
-    return module.apply(_for_decoding(module, variables), *args, method="step")
+    model = TransformerDecoding(module)
+    return model.step(model.prepare(variables["params"]), *args)
 
 
 @partial(jax.jit, static_argnames="module")
-def _memory(module, variables, inputs, segments):
-    return module.apply(_for_decoding(module, variables), inputs, segments, method="memory")
+def _memory(module, variables, inputs):
+    model = TransformerDecoding(module)
+    return model.memory(model.prepare(variables["params"]), inputs)
+
+
+def _empty_cache(model, *sizes):
+    return TransformerDecoding(model.module).empty_cache(*sizes)
 
 
 def _at(t):
     """Position `t` of both sentences, at the place of the cache with that number."""
     return jnp.full(2, t), jnp.array(t)
-
-
-def _for_decoding(module, variables):
-    return {"params": decoding_parameters(module.config, variables["params"])}
 
 
 def test_ancestry_of_the_tree_written_out():
@@ -72,9 +74,9 @@ def test_ancestry_of_the_tree_written_out():
 
 
 def test_cached_steps_of_branching_hypotheses_equal_full_passes(model, make_batch):
-    inputs, segments, *_ = make_batch(_SOURCES, [[], []])
-    memory = _memory(model.module, model.variables, inputs, segments)
-    cache = init_cache(model.config, 2, _BEAMS, _LENGTH)
+    inputs, _ = make_batch(_SOURCES, [[], []])
+    memory = _memory(model.module, model.variables, inputs)
+    cache = _empty_cache(model, 2, _BEAMS, _LENGTH)
     for t in range(_LENGTH):
         tokens = jnp.array(_TOKENS[:, t])
         logits, cache = _step(
@@ -97,8 +99,8 @@ def test_cached_steps_of_one_hypothesis_of_one_sentence_equal_the_full_pass(make
     model = make_model()
     path = [3, 7, 4, 9]
     batch = make_batch(_SOURCES[:1], [[path]], target_length=len(path))
-    memory = _memory(model.module, model.variables, *batch[:2])
-    cache = init_cache(model.config, 1, 1, len(path))
+    memory = _memory(model.module, model.variables, batch.inputs)
+    cache = _empty_cache(model, 1, 1, len(path))
     steps = []
     for t, token in enumerate([_BOS, *path[:-1]]):
         mask = (jnp.arange(len(path)) <= t)[None, None, :, None]
@@ -110,9 +112,9 @@ def test_cached_steps_of_one_hypothesis_of_one_sentence_equal_the_full_pass(make
 
 def test_unused_slots_of_the_cache_are_never_read(make_model, make_batch):
     model = make_model()
-    inputs, segments, *_ = make_batch(_SOURCES, [[], []])
-    memory = _memory(model.module, model.variables, inputs, segments)
-    empty = init_cache(model.config, 2, _BEAMS, _LENGTH)
+    inputs, _ = make_batch(_SOURCES, [[], []])
+    memory = _memory(model.module, model.variables, inputs)
+    empty = _empty_cache(model, 2, _BEAMS, _LENGTH)
     garbage = jax.tree.map(lambda x: jnp.full_like(x, 1e6), empty)
     arguments = (jnp.array(_TOKENS[:, 0]), *_at(0), _mask(0))
     clean, _ = _step(model.module, model.variables, *arguments, empty, memory)
@@ -122,20 +124,21 @@ def test_unused_slots_of_the_cache_are_never_read(make_model, make_batch):
 
 def test_padding_of_the_source_changes_no_step(make_model, make_batch):
     model = make_model()
-    cache = init_cache(model.config, 2, _BEAMS, _LENGTH)
+    cache = _empty_cache(model, 2, _BEAMS, _LENGTH)
     arguments = (jnp.array(_TOKENS[:, 0]), *_at(0), _mask(0), cache)
     logits = []
     for length in (5, 8):
-        inputs, segments, *_ = make_batch(_SOURCES, [[], []], source_length=length)
-        inputs = jnp.where(segments == 0, 9, inputs)
-        memory = _memory(model.module, model.variables, inputs, segments)
+        inputs, _ = make_batch(_SOURCES, [[], []], source_length=length)
+        padded = jnp.where(inputs.segments == 0, 9, inputs.tokens)
+        inputs = inputs._replace(tokens=padded)
+        memory = _memory(model.module, model.variables, inputs)
         logits.append(_step(model.module, model.variables, *arguments, memory)[0])
     np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)
 
 
 def test_cache_holds_keys_and_values_of_their_own_widths_in_the_compute_dtype(make_model):
-    config = make_model(d_k=6, d_v=10, compute_dtype="bfloat16").config
-    cache = init_cache(config, 2, _BEAMS, _LENGTH)
+    model = make_model(d_k=6, d_v=10, compute_dtype="bfloat16")
+    cache = _empty_cache(model, 2, _BEAMS, _LENGTH)
     assert [[(x.shape, x.dtype) for x in layer] for layer in cache] == 2 * [
         [((2, 2, 6, 15), jnp.bfloat16), ((2, 2, 10, 15), jnp.bfloat16)]
     ]
@@ -143,9 +146,9 @@ def test_cache_holds_keys_and_values_of_their_own_widths_in_the_compute_dtype(ma
 
 def test_bfloat16_steps_give_float32_logits_near_the_full_pass(make_model, make_batch):
     model = make_model(compute_dtype="bfloat16")
-    inputs, segments, *_ = make_batch(_SOURCES, [[], []])
-    memory = _memory(model.module, model.variables, inputs, segments)
-    cache = init_cache(model.config, 2, _BEAMS, _LENGTH)
+    inputs, _ = make_batch(_SOURCES, [[], []])
+    memory = _memory(model.module, model.variables, inputs)
+    cache = _empty_cache(model, 2, _BEAMS, _LENGTH)
     arguments = (jnp.array(_TOKENS[:, 0]), *_at(0), _mask(0))
     logits, new_cache = _step(model.module, model.variables, *arguments, cache, memory)
     assert logits.dtype == jnp.float32

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config, DecodingConfig
-from t2t_jax.data.vocabulary import EOS_ID
-from t2t_jax.decoding import continuous_batching
-from t2t_jax.decoding.continuous_batching import Sentence, decode, plan
-from t2t_jax.decoding.translator import make_model
-from t2t_jax.modules.transformer import decoding_parameters
+from t2t_jax.decoding import scheduler
+from t2t_jax.decoding.scheduler import Sentence, decode, plan
+from t2t_jax.modules.models import make_decoding_model, make_model
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.training.step import create_state
 
@@ -44,7 +43,8 @@ def decode_with(mesh):
     params = create_state(_CONFIG, model, mesh).params
     embedding = params["embedding"]["embedding"]
     params = params | {"embedding": {"embedding": (embedding * 4).at[EOS_ID].multiply(1.5)}}
-    return partial(decode, model, params=decoding_parameters(_CONFIG.model, params), mesh=mesh)
+    decoding = make_decoding_model(_CONFIG.model, _VOCAB)
+    return partial(decode, decoding, params=decoding.prepare(params, "none"), mesh=mesh)
 
 
 def _sentences(lengths, seed=0):
@@ -105,14 +105,14 @@ def test_sentences_get_what_they_get_alone_whoever_is_beside_them(decode_with, o
 
 def test_rows_are_taken_again_before_the_last_sentence_has_ended(decode_with, monkeypatch):
     calls = []
-    real = continuous_batching.proceed
+    real = scheduler.proceed
 
     def counted(*arguments):
         work, progress = real(*arguments)
         calls.append(int(np.sum(progress.searching)))
         return work, progress
 
-    monkeypatch.setattr(continuous_batching, "proceed", counted)
+    monkeypatch.setattr(scheduler, "proceed", counted)
     decoding = DecodingConfig(beam_size=1, max_extra_length=20, tokens_per_batch=52 * 16)
     list(decode_with(decoding, sentences=_sentences([5] * 100)))
     assert any(0 < searching < 8 for searching in calls[:-2])

@@ -1,0 +1,49 @@
+"""Sentences in rows, as all that computes takes them, and the ids that every vocabulary shares."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Int32
+
+PAD_ID = 0
+"""Id of what fills a row after its last sentence."""
+EOS_ID = 1
+"""Id of the end of a sentence."""
+BOS_ID = 2
+"""Id that stands before the first token of a target."""
+UNK_ID = 3
+"""Id of what the vocabulary cannot spell."""
+
+
+class Sequence(NamedTuple):
+    """Sentences in rows, several a row if packed. NumPy arrays on the host, JAX on a device.
+
+    Segments number the sentences of a row from 1; segment 0 is padding, where all three arrays are
+    0 (`PAD_ID`). The fields are the whole answer to "who may attend to whom, and from where".
+    """
+
+    tokens: Int32[Any, "*rows length"]
+    """Ids; every sentence ends with `EOS_ID`."""
+    segments: Int32[Any, "*rows length"]
+    """Number of the sentence within its row."""
+    positions: Int32[Any, "*rows length"]
+    """Position within the sentence, from 0."""
+
+
+class Batch(NamedTuple):
+    """Pairs of sentences: segment k of `inputs` and segment k of `targets` in the same row."""
+
+    inputs: Sequence
+    """The sources, `[rows, source_length]`."""
+    targets: Sequence
+    """The targets, `[rows, target_length]`, not shifted."""
+
+
+def one_a_row(tokens: Int[Array, "b t"]) -> Sequence:
+    """Sentences that each have a row of their own.
+
+    Args:
+      tokens: ids, padded at the end with `PAD_ID`.
+    """
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
+    return Sequence(tokens, (tokens != PAD_ID).astype(jnp.int32), positions)

@@ -1,0 +1,191 @@
+"""The compiled programs of continuous batching, which `decoding.scheduler` calls.
+
+A group of rows is one `Work`. The programs make one whose rows are all free, let sentences in and
+search on, and give it other sizes.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jaxtyping import Array, Bool, Float, Int, Int32, Key, UInt32
+
+from t2t_jax.batch import BOS_ID, PAD_ID, one_a_row
+from t2t_jax.decoding.hypotheses import SearchResult, SearchState
+from t2t_jax.decoding.search import add_rows, admit, advance, begin, put, resize, results
+from t2t_jax.decoding.strategies import Strategy
+from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
+from t2t_jax.modules.matrices import Parameters
+from t2t_jax.parallel.axes import RULES
+from t2t_jax.parallel.mesh import replicated
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is compiled into the programs of a search.
+
+    Attributes:
+      model: the network.
+      strategy: how tokens are chosen.
+      mesh: the devices, over which rows are split.
+      num_best: hypotheses wanted of each sentence.
+    """
+
+    model: DecodingModel
+    strategy: Strategy
+    mesh: Mesh
+    num_best: int
+
+
+class Sizes(NamedTuple):
+    """Sizes of the arrays that a group of rows consists of."""
+
+    rows: int
+    """Sentences decoded together."""
+    arrivals: int
+    """Sentences that may come in at once."""
+    source_length: int
+    """Positions of a source, padding included."""
+    room: int
+    """Positions for an output, until one needs more."""
+    most_room: int
+    """Positions for an output that none exceeds."""
+
+
+class Work(NamedTuple):
+    """Sentences under way, one a row."""
+
+    state: SearchState
+    """The search for each of them."""
+    memory: Memory
+    """What the model knows of their sources."""
+
+
+class Arrivals(NamedTuple):
+    """Sentences that come in."""
+
+    rows: Int32[Array, " n"]
+    """Rows that they take; one beyond the last row stands for no sentence."""
+    inputs: Int32[Array, "n s"]
+    """Tokens of their sources."""
+    limits: Int32[Array, " n"]
+    """The most tokens to generate for each."""
+    numbers: Int32[Array, " n"]
+    """Numbers of their lines, by which tokens are drawn when sampling."""
+
+
+class Progress(NamedTuple):
+    """What the host wants to know of the rows."""
+
+    searching: Bool[Array, " b"]
+    """Whether a row's sentence is still under way."""
+    positions: Int[Array, " b"]
+    """Position of the last token of each sentence."""
+    best: SearchResult
+    """The best hypotheses of the rows which are not searching, as many as were wanted."""
+
+
+@partial(jax.jit, static_argnames=("search", "sizes"))
+def begin_work(search: Search, sizes: Sizes, params: Parameters) -> Work:
+    """A group of rows that are all free.
+
+    Args:
+      search: what is compiled in.
+      sizes: of the arrays.
+      params: the network's, from `DecodingModel.prepare`.
+    """
+    model, beam_size, room = search.model, search.strategy.beam_size, sizes.room
+    free = jnp.zeros((sizes.rows,), jnp.int32)
+    state = begin(
+        model.empty_cache(sizes.rows, beam_size, room),
+        free,
+        beam_size=beam_size,
+        room=room,
+        bos_id=BOS_ID,
+        keys=_keys(search.strategy, jnp.uint32(0), free),
+    )
+    inputs = jnp.zeros((sizes.rows, sizes.source_length), jnp.int32)
+    memory = jax.eval_shape(lambda: model.memory(params, one_a_row(inputs)))
+    memory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), memory)
+    return _by_rows(Work(state, memory), search.mesh)
+
+
+@partial(jax.jit, static_argnames="search", donate_argnames="work")
+def proceed(
+    search: Search,
+    params: Parameters,
+    work: Work,
+    arrivals: Arrivals,
+    seed: UInt32[Array, ""],
+    leave: Int[Array, ""],
+) -> tuple[Work, Progress]:
+    """Let sentences come in, and search until at most `leave` are under way or one needs room.
+
+    Args:
+      search: what is compiled in.
+      params: the network's, from `DecodingModel.prepare`.
+      work: the sentences under way, which are overwritten.
+      arrivals: those that come in, into rows that are free.
+      seed: of what is drawn.
+      leave: how many sentences may still be under way in the end.
+    """
+    model, strategy = search.model, search.strategy
+    new = model.memory(params, one_a_row(arrivals.inputs))
+    memory = put(work.memory, new, arrivals.rows)
+    keys = _keys(strategy, seed, arrivals.numbers)
+    state = admit(work.state, arrivals.rows, arrivals.limits, bos_id=BOS_ID, keys=keys)
+
+    def step(
+        tokens: Int32[Array, "b k"],
+        positions: Int32[Array, " b"],
+        place: Int32[Array, ""],
+        ancestry_mask: Bool[Array, "b k t k"],
+        cache: Cache,
+    ) -> tuple[Float[Array, "b k vocab"], Cache]:
+        return model.step(params, tokens, positions, place, ancestry_mask, cache, memory)
+
+    state = advance(strategy, step, state, leave)
+    found = results(state, strategy.alpha, PAD_ID)
+    best = jax.tree.map(lambda x: x[:, : search.num_best], found)
+    return _by_rows(Work(state, memory), search.mesh), Progress(
+        state.rows.searching, state.positions, best
+    )
+
+
+@partial(jax.jit, static_argnames=("search", "sizes"))
+def resize_work(search: Search, sizes: Sizes, work: Work) -> Work:
+    """The same work in arrays of other sizes, with at least as many rows.
+
+    Args:
+      search: what is compiled in.
+      sizes: the new ones.
+      work: the sentences under way.
+    """
+
+    def fit(x: Array) -> Array:
+        kept = x[..., : sizes.source_length]
+        return jnp.pad(kept, [(0, 0)] * (x.ndim - 1) + [(0, sizes.source_length - kept.shape[-1])])
+
+    memory = add_rows(jax.tree.map(fit, work.memory), sizes.rows)
+    return _by_rows(Work(resize(work.state, sizes.rows, sizes.room), memory), search.mesh)
+
+
+def _keys(
+    strategy: Strategy, seed: UInt32[Array, ""], numbers: Int32[Array, " b"]
+) -> Key[Array, " b"] | None:
+    if not strategy.draws:
+        return None
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), numbers)
+
+
+def _by_rows(work: Work, mesh: Mesh) -> Work:
+    """Have rows lie on the devices alike before and after a program: it is compiled once."""
+    rows = NamedSharding(mesh, RULES.spec(["batch"]))
+
+    def place(x: Any) -> NamedSharding:
+        return rows if x.ndim else replicated(mesh)
+
+    return jax.lax.with_sharding_constraint(work, jax.tree.map(place, work))

@@ -1,0 +1,237 @@
+"""How tokens are chosen: greedy search, sampling and beam search (section 6.1)."""
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float32, Int, Int32, Key
+
+from t2t_jax.decoding.hypotheses import (
+    IMPOSSIBLE,
+    Hypotheses,
+    SearchResult,
+    SearchState,
+    add_finished,
+    choose_rows,
+    scores_of,
+    take_hypotheses,
+    write_place,
+)
+from t2t_jax.decoding.top_k import top_k
+
+_SMALLEST = float(jnp.finfo(jnp.float32).tiny)
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """Take the most probable token at every position."""
+
+    eos_id: int
+    beam_size: int = field(default=1, init=False)
+    alpha: float = field(default=0.0, init=False)
+    draws: bool = field(default=False, init=False)
+
+    def extend(
+        self, state: SearchState, logits: Float32[Array, "b 1 v"], place: Int32[Array, ""]
+    ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
+        """The hypotheses with one more token, those that have ended, and who is to go on.
+
+        Args:
+          state: the searches.
+          logits: of the tokens that follow their live hypotheses.
+          place: of the ring, to keep the new tokens at.
+        """
+        chosen = top_k(logits, 1)[1][:, :, 0]  # on CPUs many times faster than argmax
+        return _append(state, logits, chosen, place, self.eos_id)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Draw every token from the model's distribution, sharpened and cut as asked.
+
+    A sentence with the same key gets the same sample in any batch. Log-probabilities are those of
+    the model itself, before temperature and cuts.
+
+    Attributes:
+      eos_id: id that ends a sentence.
+      temperature: above 0; the logits are divided by it before anything is cut.
+      top_k: draw from this many of the most probable tokens; 0 means all.
+      top_p: draw from the fewest tokens, most probable first, that hold this share of the
+        probability which temperature and `top_k` leave; at least one.
+    """
+
+    eos_id: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    beam_size: int = field(default=1, init=False)
+    alpha: float = field(default=0.0, init=False)
+    draws: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what gives no distribution."""
+        if self.temperature <= 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
+            raise ValueError(f"there is no distribution for {self}")
+
+    def extend(
+        self, state: SearchState, logits: Float32[Array, "b 1 v"], place: Int32[Array, ""]
+    ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
+        """See `Greedy.extend`."""
+        own_keys: Any = state.rows.keys
+        keys = jax.vmap(jax.random.fold_in)(own_keys, state.positions)
+        chosen = _draw(keys, logits[:, 0], self.temperature, self.top_k, self.top_p)[:, None]
+        return _append(state, logits, chosen, place, self.eos_id)
+
+
+@dataclass(frozen=True)
+class BeamSearch:
+    """Keep the k best live hypotheses, and the k best that have ended (section 6.1).
+
+    A sentence stops at its limit, or once no live hypothesis can still enter its `num_best` best.
+
+    Attributes:
+      eos_id: id that ends a hypothesis.
+      beam_size: hypotheses k.
+      alpha: exponent of `length_penalty`, at least 0 (the paper: 0.6).
+      num_best: how many of the k best that have ended are asked for. Those after them are good
+        ones, but there may be better.
+    """
+
+    eos_id: int
+    beam_size: int
+    alpha: float
+    num_best: int
+    draws: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be searched with."""
+        # With alpha < 0 the penalty would no longer be mildest at the limit, as _can_improve takes
+        # it to be.
+        if not 1 <= self.num_best <= self.beam_size or self.alpha < 0:
+            raise ValueError(f"cannot search with {self}")
+
+    def extend(
+        self, state: SearchState, logits: Float32[Array, "b k v"], place: Int32[Array, ""]
+    ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
+        """See `Greedy.extend`."""
+        rows = state.rows
+        candidates = _expand(rows.live, logits, place)
+        ended = candidates.last == self.eos_id
+        lengths = state.positions + 1
+        finished = add_finished(rows.finished, candidates, ended, lengths, self.alpha)
+        live = _keep_live(candidates, ended)
+        worst = finished.scores[:, self.num_best - 1]
+        return live, finished, _can_improve(live, worst, rows.limits, self.alpha)
+
+
+Strategy: TypeAlias = Greedy | Sampling | BeamSearch
+"""How tokens are chosen. A strategy is hashable, so that it can be compiled in. It says how many
+hypotheses a sentence has (`beam_size`), what they are ranked by (`alpha`, the exponent of
+`length_penalty`), and whether it needs random numbers (`draws`)."""
+
+
+def _append(
+    state: SearchState,
+    logits: Float32[Array, "b 1 v"],
+    chosen: Int32[Array, "b 1"],
+    place: Int32[Array, ""],
+    eos_id: int,
+) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
+    """The one hypothesis of each sentence with one more token; see `Greedy.extend`."""
+    log_probs = jnp.take_along_axis(logits, chosen[:, :, None], axis=2)[:, :, 0]
+    log_probs -= jax.nn.logsumexp(logits, axis=-1)
+    log_probs += state.rows.live.log_probs
+    live = state.rows.live._replace(
+        last=chosen, tokens=write_place(state.rows.live.tokens, chosen, place), log_probs=log_probs
+    )
+    ended = chosen[:, 0] == eos_id
+    lengths = (state.positions + 1)[:, None]
+    new = SearchResult(live.tokens, log_probs, log_probs, lengths)
+    return live, choose_rows(ended, new, state.rows.finished), ~ended
+
+
+def _draw(
+    keys: Key[Array, " b"],
+    logits: Float32[Array, "b v"],
+    temperature: float,
+    top_k: int,
+    top_p: float,
+) -> Int32[Array, " b"]:
+    """One token for each row, drawn with that row's key."""
+    # The nearest of float32's numbers: at 0, a temperature would divide 0 by 0, and a share would
+    # leave nothing to draw from.
+    temperature, top_p = (max(_SMALLEST, min(x, 1 / _SMALLEST)) for x in (temperature, top_p))
+    # With the greatest logit at 0, a tiny temperature cannot overflow to infinity.
+    logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature
+    ids = None
+    if top_k > 0:
+        logits, ids = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))
+    if top_p < 1:
+        logits = jnp.where(_nucleus(logits, top_p), logits, -jnp.inf)
+    drawn = jax.vmap(jax.random.categorical)(keys, logits)
+    if ids is not None:
+        drawn = jnp.take_along_axis(ids, drawn[:, None], axis=1)[:, 0]
+    return drawn.astype(jnp.int32)
+
+
+def _nucleus(logits: Float32[Array, "b v"], top_p: float) -> Bool[Array, "b v"]:
+    """The fewest tokens, most probable first, that hold `top_p` of the probability.
+
+    A sort over the vocabulary can take longer than the model. So the probability of the last token
+    that enters is found bit by bit: floats from 0 up are in the order of their bits as integers.
+    """
+    probabilities = jax.nn.softmax(logits)
+    bits = jax.lax.bitcast_convert_type(probabilities, jnp.int32)
+
+    def mass_of(chosen: Bool[Array, "b v"]) -> Float32[Array, "b 1"]:
+        return jnp.sum(jnp.where(chosen, probabilities, 0.0), axis=-1, keepdims=True)
+
+    def set_bit(i: Int32[Array, ""], last: Int32[Array, "b 1"]) -> Int32[Array, "b 1"]:
+        higher = last | (1 << (30 - i))
+        return jnp.where(mass_of(bits >= higher) >= top_p, higher, last)
+
+    last = jax.lax.fori_loop(0, 31, set_bit, jnp.zeros_like(bits[:, :1]))
+    # Of tokens that tie for the last place, the first few are enough.
+    tied = bits == last
+    before = jnp.cumsum(jnp.where(tied, probabilities, 0.0), axis=-1) - probabilities
+    return (bits > last) | (tied & (before < top_p - mass_of(bits > last)))
+
+
+def _expand(
+    live: Hypotheses, logits: Float32[Array, "b k v"], place: Int32[Array, ""]
+) -> Hypotheses:
+    """The best 2k continuations by one token, which is kept at `place`.
+
+    At most k of them end, one for each live hypothesis, so that k are left to live on.
+    """
+    batch_size, beam_size, vocab_size = logits.shape
+    width = min(2 * beam_size, vocab_size)
+    # Normalising shifts a whole row, so its best can be found first: no log-softmax over v.
+    best, tokens = top_k(logits, width)  # [b, k, width]
+    best -= jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    best += live.log_probs[:, :, None]
+    flat = (batch_size, beam_size * width)
+    log_probs, chosen = jax.lax.top_k(best.reshape(flat), 2 * beam_size)  # [b, 2k]
+    candidates = take_hypotheses(live, chosen // width)
+    tokens = jnp.take_along_axis(tokens.reshape(flat), chosen, axis=1)
+    return candidates._replace(
+        last=tokens, tokens=write_place(candidates.tokens, tokens, place), log_probs=log_probs
+    )
+
+
+def _keep_live(candidates: Hypotheses, ended: Bool[Array, "b m"]) -> Hypotheses:
+    """The better half of the candidates, without those that ended."""
+    log_probs = jnp.where(ended, IMPOSSIBLE, candidates.log_probs)
+    _, best = jax.lax.top_k(log_probs, log_probs.shape[1] // 2)
+    return take_hypotheses(candidates._replace(log_probs=log_probs), best)
+
+
+def _can_improve(
+    live: Hypotheses, worst: Float32[Array, " b"], limits: Int[Array, " b"], alpha: float
+) -> Bool[Array, " b"]:
+    """Whether the best live hypothesis, at no further cost, could still beat the worst finished.
+
+    Log-probabilities only fall, and are divided by most at the limit: no score can be higher.
+    """
+    return scores_of(live.log_probs[:, :1], limits, alpha)[:, 0] > worst

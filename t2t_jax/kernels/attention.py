@@ -1,0 +1,147 @@
+"""Equation 1 as it runs fast: fused on GPUs, in blocks for long rows, with a cache in decoding."""
+
+from typing import Literal, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float
+
+from t2t_jax.functional.attention import masked_softmax, scaled, scaled_dot_product_attention
+from t2t_jax.functional.dropout import DropoutKey
+from t2t_jax.functional.masks import SegmentMask
+from t2t_jax.kernels.blockwise import blockwise_attention
+from t2t_jax.kernels.products import einsum_float32
+
+AttentionKernel: TypeAlias = Literal["xla", "cudnn"]
+"""What computes attention: XLA from its products and softmax, or cuDNN's fused kernel."""
+
+_LARGEST_FUSED = 1 << 28
+"""Most entries of a mask that the fused kernel is given, which keeps nothing else that is
+quadratic: half a gigabyte in 16 bits."""
+
+
+def kernel_of(mesh: Mesh) -> AttentionKernel:
+    """What computes attention on the devices of a mesh.
+
+    cuDNN's fused attention needs NVIDIA GPUs of compute capability 8.0 or later. The devices may be
+    described ones, for which a program is only compiled.
+    """
+    for device in mesh.devices.flat:
+        capability = getattr(device, "compute_capability", "")  # "gfx942" and the like of AMD's
+        is_new = capability[:1].isdigit() and float(capability) >= 8
+        if device.platform != "gpu" or not is_new:
+            return "xla"
+    return "cudnn"
+
+
+def attention(
+    query: Float[Array, "b q h d_k"],
+    key: Float[Array, "b k h d_k"],
+    value: Float[Array, "b k h d_v"],
+    mask: Bool[Array, "b #h #q k"] | SegmentMask,
+    *,
+    dropout_rate: float = 0.0,
+    dropout_key: DropoutKey | None = None,
+    kernel: AttentionKernel = "xla",
+) -> Float[Array, "b q h d_v"]:
+    """`functional.attention.scaled_dot_product_attention` (equation 1), computed in the best way.
+
+    Args:
+      query: queries of each head.
+      key: keys of each head.
+      value: values of each head.
+      mask: True where a query may attend to a key. A `SegmentMask` has the weights computed in
+        blocks, unless the fused kernel takes the mask as a whole.
+      dropout_rate: share of the weights set to zero (the paper: 0).
+      dropout_key: which of them; None means no dropout.
+      kernel: what the devices have, from `kernel_of`.
+
+    Returns:
+      The weighted values, in the values' dtype; zeros for a query that may attend to nothing.
+    """
+    drops = dropout_rate > 0 and dropout_key is not None
+    fused = kernel == "cudnn" and not drops and is_fused(query, key, value)
+    if isinstance(mask, SegmentMask):
+        if not fused or mask.size > _LARGEST_FUSED:
+            return blockwise_attention(
+                query, key, value, mask, dropout_rate=dropout_rate, dropout_key=dropout_key
+            )
+        mask = mask.whole()
+    if fused:
+        return fused_attention(query, key, value, mask)
+    return scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        mask,
+        dropout_rate=dropout_rate,
+        dropout_key=dropout_key,
+        einsum=einsum_float32,
+    )
+
+
+def is_fused(
+    query: Float[Array, "b q h d_k"],
+    key: Float[Array, "b k h d_k"],
+    value: Float[Array, "b k h d_v"],
+) -> bool:
+    """Whether cuDNN's fused attention takes arrays of these shapes and dtypes.
+
+    It needs 16-bit arrays, heads of equal widths that are multiples of 8 up to 128, and even
+    lengths.
+    """
+    if (
+        query.dtype not in (jnp.bfloat16, jnp.float16)
+        or not query.dtype == key.dtype == value.dtype
+    ):
+        return False
+    width, lengths = query.shape[-1], (query.shape[1], key.shape[1])
+    return not (value.shape[-1] != width or width % 8 or width > 128 or any(n % 2 for n in lengths))
+
+
+def fused_attention(
+    query: Float[Array, "b q h d"],
+    key: Float[Array, "b k h d"],
+    value: Float[Array, "b k h d"],
+    mask: Bool[Array, "b #h #q k"],
+    implementation: Literal["cudnn", "xla"] = "cudnn",
+) -> Float[Array, "b q h d"]:
+    """Equation 1 by JAX's own function, which has a kernel that keeps no weights.
+
+    Args:
+      query: queries of each head.
+      key: keys of each head.
+      value: values of each head.
+      mask: True where a query may attend to a key.
+      implementation: "cudnn" for what `is_fused` is true of; "xla" is the same, anywhere.
+    """
+    heads = jax.nn.dot_product_attention(
+        query, key, value, mask=mask, implementation=implementation
+    )
+    # A query that may attend to nothing gets the mean of all values there.
+    attends = mask.any(-1, keepdims=True).swapaxes(1, 2)
+    return jnp.where(attends, heads, 0)
+
+
+def cached_attention(
+    query: Float[Array, "b q h d_k"],
+    key: Float[Array, "b h d_k k"],
+    value: Float[Array, "b h d_v k"],
+    mask: Bool[Array, "b #h #q k"],
+) -> Float[Array, "b q h d_v"]:
+    """Equation 1 of a few queries and many keys, as in decoding.
+
+    The positions are the last axis of keys and values, in the order in which both products run
+    through them. With `[b, k, h, d]` they would be transposed first, again at every step, which on
+    CPUs takes ten times as long as the products.
+
+    Args:
+      query: queries of each head.
+      key: keys of each head.
+      value: values of each head.
+      mask: True where a query may attend to a key.
+    """
+    scores = einsum_float32("bqhd,bhdk->bhqk", scaled(query), key)
+    weights = masked_softmax(scores, mask)
+    return jnp.einsum("bhqk,bhdk->bqhd", weights.astype(value.dtype), value)

@@ -1,0 +1,238 @@
+"""A `Transformer` that decodes: one position at a time, with the earlier ones in a cache.
+
+There is one body of cached steps, `CachedDecoder`; what searches know of it is `DecodingModel`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from t2t_jax.batch import Batch, Sequence
+from t2t_jax.config import ModelConfig
+from t2t_jax.kernels.products import next_token_logits
+from t2t_jax.modules.attention import CachedKeysValues, CachedSelfAttention, join_projections
+from t2t_jax.modules.context import Context
+from t2t_jax.modules.layers import DecoderLayer, LayerNorm
+from t2t_jax.modules.matrices import Parameters, Quantize, quantized, transposed
+from t2t_jax.modules.transformer import Transformer, declared_parameters
+
+Cache: TypeAlias = tuple[CachedKeysValues, ...]
+"""Self-attention keys and values of each decoder layer, `[b, h, d, room * k]`."""
+
+
+class Memory(NamedTuple):
+    """What decoding needs of the source, computed once per sentence and shared by its hypotheses.
+
+    Attributes:
+      keys_values: of the encoder's output, for each decoder layer.
+      mask: which source positions are real.
+    """
+
+    keys_values: tuple[CachedKeysValues, ...]
+    mask: Bool[Array, "b 1 1 s"]
+
+
+class CachedDecoderLayer(DecoderLayer):
+    """A decoder layer that takes one position of `k` hypotheses per sentence."""
+
+    def make_self_attention(self) -> nn.Module:
+        """The module of self-attention."""
+        return CachedSelfAttention(self.config.attention)
+
+    def step(
+        self,
+        x: Float[Array, "b k d_model"],
+        cache: CachedKeysValues,
+        memory: CachedKeysValues,
+        memory_mask: Bool[Array, "b 1 1 s"],
+        write_at: int | Array,
+        context: Context,
+    ) -> tuple[Float[Array, "b k d_model"], CachedKeysValues]:
+        """One layer of the decoder at one position.
+
+        Args:
+          x: the position's vectors, one per hypothesis.
+          cache: of the layer.
+          memory: keys and values of the encoder's output, one copy per sentence.
+          memory_mask: which source positions are real.
+          write_at: slot of the first of the `k` new entries.
+          context: its mask says to which slots each hypothesis attends.
+        """
+
+        def attend_to_cache(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
+            nonlocal cache
+            y, cache = self.self_attention(y, cache, write_at, context)
+            return y
+
+        def attend_to_memory(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
+            return self.cross_attention.recall(y, memory, memory_mask)
+
+        return self.sublayers(x, attend_to_cache, attend_to_memory, context), cache
+
+
+class CachedDecoder(nn.Module):
+    """The decoder at one position. Each layer has parameters of its own: see `_unstacked`."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        """Create the layers; pre-norm needs one more norm at their end."""
+        depth = self.config.num_decoder_layers
+        self.layers = [CachedDecoderLayer(self.config) for _ in range(depth)]
+        self.norm = LayerNorm() if self.config.norm_order == "pre" else None
+
+    def remember(self, encoded: Float[Array, "b s d_model"]) -> tuple[CachedKeysValues, ...]:
+        """Project the encoder's output to keys and values for each layer's cross-attention."""
+        return tuple(layer.cross_attention.remember(encoded) for layer in self.layers)
+
+    def step(
+        self,
+        x: Float[Array, "b k d_model"],
+        cache: Cache,
+        memory: Memory,
+        write_at: int | Array,
+        context: Context,
+    ) -> tuple[Float[Array, "b k d_model"], Cache]:
+        """All layers at one position; see `CachedDecoderLayer.step`."""
+        new_cache = []
+        for layer, old, remembered in zip(self.layers, cache, memory.keys_values, strict=True):
+            x, new = layer.step(x, old, remembered, memory.mask, write_at, context)
+            new_cache.append(new)
+        return self.norm(x) if self.norm else x, tuple(new_cache)
+
+
+class CachedTransformer(Transformer):
+    """A `Transformer` whose decoder takes one position at a time."""
+
+    def make_decoder(self) -> nn.Module:
+        """The module of the decoder."""
+        return CachedDecoder(self.config)
+
+    def memory(self, inputs: Sequence) -> Memory:
+        """Encode sources, one a row; see `DecodingModel.memory`."""
+        mask = (inputs.segments != 0)[:, None, None, :]
+        return Memory(self.decoder.remember(self.encode(inputs)), mask)
+
+    def step(
+        self,
+        tokens: Int[Array, "b k"],
+        positions: Int[Array, " b"],
+        place: Int[Array, ""],
+        ancestry_mask: Bool[Array, "b k t k"],
+        cache: Cache,
+        memory: Memory,
+    ) -> tuple[Float[Array, "b k vocab"], Cache]:
+        """Logits of the next token of `k` hypotheses; see `DecodingModel.step`."""
+        batch, beams, room, _ = ancestry_mask.shape
+        positions = jnp.broadcast_to(positions[:, None], tokens.shape)
+        mask = ancestry_mask.reshape(batch, 1, beams, room * beams)
+        context = Context(positions, room, mask)
+        x = self.embed("target", tokens, context)
+        x, cache = self.decoder.step(x, cache, memory, place * beams, context)
+        return next_token_logits(x, self.output_matrix()), cache
+
+
+@dataclass(frozen=True)
+class TransformerDecoding:
+    """The `DecodingModel` of a `Transformer`.
+
+    Attributes:
+      network: as training has it.
+    """
+
+    network: Transformer
+
+    @property
+    def longest_sentence(self) -> float:
+        """Most tokens of a sentence that the model has positions for."""
+        return self.network.config.longest_sentence
+
+    @property
+    def _cached(self) -> CachedTransformer:
+        network = self.network
+        return CachedTransformer(
+            network.config, network.vocab_size, network.bos_id, network.remat, network.kernel
+        )
+
+    def prepare(self, params: Parameters, quantize: Quantize = "none") -> Parameters:
+        """The parameters of a `CachedTransformer`; see `DecodingModel.prepare`."""
+        declared = declared_parameters(self.network)
+        if quantize == "int8":
+            params = quantized(params, declared)
+        decoder: Parameters = params["decoder"]
+        layers = _unstacked(decoder["layers"], self.network.config)
+        if quantize == "none":
+            boxes = declared["decoder"]["layers"]["feed_forward"]
+            for layer in layers.values():
+                layer["feed_forward"] = transposed(layer["feed_forward"], boxes)
+        rest = {name: value for name, value in decoder.items() if name != "layers"}
+        return params | {"decoder": rest | layers}
+
+    def empty_cache(self, rows: int, beam_size: int, room: int) -> Cache:
+        """See `DecodingModel.empty_cache`."""
+        config = self.network.config
+        shapes = config.attention.cache_shapes(rows, room * beam_size)
+        keys, values = (jnp.zeros(shape, jnp.dtype(config.compute_dtype)) for shape in shapes)
+        return ((keys, values),) * config.num_decoder_layers
+
+    def memory(self, params: Parameters, inputs: Sequence) -> Memory:
+        """See `DecodingModel.memory`."""
+        return cast(Memory, self._cached.apply({"params": params}, inputs, method="memory"))
+
+    def step(
+        self,
+        params: Parameters,
+        tokens: Int[Array, "b k"],
+        positions: Int[Array, " b"],
+        place: Int[Array, ""],
+        ancestry_mask: Bool[Array, "b k t k"],
+        cache: Cache,
+        memory: Memory,
+    ) -> tuple[Float[Array, "b k vocab"], Cache]:
+        """See `DecodingModel.step`."""
+        arguments = tokens, positions, place, ancestry_mask, cache, memory
+        return cast(Any, self._cached.apply({"params": params}, *arguments, method="step"))
+
+    def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
+        """See `DecodingModel.logits`."""
+        return cast(Any, self.network.apply({"params": params}, batch, deterministic=True))
+
+    def losses(
+        self, params: Parameters, batch: Batch, label_smoothing: float
+    ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
+        """See `DecodingModel.losses`."""
+        options: Any = {"label_smoothing": label_smoothing, "method": "losses"}
+        return cast(Any, self.network.apply({"params": params}, batch, **options))
+
+    def attention_weights(
+        self, params: Parameters, batch: Batch
+    ) -> dict[str, Float[Array, "n b h _ _"]]:
+        """See `DecodingModel.attention_weights`."""
+        looking: Any = {"deterministic": True, "mutable": ["intermediates"]}
+        _, sown = cast(Any, self.network.apply({"params": params}, batch, **looking))
+        encoder, decoder = (
+            sown["intermediates"][side]["layers"] for side in ("encoder", "decoder")
+        )
+        return {
+            "encoder": encoder["self_attention"]["weights"][0],
+            "decoder": decoder["self_attention"]["weights"][0],
+            "cross": decoder["cross_attention"]["weights"][0],
+        }
+
+
+def _unstacked(stack: Parameters, config: ModelConfig) -> dict[str, Parameters]:
+    """The parameters of each layer of a stack, under the names that `CachedDecoder` has for them.
+
+    A decoding loop that is unrolled copies no cache, but it would cut the layers out of the stacked
+    arrays again for every token: for one sentence, that takes as long as the token.
+    """
+    layers: dict[str, Parameters] = {}
+    for number in range(config.num_decoder_layers):
+        layer: Parameters = jax.tree.map(lambda p, number=number: p[number], stack)
+        layer["self_attention"] = join_projections(layer["self_attention"], config.attention)
+        layers[f"layers_{number}"] = layer
+    return layers
