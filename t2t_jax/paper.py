@@ -198,6 +198,9 @@ CONSTANTS = (
 )
 """Every setting that the paper states of the base model."""
 
+BASE_SETTINGS = {path: value for constant in CONSTANTS for path, value in constant.values.items()}
+"""The settings of the base model on English-German, by attribute of `Config`."""
+
 _BIG = {
     "model.d_model": 1024,
     "model.d_ff": 4096,

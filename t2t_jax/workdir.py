@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from t2t_jax.config import Config, describe, differences
@@ -173,17 +174,26 @@ def _visible(directory: Path) -> Iterator[Path]:
     return (path for path in directory.iterdir() if not path.name.startswith("."))
 
 
-def run_vocabulary(config: Config, corpus: Corpus, workdir: Path | None) -> Vocabulary:
-    """The run's own vocabulary; for a new run (None) that of the corpus, trained on first use.
+def run_vocabulary(
+    config: Config, corpus: Corpus, workdir: Path | None, *, across_scripts: bool
+) -> Vocabulary:
+    """The run's own vocabulary; for a new run that of the corpus, learned on first use.
+
+    Args:
+      config: of the run.
+      corpus: what the run is trained on.
+      workdir: the run directory; None for a new run.
+      across_scripts: how the vocabulary is learned, as `data.tokenized.prepare_vocabulary` has it.
 
     Raises:
       UserError: the corpus is not the one that the run was started with.
     """
+    learn = partial(prepare_vocabulary, config.data, corpus, across_scripts=across_scripts)
     if workdir is None:
-        return prepare_vocabulary(config.data, corpus)
+        return learn()
     stored, vocabulary = workdir / _CORPUS, workdir / _VOCABULARY
     if not stored.exists() and not vocabulary.exists():
-        return prepare_vocabulary(config.data, corpus)
+        return learn()
     fingerprint = _first_word(stored)
     if fingerprint is None:
         raise UserError(
@@ -197,9 +207,7 @@ def run_vocabulary(config: Config, corpus: Corpus, workdir: Path | None) -> Voca
             f"({_CORPUS} in there); restore the files, or choose another --workdir"
         )
     # A kill may have come between the two files. The same text gives the same vocabulary.
-    return (
-        read_vocabulary(workdir) if vocabulary.exists() else prepare_vocabulary(config.data, corpus)
-    )
+    return read_vocabulary(workdir) if vocabulary.exists() else learn()
 
 
 def give_up(workdir: Path) -> None:

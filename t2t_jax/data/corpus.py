@@ -37,9 +37,9 @@ class Split(NamedTuple):
     read: Callable[[], Iterator[Chunk]]
 
 
-def is_treebank(name: str) -> bool:
-    """Whether the corpus of this name has linearised trees as targets; see `data.trees`."""
-    return name.startswith("trees:")
+def scheme_of(name: str) -> str:
+    """What a corpus is kept as: the part of its name before the colon, such as `text`."""
+    return name.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Corpus:
     @property
     def is_treebank(self) -> bool:
         """Whether the targets are linearised trees."""
-        return is_treebank(self.name)
+        return scheme_of(self.name) == "trees"
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ def open_corpus(config: DataConfig) -> Corpus:
         parts = _text_splits(_directory(place), *languages)
     elif scheme == "tfds" and place:
         parts = _tfds_splits(place, *languages)
-    elif is_treebank(config.corpus) and all(place.split("+")):
+    elif scheme == "trees" and all(place.split("+")):
         parts = _tree_splits(*map(_directory, place.split("+")))
     else:
         raise UserError(

@@ -78,8 +78,16 @@ class TokenizedSplit:
 _ARRAYS = tuple(field.name for field in fields(TokenizedSplit))[:4]
 
 
-def prepare_vocabulary(config: DataConfig, corpus: Corpus) -> Vocabulary:
+def prepare_vocabulary(
+    config: DataConfig, corpus: Corpus, *, across_scripts: bool = False
+) -> Vocabulary:
     """The vocabulary of a corpus's train split: from the cache, or learned now.
+
+    Args:
+      config: the size of the vocabulary, and where the cache is.
+      corpus: where the train split is.
+      across_scripts: whether a subword may hold letters and punctuation, as the corpus's task has
+        it. It is not in the key of the cache: a corpus is for one task.
 
     Raises:
       UserError: there is no train split, `vocab_size` does not suit it, or the cache cannot be
@@ -88,7 +96,7 @@ def prepare_vocabulary(config: DataConfig, corpus: Corpus) -> Vocabulary:
     key = _hash(RECIPE_VERSION, corpus.fingerprint("train"), config.vocab_size)
 
     def learn() -> Contents:
-        pairs, across_scripts = corpus.pairs("train"), corpus.is_treebank
+        pairs = corpus.pairs("train")
         learned = train_vocabulary(pairs, config.vocab_size, across_scripts=across_scripts)
         return {_VOCABULARY: learned.serialized}
 

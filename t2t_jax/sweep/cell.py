@@ -152,13 +152,14 @@ def train_and_score(config: Config, workdir: Path) -> int:
     from t2t_jax.run.evaluation import evaluate, score_record
     from t2t_jax.run.loading import load
     from t2t_jax.run.trainer import train
+    from t2t_jax.tasks import task_of
     from t2t_jax.workdir import read_log, record_scores
 
     corpus = open_corpus(config.data)
     if SPLIT not in corpus.splits:
         raise UserError(f"{corpus.name} has no {SPLIT} split to compare variants on; add one")
-    if corpus.is_treebank:
-        raise UserError(f"{corpus.name} is a treebank, but a grid compares translations by BLEU")
+    if why := task_of(corpus.name).no_grid:
+        raise UserError(f"{corpus.name} {why}")
     if code := train(config, workdir):
         return code
     translator = load(workdir)
