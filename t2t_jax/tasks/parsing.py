@@ -76,7 +76,7 @@ class Parsing:
         )
 
     def kind_of_measure(self, records: Sequence[Record]) -> None:
-        """F1 is of one kind."""
+        """None: F1 is of one kind only."""
 
 
 TASK: Task = Parsing()
@@ -84,12 +84,12 @@ TASK: Task = Parsing()
 
 
 class Parsed(NamedTuple):
-    """The tree of a sentence."""
+    """The tree of a sentence, with how much of it the model got wrong."""
 
     tree: Tree
-    """Well-formed, with exactly the words of the sentence."""
+    """The tree, which is well-formed and has exactly the words of the sentence."""
     repairs: int
-    """What `build_tree` had to mend in the model's output."""
+    """How many mistakes in the model's output `build_tree` had to mend."""
 
 
 def parse(

@@ -140,7 +140,7 @@ class Task(Protocol):
         """The rows of a table of scores: name, formatted value and definition of each.
 
         Args:
-          record: of an evaluation, as `scores.jsonl` keeps it.
+          record: an evaluation, as `scores.jsonl` keeps it.
         """
 
     def experiment(self, config: Config) -> PublishedExperiment:

@@ -48,7 +48,7 @@ class Translation:
         return Scored(scores, list(outputs), list(targets))
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
-        """A row for each measure."""
+        """The rows of BLEU as sacreBLEU and as the paper have it, and of chrF."""
         for measure in self.measures:
             assert measure.signature_field
             yield measure.name, f"{record[measure.field]:.2f}", record[measure.signature_field]

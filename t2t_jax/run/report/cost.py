@@ -72,7 +72,7 @@ def cost_section(
 
     Args:
       experiment: the experiment of the paper that the run is set beside.
-      config: of the run.
+      config: the config of the run.
       published: the paper's settings, by attribute of `Config`.
       log: the log of the run.
       sustained_tflops: TFLOP/s that a device of the run sustains; None if it is not known.

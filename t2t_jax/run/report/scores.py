@@ -18,7 +18,7 @@ def scores_section(
     """A row for each evaluation, with the measures of the task that any of them has.
 
     Args:
-      task: of the run's corpus.
+      task: the task of the run's corpus.
       experiment: the experiment of the paper that the run is set beside.
       scores: evaluations of the run, as `scores.jsonl` keeps them.
     """

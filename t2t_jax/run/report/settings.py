@@ -27,8 +27,8 @@ def published_settings(
 
     Args:
       experiment: the experiment.
-      config: of the run. One that averages as many checkpoints as the paper does where it scores on
-        dev alone is compared with the settings that the paper has there.
+      config: the config of the run. If it averages as many checkpoints as the paper does where it
+        scores on dev alone, it is compared with the settings that the paper has there.
       scores: all evaluations of the run.
     """
     changes = _changes(experiment, scores)
@@ -47,9 +47,9 @@ def settings_section(
     """Every setting that the paper states, every set that was scored, and how it was scored.
 
     Args:
-      task: of the run's corpus.
+      task: the task of the run's corpus.
       experiment: the experiment of the paper that the run is set beside.
-      config: of the run.
+      config: the config of the run.
       published: the paper's settings, as `published_settings` has them.
       scores: all evaluations of the run.
     """
