@@ -136,16 +136,16 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
     for path in given:
         if path not in known:
             raise _unknown_field(path, known)
-    values = {name: dict(nested.get(name, {})) for name in get_type_hints(Config)}
+    sections = get_type_hints(Config)
+    values = {name: dict(nested.get(name, {})) for name in sections}
     for path, leaf, _ in walk(Config()):
-        section, _, name = path.partition(".")
         if "before" in leaf.metadata:
-            values[section].setdefault(name, leaf.metadata["before"])
+            values[path.partition(".")[0]].setdefault(leaf.name, leaf.metadata["before"])
         elif path not in given and "may_change" not in leaf.metadata:
             raise UserError(
                 f"config lacks the field {path}, which every release writes; bring back a copy"
             )
-    return Config(**{name: of(**values[name]) for name, of in get_type_hints(Config).items()})
+    return Config(**{name: section(**values[name]) for name, section in sections.items()})
 
 
 def _unknown_field(path: str, known: list[str]) -> UserError:

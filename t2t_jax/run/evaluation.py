@@ -113,7 +113,7 @@ def evaluate(
     sources, targets = (lines[:num_sentences] for lines in corpus.lines(split))
     outputs = translator.translate(sources, seed=seed, **overrides)
     language = config.data.target_language
-    scored = task_of(corpus.name).score(sources, outputs, targets, language)
+    scored = task_of(corpus.name).score_outputs(sources, outputs, targets, language)
     loss = corpus_loss(translator, pairs)
     seconds = time.monotonic() - start
     return Evaluation(

@@ -33,7 +33,7 @@ class Parsing:
         Measure("num_errors", "errors"),
     )
 
-    def score(
+    def score_outputs(
         self,
         sources: Sequence[str],
         outputs: Sequence[str],

@@ -117,7 +117,7 @@ class Task(Protocol):
     def measures(self) -> tuple[Measure, ...]:
         """The scores that the report on a run shows, in the order of its columns."""
 
-    def score(
+    def score_outputs(
         self,
         sources: Sequence[str],
         outputs: Sequence[str],

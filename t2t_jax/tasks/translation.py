@@ -29,7 +29,7 @@ class Translation:
         Measure("chrf", "chrF", "chrf_signature"),
     )
 
-    def score(
+    def score_outputs(
         self,
         sources: Sequence[str],
         outputs: Sequence[str],

@@ -140,7 +140,7 @@ class _Length:
 
 def test_scores_and_what_is_shown_are_those_of_the_task(setting, monkeypatch):
     class Shouting:
-        def score(self, sources, outputs, targets, target_language):
+        def score_outputs(self, sources, outputs, targets, target_language):
             assert (sources, target_language) == (SOURCES[:2], "de")
             upper = [[line.upper() for line in lines] for lines in (outputs, targets)]
             return Scored(_Length(len(outputs)), *upper)

@@ -30,7 +30,7 @@ def test_the_task_of_a_corpus_follows_from_its_scheme(corpus, task):
 
 def test_translations_are_scored_against_the_untouched_lines():
     lines = ["Der  Hund rennt heute sehr schnell", "Hallo"]
-    scored = translation.TASK.score(["The dog", "Hello"], lines, lines, "de")
+    scored = translation.TASK.score_outputs(["The dog", "Hello"], lines, lines, "de")
     assert (scored.hypotheses, scored.references) == (lines, lines)
     assert scored.scores.best == pytest.approx(100)
     record = dataclasses.asdict(scored.scores)
@@ -45,7 +45,7 @@ def test_translations_are_scored_against_the_untouched_lines():
 
 def test_parses_are_shown_as_trees_and_scored_by_f1():
     symbols = ["(S (NP DT NN )NP (VP VBZ )VP )S", "UH"]
-    scored = parsing.TASK.score(["The dog barks", "Oh"], symbols, symbols, "de")
+    scored = parsing.TASK.score_outputs(["The dog barks", "Oh"], symbols, symbols, "de")
     assert scored.hypotheses == scored.references
     assert scored.hypotheses[1] == "(TOP (UH Oh))"
     assert scored.scores.best == 100
@@ -84,7 +84,7 @@ class _Sorting:
     across_scripts = False
     measures = (Measure("accuracy", "sorted"),)
 
-    def score(self, sources, outputs, targets, target_language):
+    def score_outputs(self, sources, outputs, targets, target_language):
         right = sum(output == target for output, target in zip(outputs, targets, strict=True))
         return Scored(_Accuracy(right / len(targets)), list(outputs), list(targets))
 
@@ -114,7 +114,7 @@ def test_a_further_task_is_a_module_and_an_entry_in_the_table(sorting, tmp_path)
     task = task_of("sort:DIR")
     assert task is sorting
     assert isinstance(task, Task)
-    scored = task.score(["b a"], ["a b"], ["a b"], "de")
+    scored = task.score_outputs(["b a"], ["a b"], ["a b"], "de")
     assert isinstance(scored.scores, TaskScores)
     config = Config().replace({"data.corpus": "sort:DIR"})
     (tmp_path / "config.json").write_text(config.to_json())
