@@ -17,41 +17,71 @@ class Table3Row(NamedTuple):
     """
 
     num_layers: int
-    """N."""
+    """N: the layers of the encoder, and as many of the decoder."""
     d_model: int
+    """Width of every layer's output."""
     d_ff: int
+    """Inner width of the feed-forward network."""
     num_heads: int
-    """h."""
+    """h: the attention heads."""
     d_k: int
+    """Width of a head's queries and keys."""
     d_v: int
+    """Width of a head's values."""
     dropout_rate: float
-    """P_drop."""
+    """P_drop: the rate of dropout."""
     label_smoothing: float
-    """epsilon_ls."""
+    """epsilon_ls: the probability mass that label smoothing spreads over the vocabulary."""
     num_train_steps: int
+    """Steps of training."""
     dev_perplexity: float
-    """Per word-piece."""
+    """Perplexity on newstest2013, per word-piece."""
     dev_bleu: float
+    """BLEU on newstest2013."""
     parameters: int | None
-    """In millions; the paper leaves out those of rows A, D and E."""
+    """Parameters in millions; None for rows A, D and E, of which the paper leaves them out."""
     position: str = "sinusoidal"
-    """`learned` in row E: "positional embedding instead of sinusoids"."""
+    """How positions are encoded; learned in row E, "positional embedding instead of sinusoids"."""
 
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of the row, by attribute of `Config`."""
         return {
-            "model.num_encoder_layers": self.num_layers,
-            "model.num_decoder_layers": self.num_layers,
-            "model.d_model": self.d_model,
-            "model.d_ff": self.d_ff,
-            "model.num_heads": self.num_heads,
+            **self._common(),
             "model.key_size": self.d_k,
             "model.value_size": self.d_v,
+            "training.num_train_steps": self.num_train_steps,
+        }
+
+    def changes(self, *, narrower: int = 1, shallower: int = 1) -> dict[str, Any]:
+        """The fields of `Config` that make a model of this row's proportions.
+
+        Args:
+          narrower: what all widths of the row are divided by.
+          shallower: what its number of layers is divided by.
+
+        Returns:
+          Values by path, for `Config.replace`; `model.d_k` and `model.d_v` are None where they are
+          d_model / h. How long to train is not among them.
+        """
+        share = self.d_model // self.num_heads
+        return {
+            **self._common(narrower, shallower),
+            "model.d_k": None if self.d_k == share else self.d_k // narrower,
+            "model.d_v": None if self.d_v == share else self.d_v // narrower,
+        }
+
+    def _common(self, narrower: int = 1, shallower: int = 1) -> dict[str, Any]:
+        """The settings that are fields of `Config` under the same name."""
+        return {
+            "model.num_encoder_layers": self.num_layers // shallower,
+            "model.num_decoder_layers": self.num_layers // shallower,
+            "model.d_model": self.d_model // narrower,
+            "model.d_ff": self.d_ff // narrower,
+            "model.num_heads": self.num_heads,
             "model.dropout_rate": self.dropout_rate,
             "model.position": self.position,
             "training.label_smoothing": self.label_smoothing,
-            "training.num_train_steps": self.num_train_steps,
         }
 
 
@@ -84,9 +114,9 @@ class Table2Row(NamedTuple):
     """A row of Table 2: BLEU on newstest2014, and the cost of training."""
 
     test_bleu_german: float
-    """WMT 2014 English-German."""
+    """BLEU on newstest2014 of WMT 2014 English-German."""
     test_bleu_french: float
-    """WMT 2014 English-French."""
+    """BLEU on newstest2014 of WMT 2014 English-French."""
     training_flops: float
     """Floating point operations, estimated as `training_flops` does."""
 
@@ -99,10 +129,10 @@ TABLE_2 = {
 """The Transformer's rows of Table 2."""
 
 TEST_SETS = {"dev": "newstest2013", "test": "newstest2014"}
-"""What translation is tuned on (Table 3) and what it is reported on (Table 2)."""
+"""The sets that translation is tuned on (dev, Table 3) and reported on (test, Table 2)."""
 
 PARSING_TEST_SETS = {"dev": "WSJ section 22", "test": "WSJ section 23"}
-"""What parsing is tuned on (section 6.3) and what it is reported on (Table 4)."""
+"""The sets that parsing is tuned on (dev, section 6.3) and reported on (test, Table 4)."""
 
 TABLE_4 = {"WSJ only": 91.3, "semi-supervised": 92.7}
 """The Transformer's rows of Table 4: F1 on section 23 of the Wall Street Journal, in percent."""
@@ -114,15 +144,16 @@ class Training(NamedTuple):
     devices: int
     """NVIDIA P100 GPUs, in one machine."""
     seconds_per_step: float
+    """Wall time of a step."""
     seconds: float
-    """From the first step to the last."""
+    """Wall time from the first step to the last."""
 
 
 TRAINING = {
     "base": Training(8, 0.4, 12 * 3600),
     "big": Training(8, 1.0, 3.5 * 24 * 3600),
 }
-"""12 hours of 0.4 s steps; 3.5 days of 1.0 s steps (section 5.2)."""
+"""Trainings by model: 12 hours of 0.4 s steps, 3.5 days of 1.0 s steps (section 5.2)."""
 
 P100_FLOPS = 9.5e12
 """Sustained single-precision operations per second of a P100, as the paper has it (footnote 5)."""
@@ -145,10 +176,12 @@ class Constant(NamedTuple):
     """A setting that the paper states."""
 
     name: str
+    """What the setting is called in reports."""
     section: str
-    """Where it is stated."""
+    """The section of the paper that states it."""
     values: dict[str, Any]
-    """What it is for the base model and English-German, by attribute of `Config`."""
+    """Its value for the base model on English-German, by attribute of `Config`; more than one where
+    several attributes are one setting of the paper."""
 
 
 CONSTANTS = (
@@ -197,6 +230,9 @@ CONSTANTS = (
     Constant("output longer by at most", "6.1", {"decoding.max_extra_length": 50}),
 )
 """Every setting that the paper states of the base model."""
+
+BASE_SETTINGS = {path: value for constant in CONSTANTS for path, value in constant.values.items()}
+"""The settings of the base model on English-German, by attribute of `Config`."""
 
 _BIG = {
     "model.d_model": 1024,
@@ -249,4 +285,4 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
 """What each of the paper's experiments changes in `CONSTANTS` (Table 3, sections 6.1 and 6.3)."""
 
 TABLE_3_CHANGES = {"checkpoint.average": 1}
-"""What all rows of Table 3 change besides: no checkpoint averaging, on newstest2013 (6.2)."""
+"""What all rows of Table 3 change in `CONSTANTS`: no checkpoint averaging (section 6.2)."""

@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from t2t_jax.config import Config, describe, differences
@@ -36,9 +37,9 @@ _LOG, _SCORES, _LOCK = "log.jsonl", "scores.jsonl", ".lock"
 _SECONDS_TO_BE_SEEN = 60.0
 
 LOG_SCHEMA = Schema({"step": int, "of": str}, {"loss": NUMBER, "target_tokens_per_second": NUMBER})
-"""What the readers of `log.jsonl` rely on."""
+"""The fields of a record of `log.jsonl` that its readers rely on."""
 CHECKPOINT = "checkpoint"
-"""What a record of the log is `of` that says that the state after its step is on the disk."""
+"""Value of a log record's field `of`: the state after the record's step is on the disk."""
 _SCORE_SCHEMA = Schema(
     optional={
         "corpus": str,
@@ -51,7 +52,7 @@ _SCORE_SCHEMA = Schema(
 
 
 def is_run(workdir: Path) -> bool:
-    """Whether a run was started there."""
+    """Whether a run was started in a directory."""
     return (workdir / _CONFIG).is_file()
 
 
@@ -94,7 +95,7 @@ def fingerprints(corpus: Corpus, vocabulary: Vocabulary) -> dict[str, str]:
 
 
 def read_fingerprints(workdir: Path) -> dict[str, str]:
-    """The same of the run in a directory; what a copy of it lacks is left out."""
+    """The `fingerprints` of the run in a directory, without those whose file is missing."""
     found = {"corpus": _first_word(workdir / _CORPUS)}
     with suppress(FileNotFoundError), (workdir / _VOCABULARY).open("rb") as file:
         # `Vocabulary.fingerprint`, without reading the model a second time.
@@ -103,7 +104,7 @@ def read_fingerprints(workdir: Path) -> dict[str, str]:
 
 
 def _first_word(path: Path) -> str | None:
-    """The hash in a file; None if there is no file."""
+    """The first word of a file, which is a hash; None if there is no file."""
     try:
         return next(iter(path.read_text(encoding="utf-8", errors="replace").split()), "")
     except FileNotFoundError:
@@ -173,17 +174,26 @@ def _visible(directory: Path) -> Iterator[Path]:
     return (path for path in directory.iterdir() if not path.name.startswith("."))
 
 
-def run_vocabulary(config: Config, corpus: Corpus, workdir: Path | None) -> Vocabulary:
-    """The run's own vocabulary; for a new run (None) that of the corpus, trained on first use.
+def run_vocabulary(
+    config: Config, corpus: Corpus, workdir: Path | None, *, across_scripts: bool
+) -> Vocabulary:
+    """The run's own vocabulary; for a new run that of the corpus, learned on first use.
+
+    Args:
+      config: the config of the run.
+      corpus: what the run is trained on.
+      workdir: the run directory; None for a new run.
+      across_scripts: how the vocabulary is learned, as `data.tokenized.prepare_vocabulary` has it.
 
     Raises:
       UserError: the corpus is not the one that the run was started with.
     """
+    learn = partial(prepare_vocabulary, config.data, corpus, across_scripts=across_scripts)
     if workdir is None:
-        return prepare_vocabulary(config.data, corpus)
+        return learn()
     stored, vocabulary = workdir / _CORPUS, workdir / _VOCABULARY
     if not stored.exists() and not vocabulary.exists():
-        return prepare_vocabulary(config.data, corpus)
+        return learn()
     fingerprint = _first_word(stored)
     if fingerprint is None:
         raise UserError(
@@ -197,9 +207,7 @@ def run_vocabulary(config: Config, corpus: Corpus, workdir: Path | None) -> Voca
             f"({_CORPUS} in there); restore the files, or choose another --workdir"
         )
     # A kill may have come between the two files. The same text gives the same vocabulary.
-    return (
-        read_vocabulary(workdir) if vocabulary.exists() else prepare_vocabulary(config.data, corpus)
-    )
+    return read_vocabulary(workdir) if vocabulary.exists() else learn()
 
 
 def give_up(workdir: Path) -> None:
@@ -227,7 +235,7 @@ def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary)
 
 
 def log_file(workdir: Path) -> Path:
-    """Where the log of a run is, which `run.log` writes."""
+    """The path of the log of a run, which `run.log` writes."""
     return workdir / _LOG
 
 

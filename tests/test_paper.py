@@ -137,3 +137,27 @@ def test_constants_are_numbered_by_the_sections_of_the_paper():
     assert {constant.section for constant in paper.CONSTANTS} == sections
     names = [constant.name for constant in paper.CONSTANTS]
     assert len(set(names)) == len(names)
+
+
+def test_a_row_of_table_3_makes_a_smaller_model_of_the_same_proportions():
+    small = {name: row.changes(narrower=8, shallower=2) for name, row in paper.TABLE_3.items()}
+    base = small["base"]
+    assert [base[f"model.{name}"] for name in ("d_model", "d_ff", "d_k", "d_v")] == [
+        64,
+        256,
+        None,
+        None,
+    ]
+    assert base["model.num_encoder_layers"] == base["model.num_decoder_layers"] == 3
+    differing = {
+        name: {path: value for path, value in changes.items() if value != base[path]}
+        for name, changes in small.items()
+    }
+    assert differing["A-h1"] == {"model.num_heads": 1}
+    assert differing["B-dk16"] == {"model.d_k": 2}
+    assert differing["C-N2"] == {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1}
+    assert differing["C-d256"] == {"model.d_model": 32}
+    assert differing["E-learned"] == {"model.position": "learned"}
+    for name, row in paper.TABLE_3.items():
+        config = Config().replace(row.changes())
+        assert (config.model.key_size, config.model.value_size) == (row.d_k, row.d_v), name

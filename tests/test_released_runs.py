@@ -4,6 +4,7 @@ The runs under `goldens/runs/` were written by these versions themselves, by
 `goldens/make_run_golden.py`.
 """
 
+import dataclasses
 import json
 import os
 import shutil
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import t2t_jax
+from t2t_jax.config import Config, ModelConfig
+from t2t_jax.config.fields import added_later
 
 RELEASED = sorted((Path(__file__).parent / "goldens/runs").iterdir())
 
@@ -34,6 +37,29 @@ def test_a_released_run_translates_with_the_same_tokens(golden):
         assert [list(best.tokens) for (best,) in found] == [
             one[f"beam_{beam_size}"] for one in expected
         ]
+
+
+@dataclasses.dataclass(frozen=True)
+class _LaterModelConfig(ModelConfig):
+    """The network with a field that no release has, and that older runs had as another value."""
+
+    num_experts: int = dataclasses.field(default=8, metadata=added_later(before=1))
+
+
+@dataclasses.dataclass(frozen=True)
+class _LaterConfig(Config):
+    """The config of a release to come."""
+
+    model: _LaterModelConfig = dataclasses.field(default_factory=_LaterModelConfig)
+
+
+def test_a_released_run_is_loaded_by_a_release_whose_model_has_a_new_field(golden, monkeypatch):
+    expected = json.loads((golden / "expected.json").read_text())["tokens"][0]
+    monkeypatch.setattr(t2t_jax.config.config, "Config", _LaterConfig)
+    translator = t2t_jax.load(golden / "run")
+    assert translator.config.model.num_experts == 1
+    ((best,),) = translator.nbest([expected["line"]], 1, beam_size=1)
+    assert list(best.tokens) == expected["beam_1"]
 
 
 def test_a_released_run_trains_on_with_the_same_losses(golden):

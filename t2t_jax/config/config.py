@@ -118,11 +118,12 @@ def to_dict(config: Config) -> dict[str, Any]:
 def from_dict(nested: Mapping[str, Any]) -> Config:
     """The config that nested dictionaries of plain values describe.
 
-    Every field is given, but for those under which a run may be continued: one that is not there
-    is younger than the run, and has its default.
+    A field that is not given is younger than the run that wrote them. It has the value with which
+    such runs were trained, where the field declares one (`config.fields.added_later`), or else, if
+    a run may be continued under another value of it, its default. Any other field has to be given.
 
     Raises:
-      UserError: a field that does not exist or is not given, or a value that is refused.
+      UserError: a field does not exist, or has to be given and is not, or a value is refused.
     """
     if not isinstance(nested, Mapping):
         raise UserError(f"config is a {type(nested).__name__}, not an object with sections")
@@ -135,12 +136,16 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
     for path in given:
         if path not in known:
             raise _unknown_field(path, known)
-    binding = [path for path, leaf, _ in walk(Config()) if not leaf.metadata.get("may_change")]
-    missing = [path for path in binding if path not in given]
-    if missing:
-        raise UserError(f"config lacks the field {missing[0]}; it was written by another version")
     sections = get_type_hints(Config)
-    return Config(**{name: section(**nested.get(name, {})) for name, section in sections.items()})
+    values = {name: dict(nested.get(name, {})) for name in sections}
+    for path, leaf, _ in walk(Config()):
+        if "before" in leaf.metadata:
+            values[path.partition(".")[0]].setdefault(leaf.name, leaf.metadata["before"])
+        elif path not in given and "may_change" not in leaf.metadata:
+            raise UserError(
+                f"config lacks the field {path}, which every release writes; bring back a copy"
+            )
+    return Config(**{name: section(**values[name]) for name, section in sections.items()})
 
 
 def _unknown_field(path: str, known: list[str]) -> UserError:

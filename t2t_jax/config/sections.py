@@ -11,12 +11,9 @@ from t2t_jax.config.checks import (
     check_range,
     require,
 )
+from t2t_jax.config.fields import MAY_CHANGE
 
 _WIDEST_BEAM = 1000
-
-MAY_CHANGE = {"may_change": True}
-"""Marks a field with another value of which a run may be continued: it changes when and where work
-is done, never the recipe."""
 
 
 @dataclass(frozen=True)

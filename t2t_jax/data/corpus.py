@@ -21,7 +21,7 @@ from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, linearise, read_trees
 from t2t_jax.errors import UserError
 
 Chunk = tuple[list[str], list[str]]
-"""Aligned source and target lines."""
+"""Some consecutive pairs of a split: its source lines, and as many target lines."""
 
 SPLITS = ("train", "dev", "test")
 
@@ -33,13 +33,14 @@ class Split(NamedTuple):
     """One part of a corpus: what identifies its content, and a way to read it from the start."""
 
     fingerprint: Callable[[], str]
-    """Checks the files on the first call; then the answer is known."""
+    """Gives a hash of the content; the first call checks the files, and later ones remember."""
     read: Callable[[], Iterator[Chunk]]
+    """Gives all pairs of the split in order, in chunks."""
 
 
-def is_treebank(name: str) -> bool:
-    """Whether the corpus of this name has linearised trees as targets; see `data.trees`."""
-    return name.startswith("trees:")
+def scheme_of(name: str) -> str:
+    """What a corpus is kept as: the part of its name before the colon, such as `text`."""
+    return name.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -47,18 +48,18 @@ class Corpus:
     """Sentence pairs of one language pair, or sentences and their trees, in splits."""
 
     name: str
-    """As in the config: `bundled:`, `text:DIR`, `tfds:NAME/CONFIG` or `trees:DIR`."""
+    """The corpus as the config names it: bundled:, text:DIR, tfds:NAME/CONFIG or trees:DIR."""
     parts: Mapping[str, Split]
-    """The splits that exist, by name."""
+    """The splits of the corpus, by name."""
 
     @property
     def is_treebank(self) -> bool:
         """Whether the targets are linearised trees."""
-        return is_treebank(self.name)
+        return scheme_of(self.name) == "trees"
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Those of train, dev and test that exist, and other test sets by name."""
+        """The names of its splits: train, dev and test, where they exist, and other test sets."""
         return tuple(self.parts)
 
     def pairs(self, split: str) -> Iterator[Chunk]:
@@ -109,7 +110,7 @@ def open_corpus(config: DataConfig) -> Corpus:
         parts = _text_splits(_directory(place), *languages)
     elif scheme == "tfds" and place:
         parts = _tfds_splits(place, *languages)
-    elif is_treebank(config.corpus) and all(place.split("+")):
+    elif scheme == "trees" and all(place.split("+")):
         parts = _tree_splits(*map(_directory, place.split("+")))
     else:
         raise UserError(
@@ -130,22 +131,22 @@ def _directory(name: str) -> Path:
 
 @dataclass(frozen=True)
 class _File:
-    """A file of a corpus: plain or packed."""
+    """A file of a corpus: plain text, or packed by gzip."""
 
     path: Path
     packed: Path | None = None
-    """Another of the same name, but for its `.gz`."""
+    """A packed file beside it that should hold the same text; None if there is none."""
 
     @cached_property
     def survey(self) -> Survey:
-        """What it holds, as found on the first call."""
+        """What the file holds: hash and number of lines, as found on the first call."""
         found = survey(self.path)
         if self.packed and survey(self.packed).digest != found.digest:
             raise UserError(f"{self.path} and {self.packed} hold different text; remove one")
         return found
 
     def lines(self) -> Iterator[str]:
-        """Its lines, which have to be those of the survey."""
+        """The lines of the file. They are refused if it has changed since the survey."""
         return read_lines(self.path, self.survey)
 
 
@@ -171,7 +172,7 @@ def _text_splits(directory: Path, source_language: str, target_language: str) ->
 
 
 def _other_names(directory: Path, language: str) -> list[str]:
-    """What could be test sets of this language, by the names of the files."""
+    """Names of what could be test sets, from the names of the files of a language."""
     try:
         files = [path.name.removesuffix(".gz") for path in directory.iterdir()]
     except OSError as error:
@@ -246,7 +247,7 @@ def _survey_trees(*files: _File) -> str:
 
 
 def _read_trees(*files: _File) -> Iterator[Chunk]:
-    """Cleaned trees, each as a line of words and a line of symbols."""
+    """The cleaned trees of files, each as a line of words and a line of symbols."""
     trees = chain.from_iterable(read_trees(file.path, file.survey) for file in files)
     flat = (linearise(clean_tree(tree)) for tree in trees)
     return _chunks((" ".join(words), " ".join(symbols)) for words, symbols in flat)
@@ -279,7 +280,7 @@ def _tfds_splits(name: str, source_language: str, target_language: str) -> dict[
 
 
 def _tfds_builder(name: str) -> Any:
-    """The builder of a prepared data set."""
+    """The builder of a TFDS data set that is prepared on disk."""
     import tensorflow_datasets as tfds
     import tensorflow_datasets.translate  # registers WMT, which TFDS leaves to the first use
 

@@ -38,10 +38,12 @@ _COUNTS_SCHEMA = Schema({"skipped": dict, "num_pairs_read": int})
 
 
 class _Side(NamedTuple):
-    """One side of consecutive pairs: all its tokens, and the length of each sentence."""
+    """The sources, or the targets, of consecutive pairs."""
 
     tokens: Integer[np.ndarray, " tokens"]
+    """The tokens of all sentences, one after the other."""
     lengths: Int32[np.ndarray, " pairs"]
+    """The number of tokens of each sentence."""
 
 
 @dataclass(frozen=True)
@@ -56,30 +58,38 @@ class TokenizedSplit:
     target_tokens: Integer[np.ndarray, " target_total"]
     target_offsets: Int64[np.ndarray, " offsets"]
     skipped: dict[str, int]
-    """Pairs left out, by reason: `empty_source`, `empty_target`, `too_long`."""
+    """Number of pairs left out, by reason: `empty_source`, `empty_target`, `too_long`."""
     num_pairs_read: int
-    """Pairs in the corpus: those kept and those skipped."""
+    """Number of pairs in the corpus: those kept and those left out."""
 
     def __len__(self) -> int:
-        """Number of pairs kept."""
+        """Number of pairs that are kept."""
         return len(self.source_offsets) - 1
 
     @functools.cached_property
     def source_lengths(self) -> Int32[np.ndarray, " pairs"]:
-        """Tokens of each source sentence, end of sentence included."""
+        """Number of tokens of each source sentence, end of sentence included."""
         return np.diff(self.source_offsets).astype(np.int32)
 
     @functools.cached_property
     def target_lengths(self) -> Int32[np.ndarray, " pairs"]:
-        """Tokens of each target sentence, end of sentence included."""
+        """Number of tokens of each target sentence, end of sentence included."""
         return np.diff(self.target_offsets).astype(np.int32)
 
 
 _ARRAYS = tuple(field.name for field in fields(TokenizedSplit))[:4]
 
 
-def prepare_vocabulary(config: DataConfig, corpus: Corpus) -> Vocabulary:
+def prepare_vocabulary(
+    config: DataConfig, corpus: Corpus, *, across_scripts: bool = False
+) -> Vocabulary:
     """The vocabulary of a corpus's train split: from the cache, or learned now.
+
+    Args:
+      config: the size of the vocabulary, and where the cache is.
+      corpus: where the train split is.
+      across_scripts: whether a subword may hold letters and punctuation, as the corpus's task has
+        it. It is not in the key of the cache: a corpus is for one task.
 
     Raises:
       UserError: there is no train split, `vocab_size` does not suit it, or the cache cannot be
@@ -88,7 +98,7 @@ def prepare_vocabulary(config: DataConfig, corpus: Corpus) -> Vocabulary:
     key = _hash(RECIPE_VERSION, corpus.fingerprint("train"), config.vocab_size)
 
     def learn() -> Contents:
-        pairs, across_scripts = corpus.pairs("train"), corpus.is_treebank
+        pairs = corpus.pairs("train")
         learned = train_vocabulary(pairs, config.vocab_size, across_scripts=across_scripts)
         return {_VOCABULARY: learned.serialized}
 
@@ -149,7 +159,7 @@ def _tokenize(
 
 
 def _encode(vocabulary: Vocabulary, lines: list[str], max_length: int | None) -> list[list[int]]:
-    """Subword ids of each line; of one that is too long by far, any that are too many."""
+    """Subword ids of each line; a line that is far too long gets too many of some other ids."""
     if max_length is None:
         return vocabulary.encode(lines)
     # SentencePiece takes 100 bytes for a character: a file without line ends must not end the run.
@@ -187,7 +197,7 @@ def _select(side: _Side, keep: Bool[np.ndarray, " pairs"]) -> _Side:
 def _join(
     sides: list[_Side], dtype: type[np.integer]
 ) -> tuple[Integer[np.ndarray, " tokens"], Int64[np.ndarray, " offsets"]]:
-    """All tokens, and the offsets of the sentences in them."""
+    """The tokens of all sides together, and where each sentence begins and ends in them."""
     tokens = np.concatenate([np.empty(0, dtype), *(side.tokens for side in sides)])
     lengths = np.concatenate([np.zeros(1, np.int64), *(side.lengths for side in sides)])
     return tokens, np.cumsum(lengths, dtype=np.int64)

@@ -23,7 +23,7 @@ TOKENIZED_SPLIT_BLEU_SIGNATURE = (
     "Moses tokenizer, Unicode punctuation replaced, compounds split at hyphens, multi-bleu.perl, "
     "cased"
 )
-"""What defines `tokenized_split_bleu`, beside the language."""
+"""The definition of `tokenized_split_bleu`, which the language is added to."""
 
 # As replace-unicode-punctuation.perl. The last four are control characters that tokenizer.perl
 # deletes, where Python would see spaces.
@@ -44,23 +44,23 @@ class CorpusScores:
     bleu: float
     """BLEU of detokenised text, cased, tokenised by mteval-v13a; 0 to 100."""
     bleu_signature: str
-    """sacreBLEU's signature of it."""
+    """sacreBLEU's signature of `bleu`."""
     tokenized_split_bleu: float
-    """The paper's BLEU, of `tokenized_split_bleu`; 0 to 100."""
+    """The paper's BLEU, as the function of this name computes it; 0 to 100."""
     tokenized_split_bleu_signature: str
-    """What defines it."""
+    """The definition of `tokenized_split_bleu`."""
     chrf: float
-    """chrF2; 0 to 100."""
+    """chrF2, of characters and sequences of up to six of them; 0 to 100."""
     chrf_signature: str
-    """sacreBLEU's signature of it."""
+    """sacreBLEU's signature of `chrf`."""
 
     @property
     def best(self) -> float:
-        """What the best checkpoint has the highest of."""
+        """The score by which the best checkpoint is chosen."""
         return self.bleu
 
     def __str__(self) -> str:
-        """In a line, with what defines them."""
+        """The scores in a line, with the signature of BLEU."""
         return (
             f"BLEU {self.bleu:.2f} ({self.bleu_signature})  "
             f"tokenized_split_bleu {self.tokenized_split_bleu:.2f}"
@@ -75,7 +75,7 @@ def corpus_scores(
     Args:
       hypotheses: translations, as plain text.
       references: one for each, as their authors wrote them: neither tokenised nor normalised.
-      language: of both, as ISO 639 has it (`de`); the paper's BLEU tokenises by it.
+      language: language of both, as ISO 639 has it (`de`); the paper's BLEU tokenises by it.
 
     Raises:
       UserError: `check_aligned` refuses them.
@@ -107,7 +107,7 @@ def tokenized_split_bleu(
     Args:
       hypotheses: translations, as plain text.
       references: one for each, as plain text.
-      language: of both; it decides on apostrophes and abbreviations.
+      language: language of both; it decides on apostrophes and abbreviations.
 
     Returns:
       0 to 100, unrounded; 0 if the corpus shares no sequence of four words with its references.

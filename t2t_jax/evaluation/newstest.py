@@ -18,8 +18,8 @@ NEWSTEST2014_FULL = 3003
 
 _WMT14 = "tfds:wmt14_translate/"
 _SIZES = {
-    "newstest2013": {3000: ""},
-    "newstest2014": {
+    TEST_SETS["dev"]: {3000: ""},
+    TEST_SETS["test"]: {
         NEWSTEST2014_FILTERED: f" (filtered, {NEWSTEST2014_FILTERED:,} sentences)",
         NEWSTEST2014_FULL: f" (full, {NEWSTEST2014_FULL:,} sentences)",
     },
@@ -31,8 +31,8 @@ def test_set_name(corpus: str, split: str, num_sentences: int) -> str:
 
     Args:
       corpus: the corpus's name, as in the config.
-      split: of the corpus: dev, test, or the name of another test set in it.
-      num_sentences: how many sentences of it were scored.
+      split: the split of it that was scored: dev, test, or the name of another test set in it.
+      num_sentences: how many sentences of the split were scored.
 
     Returns:
       Of newstest2013 and newstest2014, that name with what tells it from its other versions:

@@ -1,4 +1,4 @@
-"""Scores of parses as a model writes them: linearised, and not always trees."""
+"""Scores of parses as a model writes them: sequences of symbols, which are not always trees."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from t2t_jax.evaluation.parseval import ParsevalScores, parseval
 
 @dataclass(frozen=True)
 class ParseScores(ParsevalScores):
-    """Scores of a corpus of parses."""
+    """Scores of what a model wrote for the sentences of a treebank."""
 
     num_repaired: int = 0
-    """Sentences whose output had to be repaired."""
+    """Number of sentences for which the model's output was not a tree, and was mended."""
 
     @property
     def best(self) -> float:
-        """What the best checkpoint has the highest of."""
+        """The score by which the best checkpoint is chosen."""
         return self.f1
 
     def __str__(self) -> str:
-        """In a line, with what defines them."""
+        """F1 in a line, with what defines it, and the number of repaired trees."""
         return f"F1 {self.f1:.2f} ({self.signature})  {self.num_repaired} repaired"
 
 
@@ -31,12 +31,13 @@ def parse_scores(
     """Build the trees of a model's outputs, and score them.
 
     Args:
-      sentences: words with spaces between them.
-      outputs: what the model wrote for each, as `data.trees.linearise` would, or anything else.
-      references: the right symbols.
+      sentences: sentences as words with spaces between them.
+      outputs: what the model wrote for each: symbols as `data.trees.linearise` gives them, or
+        anything else.
+      references: the right symbols for each.
 
     Returns:
-      The scores, the model's trees and the right ones, in brackets.
+      The scores, then the model's trees and the right ones, in brackets.
     """
     predicted = [build_tree(s.split(), o.split()) for s, o in zip(sentences, outputs, strict=True)]
     gold = [delinearise(s.split(), r.split()) for s, r in zip(sentences, references, strict=True)]

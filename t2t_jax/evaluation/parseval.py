@@ -26,49 +26,58 @@ class ParsevalScores:
     """Scores of predicted trees, in percent, over all sentences that could be scored."""
 
     recall: float
-    """Brackets of the gold trees that the predicted ones have."""
+    """Share of the brackets of the gold trees that are in the predicted ones."""
     precision: float
-    """Brackets of the predicted trees that the gold ones have."""
+    """Share of the brackets of the predicted trees that are in the gold ones."""
     f1: float
-    """Harmonic mean of the two."""
+    """Harmonic mean of recall and precision."""
     f1_short: float
-    """The same over sentences of at most 40 words, punctuation included."""
+    """`f1` over the sentences of at most 40 words, punctuation included."""
     complete_match: float
-    """Sentences with every bracket right and none too many."""
+    """Share of the sentences with every bracket right and none too many."""
     tagging_accuracy: float
-    """Words, apart from punctuation, with the right tag."""
+    """Share of the words, apart from punctuation, with the right tag."""
     num_sentences: int
-    """All sentences."""
+    """Number of sentences, with those that could not be scored."""
     num_skipped: int
     """Sentences left out because the predicted tree has no words: EVALB's "skip"."""
     num_errors: int
     """Sentences left out because the two trees, without punctuation, have other words: EVALB's
     "error"."""
     signature: str = "EVALB, COLLINS.prm"
-    """What defines the scores."""
+    """The program and the parameters that define the scores."""
 
 
 class _Parse(NamedTuple):
-    """What is compared of a tree."""
+    """The parts of a tree that are compared."""
 
     words: list[str]
+    """The words of the sentence, without punctuation and empty elements."""
     tags: list[str]
+    """The part-of-speech tag of each of `words`."""
     brackets: Counter[tuple[str, int, int]]
-    """Label, first word and word after the last."""
+    """How often each bracket is in the tree: its label, its first word and the word after it."""
     length: int
-    """Words, punctuation included."""
+    """Number of words in the sentence, punctuation included."""
 
 
 class _Counts(NamedTuple):
-    """The comparison of two trees; every count is 0 unless it is valid."""
+    """The comparison of the two trees of a sentence; what is not counted is 0."""
 
     status: Literal["valid", "skipped", "error"]
+    """Whether the sentence is scored, or why it is left out; see `ParsevalScores`."""
     length: int
+    """Number of words in the sentence, punctuation included."""
     matched: int = 0
+    """Number of brackets that both trees have."""
     gold: int = 0
+    """Number of brackets of the gold tree."""
     predicted: int = 0
+    """Number of brackets of the predicted tree."""
     words: int = 0
+    """Number of words, without punctuation."""
     correct_tags: int = 0
+    """Number of these words with the right tag."""
 
 
 def parseval(gold: Sequence[Tree], predicted: Sequence[Tree]) -> ParsevalScores:
@@ -147,7 +156,7 @@ def _compare(gold: _Parse, predicted: _Parse) -> _Counts:
 
 
 def _bracket_scores(counts: Sequence[_Counts]) -> tuple[float, float, float]:
-    """Recall, precision and F1."""
+    """Recall, precision and F1 over all brackets of some sentences, in percent."""
     matched = sum(sentence.matched for sentence in counts)
     recall = _percent(matched, sum(sentence.gold for sentence in counts))
     precision = _percent(matched, sum(sentence.predicted for sentence in counts))

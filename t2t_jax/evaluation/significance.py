@@ -19,7 +19,7 @@ class PairedBootstrap(NamedTuple):
     baseline_bleu: float
     """sacreBLEU's BLEU of the baseline; 0 to 100."""
     system_bleu: float
-    """The same of the system."""
+    """sacreBLEU's BLEU of the system that is compared with it; 0 to 100."""
     p_value: float
     """How likely the choice of sentences alone makes a difference larger than theirs, 0 to 1; 1 for
     no difference."""
@@ -46,7 +46,7 @@ def paired_bootstrap(
       system: translations of the other.
       references: one for each, as plain text.
       num_samples: how often sentences are drawn, with replacement, as many as there are.
-      seed: of the draws; positive, as sacreBLEU takes 0 for none.
+      seed: seed of the draws; positive, as sacreBLEU takes 0 for none.
 
     Raises:
       UserError: a system has not as many translations as there are references.
@@ -75,7 +75,7 @@ def paired_bootstrap(
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """sacreBLEU takes its seed from the environment and from nowhere else."""
+    """Set the seed of sacreBLEU, which takes it from the environment and from nowhere else."""
     before = os.environ.get(_SEED_VARIABLE)
     os.environ[_SEED_VARIABLE] = str(seed)
     try:

@@ -1,7 +1,6 @@
 """The evaluation of a model on a split: one for the training loop and for `eval.py`."""
 
 import dataclasses
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,12 +18,13 @@ from t2t_jax.decoding.arguments import whole_number
 from t2t_jax.decoding.long_lines import LONGEST_PASS, longest_source, too_long
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.evaluation.bleu import CorpusScores, corpus_scores
 from t2t_jax.evaluation.newstest import test_set_name
-from t2t_jax.evaluation.parses import ParseScores, parse_scores
+from t2t_jax.evaluation.perplexity import perplexity
 from t2t_jax.parallel.mesh import batch_layout, mesh_of, one_ahead
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import safe_point
+from t2t_jax.tasks import task_of
+from t2t_jax.tasks.task import TaskScores
 from t2t_jax.training.step import LossSums, eval_step
 
 
@@ -36,7 +36,7 @@ class CorpusLoss(NamedTuple):
     nll: float
     """The negative log-likelihood."""
     tokens: int
-    """Target subwords it is the mean of, ends of sentence included."""
+    """How many target subwords both losses are means over, ends of sentences included."""
 
 
 @dataclass(frozen=True)
@@ -46,22 +46,22 @@ class Evaluation:
     split: str
     """The split's name."""
     loss: CorpusLoss
-    """Losses over all pairs of the split; of train, over those that training sees."""
-    scores: CorpusScores | ParseScores
-    """Scores of the translated or parsed sentences."""
+    """The losses over all pairs of the split; of train, over the pairs that training sees."""
+    scores: TaskScores
+    """Scores of the sentences that were decoded, in the measures of the corpus's task."""
     sources: list[str]
-    """These sentences."""
+    """The sentences that were decoded, as the corpus has them."""
     hypotheses: list[str]
-    """Their translations, or their trees in brackets."""
+    """What the model makes of each of `sources`: its translation, or its tree in brackets."""
     references: list[str]
-    """What they are compared with: the raw lines of the corpus, or its trees in brackets."""
+    """The right answer for each: the raw line of the corpus, or its tree in brackets."""
     seconds: float
     """Wall time of the whole evaluation, compilation included."""
 
     @property
     def perplexity(self) -> float:
         """exp of the negative log-likelihood per subword; it depends on the vocabulary."""
-        return math.exp(min(self.loss.nll, 700.0))
+        return perplexity(self.loss.nll)
 
     def summary(self) -> dict[str, Any]:
         """All figures under their own names, as plain values."""
@@ -91,16 +91,16 @@ def evaluate(
     Args:
       translator: the model; its config says how the corpus is read.
       corpus: where the split is.
-      split: its name.
-      num_sentences: how many sentences to translate, from the first on; None means all. The losses
+      split: the split's name.
+      num_sentences: how many sentences to decode, from the first on; None means all. The losses
         do not depend on it.
-      seed: of sampling (`temperature` above 0).
-      overrides: fields of `DecodingConfig`, for the translation.
+      seed: seed of sampling (`temperature` above 0).
+      overrides: fields of `DecodingConfig`, for the decoding.
 
     Raises:
       TypeError: an argument is of the wrong type.
       UserError: `num_sentences` is not positive, `prepare_evaluation` refuses the split, or the
-        translation refuses something.
+        translator refuses something.
     """
     translator.check_process()
     whole_number(seed, "seed", 0, 2**32 - 1)
@@ -110,28 +110,27 @@ def evaluate(
     config = translator.configured(**overrides)
     longest = translator.longest_sentence
     pairs = prepare_evaluation(config, corpus, translator.vocabulary, split, longest=longest)
-    sources, references = (lines[:num_sentences] for lines in corpus.lines(split))
-    hypotheses = translator.translate(sources, seed=seed, **overrides)
-    scores: CorpusScores | ParseScores
-    if corpus.is_treebank:
-        scores, hypotheses, references = parse_scores(sources, hypotheses, references)
-    else:
-        scores = corpus_scores(hypotheses, references, config.data.target_language)
+    sources, targets = (lines[:num_sentences] for lines in corpus.lines(split))
+    outputs = translator.translate(sources, seed=seed, **overrides)
+    language = config.data.target_language
+    scored = task_of(corpus.name).score_outputs(sources, outputs, targets, language)
     loss = corpus_loss(translator, pairs)
     seconds = time.monotonic() - start
-    return Evaluation(split, loss, scores, sources, hypotheses, references, seconds)
+    return Evaluation(
+        split, loss, scored.scores, sources, scored.hypotheses, scored.references, seconds
+    )
 
 
 def score_record(
     translator: Translator, corpus: Corpus, evaluation: Evaluation, settings: Mapping[str, Any]
 ) -> Record:
-    """What `W/scores.jsonl` keeps of an evaluation: the figures, of what, and how.
+    """The record that `scores.jsonl` keeps of an evaluation: what was scored, how, and the figures.
 
     Args:
-      translator: the model.
+      translator: the model that was evaluated.
       corpus: where the split is.
-      evaluation: of the model on the split.
-      settings: of the decoding.
+      evaluation: the evaluation of the model on the split.
+      settings: the settings of the decoding, by field of `DecodingConfig`.
     """
     figures = evaluation.summary()
     return {
@@ -154,10 +153,10 @@ def prepare_evaluation(
     """The pairs of a split, for a model that can translate and score all of them.
 
     Args:
-      config: the model's.
+      config: the config of the model.
       corpus: where the split is.
-      vocabulary: the model's.
-      split: its name.
+      vocabulary: the vocabulary of the model.
+      split: the split's name.
       longest: most tokens of a sentence; None is what the config's model has positions for.
 
     Raises:
@@ -189,7 +188,7 @@ def prepare_evaluation(
 def corpus_loss(translator: Translator, pairs: TokenizedSplit) -> CorpusLoss:
     """The losses over all pairs of a split, as `prepare_evaluation` gives them.
 
-    Of an ensemble, they are those of the mean of the models' distributions.
+    The losses of an ensemble are those of the mean of its models' distributions.
     """
     config = translator.config
     batches = Batches(pairs, config.data, seed=0)

@@ -10,6 +10,7 @@ import numpy as np
 
 from t2t_jax.config import TrainingConfig
 from t2t_jax.errors import UserError
+from t2t_jax.evaluation.perplexity import perplexity
 from t2t_jax.run.log import RunLog
 from t2t_jax.training.step import Metrics
 
@@ -84,7 +85,7 @@ class StepMeter:
         figures = {
             "loss": smoothed.sum() / tokens.sum(),
             "nll": nll.sum() / tokens.sum(),
-            "perplexity": float(np.exp(min(nll.sum() / tokens.sum(), 700))),
+            "perplexity": perplexity(nll.sum() / tokens.sum()),
             "learning_rate": float(last.learning_rate),
             "gradient_norm": float(last.gradient_norm),
             "target_tokens": tokens.sum(),

@@ -27,6 +27,7 @@ from t2t_jax.run.evaluation import evaluate, prepare_evaluation
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.system.signals import StopSignal
+from t2t_jax.tasks import task_of
 from t2t_jax.training.checkpoint import Checkpoints, is_due
 from t2t_jax.training.memory import check_memory
 from t2t_jax.training.origin import Identity
@@ -65,7 +66,10 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
     mesh = make_mesh(config.parallel)
     check_memory(config, config.data.vocab_size, mesh)
     corpus = open_corpus(config.data)
-    vocabulary = run_vocabulary(config, corpus, workdir if goes_on else None)
+    task = task_of(corpus.name)
+    vocabulary = run_vocabulary(
+        config, corpus, workdir if goes_on else None, across_scripts=task.across_scripts
+    )
     split = prepare(config.data, corpus, vocabulary, "train")
     batches = Batches(split, config.data, config.training.seed)
     check_memory(config, len(vocabulary), mesh, batches.shapes)
@@ -94,8 +98,9 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
                 if signal:
                     log.say(f"stopped after step {step:,}; the same command goes on from there")
                     return 128 + signal
-                command = "parseval" if corpus.is_treebank else "bleu"
-                log.say(f"{step:,} steps are done; score: eval.py {command} --workdir {workdir}")
+                log.say(
+                    f"{step:,} steps are done; score: eval.py {task.command} --workdir {workdir}"
+                )
                 return 0
 
 

@@ -26,7 +26,7 @@ from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.records import Record, Schema, read_object
 
 SPLIT = "dev"
-"""Where variants are compared, as in Table 3."""
+"""The split on which variants are compared, as in Table 3."""
 
 _PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
 _RESULT = "result.json"
@@ -49,32 +49,37 @@ _RESULT_SCHEMA = Schema(
         "references": list,
     }
 )
-"""What `tables` and `comparison` rely on."""
+"""The fields of a result that `tables` and `comparison` rely on."""
 # Fields that may change during a run, but change what a finished one scores.
 _SCORED = ("training.num_train_steps", "checkpoint.average", "decoding.")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A variant under one seed."""
+    """A variant of a grid under one seed: a run, and its score."""
 
     variant: str
+    """The variant's name in the grid."""
     config: Config
+    """The variant's config, with the seed of this cell."""
     workdir: Path
-    """The run directory."""
+    """The run directory of the cell."""
 
     @property
     def name(self) -> str:
-        """Such as `A-h1/seed0`."""
+        """Variant and seed, such as `A-h1/seed0`."""
         return f"{self.variant}/{self.workdir.name}"
 
     @property
     def log(self) -> Path:
-        """What its process prints. On one machine, whoever holds a lock on it trains the cell."""
+        """The file for what the cell's process prints.
+
+        On one machine, the process that holds a lock on it is the one that trains the cell.
+        """
         return self.workdir.with_suffix(".log")
 
     def result(self) -> dict[str, Any] | None:
-        """The score; None as long as there is none.
+        """The result of the cell; None as long as there is none.
 
         Raises:
           UserError: the directory holds the result of another config.
@@ -115,7 +120,7 @@ def _check_lines(result: Record) -> None:
 
 
 def num_seeds_in(grid: Grid, workdir: Path) -> int:
-    """Of how many seeds there are results in a grid's directory, counted from the first."""
+    """The number of seeds that have results in a grid's directory, counted from the first."""
     found = (
         int(seed[1]) - config.training.seed + 1
         for variant, config in grid.variants.items()
@@ -152,13 +157,14 @@ def train_and_score(config: Config, workdir: Path) -> int:
     from t2t_jax.run.evaluation import evaluate, score_record
     from t2t_jax.run.loading import load
     from t2t_jax.run.trainer import train
+    from t2t_jax.tasks import task_of
     from t2t_jax.workdir import read_log, record_scores
 
     corpus = open_corpus(config.data)
     if SPLIT not in corpus.splits:
         raise UserError(f"{corpus.name} has no {SPLIT} split to compare variants on; add one")
-    if corpus.is_treebank:
-        raise UserError(f"{corpus.name} is a treebank, but a grid compares translations by BLEU")
+    if why := task_of(corpus.name).no_grid:
+        raise UserError(f"{corpus.name} {why}")
     if code := train(config, workdir):
         return code
     translator = load(workdir)

@@ -18,19 +18,19 @@ from t2t_jax.modules.cost import num_parameters
 from t2t_jax.paper import Table3Row
 
 SIGNIFICANT = 0.05
-"""p-values below are not put down to the choice of sentences."""
+"""A difference with a p-value below this is not put down to the choice of sentences."""
 
 Results = Mapping[str, Sequence[dict[str, Any]]]
-"""The results of the finished seeds of each variant."""
+"""By variant, the results of the seeds that are finished, as `Cell.result` gives them."""
 
 
 class Change(NamedTuple):
     """How far a variant is from the base in one measure."""
 
     mean: float
-    """Of the variant's seeds."""
+    """Mean of the measure over the variant's seeds."""
     sd: float | None
-    """Standard deviation over the variant's seeds; None for a single one."""
+    """Standard deviation over the variant's seeds; None for a single seed."""
     difference: float | None
     """The mean less that of the base; None where the two cannot be compared."""
     error: float | None
@@ -52,17 +52,25 @@ class Row(NamedTuple):
     """A variant in the table."""
 
     variant: str
+    """The variant's name in the grid."""
     difference: str
-    """Its fields that differ from those of the base."""
+    """The fields in which the variant's config differs from the base's, with their values."""
     num_seeds: int
+    """How many seeds are finished."""
     perplexity: Change
+    """Perplexity on dev, per subword."""
     bleu: Change
+    """sacreBLEU's BLEU on dev."""
     tokenized_split_bleu: Change
+    """The paper's BLEU on dev."""
     p_value: float | None
-    """Of BLEU's difference: the largest over seeds. None for the base itself."""
+    """p-value of the difference in `bleu`, the largest over seeds; None for the base itself."""
     num_parameters: int
+    """Exact number of the model's parameters."""
     num_train_steps: int
+    """Steps of training."""
     target_tokens_per_second: float
+    """Speed of training: the mean over the seeds of each one's median."""
     published: Table3Row | None
     """What the paper reports for a variant of this name."""
 
@@ -131,7 +139,7 @@ def _row(grid: Grid, results: Results, variant: str) -> Row:
 
 
 def _subwords(config: Config) -> tuple[Any, ...]:
-    """What perplexity per subword depends on besides the model."""
+    """The settings that decide which subwords a perplexity is over."""
     data = config.data
     return data.vocab_size, data.corpus, data.source_language, data.target_language
 
@@ -168,7 +176,7 @@ def _pooled_sd(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
 
 
 def _p_value(base: Sequence[dict[str, Any]], seeds: Sequence[dict[str, Any]]) -> float | None:
-    """The largest p over the seeds that both have; None if there is none."""
+    """The largest p-value over the seeds that both variants have; None if there is no such seed."""
     by_seed = {_seed(result): result for result in base}
     pairs = [(by_seed[_seed(new)], new) for new in seeds if _seed(new) in by_seed]
     p_values = (

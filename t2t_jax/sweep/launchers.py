@@ -30,27 +30,27 @@ class Outcome(NamedTuple):
 
     @property
     def was_stopped(self) -> bool:
-        """Whether it was told to stop, and left a checkpoint to go on from."""
+        """Whether the process was told to stop, and left a checkpoint to go on from."""
         return self.code > 128
 
 
 @runtime_checkable
 class Job(Protocol):
-    """A cell that was launched."""
+    """The process or the job of the cluster that trains a cell."""
 
     def poll(self) -> Outcome | None:
-        """How it ended; None as long as it is queued or running."""
+        """How the cell ended; None as long as it is queued or running."""
 
     def stop(self) -> None:
-        """Ask it to write a checkpoint and end. What does not depend on this process is left."""
+        """Ask the cell to write a checkpoint and end. A job that needs no sweep is left alone."""
 
     def wait(self) -> None:
-        """Wait until it has ended, if it was asked to."""
+        """Wait until the cell has ended, if `stop` has asked it to."""
 
 
 @runtime_checkable
 class Launcher(Protocol):
-    """Starts cells."""
+    """A place where cells are trained, such as this machine or a cluster."""
 
     def launch(self, cell: Cell) -> Job | None:
         """Start a cell, or take over its job if one is under way.
@@ -153,7 +153,7 @@ class Cluster:
           workdir: the grid's directory; submitit's files go to `submitit/` in there.
           settings: `name=value` for `submitit.AutoExecutor.update_parameters`, such as
             `slurm_partition=gpu`; `timeout_min` has to be among them.
-          cluster: as submitit calls it.
+          cluster: the kind of cluster, by submitit's name for it.
 
         Raises:
           UserError: a setting is unknown or missing, or there is no such cluster here.
@@ -237,10 +237,10 @@ class _ClusterJob:
         return outcome
 
     def stop(self) -> None:
-        """It goes on without the sweep."""
+        """Nothing: the job goes on without the sweep."""
 
     def wait(self) -> None:
-        """There is nothing to wait for."""
+        """Nothing: the job was not asked to end."""
 
 
 def _parsed(settings: Sequence[str]) -> Mapping[str, Any]:

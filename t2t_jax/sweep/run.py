@@ -1,4 +1,4 @@
-"""Trains the cells of a grid, and shows how far each is."""
+"""Training of the cells of a grid, with a table of how far each is."""
 
 import time
 from collections import Counter
@@ -35,8 +35,8 @@ def run_cells(cells: Sequence[Cell], launcher: Launcher, console: Console) -> in
     A signal, as of Ctrl-C, stops the processes of this machine with a checkpoint each.
 
     Args:
-      cells: in the order to be started.
-      launcher: where.
+      cells: the cells, in the order in which they are started.
+      launcher: where they are trained.
       console: a live table if it is a terminal, else a line for each event.
 
     Returns:
@@ -76,7 +76,7 @@ def _stop_jobs(jobs: Sequence[Job], console: Console) -> None:
 
 
 def _advance(status: _Status, launcher: Launcher, console: Console) -> None:
-    """One look at a cell: start it if there is room, see whether it has ended."""
+    """Look at a cell once: start it if there is room, or see whether it has ended."""
     before = status.state
     if status.state == "waiting":
         _look_for_result(status)  # of another sweep

@@ -33,7 +33,7 @@ def write_tables(grid: Grid, results: Results, workdir: Path) -> list[Row]:
 
 
 def summary(rows: Sequence[Row], results: Results) -> Table:
-    """The columns of the table that fit a terminal."""
+    """The table for a terminal, with the columns that fit."""
     first = next(iter(results.values()))[0]
     caption = f"sacreBLEU: {first['bleu_signature']}"
     table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
@@ -128,7 +128,7 @@ def _signed(difference: float | None) -> str:
 
 
 def _csv(rows: Sequence[Row], results: Results) -> str:
-    """Every figure in full, a row for each variant."""
+    """The table as CSV: every figure in full, a row for each variant."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     measures = ("perplexity", "bleu", "tokenized_split_bleu")
@@ -154,7 +154,7 @@ def _csv(rows: Sequence[Row], results: Results) -> str:
 
 
 def _plot(grid: Grid, rows: Sequence[Row]) -> bytes:
-    """Each variant against the base, ours with its 95% interval, and the paper's; a PNG."""
+    """A PNG of each variant's differences from the base, with 95% intervals, and of the paper's."""
     from matplotlib.figure import Figure  # without pyplot: no display, no global state
 
     base = next((row for row in rows if row.variant == grid.base), rows[0])

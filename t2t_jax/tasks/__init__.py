@@ -1,1 +1,24 @@
-"""What a corpus is for: translation, or parsing."""
+"""What a corpus is for: how its vocabulary is learned, how a model of it is scored and reported.
+
+A task is a module of this package whose `TASK` has all that `tasks.task.Task` names. Which task a
+corpus has follows from its scheme, the part of its name before the colon.
+"""
+
+import importlib
+
+from t2t_jax.data.corpus import scheme_of
+from t2t_jax.tasks.task import Task as Task
+
+_MODULES = {"trees": "parsing"}
+"""The module of the task, by the scheme of the corpus. Every other corpus is parallel text."""
+
+
+def task_of(corpus: str) -> Task:
+    """The task of a corpus. Its module is imported on the first call.
+
+    Args:
+      corpus: the corpus's name, as `data.corpus` of a config and `Corpus.name` have it.
+    """
+    name = _MODULES.get(scheme_of(corpus), "translation")
+    task: Task = importlib.import_module(f"{__name__}.{name}").TASK
+    return task

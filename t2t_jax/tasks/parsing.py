@@ -1,26 +1,99 @@
-"""A trained model that parses: sentences in, constituency trees out (section 6.3)."""
+"""Constituency parsing: sentences in, trees out, scored by PARSEVAL (section 6.3)."""
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from t2t_jax.data.corpus import is_treebank
+from t2t_jax import paper
+from t2t_jax.config import Config
 from t2t_jax.data.trees import Tree, build_tree, escape_brackets
 from t2t_jax.decoding.arguments import texts
-from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
+from t2t_jax.evaluation.parses import parse_scores
+from t2t_jax.system.records import Record
+from t2t_jax.tasks import task_of
+from t2t_jax.tasks.task import Measure, PublishedExperiment, Scored, Task
+
+if TYPE_CHECKING:
+    from t2t_jax.decoding.translator import Translator
+
+
+class Parsing:
+    """Sentences, and their trees as sequences of symbols; see `data.trees`."""
+
+    command = "parseval"
+    wrong_command = "is a treebank; score its parses with: eval.py parseval"
+    no_grid = "is a treebank, but a grid compares translations by BLEU"
+    across_scripts = True  # so that a bracket with its label, as (NP, can be one subword
+    measures = (
+        Measure("recall", "recall"),
+        Measure("precision", "precision"),
+        Measure("f1", "F1", "signature"),
+        Measure("num_repaired", "repaired"),
+        Measure("num_skipped", "skipped"),
+        Measure("num_errors", "errors"),
+    )
+
+    def score_outputs(
+        self,
+        sources: Sequence[str],
+        outputs: Sequence[str],
+        targets: Sequence[str],
+        target_language: str,
+    ) -> Scored:
+        """PARSEVAL of the trees in what a model wrote; trees are shown in brackets.
+
+        Raises:
+          UserError: there are no sentences.
+        """
+        del target_language
+        return Scored(*parse_scores(sources, outputs, targets))
+
+    def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
+        """The percentages of EVALB, and how many sentences had no tree to be scored."""
+        percents = ("recall", "precision", "f1", "f1_short", "complete_match", "tagging_accuracy")
+        for name in percents:
+            yield name, f"{record[name]:.2f}", f"percent, {record['signature']}"
+        left_out = record["num_skipped"] + record["num_errors"]
+        yield "left out", f"{left_out}", "sentences that EVALB would not score"
+        yield "repaired", f"{record['num_repaired']:,}", "sentences whose output was not a tree"
+
+    def experiment(self, config: Config) -> PublishedExperiment:
+        """Table 4's experiment on one treebank, or on one and the trees of other parsers."""
+        corpus = config.data.corpus
+        row = "semi-supervised" if "+" in corpus else "WSJ only"
+        name = f"parsing, {row}"
+        return PublishedExperiment(
+            name=name,
+            model="parsing",
+            section="6.3",
+            test_sets=paper.PARSING_TEST_SETS,
+            test_sets_section="6.3",
+            comparable=frozenset(),
+            changes_on_dev={},
+            # A treebank is named by its path, which does not tell what it is.
+            unchecked={"data": f"Which trees {corpus} has cannot be checked."},
+            figures=[f"The paper, {name}: an F1 of {paper.TABLE_4[row]} on section 23 (Table 4)."],
+        )
+
+    def kind_of_measure(self, records: Sequence[Record]) -> None:
+        """None: F1 is of one kind only."""
+
+
+TASK: Task = Parsing()
+"""The task of a treebank."""
 
 
 class Parsed(NamedTuple):
-    """The tree of a sentence."""
+    """The tree of a sentence, with how much of it the model got wrong."""
 
     tree: Tree
-    """Well-formed, with exactly the words of the sentence."""
+    """The tree, which is well-formed and has exactly the words of the sentence."""
     repairs: int
-    """What `build_tree` had to mend in the model's output."""
+    """How many mistakes in the model's output `build_tree` had to mend."""
 
 
 def parse(
-    translator: Translator, sentences: Iterable[str], *, first_line: int = 1, **settings: Any
+    translator: "Translator", sentences: Iterable[str], *, first_line: int = 1, **settings: Any
 ) -> list[Parsed]:
     """Parse sentences of words with spaces between them.
 
@@ -37,7 +110,7 @@ def parse(
       UserError: the model is no parser, or the translator refuses something.
     """
     corpus = translator.config.data.corpus
-    if not is_treebank(corpus):
+    if task_of(corpus) is not TASK:
         raise UserError(
             f"the model was trained to translate (data.corpus={corpus}); parse with a model that "
             "was trained on trees:DIR"

@@ -54,7 +54,8 @@ def make_run(folder, name, corpus, vocab_size, seed=0, **changes):
     workdir = folder / name
     workdir.mkdir()
     data = open_corpus(config.data)
-    vocabulary = run_vocabulary(config, data, workdir)
+    across_scripts = corpus.startswith("trees:")
+    vocabulary = run_vocabulary(config, data, workdir, across_scripts=across_scripts)
     claim(workdir, config, data, vocabulary)
     state = jax.jit(partial(init_state, config, make_model(config, len(vocabulary))))()
     checkpoints = Checkpoints(workdir, Identity(config, fingerprints(data, vocabulary)))

@@ -20,6 +20,7 @@ from t2t_jax.modules.transformer import Transformer, init_parameters
 from t2t_jax.run import evaluation as evaluate_module
 from t2t_jax.run.evaluation import corpus_loss, evaluate, prepare_evaluation
 from t2t_jax.system.signals import StopSignal
+from t2t_jax.tasks.task import Scored
 
 SOURCES = ["a red house", "the dog", "", "two dogs see a  red house ", "the house sees two dogs"]
 TARGETS = ["ein rotes Haus", "der Hund", "nichts", "zwei Hunde", "das Haus sieht zwei Hunde " * 6]
@@ -128,6 +129,32 @@ def test_an_evaluation_scores_the_first_sentences_and_takes_the_loss_of_all(sett
     assert evaluation.scores == corpus_scores(evaluation.hypotheses, TARGETS[:4], "de")
     assert evaluation.loss == loss_of(translator, corpus)
     assert evaluation.perplexity == pytest.approx(np.exp(evaluation.loss.nll))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Length:
+    length: int
+
+    @property
+    def best(self):
+        return self.length
+
+
+def test_scores_and_what_is_shown_are_those_of_the_task(setting, monkeypatch):
+    class Shouting:
+        def score_outputs(self, sources, outputs, targets, target_language):
+            assert (sources, target_language) == (SOURCES[:2], "de")
+            upper = [[line.upper() for line in lines] for lines in (outputs, targets)]
+            return Scored(_Length(len(outputs)), *upper)
+
+    monkeypatch.setattr(evaluate_module, "task_of", lambda corpus: Shouting())
+    translator, corpus = setting
+    evaluation = evaluate(translator, corpus, "dev", num_sentences=2, beam_size=1)
+    assert evaluation.scores.best == evaluation.summary()["length"] == 2
+    assert evaluation.references == [line.upper() for line in TARGETS[:2]]
+    outputs = translator.translate(SOURCES[:2], beam_size=1)
+    assert evaluation.hypotheses == [line.upper() for line in outputs]
+    assert evaluation.sources == SOURCES[:2]
 
 
 @pytest.mark.parametrize(

@@ -408,8 +408,11 @@ def test_a_parser_is_trained_and_its_best_kept_by_f1(config, tmp_path, capsys):
     assert "reference  (TOP (S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .)))" in printed
     scores = {record["step"]: record["f1"] for record in _records(workdir, "dev")}
     assert list(scores) == [45, 90]
-    assert load(workdir, step="best").steps == (max(scores, key=scores.get),)
+    best = load(workdir, step="best")
+    assert best.steps == (max(scores, key=scores.get),)
     assert 0 < max(scores.values()) <= 100
+    (pieces,) = best.vocabulary.pieces([range(len(best.vocabulary))])
+    assert {"▁(NP", "▁)VP"} <= set(pieces)  # the vocabulary was learned across scripts
 
 
 def test_load_needs_nothing_but_the_run_directory(undisturbed, tmp_path):

@@ -1,0 +1,23 @@
+"""What a field of a config declares of itself, beside its type and its default."""
+
+from typing import Any
+
+MAY_CHANGE = {"may_change": True}
+"""Marks a field with another value of which a run may be continued: it changes when and where work
+is done, never the recipe."""
+
+
+def added_later(before: Any) -> dict[str, Any]:
+    """Marks a field that the first release, 0.1.0, does not have, so that older runs stay readable.
+
+    Every field that is added declares this; one that may change needs it only where its default is
+    not what older runs did. A field that declares neither is one of 0.1.0, and a config without it
+    is damaged.
+
+    Args:
+      before: the value with which runs that lack the field were trained.
+
+    Returns:
+      Metadata of the field, as in `field(default="new", metadata=added_later(before="old"))`.
+    """
+    return {"before": before}

@@ -1,0 +1,37 @@
+"""The report on a run, from what its directory holds."""
+
+from pathlib import Path
+
+from t2t_jax.run.report.cost import cost_section
+from t2t_jax.run.report.curves import curves_section
+from t2t_jax.run.report.page import RunReport, deviations
+from t2t_jax.run.report.scores import last_evaluation, scores_section
+from t2t_jax.run.report.settings import published_settings, settings_section
+from t2t_jax.tasks import task_of
+from t2t_jax.workdir import read_config, read_log, read_scores
+
+
+def build_report(workdir: Path, sustained_tflops: float | None = None) -> RunReport:
+    """The report on a run, which may be still training or not have taken a step.
+
+    Args:
+      workdir: the run directory.
+      sustained_tflops: TFLOP/s that a device of the run sustains, for an estimate of the training
+        cost by the paper's method (section 6.1); None leaves it out.
+
+    Raises:
+      UserError: `workdir` is not a run directory, or its config is damaged.
+    """
+    config, log = read_config(workdir), read_log(workdir)
+    scores = read_scores(workdir)
+    task = task_of(config.data.corpus)
+    experiment = task.experiment(config)
+    published = published_settings(experiment, config, scores)
+    settings = settings_section(task, experiment, config, published, scores)
+    sections = [
+        settings,
+        cost_section(experiment, config, published, log, sustained_tflops),
+        curves_section(log),
+        scores_section(task, experiment, [*last_evaluation(config, log), *scores]),
+    ]
+    return RunReport(f"Report on {workdir}", deviations(settings.rows), sections)

@@ -1,0 +1,155 @@
+"""What the training of a run costs, beside what the paper's training cost."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from t2t_jax import paper
+from t2t_jax.config import Config, ModelConfig
+from t2t_jax.modules.cost import model_flops_per_step, num_parameters
+from t2t_jax.run.report.curves import series
+from t2t_jax.run.report.page import UNKNOWN, Row, Section
+from t2t_jax.system.records import Record
+from t2t_jax.tasks.task import PublishedExperiment
+
+_NOT_LOGGED = "not logged, taken as 1"
+
+
+class _Training(NamedTuple):
+    """What the cost of a training follows from."""
+
+    model: ModelConfig
+    """The network."""
+    vocab_size: int
+    """Entries of the shared vocabulary."""
+    source_tokens: float
+    """Source tokens that a step sees."""
+    target_tokens: float
+    """Target tokens that a step sees."""
+    steps: int
+    """Steps of the whole training."""
+    devices: str
+    """The number of devices; several numbers if the run went on with others."""
+    seconds: float | None
+    """Wall time of all steps; None if it is not known."""
+    device_seconds: float | None
+    """Wall time of all steps, summed over the devices that took part; None if it is not known."""
+    flops_per_second: float | None
+    """Operations per second that one device sustains; None if it is not known."""
+
+    def figures(self) -> dict[str, str]:
+        """The rows of the table of costs: the name and the value of each."""
+        tokens = self.source_tokens, self.target_tokens
+        per_step = model_flops_per_step(self.model, self.vocab_size, *tokens)
+        total, time, rate, estimate = per_step * self.steps, UNKNOWN, UNKNOWN, UNKNOWN
+        if self.seconds:
+            time, rate = _duration(self.seconds), _power(total / self.seconds)
+        if self.device_seconds and self.flops_per_second:
+            estimate = _power(paper.training_flops(self.device_seconds, self.flops_per_second))
+        return {
+            "parameters": f"{num_parameters(self.model, self.vocab_size):,}",
+            "target tokens a step": f"{self.target_tokens:,.0f}",
+            "model FLOPs a step": _power(per_step),
+            "steps": f"{self.steps:,}",
+            "devices": self.devices,
+            "time": time,
+            "model FLOPs": _power(total),
+            "model FLOP/s": rate,
+            "time × devices × sustained FLOP/s": estimate,
+        }
+
+
+def cost_section(
+    experiment: PublishedExperiment,
+    config: Config,
+    published: Mapping[str, Any],
+    log: Sequence[Record],
+    sustained_tflops: float | None,
+) -> Section:
+    """The cost of the run so far beside that of the paper's training.
+
+    Args:
+      experiment: the experiment of the paper that the run is set beside.
+      config: the config of the run.
+      published: the paper's settings, by attribute of `Config`.
+      log: the log of the run.
+      sustained_tflops: TFLOP/s that a device of the run sustains; None if it is not known.
+    """
+    theirs = _published_training(published, experiment.model).figures()
+    ours = _training(config, log, sustained_tflops).figures()
+    notes = [
+        "Model FLOPs are 6 × (source tokens × weights they meet + target tokens × weights they "
+        "meet): the matrix products, forward and backward, without attention's own and padding.",
+        "The log counts no source tokens; their ratio to target tokens is taken from the config.",
+    ]
+    if trained := paper.TRAINING.get(experiment.model):
+        notes.append(
+            "The paper multiplies time, devices and the FLOP/s that a device sustains: "
+            f"{_duration(trained.seconds)} × {trained.devices} P100 × {_power(paper.P100_FLOPS)}; "
+            f"Table 2 has {_power(paper.TABLE_2[experiment.model].training_flops)}."
+        )
+    rows: list[Row] = [(name, theirs[name], ours[name]) for name in ours]
+    return Section("Cost of training", notes, ("", "the paper", "this run"), rows)
+
+
+def _training(config: Config, log: Sequence[Record], sustained_tflops: float | None) -> _Training:
+    """The run so far, or the one that its config describes if no step is logged."""
+    data, steps = config.data, config.training.num_train_steps
+    tokens: float = data.target_tokens_per_step
+    seconds = device_seconds = None
+    assumed = max(config.parallel.data, 1)
+    records = [{"devices": assumed} | record for record in log]
+    names = "step", "target_tokens", "target_tokens_per_second", "devices"
+    figures = series(records, "train", *names)
+    ends, counts, rates, devices = figures[:, figures[2] > 0]
+    if len(ends):
+        # After a restart, the first record counts fewer steps than lie between it and the last.
+        tokens = float(np.median(counts / np.maximum(np.diff(ends, prepend=0), 1)))
+        steps = int(ends[-1])
+        times = counts / rates * (steps * tokens / counts.sum())
+        seconds, device_seconds = float(times.sum()), float(devices @ times)
+    logged = dict.fromkeys(str(record["devices"]) for record in log if "devices" in record)
+    return _Training(
+        config.model,
+        data.vocab_size,
+        tokens * data.source_tokens_per_step / data.target_tokens_per_step,
+        tokens,
+        steps,
+        ", then ".join(logged) or (str(assumed) if config.parallel.data > 0 else _NOT_LOGGED),
+        seconds,
+        device_seconds,
+        None if sustained_tflops is None else sustained_tflops * 1e12,
+    )
+
+
+def _published_training(published: Mapping[str, Any], model: str) -> _Training:
+    """The training of a model of the paper; what the paper does not publish is None."""
+    fields = {f"model.{leaf.name}": leaf.name for leaf in dataclasses.fields(ModelConfig)}
+    stated = {p: v for p, v in published.items() if p in fields and v != paper.UNPUBLISHED}
+    trained = paper.TRAINING.get(model)
+    return _Training(
+        ModelConfig(**{fields[path]: value for path, value in stated.items()}),
+        published["data.vocab_size"],
+        published["data.source_tokens_per_step"],
+        published["data.target_tokens_per_step"],
+        published["training.num_train_steps"],
+        str(trained.devices) if trained else UNKNOWN,
+        trained.seconds if trained else None,
+        trained.seconds * trained.devices if trained else None,
+        paper.P100_FLOPS if trained else None,
+    )
+
+
+def _power(number: float) -> str:
+    """A large number with three digits, as 2.3e19."""
+    return f"{number:.3g}".replace("e+", "e")
+
+
+def _duration(seconds: float) -> str:
+    """A time with three digits, in the largest unit of which it has at least two."""
+    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} s"

@@ -1,0 +1,138 @@
+"""The settings of a run beside those of the paper's experiment, with every deviation marked."""
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+from t2t_jax import paper
+from t2t_jax.config import Config
+from t2t_jax.run.report.page import (
+    DEVIATES,
+    UNKNOWN,
+    Row,
+    Section,
+    all_shown,
+    deviations,
+    shown,
+)
+from t2t_jax.run.report.scores import test_set_of
+from t2t_jax.system.records import Record
+from t2t_jax.tasks.task import PublishedExperiment, Task
+
+
+def published_settings(
+    experiment: PublishedExperiment, config: Config, scores: Sequence[Record]
+) -> dict[str, Any]:
+    """The paper's settings in an experiment, by attribute of `Config`.
+
+    Args:
+      experiment: the experiment.
+      config: the config of the run. If it averages as many checkpoints as the paper does where it
+        scores on dev alone, it is compared with the settings that the paper has there.
+      scores: all evaluations of the run.
+    """
+    changes = _changes(experiment, scores)
+    if config.checkpoint.average == changes.get("checkpoint.average"):
+        return {**experiment.settings, **changes}
+    return experiment.settings
+
+
+def settings_section(
+    task: Task,
+    experiment: PublishedExperiment,
+    config: Config,
+    published: Mapping[str, Any],
+    scores: Sequence[Record],
+) -> Section:
+    """Every setting that the paper states, every set that was scored, and how it was scored.
+
+    Args:
+      task: the task of the run's corpus.
+      experiment: the experiment of the paper that the run is set beside.
+      config: the config of the run.
+      published: the paper's settings, as `published_settings` has them.
+      scores: all evaluations of the run.
+    """
+    rows = [
+        *_settings(experiment, config, published),
+        *_test_sets(experiment, scores),
+        *_searches(experiment, published, scores),
+    ]
+    if kind := task.kind_of_measure(scores):
+        mark, ours = DEVIATES if kind.deviates else "", kind.ours or UNKNOWN
+        rows.append((mark, kind.name, kind.section, kind.published, ours))
+    notes = [
+        f"Beside the paper's {experiment.name}. Deviations: "
+        f"{', '.join(deviations(rows)) or 'none'}.",
+        f"Computed in {config.model.compute_dtype}; the paper counts single precision.",
+        *experiment.unchecked.values(),
+    ]
+    return Section("Settings", notes, ("", "setting", "section", "the paper", "this run"), rows)
+
+
+def _changes(experiment: PublishedExperiment, scores: Sequence[Record]) -> Mapping[str, Any]:
+    """What the paper changes where it scores on dev alone, if no score is on a test set."""
+    splits = {_split(experiment, score) for score in scores}
+    return experiment.changes_on_dev if splits <= {"dev", "train"} else {}
+
+
+def _settings(
+    experiment: PublishedExperiment, config: Config, published: Mapping[str, Any]
+) -> list[Row]:
+    """A row for every constant of the paper, marked where the run deviates from it."""
+    rows: list[Row] = []
+    for constant in paper.CONSTANTS:
+        name, _, values = constant
+        stated = [path for path in values if published[path] != paper.UNPUBLISHED]
+        theirs = {path: published[path] for path in stated}
+        ours = {path: attrgetter(path)(config) for path in stated or values}
+        same = ours == theirs or name in experiment.unchecked
+        mark = DEVIATES if stated and not same else ""
+        cell = all_shown(theirs) if stated else paper.UNPUBLISHED
+        rows.append((mark, name, _section(experiment, constant), cell, all_shown(ours)))
+    return rows
+
+
+def _section(experiment: PublishedExperiment, constant: paper.Constant) -> str:
+    """The section of the paper that states a constant of an experiment."""
+    changed = constant.values.keys() & paper.EXPERIMENTS[experiment.name]
+    return experiment.section if changed and experiment.section else constant.section
+
+
+def _test_sets(experiment: PublishedExperiment, scores: Sequence[Record]) -> list[Row]:
+    """A row for every set that was scored, marked where it is another version than the paper's.
+
+    On a corpus that is not the paper's, which the row on the data says, no set is marked.
+    """
+    rows: dict[str, Row] = {}
+    for score in scores:
+        name, split = test_set_of(score), _split(experiment, score)
+        other = split != "train" and name not in experiment.comparable
+        mark = DEVIATES if experiment.comparable and other else ""
+        theirs = experiment.test_sets.get(split, UNKNOWN)
+        rows[name] = (mark, f"{split} set", experiment.test_sets_section, theirs, name)
+    return list(rows.values())
+
+
+def _split(experiment: PublishedExperiment, score: Record) -> str:
+    """The split that was scored: train, dev, test, or another by its name."""
+    split = str(score.get("split"))
+    return {name: split for split, name in experiment.test_sets.items()}.get(split, split)
+
+
+def _searches(
+    experiment: PublishedExperiment, published: Mapping[str, Any], scores: Sequence[Record]
+) -> list[Row]:
+    """A row for every setting of a search that made a score and is not the paper's."""
+    rows: dict[Row, None] = {}
+    for score in scores:
+        used = {f"decoding.{name}": value for name, value in score.get("decoding", {}).items()}
+        used["checkpoint.average"] = len(score.get("checkpoints", []))
+        changes = _changes(experiment, [score])
+        for constant in paper.CONSTANTS:
+            for path in constant.values.keys() & used.keys():
+                ours, theirs = used[path], published[path]
+                if ours not in (theirs, changes.get(path, theirs)):
+                    name, section = f"{constant.name} in scoring", _section(experiment, constant)
+                    rows[DEVIATES, name, section, shown(theirs), shown(ours)] = None
+    return list(rows)

@@ -1,0 +1,154 @@
+"""What the rest of the program has to know of a task, and the records in which a task answers."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+from t2t_jax import paper
+from t2t_jax.config import Config
+from t2t_jax.system.records import Record
+
+
+@runtime_checkable
+class TaskScores(Protocol):
+    """The scores of a corpus: a dataclass of plain values, whose fields `scores.jsonl` keeps.
+
+    `str` of it is one line for the log, with what defines the scores.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def best(self) -> float:
+        """The score by which the best checkpoint is chosen; higher is better."""
+
+
+class Scored(NamedTuple):
+    """What a model wrote for the sentences of a split, scored and ready to be shown."""
+
+    scores: TaskScores
+    """The scores of all sentences together."""
+    hypotheses: list[str]
+    """The model's answer to each sentence, as a user reads it."""
+    references: list[str]
+    """The right answer to each sentence, in the same form."""
+
+
+class Measure(NamedTuple):
+    """A score that the report on a run has a column for."""
+
+    field: str
+    """The score's field in the records of `scores.jsonl`."""
+    name: str
+    """The score's name in the report."""
+    signature_field: str | None = None
+    """The field with the definition of the score, which the report prints; None for no such field.
+    """
+
+
+class Compared(NamedTuple):
+    """Something that the paper states, beside what a run has."""
+
+    deviates: bool
+    """Whether the run is not as the paper states."""
+    name: str
+    """What is compared."""
+    section: str
+    """The section of the paper that states it."""
+    published: str
+    """The paper's value, as it is shown."""
+    ours: str
+    """The run's value, as it is shown; empty if it is not known."""
+
+
+@dataclass(frozen=True)
+class PublishedExperiment:
+    """The experiment of the paper that a run is set beside in its report."""
+
+    name: str
+    """Its name in `paper.EXPERIMENTS`, which has its settings."""
+    model: str
+    """Its model's name in `paper.TRAINING`, for which the paper has the cost of training; a name
+    that is not in there if the paper has none."""
+    section: str | None
+    """The section that states its settings; None if each is where `paper.CONSTANTS` has it."""
+    test_sets: Mapping[str, str]
+    """What the paper scores on, by split: dev and test."""
+    test_sets_section: str
+    """The section that names these test sets."""
+    comparable: frozenset[str]
+    """The names under which sets are reported that count as the paper's. Empty if the corpus is not
+    the paper's at all, so that no set of it is a deviation of its own."""
+    changes_on_dev: Mapping[str, Any]
+    """Settings, by attribute of `Config`, that the paper changes where it scores on dev alone."""
+    unchecked: Mapping[str, str]
+    """Constants of the paper of which a config does not tell whether the run has them: by name, the
+    sentence that says so."""
+    figures: list[str]
+    """Sentences on what the paper reports, and in which measure."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The paper's settings in this experiment, by attribute of `Config`."""
+        return paper.BASE_SETTINGS | paper.EXPERIMENTS[self.name]
+
+
+@runtime_checkable
+class Task(Protocol):
+    """What a corpus is for. A module of `tasks` has one, as its `TASK`."""
+
+    @property
+    def command(self) -> str:
+        """The command of `eval.py` that scores a model of this task."""
+
+    @property
+    def wrong_command(self) -> str:
+        """Said of a corpus that is given to another task's command: a predicate, and a way out."""
+
+    @property
+    def no_grid(self) -> str | None:
+        """Said of a corpus whose models a grid cannot compare: a predicate. None if it can."""
+
+    @property
+    def across_scripts(self) -> bool:
+        """How the vocabulary is learned: whether a subword may hold letters and punctuation."""
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """The scores that the report on a run shows, in the order of its columns."""
+
+    def score_outputs(
+        self,
+        sources: Sequence[str],
+        outputs: Sequence[str],
+        targets: Sequence[str],
+        target_language: str,
+    ) -> Scored:
+        """Score what a model wrote for the sentences of a split.
+
+        Args:
+          sources: the source lines of the corpus.
+          outputs: what the model wrote for each of them.
+          targets: the target lines of the corpus.
+          target_language: the language of the targets, as `data.target_language` has it.
+
+        Raises:
+          UserError: there are no sentences.
+        """
+
+    def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
+        """The rows of a table of scores: name, formatted value and definition of each.
+
+        Args:
+          record: an evaluation, as `scores.jsonl` keeps it.
+        """
+
+    def experiment(self, config: Config) -> PublishedExperiment:
+        """The experiment of the paper that a run with this config is set beside."""
+
+    def kind_of_measure(self, records: Sequence[Record]) -> Compared | None:
+        """Which kind of the paper's measure was taken, where there are several; else None.
+
+        Args:
+          records: all evaluations of a run, as `scores.jsonl` keeps them.
+        """

@@ -1,0 +1,112 @@
+"""Translation: parallel text, scored by BLEU as sacreBLEU and as the paper have it, and by chrF."""
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+
+from t2t_jax import paper
+from t2t_jax.config import Config
+from t2t_jax.evaluation.newstest import (
+    NEWSTEST2014_FILTERED,
+    NEWSTEST2014_FULL,
+    test_set_name,
+)
+from t2t_jax.system.records import Record
+from t2t_jax.tasks.task import Compared, Measure, PublishedExperiment, Scored, Task
+
+_PAPERS_BLEU = "tokenized_split_bleu"
+
+
+class Translation:
+    """Sentences in one language, and their translations into another."""
+
+    command = "bleu"
+    wrong_command = "has no trees; score translations with: eval.py bleu"
+    no_grid = None
+    across_scripts = False  # words and the punctuation after them are subwords of their own
+    measures = (
+        Measure("bleu", "sacreBLEU", "bleu_signature"),
+        Measure(_PAPERS_BLEU, _PAPERS_BLEU, f"{_PAPERS_BLEU}_signature"),
+        Measure("chrf", "chrF", "chrf_signature"),
+    )
+
+    def score_outputs(
+        self,
+        sources: Sequence[str],
+        outputs: Sequence[str],
+        targets: Sequence[str],
+        target_language: str,
+    ) -> Scored:
+        """BLEU and chrF of translations; the references are the untouched lines of the corpus.
+
+        Raises:
+          UserError: there are no sentences.
+        """
+        from t2t_jax.evaluation.bleu import corpus_scores  # sacreBLEU is slow to import
+
+        del sources
+        scores = corpus_scores(outputs, targets, target_language)
+        return Scored(scores, list(outputs), list(targets))
+
+    def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
+        """The rows of BLEU as sacreBLEU and as the paper have it, and of chrF."""
+        for measure in self.measures:
+            assert measure.signature_field
+            yield measure.name, f"{record[measure.field]:.2f}", record[measure.signature_field]
+
+    def experiment(self, config: Config) -> PublishedExperiment:
+        """The base or the big model, by its width and heads, on English-German or -French."""
+        model, data = config.model, config.data
+        size = "big" if (model.d_model, model.num_heads) == (1024, 16) else "base"
+        german = data.target_language != "fr"
+        name = f"{size}, English-{'German' if german else 'French'}"
+        return PublishedExperiment(
+            name=name,
+            model=size,
+            section=None,
+            test_sets=paper.TEST_SETS,
+            test_sets_section="6",
+            comparable=_newstest(data.corpus),
+            changes_on_dev=paper.TABLE_3_CHANGES if german else {},
+            unchecked={},
+            figures=_figures(config, size, name, german),
+        )
+
+    def kind_of_measure(self, records: Sequence[Record]) -> Compared:
+        """Which BLEU was measured: the paper's is `tokenized_split_bleu`."""
+        kinds = [measure for measure in self.measures if "bleu" in measure.field]
+        measured = [
+            kind.name
+            for kind in kinds
+            if any(record.get(kind.field) is not None for record in records)
+        ]
+        deviates = bool(records) and _PAPERS_BLEU not in measured
+        return Compared(deviates, "kind of BLEU", "6.1", _PAPERS_BLEU, ", ".join(measured))
+
+
+def _newstest(corpus: str) -> frozenset[str]:
+    """The names of the paper's test sets on WMT 2014; none on another corpus."""
+    dev, test = paper.TEST_SETS.values()
+    if not test_set_name(corpus, "dev", 0).startswith(dev):
+        return frozenset()
+    sizes = NEWSTEST2014_FILTERED, NEWSTEST2014_FULL
+    return frozenset([dev, *(test_set_name(corpus, test, size) for size in sizes)])
+
+
+def _figures(config: Config, size: str, experiment: str, german: bool) -> list[str]:
+    """What the paper reports for the experiment, and for the row of Table 3 that the run is."""
+    row = paper.TABLE_2[size]
+    bleu = row.test_bleu_german if german else row.test_bleu_french
+    figures = [f"The paper, {experiment}: {bleu} BLEU on {paper.TEST_SETS['test']} (Table 2)."]
+    for name, variant in paper.TABLE_3.items():
+        same = all(attrgetter(path)(config) == value for path, value in variant.settings.items())
+        if same and german:
+            figures.append(
+                f"The paper, row {name} of Table 3: {variant.dev_bleu} BLEU and a perplexity of "
+                f"{variant.dev_perplexity} on {paper.TEST_SETS['dev']}."
+            )
+    figures.append(f"{_PAPERS_BLEU} is the paper's BLEU: tokenised text, compounds split.")
+    return figures
+
+
+TASK: Task = Translation()
+"""The task of parallel text."""
