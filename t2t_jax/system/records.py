@@ -102,10 +102,10 @@ def read_object(path: Path, schema: Schema, way_out: str) -> Record:
 
 def read_records(path: Path, schema: Schema) -> list[Record]:
     """The records of a log that are whole, the oldest first; [] if there is no file."""
-    return [record for _, record in read_lines(path, schema)]
+    return [record for _, record in read_record_lines(path, schema)]
 
 
-def read_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
+def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
     """The same with each line as it is written.
 
     A last line without its end was cut by a kill, or is still being written: it is left out. So is
