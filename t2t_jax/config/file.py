@@ -118,9 +118,11 @@ def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Gri
       shown: what errors call the grid, such as its file.
 
     Raises:
-      UserError: a variant is not a config, or cannot be a directory's name, or `published` is not
-        what a paper reports.
+      UserError: there is no variant, or one is not a config, or cannot be a directory's name, or
+        `published` is not what a paper reports.
     """
+    if not variants:
+        raise UserError(f"{shown} has no variants; give a dict of names to configs")
     for name, config in variants.items():
         _checked(config, f"{shown}:{name}")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
