@@ -21,6 +21,7 @@ from t2t_jax.system.host import (
     let_devices_wait,
     num_virtual_devices,
 )
+from t2t_jax.system.quiet import keep_orbax_quiet
 from t2t_jax.system.signals import watching
 
 _STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
@@ -77,7 +78,8 @@ def prepare_process() -> None:
         compiled.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(compiled))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
-    absl.logging.set_verbosity(absl.logging.ERROR)  # Orbax warns of everything it does
+    absl.logging.set_verbosity(absl.logging.ERROR)
+    keep_orbax_quiet()
     # What comes of it is said, such as a loss that is not finite.
     warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning)
     if not any(glob.iglob("/dev/accel*")) and not any(glob.iglob("/dev/vfio/*")):

@@ -1,39 +1,19 @@
 """How Orbax is asked to read and write checkpoints, and what it says where it fails."""
 
 import gc
-import sys
-import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from logging import getLogger
 from pathlib import Path
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from absl import logging
 
 from t2t_jax.errors import UserError
+from t2t_jax.system.quiet import orbax_kept_quiet
 
 _ATTEMPTS = 20
-
-# Orbax raises what goes wrong, and logs it as well, with the frames of its threads. The reads and
-# writes that it leaves behind then complain once more, whenever they end or are collected.
-logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
-getLogger("asyncio").addFilter(lambda record: "orbax" not in record.getMessage())
-
-
-def _complain_unless_left_behind(
-    unraisable: Any, complain: Callable[[Any], object] = sys.unraisablehook
-) -> None:
-    error = unraisable.exc_value
-    files = [frame.filename for frame in traceback.extract_tb(unraisable.exc_traceback)]
-    if str(error) != "Event loop is closed" and not any("orbax" in file for file in files):
-        complain(unraisable)
-
-
-sys.unraisablehook = _complain_unless_left_behind
 
 
 class UnreadableError(UserError):
@@ -44,6 +24,7 @@ class UnreadableError(UserError):
         super().__init__(f"checkpoint {place} cannot be read ({reason})")
 
 
+@orbax_kept_quiet()
 def open_manager(directory: Path, keep: Any = None) -> ocp.CheckpointManager:
     """The checkpoints in a directory.
 
@@ -80,7 +61,8 @@ def open_manager(directory: Path, keep: Any = None) -> ocp.CheckpointManager:
 @contextmanager
 def reading(directory: Path) -> Iterator[ocp.CheckpointManager]:
     """The checkpoints in a directory, to be read by this process alone."""
-    with warnings.catch_warnings(), closing(open_manager(directory)) as manager:
+    quiet, unheard = orbax_kept_quiet(), warnings.catch_warnings()
+    with quiet, unheard, closing(open_manager(directory)) as manager:
         warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that nobody awaits any more
         yield manager
         gc.collect()
@@ -94,7 +76,8 @@ def writing(directory: Path) -> Iterator[None]:
       UserError: a checkpoint cannot be written.
     """
     try:
-        yield
+        with orbax_kept_quiet():
+            yield
     except Exception as error:  # of many kinds
         raise UserError(
             f"a checkpoint in {directory} cannot be written ({_reason(error)}); the ones before it "
@@ -102,6 +85,7 @@ def writing(directory: Path) -> Iterator[None]:
         ) from error
 
 
+@orbax_kept_quiet()
 def restore(
     manager: ocp.CheckpointManager, directory: Path, step: int, **items: ocp.args.CheckpointArgs
 ) -> Any:
