@@ -14,5 +14,5 @@ class BleuCommand(OnSplit):
     """Score a model on a split: BLEU as sacreBLEU and as the paper have it, chrF, perplexity."""
 
     def check(self, corpus: "Corpus") -> None:
-        """Refuse a treebank."""
+        """Refuse a treebank, whose parses BLEU does not measure."""
         refuse_treebank(corpus)

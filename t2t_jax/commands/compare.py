@@ -26,7 +26,7 @@ class CompareCommand:
     """Language of the translations, which tokenized_split_bleu tokenises by."""
 
     def run(self) -> int:
-        """Score and print."""
+        """Print each file's scores and its difference from the first; returns the exit code."""
         from t2t_jax.evaluation.bleu import corpus_scores
         from t2t_jax.evaluation.significance import paired_bootstrap
 

@@ -20,7 +20,7 @@ class CompareTreesCommand:
     """Files with a tree for each of its trees."""
 
     def run(self) -> int:
-        """Score and print."""
+        """Print the scores of each file of trees; returns the exit code."""
         from t2t_jax.data.trees import clean_tree, read_trees
         from t2t_jax.evaluation.parseval import parseval
 

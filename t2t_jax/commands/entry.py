@@ -24,10 +24,10 @@ from t2t_jax.errors import UserError, did_you_mean
 
 @runtime_checkable
 class Command(Protocol):
-    """What a command line asks for."""
+    """What a command line asks for: one of the commands, with the values of its flags."""
 
     def run(self) -> int:
-        """Do it; returns the exit code."""
+        """Do what was asked for; returns the exit code."""
 
 
 EVAL_COMMANDS: Mapping[str, type[Command]] = MappingProxyType(

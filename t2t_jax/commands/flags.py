@@ -121,7 +121,7 @@ def parse_flags(command: Any, arguments: Sequence[str], **settings: Any) -> Any:
 
 
 def _refusal(end: BaseException, printed: str) -> UserError:
-    """Why the command line was refused: by the config itself, or else by tyro's own words."""
+    """The error of a refused command line: the config's own, or else tyro's in one line."""
     cause = end.__context__
     while cause:
         if isinstance(cause, UserError):

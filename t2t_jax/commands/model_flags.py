@@ -27,7 +27,7 @@ class ModelFlags:
     """Step of the last of them, or best for the best dev score; None is the newest."""
 
     def load(self) -> "Translator":
-        """The translator of the run, or of the ensemble."""
+        """Open the run, or the several runs of an ensemble, as one translator."""
         from t2t_jax.run.loading import load
 
         return load(self.workdir, average=self.average, step=self.step)

@@ -40,7 +40,7 @@ class OnSplit(DecodingFlags):
     """Another place for tokenised corpora than the run's data.cache_dir."""
 
     def run(self) -> int:
-        """Evaluate, record in the run directory, and print."""
+        """Evaluate, add the figures to the run's scores and print them; returns the exit code."""
         with self._hypotheses() as file:
             if self.before_averaging:
                 alone = dataclasses.replace(self, average=1)
@@ -93,7 +93,7 @@ class OnSplit(DecodingFlags):
 
 
 def _figures(summary: Mapping[str, Any]) -> Table:
-    """The figures of an evaluation, each with its definition."""
+    """The figures of an evaluation as a table, in which each stands beside its definition."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
     table.add_column(justify="right")

@@ -18,12 +18,12 @@ class ParseCommand(DecodingFlags):
     """
 
     input: Path | None = None
-    """File of sentences; None is the standard input."""
+    """File of sentences, plain or .gz; None is the standard input."""
     output: Path | None = None
     """File to write, all of it or nothing; None is the standard output."""
 
     def run(self) -> int:
-        """Parse a few thousand lines at a time."""
+        """Parse some thousand lines at a time, to bound the memory; returns the exit code."""
         from t2t_jax.data.trees import format_tree
         from t2t_jax.tasks.parsing import parse
 

@@ -14,5 +14,5 @@ class ParsevalCommand(OnSplit):
     """Score a parser on a split of a treebank: labelled recall, precision and F1 as EVALB's."""
 
     def check(self, corpus: "Corpus") -> None:
-        """Refuse translations."""
+        """Refuse a corpus of translations, which have no brackets to compare."""
         refuse_translations(corpus)

@@ -26,7 +26,7 @@ class ReportCommand:
     for a P100. None leaves that estimate out."""
 
     def run(self) -> int:
-        """Print and write."""
+        """Print the report and write it into the run directory; returns the exit code."""
         from t2t_jax.run.report import build_report
 
         if self.sustained_tflops is not None and not 0 < self.sustained_tflops < math.inf:

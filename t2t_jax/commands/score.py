@@ -33,7 +33,7 @@ class ScoreCommand(ModelFlags):
     """Write the subwords too."""
 
     def run(self) -> int:
-        """Score and write."""
+        """Write a line for each pair of sentences; returns the exit code."""
         from t2t_jax.decoding.forced import score
 
         sources, targets = list(read_lines(self.source)), list(read_lines(self.target))

@@ -86,7 +86,7 @@ def _behind_links(path: Path) -> Path:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether it is a device, a pipe or the like, which nothing can be put in the place of."""
+    """Whether a path is a device, a pipe or the like, which must be written to and not replaced."""
     try:
         return path.exists() and not path.is_file()
     except OSError as error:  # its name is too long

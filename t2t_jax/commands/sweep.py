@@ -47,7 +47,7 @@ class SweepCommand:
     """Write the table of what is finished, and train nothing."""
 
     def run(self) -> int:
-        """Train, score and compare; returns 0 if every cell it is about has its result."""
+        """Train the grid and print its table; returns 0 if every cell asked for has a result."""
         grid = load_grid(self.config)
         chosen = chosen_variants(grid, self.only)
         check_seeds(self.seeds)
@@ -119,7 +119,7 @@ def _check_place(workdir: Path) -> None:
 
 
 def _print(outcome: GridOutcome, workdir: Path) -> None:
-    """The table of what is finished, and where all of it is written."""
+    """Print the table of the finished variants, and where the whole table is written."""
     from t2t_jax.sweep.tables import summary
 
     console = ResultConsole(highlight=False)
@@ -128,7 +128,7 @@ def _print(outcome: GridOutcome, workdir: Path) -> None:
 
 
 def _listing(grid: Grid, chosen: Sequence[str], num_seeds: int) -> Table:
-    """The variants with what defines them and their exact sizes."""
+    """A table of the variants: what each changes of the base, and its number of parameters."""
     base = grid.variants[grid.base]
     table = Table(
         box=None, title=f"{len(chosen)} variants, {num_seeds} seed(s)", title_justify="left"

@@ -22,7 +22,7 @@ class TranslateCommand(DecodingFlags):
     """
 
     input: Path | None = None
-    """File to translate; None is the standard input."""
+    """File to translate, plain or .gz; None is the standard input."""
     output: Path | None = None
     """File to write, all of it or nothing; None is the standard output."""
     num_best: int = 1
@@ -31,7 +31,7 @@ class TranslateCommand(DecodingFlags):
     """Write the format with scores for a single translation too."""
 
     def run(self) -> int:
-        """Translate a few thousand lines at a time, so that memory is bounded."""
+        """Translate some thousand lines at a time, to bound the memory; returns the exit code."""
         with reading(self.input) as chunks, writing(self.output) as file:
             translator = self.load()
             self.check_lines(translator, self.input)

@@ -26,10 +26,10 @@ _NAME = re.compile(r"[\w(=][\w.,=+()-]*")
 
 
 class Grid(NamedTuple):
-    """Configs to be compared."""
+    """Named configs that are trained and compared with each other."""
 
     variants: dict[str, Config]
-    """By name. Differences are told from the one called `base`, or else from the first."""
+    """The configs by name; each is compared with the one called `base`, or else with the first."""
     published: Mapping[str, Table3Row]
     """What a paper reports for variants of these names."""
 

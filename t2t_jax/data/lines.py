@@ -21,11 +21,11 @@ _BLOCK_LINES = 1000
 
 
 class Survey(NamedTuple):
-    """What a file holds, found in one pass."""
+    """The size and the hash of a file, found in one pass over it."""
 
     num_lines: int
     digest: str
-    """Hash of the (uncompressed) content."""
+    """SHA-256 of the uncompressed content, in hexadecimal digits."""
 
 
 DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
@@ -165,7 +165,7 @@ def _changed(path: Path) -> UserError:
 
 
 def _check_encoding(shown: Path | str, first_block: bytes) -> None:
-    """Refuse what begins as UTF-16 does, or as no text does."""
+    """Refuse a text whose beginning is UTF-16, or holds more zeros than any text does."""
     many_zeros = 4 * first_block.count(0) > len(first_block)
     if many_zeros or first_block.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         raise UserError(
@@ -175,7 +175,7 @@ def _check_encoding(shown: Path | str, first_block: bytes) -> None:
 
 
 def _check_ends(shown: Path | str, has_newlines: bool, has_returns: bool) -> None:
-    """Refuse a file that would be one giant line."""
+    """Refuse a text that would be one giant line, as carriage returns alone end its lines."""
     if has_returns and not has_newlines:
         raise UserError(
             f"{shown} ends its lines with carriage returns alone; convert it by: tr '\\r' '\\n'"

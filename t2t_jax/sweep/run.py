@@ -76,7 +76,7 @@ def _stop_jobs(jobs: Sequence[Job], console: Console) -> None:
 
 
 def _advance(status: _Status, launcher: Launcher, console: Console) -> None:
-    """One look at a cell: start it if there is room, see whether it has ended."""
+    """Look at a cell once: start it if there is room, or see whether it has ended."""
     before = status.state
     if status.state == "waiting":
         _look_for_result(status)  # of another sweep

@@ -68,7 +68,7 @@ def is_closed(name: str) -> bool:
 
 
 def prepare_process() -> None:
-    """Set what has to be set before JAX is imported."""
+    """Set what is global to the process of a program, before it imports JAX."""
     import absl.logging
     import platformdirs
 
@@ -95,7 +95,7 @@ def prepare_process() -> None:
 
 
 def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:
-    """The exit code of a program that ends by itself; others end here."""
+    """The exit code of a program that ends by itself; one that is refused ends the process here."""
     try:
         try:
             code: int | str | None = main(sys.argv[1:])
@@ -116,7 +116,7 @@ def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:
 
 
 def _name_in(error: OSError) -> str:
-    """What the system refuses: the file that the error names, or that it may be about."""
+    """The name of what the system refused: the file of the error, or else what it may be."""
     if error.filename is not None:
         return str(error.filename)
     try:

@@ -26,7 +26,7 @@ class UnreadableError(UserError):
 
 @orbax_kept_quiet()
 def open_manager(directory: Path, keep: Any = None) -> ocp.CheckpointManager:
-    """The checkpoints in a directory.
+    """Orbax's manager of the checkpoints in a directory, to write or to read them.
 
     To write is a matter of all processes, who meet by JAX's coordinator: what Orbax would otherwise
     run on the devices, from threads of its own, would come between steps in another order on each.
@@ -70,7 +70,9 @@ def reading(directory: Path) -> Iterator[ocp.CheckpointManager]:
 
 @contextmanager
 def writing(directory: Path) -> Iterator[None]:
-    """Errors of a save, which come when it starts, or when the next one or the end waits for it.
+    """Turn what Orbax raises while it saves into one line that says where, and the way out.
+
+    An error of a save comes when it starts, or when the next one, or the end, waits for it.
 
     Raises:
       UserError: a checkpoint cannot be written.
@@ -89,7 +91,7 @@ def writing(directory: Path) -> Iterator[None]:
 def restore(
     manager: ocp.CheckpointManager, directory: Path, step: int, **items: ocp.args.CheckpointArgs
 ) -> Any:
-    """Items of a checkpoint.
+    """Read some items of a checkpoint, such as its parameters.
 
     Raises:
       UnreadableError: it is damaged, or has arrays of other shapes.
@@ -115,14 +117,14 @@ def restore(
 
 
 def _first(error: BaseException) -> BaseException:
-    """What went wrong first."""
+    """The error at the beginning of a chain of errors, which is what went wrong first."""
     while before := error.__cause__ or error.__context__:
         error = before
     return error
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong first, without TensorStore's account of its settings."""
+    """What went wrong first, in words, without TensorStore's account of its settings."""
     error = _first(error)
     words = " ".join(str(error).partition(" [tensorstore_spec")[0].split())
     return words[-300:] or type(error).__name__
