@@ -19,7 +19,7 @@ from t2t_jax.system.program import run
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the command line says; returns the exit code."""
-    from t2t_jax.commands.choice import eval_command
+    from t2t_jax.commands.entry import eval_command
 
     return eval_command(arguments).run()
 

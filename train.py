@@ -15,23 +15,9 @@ from t2t_jax.system.program import run
 
 def main(arguments: Sequence[str]) -> int:
     """Train as the command line says, or tell what that would take; returns the exit code."""
-    from t2t_jax.commands.flags import train_command
+    from t2t_jax.commands.train import train_command
 
-    command = train_command(arguments)
-    # From here on JAX is imported, which --help and mistakes need not wait for.
-    if command.compile_only is not None:
-        from t2t_jax.ahead_of_time.compile import compile_ahead, devices_of
-        from t2t_jax.ahead_of_time.report import describe
-
-        report = compile_ahead(command.fields, devices_of(command.compile_only))
-        print(*describe(report), sep="\n")
-        return 1 if report.fits is False else 0
-    from t2t_jax.parallel.processes import join
-
-    join(command.coordinator, command.num_processes, command.process_id)
-    from t2t_jax.run.trainer import train
-
-    return train(command.fields, command.workdir)
+    return train_command(arguments).run()
 
 
 if __name__ == "__main__":

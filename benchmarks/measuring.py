@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
-from t2t_jax.commands.flags import check_flags, names, parse, peek
+from t2t_jax.commands.flags import check_flags, names, parse_flags, peek
 from t2t_jax.config import Config, describe, differences, walk
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
@@ -51,7 +51,7 @@ def command(
     """
     check_flags(arguments, [*names(kind), *(path for path, _, _ in walk(Config()))])
     config = change(load_config(peek(arguments)[0] or kind.config))
-    asked = parse(kind, arguments, default=kind(fields=config))
+    asked = parse_flags(kind, arguments, default=kind(fields=config))
     if asked.repeats < 1:
         raise UserError(f"repeats={asked.repeats} is not positive")
     return asked

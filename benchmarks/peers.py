@@ -32,7 +32,7 @@ from contestants.line_up import OURS, Contestant, Kind, build_mkl_fast_path, lin
 from contestants.protocol import Decoding, Training, Work, Worker, call_program
 from contestants.results import Result, share_equal, show
 
-from t2t_jax.commands.flags import check_flags, names, parse
+from t2t_jax.commands.flags import check_flags, names, parse_flags
 from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
@@ -144,7 +144,7 @@ def _shared_weights(config: Config, folder: Path) -> Path:
 
 def _translate(arguments: Sequence[str]) -> None:
     check_flags(arguments, names(Translate))
-    asked: Translate = parse(Translate, arguments)
+    asked: Translate = parse_flags(Translate, arguments)
     config = read_config(asked.workdir)
     contestants = _present(*line_up("translate"))
     with _temporary_folder() as folder:

@@ -2,8 +2,16 @@
 
     import t2t_jax
 
-    translator = t2t_jax.load("runs/quickstart", average=5)
+    t2t_jax.train(config, "runs/mine")                  # config: a t2t_jax.Config
+    translator = t2t_jax.load("runs/mine", average=5)
     translator.translate(["No devices found"])
+    t2t_jax.score(translator, sources, targets)         # of translations that are given
+    t2t_jax.attention_maps(translator, "No devices found")
+    t2t_jax.evaluate(translator, split="test").summary()
+    t2t_jax.run_grid(t2t_jax.product(config, {"model.num_heads": [1, 4]}), "runs/grid")
+
+No function is called `sweep`: that name is the package behind `python -m t2t_jax.sweep`, and Python
+itself binds it to the package as soon as one of its modules is imported. `run_grid` runs a grid.
 
 Importing the package is cheap: JAX is imported when something that needs it is used.
 """
@@ -15,21 +23,38 @@ if TYPE_CHECKING:
     from t2t_jax.config import Config as Config
     from t2t_jax.config.file import product as product
     from t2t_jax.decoding.attention_maps import attention_maps as attention_maps
+    from t2t_jax.decoding.forced import score as score
     from t2t_jax.decoding.translator import Translator as Translator
     from t2t_jax.errors import UserError as UserError
+    from t2t_jax.run.evaluation import evaluate as evaluate
     from t2t_jax.run.loading import load as load
     from t2t_jax.run.trainer import train as train
+    from t2t_jax.sweep.grid import run_grid as run_grid
 
 __version__ = "0.1.1"
-__all__ = ["Config", "Translator", "UserError", "attention_maps", "load", "product", "train"]
+__all__ = [
+    "Config",
+    "Translator",
+    "UserError",
+    "attention_maps",
+    "evaluate",
+    "load",
+    "product",
+    "run_grid",
+    "score",
+    "train",
+]
 
 _HOMES = {
     "Config": "t2t_jax.config",
     "Translator": "t2t_jax.decoding.translator",
     "UserError": "t2t_jax.errors",
     "attention_maps": "t2t_jax.decoding.attention_maps",
+    "evaluate": "t2t_jax.run.evaluation",
     "load": "t2t_jax.run.loading",
     "product": "t2t_jax.config.file",
+    "run_grid": "t2t_jax.sweep.grid",
+    "score": "t2t_jax.decoding.forced",
     "train": "t2t_jax.run.trainer",
 }
 

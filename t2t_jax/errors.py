@@ -1,4 +1,4 @@
-"""The errors a user can mend."""
+"""The errors that a user can mend, the warnings, and the ways out that both of them name."""
 
 import difflib
 import errno
@@ -47,5 +47,5 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
 
 
 def way_out_of(error: OSError) -> str:
-    """What helps where the system refuses a file."""
+    """The way out of an error of the system's, such as a full disk, as part of a message."""
     return _WAYS_OUT.get(error.errno or 0, "check the place, its permissions and room")

@@ -39,6 +39,7 @@ _COMPILED = tempfile.TemporaryDirectory(prefix="t2t_jax_compiled_")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED.name
 
 from t2t_jax.system.host import collect_garbage_seldom  # noqa: E402  (checked as all others)
+from t2t_jax.system.quiet import keep_orbax_quiet  # noqa: E402
 
 collect_garbage_seldom()
 
@@ -174,6 +175,12 @@ class TinyRun(NamedTuple):
         lines = (workdir / "log.jsonl").read_text(encoding="utf-8").splitlines()
         records = [json.loads(line) for line in lines]
         return {record["step"]: record["loss"] for record in records if record["of"] == "train"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quiet_orbax() -> None:
+    """As in every program: what Orbax leaves behind would fail a later test with its complaint."""
+    keep_orbax_quiet()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import pytest
 
 import t2t_jax
-from t2t_jax.commands.choice import eval_command
-from t2t_jax.commands.flags import check_flags, names, parse, train_command
-from t2t_jax.commands.sweep import Sweep
+from t2t_jax.commands.entry import eval_command
+from t2t_jax.commands.sweep import sweep_command
+from t2t_jax.commands.train import train_command
 from t2t_jax.config.file import load_config
 
 ROOT = Path(__file__).parents[1]
@@ -169,8 +169,7 @@ def test_a_command_of_the_documents_is_understood(scratch, program, arguments):
         elif program == "eval.py":
             assert eval_command(arguments)
         else:
-            check_flags(arguments, names(Sweep))
-            assert parse(Sweep, arguments).config.startswith("configs/")
+            assert sweep_command(arguments).config.startswith("configs/")
 
 
 def _blocks_of_python():

@@ -1,1 +1,1 @@
-"""The commands of `eval.py`."""
+"""The commands of `t2t-jax`, one file each, and what they share: flags, streams and tables."""

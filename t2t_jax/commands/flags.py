@@ -1,7 +1,7 @@
-"""Flags from dataclasses, which is what the programs have in common. And those of `train.py`.
+"""Flags out of dataclasses, for every command: each field of the dataclass is a flag.
 
-JAX and the model are imported once the flags are known to be good, so that `--help` and a misspelt
-flag answer at once.
+Nothing in here, nor at the top of a command's module, imports JAX: a command does so once its flags
+are known to be good, so that `--help` and a misspelt flag answer at once.
 """
 
 import argparse
@@ -10,87 +10,21 @@ import dataclasses
 import io
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import tyro
 from rich.text import Text
 
-from t2t_jax.config import Config, walk
-from t2t_jax.config.file import load_config
+from t2t_jax.config import Config
 from t2t_jax.errors import UserError, did_you_mean
 
 _MAY_BE_EMPTY = ("--data.cache-dir", "--cache-dir")
 
 
-@dataclass(frozen=True)
-class Train:
-    """Train a Transformer, or go on with a run that was stopped."""
-
-    workdir: Path = tyro.MISSING
-    """Directory of the run."""
-    config: str | None = None
-    """Config file: configs/base.py, or configs/grid.py:NAME. A run goes on without one."""
-    compile_only: str | None = None
-    """Train nothing: compile the step and say whether it fits, and how fast it can be. For the
-    devices of this machine, or for TPUs that need not be there: v5e:4x4. Needs no --workdir."""
-    coordinator: str | None = None
-    """Of a run of several processes: HOST:PORT of process 0. Without these three flags, the
-    environment (Slurm, Open MPI, a TPU pod) says whether there are others."""
-    num_processes: int | None = None
-    """Of a run of several processes: how many there are."""
-    process_id: int | None = None
-    """Of a run of several processes: which one this is, from 0."""
-    fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
-        default_factory=Config
-    )
-
-
-def train_command(arguments: Sequence[str]) -> Train:
-    """What a command line of `train.py` asks for.
-
-    Fields that no flag names are those of the config file, or else of the run in the directory.
-
-    Raises:
-      UserError: a flag or its value is refused, or there is no config.
-    """
-    if not arguments:
-        raise UserError(
-            "train.py takes a config and the directory of the run, as in --config configs/base.py "
-            "--workdir runs/base; see --help"
-        )
-    check_flags(arguments, [*names(Train), *(path for path, _, _ in walk(Config()))])
-    arguments = _with_empty_value(arguments, "--compile-only")
-    config_file, workdir = peek(arguments)
-    base = load_config(config_file) if config_file else stored_config(workdir)
-    defaults = Train(fields=base or Config())
-    if "--compile-only" in arguments:
-        defaults = dataclasses.replace(defaults, workdir=Path())  # which nobody reads
-    command = parse(Train, arguments, prog="train.py", default=defaults)
-    if base is None:
-        without = f"{workdir} holds no run to go on with" if workdir else "there is no config"
-        raise UserError(f"{without}; name a config, as in --config configs/base.py")
-    return command
-
-
-def _with_empty_value(arguments: Sequence[str], flag: str) -> list[str]:
-    """Give a flag an empty value where it stands alone: tyro knows no optional ones."""
-    filled: list[str] = []
-    for argument, following in zip(arguments, [*arguments[1:], "--"], strict=False):
-        name, equals, value = argument.partition("=")
-        if name.replace("_", "-") != flag:
-            filled.append(argument)
-        elif equals:
-            filled += [flag, value]
-        else:
-            filled += [flag, ""] if following.startswith("--") else [flag]
-    return filled
-
-
 def names(command: type) -> list[str]:
-    """Names of a dataclass's fields, which are its flags."""
+    """The names of a dataclass's fields, which are its flags."""
     return [field.name for field in dataclasses.fields(command)]
 
 
@@ -163,8 +97,13 @@ def stored_config(workdir: Path | None) -> Config | None:
     return read_config(workdir) if is_run(workdir) else None
 
 
-def parse(command: Any, arguments: Sequence[str], **settings: Any) -> Any:
-    """`tyro.cli`, with its boxes of red text turned into a `UserError`.
+def parse_flags(command: Any, arguments: Sequence[str], **settings: Any) -> Any:
+    """The dataclass that a command line describes: `tyro.cli`, with one-line errors.
+
+    Args:
+      command: the dataclass, or a union of several as sub-commands.
+      arguments: the command line, without the program's name.
+      settings: of `tyro.cli`: `prog` is the program's name in help and errors.
 
     Raises:
       UserError: the command line is refused.
@@ -182,7 +121,7 @@ def parse(command: Any, arguments: Sequence[str], **settings: Any) -> Any:
 
 
 def _refusal(end: BaseException, printed: str) -> UserError:
-    """Why the command line was refused: by the config itself, or else by tyro's own words."""
+    """The error of a refused command line: the config's own, or else tyro's in one line."""
     cause = end.__context__
     while cause:
         if isinstance(cause, UserError):

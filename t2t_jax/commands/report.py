@@ -1,4 +1,4 @@
-"""The command of `eval.py` that sets a run beside the paper."""
+"""The command that sets a run beside the paper."""
 
 import math
 from contextlib import suppress
@@ -13,7 +13,7 @@ from t2t_jax.system.console import ResultConsole
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportCommand:
     """Every constant of the paper beside the run's, the cost, the curves and the scores.
 
     It is printed, and written to `report.md` in the run directory.
@@ -26,7 +26,7 @@ class Report:
     for a P100. None leaves that estimate out."""
 
     def run(self) -> int:
-        """Print and write."""
+        """Print the report and write it into the run directory; returns the exit code."""
         from t2t_jax.run.report import build_report
 
         if self.sustained_tflops is not None and not 0 < self.sustained_tflops < math.inf:

@@ -1,13 +1,14 @@
 """Lines in and lines out: files, pipes and terminals."""
 
 import contextlib
+import gzip
 import io
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from t2t_jax.data.lines import DAMAGE, blocks_of, decoded, open_text
 from t2t_jax.errors import UserError, way_out_of
 from t2t_jax.system.atomic_file import NamedFile, cannot_write, writing_whole
 from t2t_jax.system.program import is_closed
@@ -17,9 +18,10 @@ _LINES_AT_ONCE = 10_000
 
 @contextlib.contextmanager
 def reading(path: Path | None) -> Iterator[Iterator[list[str]]]:
-    r"""The lines of a file, or of the standard input, some thousands at a time.
+    """The lines of a file, or of the standard input, some thousands at a time.
 
-    Only \n ends a line. Somebody who types lines has each one answered.
+    They are decoded as `t2t_jax.data.lines` says. Somebody who types lines has each one answered.
+    A file is unpacked if its name ends in `.gz`.
 
     Raises:
       UserError: the file cannot be opened, or, later, cannot be read, or a line is not UTF-8.
@@ -28,21 +30,22 @@ def reading(path: Path | None) -> Iterator[Iterator[list[str]]]:
         raise UserError("the standard input is closed; name a file with --input")
     shown = path or "the standard input"
     with _readable(path) if path else sys.stdin.buffer as stream:
-        yield _chunks(stream, 1 if stream.isatty() else _LINES_AT_ONCE, shown)
+        at_once = 1 if stream.isatty() else _LINES_AT_ONCE
+        yield decoded(_blocks(stream, at_once, shown), shown, _not_utf8)
 
 
-def _chunks(lines: Iterable[bytes], at_once: int, shown: Path | str) -> Iterator[list[str]]:
-    remaining, done = iter(lines), 0
-    while chunk := _next_chunk(remaining, at_once, shown):
-        yield _decode(chunk, first_line=done + 1)
-        done += len(chunk)
-
-
-def _next_chunk(lines: Iterator[bytes], at_once: int, shown: Path | str) -> list[bytes]:
+def _blocks(stream: Iterable[bytes], at_once: int, shown: Path | str) -> Iterator[bytes]:
     try:
-        return list(islice(lines, at_once))
+        yield from blocks_of(stream, at_once)
+    except DAMAGE as error:
+        way_out = "it is damaged, or no gzip file: pack it again"
+        raise UserError(f"cannot read {shown}: {error}; {way_out}") from error
     except OSError as error:
         raise _cannot_read(shown, error) from error
+
+
+def _not_utf8(line: int, byte: int) -> str:
+    return f"line {line} of the input is not UTF-8 (byte {byte} of the line); convert it to UTF-8"
 
 
 @contextlib.contextmanager
@@ -83,19 +86,18 @@ def _behind_links(path: Path) -> Path:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether it is a device, a pipe or the like, which nothing can be put in the place of."""
+    """Whether a path is a device, a pipe or the like, which must be written to and not replaced."""
     try:
         return path.exists() and not path.is_file()
     except OSError as error:  # its name is too long
         raise cannot_write(path, error) from error
 
 
-def _readable(path: Path) -> BinaryIO:
+def _readable(path: Path) -> gzip.GzipFile | io.BufferedReader:
     try:
-        stream = path.open("rb")
+        return open_text(path)
     except OSError as error:
         raise _cannot_read(path, error) from error
-    return stream
 
 
 def _cannot_read(shown: Path | str, error: OSError) -> UserError:
@@ -107,16 +109,3 @@ def _writable(path: Path) -> BinaryIO:
         return io.BufferedWriter(NamedFile(path, "wb"))
     except OSError as error:
         raise cannot_write(path, error) from error
-
-
-def _decode(chunk: list[bytes], first_line: int) -> list[str]:
-    texts = []
-    for number, line in enumerate(chunk, first_line):
-        try:
-            texts.append(line.removesuffix(b"\n").decode())
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"line {number} of the input is not UTF-8 (byte {error.start + 1} of the line); "
-                "convert it to UTF-8"
-            ) from error
-    return texts

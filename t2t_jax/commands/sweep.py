@@ -1,25 +1,25 @@
-"""The command line of a sweep: which cells of a grid are trained where, and their table."""
+"""The command that trains a grid of configs and compares them in a table."""
 
-import fnmatch
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import tyro
 from rich.table import Table
 
-from t2t_jax.commands.flags import check_flags, check_name, names, parse
+from t2t_jax.commands.flags import check_flags, check_name, names, parse_flags
 from t2t_jax.config.file import Grid, describe_difference, load_grid
-from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.errors import UserError
 from t2t_jax.modules.cost import num_parameters
-from t2t_jax.sweep.cell import Cell, cells, num_seeds_in
-from t2t_jax.system.console import ProgressConsole, ResultConsole
+from t2t_jax.sweep.grid import GridOutcome, check_seeds, chosen_variants, collect, run_grid
+from t2t_jax.sweep.launchers import Cluster, Launcher, Local
+from t2t_jax.system.console import ResultConsole
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SweepCommand:
     """Train and score every variant of a grid, and write a table that compares them.
 
     Each variant and seed is a process and a run directory of its own. Those that are finished are
@@ -46,46 +46,67 @@ class Sweep:
     report: bool = False
     """Write the table of what is finished, and train nothing."""
 
+    def run(self) -> int:
+        """Train the grid and print its table; returns 0 if every cell asked for has a result."""
+        grid = load_grid(self.config)
+        chosen = chosen_variants(grid, self.only)
+        check_seeds(self.seeds)
+        if self.dry_run:
+            ResultConsole().print(_listing(grid, chosen, self.seeds))
+            return 0
+        if self.workdir is None:
+            raise UserError("a sweep needs a directory; name one with --workdir")
+        _check_place(self.workdir)
+        self._check_launcher()
+        if self.report:
+            outcome = collect(grid, self.workdir, self.seeds, ResultConsole())
+        else:
+            outcome = run_grid(
+                grid,
+                self.workdir,
+                seeds=self.seeds,
+                only=self.only,
+                launcher=self._launcher(self.workdir),
+            )
+        if outcome.signal:
+            return 128 + outcome.signal
+        _print(outcome, self.workdir)
+        results = outcome.results
+        complete = all(len(results.get(variant, ())) >= self.seeds for variant in chosen)
+        return 0 if complete else 1
 
-def sweep(arguments: Sequence[str]) -> int:
-    """Do what the command line says; returns 0 if every cell it is about has its result."""
+    def _check_launcher(self) -> None:
+        if self.slurm and self.launcher != "slurm":
+            raise UserError("--slurm has settings of jobs, but jobs need --launcher slurm")
+        if self.jobs != 1 and self.launcher == "slurm":
+            raise UserError(
+                "--jobs is about this machine; the queue of the cluster has its own limits"
+            )
+
+    def _launcher(self, workdir: Path) -> Launcher:
+        return Local(self.jobs) if self.launcher == "local" else Cluster(workdir, self.slurm)
+
+
+def sweep_command(
+    arguments: Sequence[str], program: str = "python -m t2t_jax.sweep"
+) -> SweepCommand:
+    """The sweep that a command line asks for.
+
+    Args:
+      arguments: the command line, without the program's name.
+      program: the name that help and errors call the program by.
+
+    Raises:
+      UserError: a flag or its value is refused.
+    """
     if not arguments:
         raise UserError(
             "a sweep takes a config file with VARIANTS and a directory, as in --config "
             "configs/table3.py --workdir runs/table3; see --help"
         )
-    check_flags(arguments, names(Sweep))
-    command: Sweep = parse(Sweep, arguments, prog="python -m t2t_jax.sweep")
-    grid = load_grid(command.config)
-    chosen = _chosen(grid, command.only)
-    if command.seeds < 1:
-        raise UserError(f"seeds={command.seeds} is not positive")
-    if command.dry_run:
-        ResultConsole().print(_listing(grid, chosen, command.seeds))
-        return 0
-    if command.workdir is None:
-        raise UserError("a sweep needs a directory; name one with --workdir")
-    _check_place(command.workdir)
-    _check_launcher(command)
-    seeds = max(command.seeds, num_seeds_in(grid, command.workdir))
-    if not command.report:
-        wanted = cells(grid, command.workdir, command.seeds)
-        number = _train([cell for cell in wanted if cell.variant in chosen], command)
-        if number:
-            return 128 + number
-    return _report(grid, cells(grid, command.workdir, seeds), chosen, command)
-
-
-def _chosen(grid: Grid, patterns: Sequence[str]) -> list[str]:
-    for pattern in patterns:
-        if not fnmatch.filter(grid.variants, pattern):
-            hint = did_you_mean(pattern, grid.variants, f"it has {', '.join(grid.variants)}")
-            raise UserError(f"no variant of the grid is called {pattern!r}; {hint}")
-    return [
-        name
-        for name in grid.variants
-        if not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-    ]
+    check_flags(arguments, names(SweepCommand))
+    command: SweepCommand = parse_flags(SweepCommand, arguments, prog=program)
+    return command
 
 
 def _check_place(workdir: Path) -> None:
@@ -97,49 +118,17 @@ def _check_place(workdir: Path) -> None:
         )
 
 
-def _check_launcher(command: Sweep) -> None:
-    if command.slurm and command.launcher != "slurm":
-        raise UserError("--slurm has settings of jobs, but jobs need --launcher slurm")
-    if command.jobs != 1 and command.launcher == "slurm":
-        raise UserError("--jobs is about this machine; the queue of the cluster has its own limits")
+def _print(outcome: GridOutcome, workdir: Path) -> None:
+    """Print the table of the finished variants, and where the whole table is written."""
+    from t2t_jax.sweep.tables import summary
 
-
-def _train(chosen: Sequence[Cell], command: Sweep) -> int:
-    """Train and score cells; returns the number of the signal that ended that, or 0."""
-    from t2t_jax.sweep.launchers import Cluster, Launcher, Local
-    from t2t_jax.sweep.run import run_cells
-
-    assert command.workdir is not None
-    launcher: Launcher = (
-        Local(command.jobs)
-        if command.launcher == "local"
-        else Cluster(command.workdir, command.slurm)
-    )
-    return run_cells(chosen, launcher, ProgressConsole())
-
-
-def _report(grid: Grid, every: Sequence[Cell], chosen: Sequence[str], command: Sweep) -> int:
-    """Write and print the table of what is finished; 1 if some of what was chosen is not."""
-    from t2t_jax.sweep.tables import summary, write_tables
-
-    assert command.workdir is not None
     console = ResultConsole(highlight=False)
-    results: dict[str, list[dict[str, Any]]] = {}
-    for cell in every:
-        try:
-            if (result := cell.result()) is not None:
-                results.setdefault(cell.variant, []).append(result)
-        except UserError as error:
-            console.print(f"{cell.name} is left out: {error}", markup=False, soft_wrap=True)
-    rows = write_tables(grid, results, command.workdir)
-    console.print(summary(rows, results))
-    console.print(f"all of it: {command.workdir}/table.md, .csv and .png", soft_wrap=True)
-    complete = all(len(results.get(variant, ())) >= command.seeds for variant in chosen)
-    return 0 if complete else 1
+    console.print(summary(outcome.rows, outcome.results))
+    console.print(f"all of it: {workdir}/table.md, .csv and .png", soft_wrap=True)
 
 
 def _listing(grid: Grid, chosen: Sequence[str], num_seeds: int) -> Table:
-    """The variants with what defines them and their exact sizes."""
+    """A table of the variants: what each changes of the base, and its number of parameters."""
     base = grid.variants[grid.base]
     table = Table(
         box=None, title=f"{len(chosen)} variants, {num_seeds} seed(s)", title_justify="left"

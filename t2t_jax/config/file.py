@@ -3,10 +3,14 @@
 def get_config() -> Config: ...      # one run
 VARIANTS: dict[str, Config]          # a grid; FILE.py:NAME is one of them
 PUBLISHED: dict[str, Table3Row]      # optional: figures of a paper for variants of that name
+
+The files of the repository's `configs/` come with the package: `configs/base.py` names one of them
+from any directory that has no such file of its own.
 """
 
 import contextlib
 import itertools
+import os
 import re
 import runpy
 import traceback
@@ -22,10 +26,10 @@ _NAME = re.compile(r"[\w(=][\w.,=+()-]*")
 
 
 class Grid(NamedTuple):
-    """Configs to be compared."""
+    """Named configs that are trained and compared with each other."""
 
     variants: dict[str, Config]
-    """By name. Differences are told from the one called `base`, or else from the first."""
+    """The configs by name; each is compared with the one called `base`, or else with the first."""
     published: Mapping[str, Table3Row]
     """What a paper reports for variants of these names."""
 
@@ -87,10 +91,14 @@ def load_config(spec: str) -> Config:
 def load_grid(path: str) -> Grid:
     """The grid that a Python file describes by its `VARIANTS`.
 
+    Args:
+      path: of the file; `configs/table3.py` is found wherever the package is installed.
+
     Raises:
       UserError: no such file, it has a mistake or no variants, a variant is not a config, or cannot
         be a directory's name.
     """
+    path = _found(path)
     module = _run(path)
     variants = _variants(module, path)
     if not variants:
@@ -98,19 +106,35 @@ def load_grid(path: str) -> Grid:
             f"{path} defines no VARIANTS; a grid is a dict of names to configs, as in "
             "configs/table3.py"
         )
+    return checked_grid(variants, module.get("PUBLISHED", {}), path)
+
+
+def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Grid:
+    """A grid of variants, each of which is a config with a name that a directory can have.
+
+    Args:
+      variants: configs by name, at least one.
+      published: what a paper reports for variants of these names.
+      shown: what errors call the grid, such as its file.
+
+    Raises:
+      UserError: there is no variant, or one is not a config, or cannot be a directory's name, or
+        `published` is not what a paper reports.
+    """
+    if not variants:
+        raise UserError(f"{shown} has no variants; give a dict of names to configs")
     for name, config in variants.items():
-        _checked(config, f"{path}:{name}")
+        _checked(config, f"{shown}:{name}")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise UserError(
-                f"{path} has a variant {name!r}, which cannot name a directory; use letters, "
+                f"{shown} has a variant {name!r}, which cannot name a directory; use letters, "
                 "digits and any of . , = + - ( )"
             )
-    published = module.get("PUBLISHED", {})
     if not isinstance(published, Mapping) or not all(
         isinstance(row, Table3Row) for row in published.values()
     ):
         raise UserError(
-            f"PUBLISHED of {path} is not a dict of names to t2t_jax.paper.Table3Row; use TABLE_3 "
+            f"PUBLISHED of {shown} is not a dict of names to t2t_jax.paper.Table3Row; use TABLE_3 "
             "from there, or leave it out"
         )
     return Grid(dict(variants), published)
@@ -136,15 +160,31 @@ def _place(spec: str) -> tuple[str, str]:
     parts = spec.split(":")
     for count in range(len(parts), 0, -1):
         path, variant = ":".join(parts[:count]), ":".join(parts[count:])
-        if Path(path).is_file():
-            return path, variant
+        if Path(found := _found(path)).is_file():
+            return found, variant
     path, ends, variant = spec.rpartition(".py:")
     return (f"{path}.py", variant) if ends else (spec, "")
 
 
+def _found(path: str) -> str:
+    """Where a config file is: at its path, or else among the files that come with the package."""
+    shipped = _shipped().parent / path
+    is_shipped = Path(path).parent == Path(_shipped().name) and shipped.is_file()
+    return str(shipped) if is_shipped and not os.path.lexists(path) else path
+
+
+def _shipped() -> Path:
+    """The folder of configs that come with the package: in a wheel within it, else beside it."""
+    package = Path(__file__).parents[1]
+    inside = package / "configs"
+    return inside if inside.is_dir() else package.with_name("configs")
+
+
 def _run(path: str) -> dict[str, Any]:
     if not Path(path).is_file():
-        raise UserError(f"no config file {path}; see configs/ for the ones that exist")
+        shipped = _shipped()
+        known = ", ".join(f"{shipped.name}/{each.name}" for each in sorted(shipped.glob("*.py")))
+        raise UserError(f"no config file {path}; give a file of your own, or one of {known}")
     if Path(path).suffix != ".py":
         raise UserError(f"config file {path} is not a .py file; see configs/ for the ones that are")
     with _mistakes_of(path):

@@ -1,7 +1,7 @@
 r"""Lines of text files: UTF-8, plain or gzip. Only \n ends one: str.splitlines knows ten ends more.
 
 A carriage return before it belongs to the end. A byte order mark at the start of a file, which some
-editors write, belongs to no line.
+editors write, belongs to no line. Files of a corpus and what a command reads are decoded alike.
 """
 
 import gzip
@@ -9,7 +9,7 @@ import hashlib
 import io
 import zlib
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -21,19 +21,32 @@ _BLOCK_LINES = 1000
 
 
 class Survey(NamedTuple):
-    """What a file holds, found in one pass."""
+    """The size and the hash of a file, found in one pass over it."""
 
     num_lines: int
     digest: str
-    """Hash of the (uncompressed) content."""
+    """SHA-256 of the uncompressed content, in hexadecimal digits."""
+
+
+DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
+"""What reading raises where a file ends in `.gz` and is damaged, or was never packed by gzip."""
+
+
+def open_text(path: Path) -> gzip.GzipFile | io.BufferedReader:
+    """A file as bytes, unpacked if its name ends in `.gz`.
+
+    Raises:
+      OSError: it cannot be opened.
+    """
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
 @contextmanager
 def _open(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        with open_text(path) as file:
             yield file
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, *DAMAGE) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
 
 
@@ -69,15 +82,18 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
         since the survey.
     """
     read, digest = 0, hashlib.sha256()
-    with _open(path) as file:
-        while block := b"".join(islice(file, _BLOCK_LINES)):  # decoding line by line is slow
+
+    def blocks() -> Iterator[bytes]:
+        for block in blocks_of(file, _BLOCK_LINES):
             if expected is not None:
                 digest.update(block)
-            if not read:
-                _check_encoding(path, block)
-                _check_ends(path, b"\n" in block, b"\r" in block.rstrip(b"\r"))
-                block = block.removeprefix(BOM_UTF8)
-            lines = _decode(block, path, read)
+            yield block
+
+    def not_utf8(line: int, byte: int) -> str:
+        return f"{path} line {line} is not UTF-8; convert the file to UTF-8"
+
+    with _open(path) as file:
+        for lines in decoded(blocks(), path, not_utf8):
             read += len(lines)
             if expected is not None and read > expected.num_lines:
                 raise _changed(path)
@@ -86,34 +102,81 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
         raise _changed(path)
 
 
+def blocks_of(file: Iterable[bytes], num_lines: int) -> Iterator[bytes]:
+    """The bytes of a file or a stream, so many whole lines at a time."""
+    lines = iter(file)
+    while block := b"".join(islice(lines, num_lines)):  # decoding line by line is slow
+        yield block
+
+
+def decoded(
+    blocks: Iterable[bytes], shown: Path | str, not_utf8: Callable[[int, int], str]
+) -> Iterator[list[str]]:
+    """The lines of a text, without their ends: a list for each block of whole lines.
+
+    Args:
+      blocks: the text.
+      shown: what errors call it.
+      not_utf8: the message of an error about a line, counted from 1, and the byte of it, counted
+        from 1, that is not UTF-8.
+
+    Raises:
+      UserError: the text is not UTF-8, or nothing but carriage returns ends its lines.
+    """
+    read = 0
+    for block in blocks:
+        if not read:
+            _check_encoding(shown, block)
+            _check_ends(shown, b"\n" in block, b"\r" in block.rstrip(b"\r"))
+            block = block.removeprefix(BOM_UTF8)
+        try:
+            lines = block.decode().removesuffix("\n").split("\n")
+        except UnicodeDecodeError as error:
+            line = read + block.count(b"\n", 0, error.start) + 1
+            byte = error.start - block.rfind(b"\n", 0, error.start)
+            raise UserError(not_utf8(line, byte)) from error
+        read += len(lines)
+        yield [line.removesuffix("\r") for line in lines]
+
+
+def check_aligned(source: Path, num_sources: int, target: Path, num_targets: int) -> None:
+    """Refuse two files of which one has more lines than the other.
+
+    Args:
+      source: a file of sentences.
+      num_sources: its lines.
+      target: a file of their translations, line by line.
+      num_targets: its lines.
+
+    Raises:
+      UserError: the numbers differ.
+    """
+    if num_sources != num_targets:
+        raise UserError(
+            f"{source} has {num_sources} lines, but {target} has {num_targets}; line n of one must "
+            "translate line n of the other"
+        )
+
+
 def _changed(path: Path) -> UserError:
     return UserError(
         f"{path} has changed while it was read; start again once nothing writes to it any more"
     )
 
 
-def _check_encoding(path: Path, first_block: bytes) -> None:
-    """Refuse what begins as UTF-16 does, or as no text does."""
+def _check_encoding(shown: Path | str, first_block: bytes) -> None:
+    """Refuse a text whose beginning is UTF-16, or holds more zeros than any text does."""
     many_zeros = 4 * first_block.count(0) > len(first_block)
     if many_zeros or first_block.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         raise UserError(
-            f"{path} is no text in UTF-8, but seems to be UTF-16; convert it by: "
+            f"{shown} is no text in UTF-8, but seems to be UTF-16; convert it by: "
             "iconv -f UTF-16 -t UTF-8"
         )
 
 
-def _check_ends(path: Path, has_newlines: bool, has_returns: bool) -> None:
-    """Refuse a file that would be one giant line."""
+def _check_ends(shown: Path | str, has_newlines: bool, has_returns: bool) -> None:
+    """Refuse a text that would be one giant line, as carriage returns alone end its lines."""
     if has_returns and not has_newlines:
         raise UserError(
-            f"{path} ends its lines with carriage returns alone; convert it by: tr '\\r' '\\n'"
+            f"{shown} ends its lines with carriage returns alone; convert it by: tr '\\r' '\\n'"
         )
-
-
-def _decode(block: bytes, path: Path, lines_before: int) -> list[str]:
-    try:
-        lines = block.decode().removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        line = lines_before + block.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path} line {line} is not UTF-8; convert the file to UTF-8") from error
-    return [line.removesuffix("\r") for line in lines]

@@ -11,7 +11,7 @@ import numpy as np
 
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batches
-from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.tokenized import TokenizedSplit, prepare
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import whole_number
@@ -79,8 +79,8 @@ class Evaluation:
 
 def evaluate(
     translator: Translator,
-    corpus: Corpus,
-    split: str,
+    corpus: Corpus | None = None,
+    split: str = "test",
     *,
     num_sentences: int | None = None,
     seed: int = 0,
@@ -90,7 +90,7 @@ def evaluate(
 
     Args:
       translator: the model; its config says how the corpus is read.
-      corpus: where the split is.
+      corpus: where the split is; None is the corpus of the model's config.
       split: the split's name.
       num_sentences: how many sentences to decode, from the first on; None means all. The losses
         do not depend on it.
@@ -107,6 +107,7 @@ def evaluate(
     if num_sentences is not None and whole_number(num_sentences, "num_sentences") < 1:
         raise UserError(f"num_sentences={num_sentences} is not positive; use None for all")
     start = time.monotonic()
+    corpus = open_corpus(translator.config.data) if corpus is None else corpus
     config = translator.configured(**overrides)
     longest = translator.longest_sentence
     pairs = prepare_evaluation(config, corpus, translator.vocabulary, split, longest=longest)

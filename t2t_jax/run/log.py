@@ -18,7 +18,7 @@ from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.evaluation import Evaluation
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.console import ProgressConsole
-from t2t_jax.system.records import as_line, read_lines
+from t2t_jax.system.records import as_line, read_record_lines
 from t2t_jax.workdir import CHECKPOINT, LOG_SCHEMA, log_file
 
 
@@ -46,7 +46,7 @@ class RunLog:
         self._path = log_file(workdir)
         kept = [
             (line, record)
-            for line, record in read_lines(self._path, LOG_SCHEMA)
+            for line, record in read_record_lines(self._path, LOG_SCHEMA)
             if record["step"] <= start_step
         ]
         self._recorded = {(record["of"], record["step"]) for _, record in kept}

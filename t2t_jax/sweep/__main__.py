@@ -15,9 +15,9 @@ from t2t_jax.system.program import run
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the command line says; returns the exit code."""
-    from t2t_jax.commands.sweep import sweep
+    from t2t_jax.commands.sweep import sweep_command
 
-    return sweep(arguments)
+    return sweep_command(arguments).run()
 
 
 if __name__ == "__main__":

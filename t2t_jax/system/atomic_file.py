@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: the one way in which a file is written."""
+"""The one way in which files are written: a reader finds a file complete, or not at all."""
 
 import io
 import os
@@ -16,15 +16,15 @@ _opening = threading.Lock()
 
 
 class NamedFile(io.FileIO):
-    """A file whose errors of writing name it, which the system's own do not."""
+    """A file that errors of writing to it name, as the system's own errors do not."""
 
     def __init__(self, path: str | os.PathLike[str], mode: str, shown: Any = None) -> None:
-        """Open it; errors call it `shown`, or else by its path."""
+        """Open the file; errors call it `shown`, or else by its path."""
         super().__init__(path, mode)
         self._shown = str(path if shown is None else shown)
 
     def write(self, data: Any, /) -> int:
-        """Write some bytes."""
+        """Write bytes as `io.FileIO` does, but have an error name the file."""
         try:
             return super().write(data)
         except OSError as error:
@@ -76,7 +76,7 @@ def writing_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def remove_unfinished() -> None:
-    """Remove the files that are being written, as a signal ends the program; none follows them."""
+    """Remove the unfinished files as a signal ends the program; no new one is begun afterwards."""
     _opening.acquire(timeout=1)  # and never released
     for unfinished in list(_unfinished):
         with suppress(OSError):
@@ -84,7 +84,7 @@ def remove_unfinished() -> None:
 
 
 def _hidden_name(path: Path) -> Path:
-    """A name beside a file that is no longer than names may be, and is nobody else's."""
+    """A hidden name beside a file: not longer than names may be, and used by no other process."""
     name = os.fsdecode(os.fsencode(path.name)[:200])
     return path.parent / f".{name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
 
@@ -107,7 +107,7 @@ def _finish(file: BinaryIO, unfinished: Path, path: Path) -> None:
 
 
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> UserError:
-    """Why a file cannot be written, and what helps."""
+    """The error that says why a file cannot be written, and what helps."""
     parent = Path(path).parent
     if not os.path.isdir(parent):
         return UserError(f"cannot write {path}: there is no directory {parent}; make it first")

@@ -1,4 +1,4 @@
-"""Where programs print: what happens once nobody reads it any more (`| head`)."""
+"""Consoles that programs print to, and what each does once its reader has gone (`| head`)."""
 
 import os
 import sys
@@ -15,10 +15,10 @@ class ResultConsole(Console):
 
 
 class ProgressConsole(Console):
-    """A console for what is told on the way: where its reader has gone, the work goes on."""
+    """A console for progress: where its reader has gone, the work goes on in silence."""
 
     def on_broken_pipe(self) -> None:
-        """Be silent from now on."""
+        """Print nothing from now on, and send what Python still flushes to nowhere."""
         self.quiet = True
         with open(os.devnull, "w") as nowhere:  # Python flushes stdout once more at exit
             os.dup2(nowhere.fileno(), sys.stdout.fileno())

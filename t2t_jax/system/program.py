@@ -21,6 +21,7 @@ from t2t_jax.system.host import (
     let_devices_wait,
     num_virtual_devices,
 )
+from t2t_jax.system.quiet import keep_orbax_quiet
 from t2t_jax.system.signals import watching
 
 _STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
@@ -67,7 +68,7 @@ def is_closed(name: str) -> bool:
 
 
 def prepare_process() -> None:
-    """Set what has to be set before JAX is imported."""
+    """Set what is global to the process of a program, before it imports JAX."""
     import absl.logging
     import platformdirs
 
@@ -77,7 +78,8 @@ def prepare_process() -> None:
         compiled.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(compiled))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
-    absl.logging.set_verbosity(absl.logging.ERROR)  # Orbax warns of everything it does
+    absl.logging.set_verbosity(absl.logging.ERROR)
+    keep_orbax_quiet()
     # What comes of it is said, such as a loss that is not finite.
     warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning)
     if not any(glob.iglob("/dev/accel*")) and not any(glob.iglob("/dev/vfio/*")):
@@ -93,7 +95,7 @@ def prepare_process() -> None:
 
 
 def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:
-    """The exit code of a program that ends by itself; others end here."""
+    """The exit code of a program that ends by itself; one that is refused ends the process here."""
     try:
         try:
             code: int | str | None = main(sys.argv[1:])
@@ -114,7 +116,7 @@ def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:
 
 
 def _name_in(error: OSError) -> str:
-    """What the system refuses: the file that the error names, or that it may be about."""
+    """The name of what the system refused: the file of the error, or else what it may be."""
     if error.filename is not None:
         return str(error.filename)
     try:

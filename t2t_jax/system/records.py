@@ -23,9 +23,9 @@ class Schema(NamedTuple):
     """What the readers of a record rely on: fields, and the types that the value of each has."""
 
     required: Types = MappingProxyType({})
-    """Fields that have to be there."""
+    """Fields that a record must have, and their types."""
     optional: Types = MappingProxyType({})
-    """Fields that may be missing."""
+    """Fields that a record may lack, and their types where they are there."""
 
 
 NUMBER = (int, float, NoneType)
@@ -102,11 +102,11 @@ def read_object(path: Path, schema: Schema, way_out: str) -> Record:
 
 def read_records(path: Path, schema: Schema) -> list[Record]:
     """The records of a log that are whole, the oldest first; [] if there is no file."""
-    return [record for _, record in read_lines(path, schema)]
+    return [record for _, record in read_record_lines(path, schema)]
 
 
-def read_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
-    """The same with each line as it is written.
+def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
+    """The records of a log that are whole, each with its line as it stands in the file.
 
     A last line without its end was cut by a kill, or is still being written: it is left out. So is
     a line that does not fit the schema, with a warning that names it.

@@ -36,7 +36,7 @@ _attempt: ContextVar["StopSignal | None"] = ContextVar("attempt", default=None)
 
 
 class _Left(BaseException):
-    """Raised at a safe point of work that is not wanted any more."""
+    """Raised at a safe point, to leave work that a signal has made unwanted."""
 
 
 def safe_point() -> None:
@@ -61,12 +61,12 @@ class StopSignal:
     """
 
     def __init__(self) -> None:
-        """Signals are received within `with`."""
+        """Make one that has received no signal; it receives them within a `with` block."""
         self.number = 0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignal":
-        """Receive signals."""
+        """Receive signals from now on, in place of whoever received them before."""
         if _watched:
             _stops.append(self)
         elif threading.current_thread() is threading.main_thread():
@@ -139,7 +139,7 @@ def _not_ignored() -> list[int]:
 
 
 def _leave_to_thread(number: int, frame: FrameType | None) -> None:
-    """What the main thread does about a signal, whenever it comes to it: nothing."""
+    """Do nothing on the main thread about a signal: the thread that listens has received it."""
 
 
 def _listen(wakeups: int) -> None:
@@ -155,7 +155,7 @@ def _listen(wakeups: int) -> None:
 
 
 def _end(number: int) -> None:
-    """End the process by a signal, from any thread."""
+    """End the process by this signal, as a shell expects; it may be called from any thread."""
     remove_unfinished()
     with suppress(OSError):
         if os.isatty(1):
@@ -167,7 +167,7 @@ def _end(number: int) -> None:
 
 
 def _forget_in_child() -> None:
-    """A process that is forked has no thread to listen, and must not write to the parent's."""
+    """Stop watching in a forked process, which has no thread but shares its parent's pipe."""
     global _watched
     if _watched:
         signal.set_wakeup_fd(-1)

@@ -1,39 +1,19 @@
 """How Orbax is asked to read and write checkpoints, and what it says where it fails."""
 
 import gc
-import sys
-import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from logging import getLogger
 from pathlib import Path
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from absl import logging
 
 from t2t_jax.errors import UserError
+from t2t_jax.system.quiet import orbax_kept_quiet
 
 _ATTEMPTS = 20
-
-# Orbax raises what goes wrong, and logs it as well, with the frames of its threads. The reads and
-# writes that it leaves behind then complain once more, whenever they end or are collected.
-logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
-getLogger("asyncio").addFilter(lambda record: "orbax" not in record.getMessage())
-
-
-def _complain_unless_left_behind(
-    unraisable: Any, complain: Callable[[Any], object] = sys.unraisablehook
-) -> None:
-    error = unraisable.exc_value
-    files = [frame.filename for frame in traceback.extract_tb(unraisable.exc_traceback)]
-    if str(error) != "Event loop is closed" and not any("orbax" in file for file in files):
-        complain(unraisable)
-
-
-sys.unraisablehook = _complain_unless_left_behind
 
 
 class UnreadableError(UserError):
@@ -44,8 +24,9 @@ class UnreadableError(UserError):
         super().__init__(f"checkpoint {place} cannot be read ({reason})")
 
 
+@orbax_kept_quiet()
 def open_manager(directory: Path, keep: Any = None) -> ocp.CheckpointManager:
-    """The checkpoints in a directory.
+    """Orbax's manager of the checkpoints in a directory, to write or to read them.
 
     To write is a matter of all processes, who meet by JAX's coordinator: what Orbax would otherwise
     run on the devices, from threads of its own, would come between steps in another order on each.
@@ -80,7 +61,8 @@ def open_manager(directory: Path, keep: Any = None) -> ocp.CheckpointManager:
 @contextmanager
 def reading(directory: Path) -> Iterator[ocp.CheckpointManager]:
     """The checkpoints in a directory, to be read by this process alone."""
-    with warnings.catch_warnings(), closing(open_manager(directory)) as manager:
+    quiet, unheard = orbax_kept_quiet(), warnings.catch_warnings()
+    with quiet, unheard, closing(open_manager(directory)) as manager:
         warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that nobody awaits any more
         yield manager
         gc.collect()
@@ -88,13 +70,16 @@ def reading(directory: Path) -> Iterator[ocp.CheckpointManager]:
 
 @contextmanager
 def writing(directory: Path) -> Iterator[None]:
-    """Errors of a save, which come when it starts, or when the next one or the end waits for it.
+    """Turn what Orbax raises while it saves into one line that says where, and the way out.
+
+    An error of a save comes when it starts, or when the next one, or the end, waits for it.
 
     Raises:
       UserError: a checkpoint cannot be written.
     """
     try:
-        yield
+        with orbax_kept_quiet():
+            yield
     except Exception as error:  # of many kinds
         raise UserError(
             f"a checkpoint in {directory} cannot be written ({_reason(error)}); the ones before it "
@@ -102,10 +87,11 @@ def writing(directory: Path) -> Iterator[None]:
         ) from error
 
 
+@orbax_kept_quiet()
 def restore(
     manager: ocp.CheckpointManager, directory: Path, step: int, **items: ocp.args.CheckpointArgs
 ) -> Any:
-    """Items of a checkpoint.
+    """Read some items of a checkpoint, such as its parameters.
 
     Raises:
       UnreadableError: it is damaged, or has arrays of other shapes.
@@ -131,14 +117,14 @@ def restore(
 
 
 def _first(error: BaseException) -> BaseException:
-    """What went wrong first."""
+    """The error at the beginning of a chain of errors, which is what went wrong first."""
     while before := error.__cause__ or error.__context__:
         error = before
     return error
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong first, without TensorStore's account of its settings."""
+    """What went wrong first, in words, without TensorStore's account of its settings."""
     error = _first(error)
     words = " ".join(str(error).partition(" [tensorstore_spec")[0].split())
     return words[-300:] or type(error).__name__

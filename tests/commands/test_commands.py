@@ -12,7 +12,7 @@ import pytest
 
 import t2t_jax
 from t2t_jax.commands import streams
-from t2t_jax.commands.choice import eval_command
+from t2t_jax.commands.entry import eval_command
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.trees import linearise, read_trees

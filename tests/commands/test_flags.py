@@ -17,10 +17,10 @@ import pytest
 
 import t2t_jax.run.loading
 from t2t_jax.commands import streams
-from t2t_jax.commands.choice import COMMANDS, eval_command
-from t2t_jax.commands.decode import Decode
-from t2t_jax.commands.flags import train_command
+from t2t_jax.commands.entry import EVAL_COMMANDS, eval_command
+from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.streams import writing
+from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config, DecodingConfig, walk
 from t2t_jax.data.vocabulary import train_vocabulary
 from t2t_jax.errors import UserError
@@ -123,7 +123,9 @@ def test_help_of_train_lists_every_field_with_its_default_and_meaning(capsys, co
             assert len(helped.split()) > 2  # the type, and words of its docstring
 
 
-@pytest.mark.parametrize("name", [n for n, c in COMMANDS.items() if issubclass(c, Decode)])
+@pytest.mark.parametrize(
+    "name", [n for n, c in EVAL_COMMANDS.items() if issubclass(c, DecodingFlags)]
+)
 def test_help_of_eval_lists_the_decoding_settings_of_the_run(capsys, workdir, name):
     text = show_help(capsys, eval_command, name, "--workdir", str(workdir))
     decoding = dataclasses.asdict(DecodingConfig())
@@ -134,7 +136,7 @@ def test_help_of_eval_lists_the_decoding_settings_of_the_run(capsys, workdir, na
 
 def test_help_of_eval_lists_the_commands(capsys):
     text = show_help(capsys, eval_command)
-    assert all(name in text for name in COMMANDS)
+    assert all(name in text for name in EVAL_COMMANDS)
 
 
 def test_flags_change_the_fields_of_the_config(config_file):

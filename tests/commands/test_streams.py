@@ -1,5 +1,6 @@
 """What commands read and write: any file, pipe or device, whole or not at all."""
 
+import gzip
 import os
 import sys
 import threading
@@ -10,7 +11,7 @@ import pytest
 
 import t2t_jax.run.loading
 from t2t_jax.commands import streams
-from t2t_jax.commands.choice import eval_command
+from t2t_jax.commands.entry import eval_command
 from t2t_jax.commands.flags import check_flags
 from t2t_jax.errors import UserError
 from t2t_jax.system import program
@@ -58,7 +59,7 @@ TRANSLATE = "translate --workdir w --input lines"
         (b"a\rb\n", b"A\rB\n"),
         (b"a\0b\n", b"A\0B\n"),
         ("a\u2028b\n".encode(), "A\u2028B\n".encode()),
-        (b"\xef\xbb\xbfone\n", "\ufeffONE\n".encode()),
+        (b"\xef\xbb\xbfone\n", b"ONE\n"),
     ],
     ids=[
         "an empty file",
@@ -75,6 +76,40 @@ def test_each_line_of_input_gives_one_line_of_output(here, content, written):
     Path("lines").write_bytes(content)
     assert command(f"{TRANSLATE} --output out") == 0
     assert Path("out").read_bytes() == written
+
+
+def test_input_is_unpacked_if_its_name_ends_in_gz(here):
+    Path("lines.gz").write_bytes(gzip.compress(b"one\r\ntwo\n"))
+    assert command("translate --workdir w --input lines.gz --output out") == 0
+    assert Path("out").read_text() == "ONE\nTWO\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.gz", b"one\n", r"cannot read a\.gz: Not a gzipped file .*: pack it again"),
+        ("a.gz", gzip.compress(b"one\n" * 99)[:-9], r"cannot read a\.gz: .*: pack it again"),
+        ("a", "one\n".encode("utf-16"), r"a is no text in UTF-8, but seems to be UTF-16; .* iconv"),
+        ("a", b"one\rtwo\r", "a ends its lines with carriage returns alone; convert it by: tr"),
+    ],
+    ids=["not packed", "cut", "UTF-16", "CR alone"],
+)
+def test_what_cannot_be_read_as_text_is_refused(here, name, content, message):
+    Path(name).write_bytes(content)
+    with pytest.raises(UserError, match=message) as refusal:
+        command(f"translate --workdir w --input {name} --output out")
+    assert "\n" not in str(refusal.value)
+    assert not Path("out").exists()
+
+
+def test_each_line_that_is_typed_comes_at_once():
+    keyboard, terminal = os.openpty()
+    with streams.reading(Path(os.ttyname(terminal))) as chunks:
+        for line in ("one", "two"):
+            os.write(keyboard, f"{line}\n".encode())
+            assert next(chunks) == [line]
+    os.close(keyboard)
+    os.close(terminal)
 
 
 def _link(name, target):

@@ -203,3 +203,20 @@ def test_a_difference_is_told_by_the_names_and_values_of_the_fields():
     assert describe_difference(Config(), Config()) == ""
     beams = Config().replace({"evaluation.beam_size": 2, "decoding.beam_size": 8})
     assert describe_difference(Config(), beams) == "evaluation.beam_size=2 decoding.beam_size=8"
+
+
+def test_the_configs_of_the_package_are_found_from_any_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_config("configs/quickstart.py").model.d_model == 256
+    assert load_config("configs/table3.py:A-h1").model.num_heads == 1
+    assert "A-h1" in load_grid("configs/table3.py").variants
+    for missing in ("configs/nowhere.py", "elsewhere/quickstart.py", "quickstart.py"):
+        with pytest.raises(UserError, match=rf"no config file {missing}; .*configs/base\.py, "):
+            load_config(missing)
+
+
+def test_a_config_of_ones_own_goes_before_one_of_the_package_with_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("configs").mkdir()
+    Path("configs/quickstart.py").write_text("from t2t_jax import Config\nget_config = Config\n")
+    assert load_config("configs/quickstart.py") == Config()

@@ -2,12 +2,13 @@
 
 import gzip
 import hashlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t2t_jax.data.lines import read_lines, survey
+from t2t_jax.data.lines import check_aligned, read_lines, survey
 from t2t_jax.errors import UserError
 
 
@@ -70,3 +71,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, read, damage):
     with pytest.raises(UserError, match=r"lines\.gz cannot be read: ") as error:
         read(path)
     assert "\n" not in str(error.value)
+
+
+def test_files_of_unequal_length_are_refused_by_their_names():
+    check_aligned(Path("a.en"), 2, Path("a.de"), 2)
+    with pytest.raises(UserError, match=r"a\.en has 2 lines, but a\.de has 3; line n of one must"):
+        check_aligned(Path("a.en"), 2, Path("a.de"), 3)

@@ -157,6 +157,16 @@ def test_scores_and_what_is_shown_are_those_of_the_task(setting, monkeypatch):
     assert evaluation.sources == SOURCES[:2]
 
 
+def test_without_a_corpus_the_one_of_the_config_is_opened(setting):
+    translator, corpus = setting
+    settings = {"num_sentences": 2, "beam_size": 1}
+    given = evaluate(translator, corpus, "dev", **settings).summary()
+    opened = evaluate(translator, split="dev", **settings).summary()
+    assert opened | {"seconds": 0} == given | {"seconds": 0}
+    with pytest.raises(UserError, match="has no test split, only train, dev"):
+        evaluate(translator)
+
+
 @pytest.mark.parametrize(
     "work",
     [lambda translator, corpus: translator.translate(SOURCES), loss_of],

@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+import t2t_jax
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_grid
 from t2t_jax.data.corpus import open_corpus
@@ -160,6 +161,35 @@ def cells_of(process):
     """The processes that a sweep has started."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     return list(map(int, children.read_text().split())) if children.exists() else []
+
+
+def test_a_grid_is_run_from_python(grid_file, finished):
+    variants = load_grid(str(grid_file)).variants
+    text = io.StringIO()
+    before = steps_taken(finished)
+    outcome = t2t_jax.run_grid(variants, str(finished), only=["w*"], console=Console(file=text))
+    assert "1 cells, 1 of them finished before" in text.getvalue()
+    assert steps_taken(finished) == before
+    assert outcome.signal == 0
+    assert [row.variant for row in outcome.rows] == ["base", "wide"]
+    assert outcome.results["wide"] == [_result(finished, "wide")]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"variants": {"a/b": Config()}}, "the grid has a variant 'a/b', which cannot name a dir"),
+        ({"variants": {}}, "the grid has no variants"),
+        ({"only": ["c"]}, "no variant of the grid is called 'c'; it has a"),
+        ({"seeds": 0}, "seeds=0 is not positive"),
+        ({"jobs": 0}, "jobs=0 is not between 1 and"),
+    ],
+)
+def test_a_grid_that_cannot_be_run_is_refused(tmp_path, change, message):
+    arguments = {"variants": {"a": Config()}, "workdir": tmp_path / "runs"} | change
+    with pytest.raises(UserError, match=message):
+        t2t_jax.run_grid(**arguments)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_cell_that_fails_is_reported_and_stops_no_other(grid_file, tmp_path):

@@ -1,4 +1,4 @@
-"""Commands of `eval.py` that measure: a model on a split, or files against files."""
+"""What the commands share that measure a model on a split of a corpus."""
 
 import contextlib
 import dataclasses
@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import tyro
 from rich.table import Table
 
-from t2t_jax.commands.decode import Decode
+from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.streams import check_heard, writing
-from t2t_jax.data.lines import read_lines
+from t2t_jax.commands.tables import show
 from t2t_jax.errors import UserError
-from t2t_jax.system.console import ResultConsole
 from t2t_jax.system.records import as_line
 
 if TYPE_CHECKING:
@@ -23,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _OnSplit(Decode):
-    """A model on a split of a corpus."""
+class OnSplit(DecodingFlags):
+    """Flags that choose a model, how it decodes, and the split of a corpus it is measured on."""
 
     split: str = "test"
     """Split of the corpus: train, dev, test, or another test set by its name."""
@@ -42,7 +40,7 @@ class _OnSplit(Decode):
     """Another place for tokenised corpora than the run's data.cache_dir."""
 
     def run(self) -> int:
-        """Evaluate, record in the run directory, and print."""
+        """Evaluate, add the figures to the run's scores and print them; returns the exit code."""
         with self._hypotheses() as file:
             if self.before_averaging:
                 alone = dataclasses.replace(self, average=1)
@@ -61,7 +59,7 @@ class _OnSplit(Decode):
         if self.json:
             print(as_line(record), flush=True)
         else:
-            _print(_table(record))
+            show(_figures(record))
 
     def check(self, corpus: "Corpus") -> None:
         """Refuse a corpus that this command has no measure for."""
@@ -94,115 +92,8 @@ class _OnSplit(Decode):
         return record
 
 
-@dataclass(frozen=True)
-class Bleu(_OnSplit):
-    """Score a model on a split: BLEU as sacreBLEU and as the paper have it, chrF, perplexity."""
-
-    def check(self, corpus: "Corpus") -> None:
-        """Refuse a treebank."""
-        if corpus.is_treebank:
-            raise UserError(f"{corpus.name} is a treebank; score its parses with: eval.py parseval")
-
-
-@dataclass(frozen=True)
-class Parseval(_OnSplit):
-    """Score a parser on a split of a treebank: labelled recall, precision and F1 as EVALB's."""
-
-    def check(self, corpus: "Corpus") -> None:
-        """Refuse translations."""
-        if not corpus.is_treebank:
-            raise UserError(f"{corpus.name} has no trees; score translations with: eval.py bleu")
-
-
-@dataclass(frozen=True)
-class Compare:
-    """Score files of translations against a file of references, line by line.
-
-    The second file and any further one are compared with the first by paired bootstrap.
-    """
-
-    references: Path = tyro.MISSING
-    """File of references: raw text, neither tokenised nor normalised."""
-    hypotheses: tuple[Path, ...] = tyro.MISSING
-    """Files of translations; the first is the baseline."""
-    language: str = "de"
-    """Language of the translations, which tokenized_split_bleu tokenises by."""
-
-    def run(self) -> int:
-        """Score and print."""
-        from t2t_jax.evaluation.bleu import corpus_scores
-        from t2t_jax.evaluation.significance import paired_bootstrap
-
-        check_heard("print it, or write it to a file")
-        if not self.hypotheses:
-            raise UserError("no file of translations is given; name some with --hypotheses")
-        references = list(read_lines(self.references))
-        systems = [list(read_lines(path)) for path in self.hypotheses]
-        table = _grid("file", "sacreBLEU", "tokenized_split_bleu", "chrF", "p")
-        for path, lines in zip(self.hypotheses, systems, strict=True):
-            try:
-                scores = corpus_scores(lines, references, self.language)
-            except UserError as error:
-                raise UserError(f"{path} and {self.references}: {error}") from error
-            p_value = ""
-            if lines is not systems[0]:
-                p_value = f"{paired_bootstrap(systems[0], lines, references).p_value:.4f}"
-            figures = (scores.bleu, scores.tokenized_split_bleu, scores.chrf)
-            table.add_row(str(path), *(f"{figure:.2f}" for figure in figures), p_value)
-        _print(table)
-        _print(f"sacreBLEU: {scores.bleu_signature}")
-        _print(f"tokenized_split_bleu: {scores.tokenized_split_bleu_signature}")
-        _print(f"chrF: {scores.chrf_signature}")
-        _print("p: sacreBLEU's paired bootstrap against the first file")
-        return 0
-
-
-@dataclass(frozen=True)
-class CompareTrees:
-    """Score files of trees against a treebank: labelled recall, precision and F1 as EVALB's."""
-
-    gold: Path = tyro.MISSING
-    """Treebank, with or without function tags and empty elements."""
-    predicted: tuple[Path, ...] = tyro.MISSING
-    """Files with a tree for each of its trees."""
-
-    def run(self) -> int:
-        """Score and print."""
-        from t2t_jax.data.trees import clean_tree, read_trees
-        from t2t_jax.evaluation.parseval import parseval
-
-        check_heard("print it, or write it to a file")
-        if not self.predicted:
-            raise UserError("no file of trees is given; name some with --predicted")
-        gold = [clean_tree(tree) for tree in read_trees(self.gold)]
-        table = _grid("file", "recall", "precision", "F1", "complete", "skipped", "errors")
-        for path in self.predicted:
-            try:
-                scores = parseval(gold, list(read_trees(path)))
-            except UserError as error:
-                raise UserError(f"{path} and {self.gold}: {error}") from error
-            percents = (scores.recall, scores.precision, scores.f1, scores.complete_match)
-            counts = (scores.num_skipped, scores.num_errors)
-            table.add_row(str(path), *(f"{p:.2f}" for p in percents), *map(str, counts))
-        _print(table)
-        _print(f"in percent, as {scores.signature}")
-        return 0
-
-
-def _print(what: Any) -> None:
-    ResultConsole(width=100, markup=False, highlight=False).print(what)
-
-
-def _grid(first: str, *others: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column(first, overflow="fold")
-    for other in others:
-        table.add_column(other, justify="right")
-    return table
-
-
-def _table(summary: Mapping[str, Any]) -> Table:
-    """The figures of an evaluation, each with its definition."""
+def _figures(summary: Mapping[str, Any]) -> Table:
+    """The figures of an evaluation as a table, in which each stands beside its definition."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
     table.add_column(justify="right")
@@ -221,6 +112,29 @@ def _table(summary: Mapping[str, Any]) -> Table:
     table.add_row("decoding", "", settings)
     table.add_row("seconds", f"{summary['seconds']:.1f}", "the whole evaluation")
     return table
+
+
+# What depends on what the corpus is for: the refusals of a corpus by a command, and the rows.
+
+
+def refuse_treebank(corpus: "Corpus") -> None:
+    """Refuse to score the translations of what has trees.
+
+    Raises:
+      UserError: the corpus is a treebank.
+    """
+    if corpus.is_treebank:
+        raise UserError(f"{corpus.name} is a treebank; score its parses with: eval.py parseval")
+
+
+def refuse_translations(corpus: "Corpus") -> None:
+    """Refuse to score the parses of what has translations.
+
+    Raises:
+      UserError: the corpus is no treebank.
+    """
+    if not corpus.is_treebank:
+        raise UserError(f"{corpus.name} has no trees; score translations with: eval.py bleu")
 
 
 def _translation_rows(summary: Mapping[str, Any]) -> Iterable[Sequence[str]]:

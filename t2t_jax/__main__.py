@@ -1,0 +1,32 @@
+"""The program `t2t-jax`: every command of the package, also as `python -m t2t_jax`.
+
+t2t-jax --help                                 # the map of all commands
+t2t-jax train --config configs/quickstart.py --workdir runs/quickstart
+t2t-jax translate --workdir runs/quickstart < test.en > test.de
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NoReturn
+
+from t2t_jax.system.program import run
+
+
+def main(arguments: Sequence[str], program: str = "t2t-jax") -> int:
+    """Do what the command line says; returns the exit code."""
+    from t2t_jax.commands.entry import describe_commands, entry_command
+
+    command = entry_command(arguments, program)
+    if command is None:
+        print(describe_commands(program))
+        return 0
+    return command.run()
+
+
+def start() -> NoReturn:
+    """Run the program, as the installed script `t2t-jax` does."""
+    run(main)
+
+
+if __name__ == "__main__":
+    run(partial(main, program="python -m t2t_jax"))

@@ -1,0 +1,54 @@
+"""The command that scores files of translations against a file of references."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from t2t_jax.commands.streams import check_heard
+from t2t_jax.commands.tables import grid, show
+from t2t_jax.data.lines import read_lines
+from t2t_jax.errors import UserError
+
+
+@dataclass(frozen=True)
+class CompareCommand:
+    """Score files of translations against a file of references, line by line.
+
+    The second file and any further one are compared with the first by paired bootstrap.
+    """
+
+    references: Path = tyro.MISSING
+    """File of references: raw text, neither tokenised nor normalised."""
+    hypotheses: tuple[Path, ...] = tyro.MISSING
+    """Files of translations; the first is the baseline."""
+    language: str = "de"
+    """Language of the translations, which tokenized_split_bleu tokenises by."""
+
+    def run(self) -> int:
+        """Print each file's scores and its difference from the first; returns the exit code."""
+        from t2t_jax.evaluation.bleu import corpus_scores
+        from t2t_jax.evaluation.significance import paired_bootstrap
+
+        check_heard("print it, or write it to a file")
+        if not self.hypotheses:
+            raise UserError("no file of translations is given; name some with --hypotheses")
+        references = list(read_lines(self.references))
+        systems = [list(read_lines(path)) for path in self.hypotheses]
+        table = grid("file", "sacreBLEU", "tokenized_split_bleu", "chrF", "p")
+        for path, lines in zip(self.hypotheses, systems, strict=True):
+            try:
+                scores = corpus_scores(lines, references, self.language)
+            except UserError as error:
+                raise UserError(f"{path} and {self.references}: {error}") from error
+            p_value = ""
+            if lines is not systems[0]:
+                p_value = f"{paired_bootstrap(systems[0], lines, references).p_value:.4f}"
+            figures = (scores.bleu, scores.tokenized_split_bleu, scores.chrf)
+            table.add_row(str(path), *(f"{figure:.2f}" for figure in figures), p_value)
+        show(table)
+        show(f"sacreBLEU: {scores.bleu_signature}")
+        show(f"tokenized_split_bleu: {scores.tokenized_split_bleu_signature}")
+        show(f"chrF: {scores.chrf_signature}")
+        show("p: sacreBLEU's paired bootstrap against the first file")
+        return 0

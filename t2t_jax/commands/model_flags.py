@@ -1,0 +1,63 @@
+"""The flags by which commands choose a model, and how it decodes."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from t2t_jax.commands.streams import reading
+from t2t_jax.config import DecodingConfig
+
+if TYPE_CHECKING:
+    from t2t_jax.decoding.translator import Translator
+
+
+@dataclass(frozen=True)
+class ModelFlags:
+    """Flags that choose a trained model."""
+
+    workdir: tuple[Path, ...] = tyro.MISSING
+    """Directory of the run; several are an ensemble, which predicts their mean probabilities."""
+    average: int | None = None
+    """How many of the last checkpoints to average (section 6.1; base: 5, big: 20); None is the
+    run's checkpoint.average."""
+    step: int | Literal["best"] | None = None
+    """Step of the last of them, or best for the best dev score; None is the newest."""
+
+    def load(self) -> "Translator":
+        """Open the run, or the several runs of an ensemble, as one translator."""
+        from t2t_jax.run.loading import load
+
+        return load(self.workdir, average=self.average, step=self.step)
+
+
+@dataclass(frozen=True)
+class DecodingFlags(ModelFlags):
+    """Flags that choose a trained model, and how it decodes."""
+
+    seed: int = 0
+    """Seed of sampling (temperature above 0)."""
+    decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")] = field(
+        default_factory=DecodingConfig
+    )
+
+    def check_lines(self, translator: "Translator", path: Path | None) -> None:
+        """Refuse a file for a line in it that is too long, before any line of it is decoded.
+
+        Of a pipe, and of the standard input, each few thousand lines are seen together.
+        """
+        if self.decoding.long_lines == "split" or path is None or not path.is_file():
+            return
+        done = 0
+        with reading(path) as chunks:
+            for texts in chunks:
+                settings = dataclasses.asdict(self.decoding)
+                translator.check_lines(texts, first_line=done + 1, **settings)
+                done += len(texts)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments of `Translator.translate`."""
+        return {"seed": self.seed, **dataclasses.asdict(self.decoding)}

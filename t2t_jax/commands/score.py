@@ -1,0 +1,52 @@
+"""The command that says how probable a model finds given translations."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from t2t_jax.commands.model_flags import ModelFlags
+from t2t_jax.commands.streams import writing
+from t2t_jax.data.lines import check_aligned, read_lines
+
+if TYPE_CHECKING:
+    from t2t_jax.decoding.forced import ForcedScore
+
+
+@dataclass(frozen=True)
+class ScoreCommand(ModelFlags):
+    """The log-probability of given translations under a model (forced decoding).
+
+    Each pair of lines gives a line `log-probability ||| log-probability of each subword`, in nats,
+    the end of the sentence included. With --subwords each is written as `subword=log-probability`.
+    """
+
+    source: Path = tyro.MISSING
+    """File of source sentences."""
+    target: Path = tyro.MISSING
+    """File of their translations, line by line."""
+    output: Path | None = None
+    """File to write, all of it or nothing; None is the standard output."""
+    subwords: bool = False
+    """Write the subwords too."""
+
+    def run(self) -> int:
+        """Write a line for each pair of sentences; returns the exit code."""
+        from t2t_jax.decoding.forced import score
+
+        sources, targets = list(read_lines(self.source)), list(read_lines(self.target))
+        check_aligned(self.source, len(sources), self.target, len(targets))
+        with writing(self.output) as file:
+            translator = self.load()
+            scores = score(translator, sources, targets)
+            pieces = translator.vocabulary.pieces([one.tokens for one in scores])
+            file.writelines(map(self._line, scores, pieces))
+        return 0
+
+    def _line(self, score: "ForcedScore", pieces: Sequence[str]) -> bytes:
+        tokens = [f"{log_prob:.4f}" for log_prob in score.token_log_probs]
+        if self.subwords:
+            tokens = [f"{piece}={token}" for piece, token in zip(pieces, tokens, strict=True)]
+        return f"{score.log_prob:.4f} ||| {' '.join(tokens)}\n".encode()

@@ -1,0 +1,21 @@
+"""The tables that commands print."""
+
+from typing import Any
+
+from rich.table import Table
+
+from t2t_jax.system.console import ResultConsole
+
+
+def show(what: Any) -> None:
+    """Print a table or a line, as wide on a terminal as in a file."""
+    ResultConsole(width=100, markup=False, highlight=False).print(what)
+
+
+def grid(first: str, *others: str) -> Table:
+    """A table of these columns without rows; the first is text, the others are figures."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column(first, overflow="fold")
+    for other in others:
+        table.add_column(other, justify="right")
+    return table

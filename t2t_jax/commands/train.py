@@ -1,0 +1,98 @@
+"""The command that trains a model, or goes on with a run that was stopped."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored_config
+from t2t_jax.config import Config, walk
+from t2t_jax.config.file import load_config
+from t2t_jax.errors import UserError
+
+
+@dataclass(frozen=True)
+class TrainCommand:
+    """Train a Transformer, or go on with a run that was stopped."""
+
+    workdir: Path = tyro.MISSING
+    """Directory of the run."""
+    config: str | None = None
+    """Config file: configs/base.py, or configs/grid.py:NAME. A run goes on without one."""
+    compile_only: str | None = None
+    """Train nothing: compile the step and say whether it fits, and how fast it can be. For the
+    devices of this machine, or for TPUs that need not be there: v5e:4x4. Needs no --workdir."""
+    coordinator: str | None = None
+    """Of a run of several processes: HOST:PORT of process 0. Without these three flags, the
+    environment (Slurm, Open MPI, a TPU pod) says whether there are others."""
+    num_processes: int | None = None
+    """Of a run of several processes: how many there are."""
+    process_id: int | None = None
+    """Of a run of several processes: which one this is, from 0."""
+    fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
+        default_factory=Config
+    )
+
+    def run(self) -> int:
+        """Train as the flags say, or tell what that would take; returns the exit code."""
+        if self.compile_only is not None:
+            from t2t_jax.ahead_of_time.compile import compile_ahead, devices_of
+            from t2t_jax.ahead_of_time.report import describe
+
+            report = compile_ahead(self.fields, devices_of(self.compile_only))
+            print(*describe(report), sep="\n")
+            return 1 if report.fits is False else 0
+        from t2t_jax.parallel.processes import join
+
+        join(self.coordinator, self.num_processes, self.process_id)
+        from t2t_jax.run.trainer import train
+
+        return train(self.fields, self.workdir)
+
+
+def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainCommand:
+    """The training that a command line asks for.
+
+    Fields that no flag names are those of the config file, or else of the run in the directory.
+
+    Args:
+      arguments: the command line, without the program's name.
+      program: the name that help and errors call the program by.
+
+    Raises:
+      UserError: a flag or its value is refused, or there is no config.
+    """
+    if not arguments:
+        raise UserError(
+            f"{program} takes a config and the directory of the run, as in --config "
+            "configs/base.py --workdir runs/base; see --help"
+        )
+    check_flags(arguments, [*names(TrainCommand), *(path for path, _, _ in walk(Config()))])
+    arguments = _with_empty_value(arguments, "--compile-only")
+    config_file, workdir = peek(arguments)
+    base = load_config(config_file) if config_file else stored_config(workdir)
+    defaults = TrainCommand(fields=base or Config())
+    if "--compile-only" in arguments:
+        defaults = dataclasses.replace(defaults, workdir=Path())  # which nobody reads
+    command = parse_flags(TrainCommand, arguments, prog=program, default=defaults)
+    if base is None:
+        without = f"{workdir} holds no run to go on with" if workdir else "there is no config"
+        raise UserError(f"{without}; name a config, as in --config configs/base.py")
+    return command
+
+
+def _with_empty_value(arguments: Sequence[str], flag: str) -> list[str]:
+    """Give a flag an empty value where it stands alone: tyro knows no optional ones."""
+    filled: list[str] = []
+    for argument, following in zip(arguments, [*arguments[1:], "--"], strict=False):
+        name, equals, value = argument.partition("=")
+        if name.replace("_", "-") != flag:
+            filled.append(argument)
+        elif equals:
+            filled += [flag, value]
+        else:
+            filled += [flag, ""] if following.startswith("--") else [flag]
+    return filled

@@ -1,0 +1,133 @@
+"""A whole grid as one call: train and score every variant, then compare them in a table."""
+
+import fnmatch
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import Console
+
+from t2t_jax.config import Config
+from t2t_jax.config.file import Grid, checked_grid
+from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.sweep.cell import cells, num_seeds_in
+from t2t_jax.sweep.launchers import Launcher, Local
+from t2t_jax.sweep.run import run_cells
+from t2t_jax.system.console import ProgressConsole
+from t2t_jax.system.records import Record
+
+if TYPE_CHECKING:
+    from t2t_jax.sweep.comparison import Row
+
+
+class GridOutcome(NamedTuple):
+    """What is known of a grid: the results of the cells that are finished."""
+
+    results: dict[str, list[Record]]
+    """By variant, the result of each of its seeds; a variant of which nothing is finished is not
+    there."""
+    rows: "list[Row]"
+    """The table: a row for each variant with results. Empty after a signal."""
+    signal: int = 0
+    """The number of the signal that stopped the training, after a checkpoint of each cell that was
+    under way; 0 if none came."""
+
+
+def run_grid(
+    variants: Mapping[str, Config] | Grid,
+    workdir: str | os.PathLike[str],
+    *,
+    seeds: int = 1,
+    jobs: int = 1,
+    only: Iterable[str] = (),
+    launcher: Launcher | None = None,
+    console: Console | None = None,
+) -> GridOutcome:
+    """Train and score every variant of a grid, and write a table that compares them.
+
+    Each variant under each seed is a process with a run directory `workdir/VARIANT/seedN` of its
+    own. Those that are finished are skipped, those that were interrupted go on where they were, and
+    one that fails stops no other. Then `table.md`, `table.csv` and `table.png` are written into
+    `workdir`: perplexity and BLEU on dev, the differences from the variant `base` (or else from the
+    first), and whether these are within the noise.
+
+    Args:
+      variants: configs by name; or what `t2t_jax.config.file.load_grid` has read out of a file.
+      workdir: the directory of the grid.
+      seeds: how many seeds of each variant, counted from its own `training.seed`.
+      jobs: processes at once on this machine, each with its share of the cores and GPUs.
+      only: the variants to train, as names or patterns such as `A-*`; none names all. The table has
+        the others too, as far as they are finished.
+      launcher: where processes run; None is this machine, with `jobs` at once.
+      console: where the progress is shown; None is the standard output.
+
+    Returns:
+      The results and the table of everything that is finished in `workdir`.
+
+    Raises:
+      UserError: an argument is refused, or nothing is finished in the end, of which there could be
+        a table.
+    """
+    grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
+    chosen = chosen_variants(grid, only)
+    check_seeds(seeds)
+    workdir = Path(workdir)
+    wanted = [cell for cell in cells(grid, workdir, seeds) if cell.variant in chosen]
+    console = console or ProgressConsole()
+    signal = run_cells(wanted, launcher or Local(jobs), console)
+    return GridOutcome({}, [], signal) if signal else collect(grid, workdir, seeds, console)
+
+
+def collect(grid: Grid, workdir: Path, seeds: int, console: Console) -> GridOutcome:
+    """Write the table of what is finished in a grid's directory, and train nothing.
+
+    Args:
+      grid: the variants.
+      workdir: the directory of the grid.
+      seeds: how many seeds of each variant are looked for; if there are results of more, they are
+        in the table too.
+      console: gets a line for each result that is left out, as it is damaged or of another config.
+
+    Raises:
+      UserError: nothing is finished, or the results cannot be compared.
+    """
+    from t2t_jax.sweep.tables import write_tables
+
+    results: dict[str, list[Record]] = {}
+    for cell in cells(grid, workdir, max(seeds, num_seeds_in(grid, workdir))):
+        try:
+            if (result := cell.result()) is not None:
+                results.setdefault(cell.variant, []).append(result)
+        except UserError as error:
+            line = f"{cell.name} is left out: {error}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return GridOutcome(results, write_tables(grid, results, workdir))
+
+
+def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
+    """The variants that names or patterns such as `A-*` choose, in the grid's order.
+
+    Raises:
+      UserError: a pattern matches no variant.
+    """
+    patterns = list(patterns)
+    for pattern in patterns:
+        if not fnmatch.filter(grid.variants, pattern):
+            hint = did_you_mean(pattern, grid.variants, f"it has {', '.join(grid.variants)}")
+            raise UserError(f"no variant of the grid is called {pattern!r}; {hint}")
+    return [
+        name
+        for name in grid.variants
+        if not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    ]
+
+
+def check_seeds(seeds: int) -> None:
+    """Refuse a number of seeds that is none.
+
+    Raises:
+      UserError: it is not positive.
+    """
+    if seeds < 1:
+        raise UserError(f"seeds={seeds} is not positive")

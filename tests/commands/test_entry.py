@@ -1,0 +1,143 @@
+"""The program `t2t-jax`: one door to every command, from a clone or an installed wheel."""
+
+import inspect
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from t2t_jax.__main__ import main
+from t2t_jax.commands.entry import COMMANDS, EVAL_COMMANDS
+from t2t_jax.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+NAMES = [name for group in COMMANDS.values() for name in group]
+
+
+def test_the_map_has_every_command_in_one_line(capsys):
+    for arguments in ([], ["--help"], ["-h"]):
+        assert main(arguments) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert [line.split()[0] for line in lines if line.startswith("  ")] == [*NAMES, "t2t-jax"]
+    assert {"train", "sweep", *EVAL_COMMANDS} == set(NAMES)
+
+
+def test_every_command_has_a_file_of_its_own():
+    for name in NAMES:
+        module = import_module(f"t2t_jax.commands.{name.replace('-', '_')}")
+        defined = [
+            value
+            for value in vars(module).values()
+            if inspect.isclass(value) and value.__module__ == module.__name__
+        ]
+        assert [one.__name__.lower() for one in defined] == [name.replace("-", "") + "command"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_explains_itself_under_the_name_it_was_called_by(capsys, name):
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"], "python -m t2t_jax")
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: python -m t2t_jax {name} ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["blue"], "t2t-jax has no command 'blue'; did you mean bleu?"),
+        (["qqq"], "t2t-jax has no command 'qqq'; see t2t-jax --help"),
+        (["--workdir", "w", "bleu"], "t2t-jax takes a command before its flags, as in t2t-jax"),
+        (["train"], "t2t-jax train takes a config and the directory of the run"),
+        (["train", "--workdir", "w", "--stpe"], "unknown flag --stpe; "),
+        (["sweep"], "a sweep takes a config file with VARIANTS and a directory"),
+        (["sweep", "--seeds", "2"], "Missing from t2t-jax sweep: --config"),
+        (["bleu"], "Missing from t2t-jax bleu: --workdir"),
+        (["bleu", "--beamsize", "3"], "unknown flag --beamsize; did you mean --beam-size?"),
+    ],
+)
+def test_a_bad_command_line_is_refused_by_the_name_of_the_program(arguments, message):
+    with pytest.raises(UserError) as refusal:
+        main(arguments)
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_command_runs_and_its_code_is_the_programs(monkeypatch):
+    called = []
+    monkeypatch.setattr("t2t_jax.run.trainer.train", lambda *what: called.append(what) or 143)
+    flags = ["--config", "configs/quickstart.py", "--workdir", "w", "--model.d-ff", "64"]
+    assert main(["train", *flags]) == 143
+    [(config, workdir)] = called
+    assert (config.model.d_ff, workdir) == (64, Path("w"))
+
+
+def test_the_map_help_and_mistakes_do_not_wait_for_jax():
+    for arguments, code in ([], 0), (["sweep", "--help"], 0), (["bleu", "--beamsize", "3"], 2):
+        check = (
+            f"import runpy, sys; sys.argv = ['t2t-jax', *{arguments!r}]\n"
+            "try: runpy.run_module('t2t_jax', run_name='__main__')\n"
+            "finally: assert not {'jax', 'flax', 'sacrebleu', 'grain'} & sys.modules.keys()\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == code, done.stderr
+        assert done.stderr.count("\n") == (1 if code else 0)
+
+
+def test_the_installed_script_is_the_entry_point():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, function = project["scripts"]["t2t-jax"].partition(":")
+    assert callable(getattr(import_module(module), function))
+
+
+TINY = """
+from t2t_jax import Config
+
+def get_config():
+    return Config().replace({
+        "model.d_model": 16, "model.num_heads": 2, "model.d_ff": 32,
+        "model.num_encoder_layers": 1, "model.num_decoder_layers": 1,
+        "data.vocab_size": 300, "data.max_length": 32, "data.cache_dir": "cache",
+        "data.source_tokens_per_step": 64, "data.target_tokens_per_step": 64,
+        "training.num_train_steps": 3, "evaluation.num_sentences": 2,
+    })
+"""
+
+
+@pytest.mark.slow
+def test_a_wheel_needs_no_clone(tmp_path):
+    site = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "--quiet"]
+    subprocess.run([*pip, "wheel", ROOT, "--no-deps", "--wheel-dir", tmp_path], check=True)
+    [wheel] = tmp_path.glob("*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
+    with zipfile.ZipFile(wheel) as packed:
+        assert "t2t_jax/configs/quickstart.py" in packed.namelist()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "own.py").write_text(TINY)
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+
+    def run(*arguments, said=""):
+        done = subprocess.run(
+            [site / "bin" / "t2t-jax", *arguments],
+            cwd=tmp_path / "elsewhere",
+            env=environment,
+            input=said,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+        return done.stdout
+
+    assert "--model.d-model" in run("train", "--config", "configs/quickstart.py", "--help")
+    assert "20 variants" in run("sweep", "--config", "configs/table3_small.py", "--dry-run")
+    assert "3 steps are done" in run("train", "--config", "own.py", "--workdir", "runs/own")
+    assert run("translate", "--workdir", "runs/own", said="hello\n").count("\n") == 1

@@ -1,0 +1,72 @@
+"""What Orbax says is left out while it works for this package, and nowhere else."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+STATE = """
+import sys
+from logging import getLogger
+from absl.logging import get_absl_logger, get_verbosity
+import gc, os, signal, warnings
+def state():
+    loggers = get_absl_logger(), getLogger("asyncio"), getLogger()
+    return (
+        sys.unraisablehook, sys.excepthook, [list(one.filters) for one in loggers],
+        [list(one.handlers) for one in loggers], [one.level for one in loggers], get_verbosity(),
+        gc.get_threshold(), signal.getsignal(signal.SIGINT), list(warnings.filters),
+    )
+"""
+
+
+def python(body, said=""):
+    done = subprocess.run(
+        [sys.executable, "-c", STATE + body],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(said, done.stderr), done.stderr
+
+
+def test_importing_the_code_of_checkpoints_changes_nothing_global():
+    python(
+        "import jax, flax.linen, orbax.checkpoint, optax\n"  # which do as they like
+        "before = state()\n"
+        "import t2t_jax.training.checkpoint, t2t_jax.run.loading, t2t_jax.run.trainer\n"
+        "assert state() == before, (before, state())\n"
+    )
+
+
+def test_loggers_and_hook_are_put_back_after_the_last_of_several_blocks():
+    python(
+        "from t2t_jax.system.quiet import orbax_kept_quiet\n"
+        "before = state()\n"
+        "first, second = orbax_kept_quiet(), orbax_kept_quiet()\n"
+        "first.__enter__()\n"
+        "quiet = state()\n"
+        "assert quiet != before\n"
+        "second.__enter__()\n"
+        "first.__exit__(None, None, None)\n"
+        "assert state() == quiet\n"
+        "second.__exit__(None, None, None)\n"
+        "assert state() == before\n"
+    )
+
+
+def test_loading_a_run_in_python_prints_nothing_of_orbax_and_changes_nothing_global():
+    run = ROOT / "tests/goldens/runs/0.1.0/run"
+    python(
+        "import os\n"
+        "os.environ |= {'TPU_ACCELERATOR_TYPE': 'v5litepod-4', 'TPU_WORKER_HOSTNAMES': 'host'}\n"
+        "import jax, flax.linen, orbax.checkpoint, optax\n"
+        "before = state()\n"
+        "import t2t_jax\n"
+        f"t2t_jax.load({str(run)!r})\n"
+        "assert state() == before, (before, state())\n",
+        said=r"warning: checkpoints in [^\n]* were written by version 0\.1\.0[^\n]*\n",
+    )

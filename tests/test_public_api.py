@@ -1,0 +1,48 @@
+"""The names that `import t2t_jax` offers."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import t2t_jax
+
+
+@pytest.mark.parametrize("name", t2t_jax.__all__)
+def test_every_public_name_is_there_with_a_docstring_that_names_its_arguments(name):
+    value = getattr(t2t_jax, name)
+    assert value.__name__ == name
+    text = inspect.getdoc(value)
+    assert text.split("\n")[0].endswith(".")
+    if inspect.isfunction(value):
+        assert value.__module__.startswith("t2t_jax.")
+        arguments = text.partition("Args:\n")[2]
+        assert "Raises:" in text
+        for argument, about in inspect.signature(value).parameters.items():
+            assert f"{argument}: " in arguments or about.kind is about.VAR_KEYWORD
+
+
+def test_the_names_are_listed():
+    assert set(t2t_jax.__all__) <= set(dir(t2t_jax))
+    assert sorted(t2t_jax.__all__) == t2t_jax.__all__
+    with pytest.raises(AttributeError, match="has no attribute 'transformer'"):
+        t2t_jax.transformer  # noqa: B018
+
+
+def test_a_name_stays_what_it_is_whatever_is_imported():
+    """A module of the same name would take its place, as soon as it is imported."""
+    folder = Path(t2t_jax.__file__).parent
+    modules = {path.stem for path in folder.iterdir()}
+    assert modules.isdisjoint(t2t_jax.__all__)
+
+
+def test_importing_the_package_imports_nothing_else():
+    check = (
+        "import sys; before = set(sys.modules)\n"
+        "import t2t_jax\n"
+        "new = {name for name in sys.modules.keys() - before if '.' not in name}\n"
+        "assert new == {'t2t_jax'}, new\n"
+    )
+    subprocess.run([sys.executable, "-c", f"import importlib, typing\n{check}"], check=True)
