@@ -21,10 +21,10 @@ def main(arguments: Sequence[str]) -> int:
     # From here on JAX is imported, which --help and mistakes need not wait for.
     if command.compile_only is not None:
         from t2t_jax.ahead_of_time.compile import compile_ahead, devices_of
-        from t2t_jax.ahead_of_time.report import describe
+        from t2t_jax.ahead_of_time.report import format_report
 
         report = compile_ahead(command.fields, devices_of(command.compile_only))
-        print(*describe(report), sep="\n")
+        print(*format_report(report), sep="\n")
         return 1 if report.fits is False else 0
     from t2t_jax.parallel.processes import join
 

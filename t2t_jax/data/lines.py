@@ -1,6 +1,7 @@
-r"""Lines of text files: UTF-8, plain or gzip. Only \n ends one: str.splitlines knows ten ends more.
+r"""Lines of text files in UTF-8, plain or gzip.
 
-A carriage return before it belongs to the end. A byte order mark at the start of a file, which some
+Only a line feed ends a line; str.splitlines would split at ten other characters as well. A carriage
+return before the line feed belongs to the end. A byte order mark at the start of a file, which some
 editors write, belongs to no line.
 """
 
@@ -21,11 +22,11 @@ _BLOCK_LINES = 1000
 
 
 class Survey(NamedTuple):
-    """What a file holds, found in one pass."""
+    """The facts about a file that one pass over it finds."""
 
     num_lines: int
     digest: str
-    """Hash of the (uncompressed) content."""
+    """A hash of the content, uncompressed."""
 
 
 @contextmanager
@@ -38,7 +39,7 @@ def _open(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
 
 
 def survey(path: Path) -> Survey:
-    """Number of lines, and the hash of the content, in one pass.
+    """Count the lines of a file and hash its content, in one pass.
 
     Raises:
       UserError: the file is missing or damaged, or no text with line feeds.
@@ -58,11 +59,11 @@ def survey(path: Path) -> Survey:
 
 
 def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
-    """The lines of a file, without their ends.
+    """Yield the lines of a file, without their ends.
 
     Args:
       path: the file.
-      expected: what a survey of the file has found.
+      expected: the survey of the file, with which it has to agree.
 
     Raises:
       UserError: the file is missing or damaged, or a line is not UTF-8, or the file has changed
@@ -93,7 +94,7 @@ def _changed(path: Path) -> UserError:
 
 
 def _check_encoding(path: Path, first_block: bytes) -> None:
-    """Refuse what begins as UTF-16 does, or as no text does."""
+    """Refuse a file that begins with the byte order mark of UTF-16, or with many zero bytes."""
     many_zeros = 4 * first_block.count(0) > len(first_block)
     if many_zeros or first_block.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         raise UserError(
@@ -103,7 +104,7 @@ def _check_encoding(path: Path, first_block: bytes) -> None:
 
 
 def _check_ends(path: Path, has_newlines: bool, has_returns: bool) -> None:
-    """Refuse a file that would be one giant line."""
+    """Refuse a file whose lines end in carriage returns, and which would be one giant line."""
     if has_returns and not has_newlines:
         raise UserError(
             f"{path} ends its lines with carriage returns alone; convert it by: tr '\\r' '\\n'"

@@ -1,4 +1,4 @@
-"""How Orbax is asked to read and write checkpoints, and what it says where it fails."""
+"""Read and write checkpoints with Orbax, and turn its failures into errors of one line."""
 
 import gc
 import sys
@@ -37,23 +37,23 @@ sys.unraisablehook = _complain_unless_left_behind
 
 
 class UnreadableError(UserError):
-    """A checkpoint is damaged, or of arrays of other shapes."""
+    """The error for a checkpoint that is damaged, or that has arrays of other shapes."""
 
     def __init__(self, place: Path, reason: str) -> None:
-        """Say which checkpoint it is, and why."""
+        """Make the message from the place of the checkpoint and the reason."""
         super().__init__(f"checkpoint {place} cannot be read ({reason})")
 
 
 def open_manager(directory: Path, keep: Any = None) -> ocp.CheckpointManager:
-    """The checkpoints in a directory.
+    """Open the checkpoints in a directory with Orbax.
 
-    To write is a matter of all processes, who meet by JAX's coordinator: what Orbax would otherwise
-    run on the devices, from threads of its own, would come between steps in another order on each.
-    To read is a matter of the process itself.
+    All processes write together, and agree through JAX's coordinator. By default Orbax would run
+    programs on the devices instead, from threads of its own, and these would come between training
+    steps in another order on each process. Each process reads by itself.
 
     Args:
       directory: has one directory for each checkpoint, named by its step.
-      keep: Orbax's policy of which checkpoints stay; None is to read only.
+      keep: Orbax's policy of which checkpoints stay; None opens them for reading only.
     """
     read_only = keep is None
     options = ocp.CheckpointManagerOptions(
@@ -79,7 +79,7 @@ def open_manager(directory: Path, keep: Any = None) -> ocp.CheckpointManager:
 
 @contextmanager
 def reading(directory: Path) -> Iterator[ocp.CheckpointManager]:
-    """The checkpoints in a directory, to be read by this process alone."""
+    """Open the checkpoints in a directory, to be read by this process alone."""
     with warnings.catch_warnings(), closing(open_manager(directory)) as manager:
         warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that nobody awaits any more
         yield manager
@@ -88,14 +88,16 @@ def reading(directory: Path) -> Iterator[ocp.CheckpointManager]:
 
 @contextmanager
 def writing(directory: Path) -> Iterator[None]:
-    """Errors of a save, which come when it starts, or when the next one or the end waits for it.
+    """A context in which a failure to save becomes an error of one line.
+
+    A save in the background fails when it starts, or when a later call waits for it.
 
     Raises:
       UserError: a checkpoint cannot be written.
     """
     try:
         yield
-    except Exception as error:  # of many kinds
+    except Exception as error:  # Orbax raises many kinds
         raise UserError(
             f"a checkpoint in {directory} cannot be written ({_reason(error)}); the ones before it "
             "are whole: make room, and the same command goes on from them"
@@ -105,7 +107,7 @@ def writing(directory: Path) -> Iterator[None]:
 def restore(
     manager: ocp.CheckpointManager, directory: Path, step: int, **items: ocp.args.CheckpointArgs
 ) -> Any:
-    """Items of a checkpoint.
+    """Read items of a checkpoint.
 
     Raises:
       UnreadableError: it is damaged, or has arrays of other shapes.
@@ -131,14 +133,14 @@ def restore(
 
 
 def _first(error: BaseException) -> BaseException:
-    """What went wrong first."""
+    """The exception that was raised first, of a chain of them."""
     while before := error.__cause__ or error.__context__:
         error = before
     return error
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong first, without TensorStore's account of its settings."""
+    """The message of the first exception, without the settings that TensorStore adds to it."""
     error = _first(error)
     words = " ".join(str(error).partition(" [tensorstore_spec")[0].split())
     return words[-300:] or type(error).__name__
