@@ -10,8 +10,8 @@ cache, before anything is timed. Then, in turns:
     bucket     one epoch of training batches in length buckets, the shuffle included
     pack       the same in packed rows
 
-Batches are made twice: on one core (`alone`), and ahead in the background as the trainer has them
-made (`prefetch`), by a reader that does nothing with them. Padding is the part of all positions
+Batches are made in two ways: on one core (`alone`), and ahead in the background as in training
+(`prefetch`). Nothing is done with them. Padding is the part of all positions
 that hold no token; it depends on the size of a step, as longer rows are fewer. `layout_seconds` is
 spent once at the start of a run.
 """
@@ -30,6 +30,7 @@ from t2t_jax.data.batching import Batch, Batches
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
 from t2t_jax.system.program import run
+from t2t_jax.tasks import task_of
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,9 @@ def main(arguments: Sequence[str]) -> int:
     asked = measuring.command(Data, arguments)
     config = asked.fields.data
     corpus = open_corpus(config)
-    vocabulary = prepare_vocabulary(config, corpus)
+    vocabulary = prepare_vocabulary(
+        config, corpus, across_scripts=task_of(config.corpus).across_scripts
+    )
     split = prepare(config, corpus, vocabulary, "train")
     lines = list(chain.from_iterable(next(corpus.pairs("train"))))
     columns = [{"measured": "encode", "how": "all cores", "lines": len(lines)}]
@@ -77,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
 def _readers(
     split: TokenizedSplit, config: DataConfig, batching: Any, seed: int
 ) -> tuple[dict[str, Any], dict[str, Callable[[], object]]]:
-    """Figures of an epoch, and functions that each read another one."""
+    """The figures of an epoch, and functions each of which reads one more epoch."""
     start = time.perf_counter()
     batches = Batches(split, replace(config, batching=batching), seed)
     seconds = time.perf_counter() - start

@@ -3,10 +3,10 @@
     python benchmarks/decode.py
     python benchmarks/decode.py --config configs/big.py --batch-sizes 64 --beam-sizes 1 4 8
 
-Every field of the config is a flag. Sources are random and all of one length; the model is one
-before training that never ends a sentence, so every search writes as many tokens as it may. What
-is counted is the best hypothesis of each sentence, not those beside it in the beam. A search reads
-its sentences from the host and ends when its hypotheses are back there.
+Every field of the config is a flag. Sources are random and all of one length; the model is
+untrained and never ends a sentence, so every search writes as many tokens as it may. The tokens of
+the best hypothesis of each sentence are counted, not those of the others in the beam. A search
+reads its sentences from the host and ends when its hypotheses are back there.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
 def _compiled(
     config: Config, params: Any, batch_size: int, asked: Decode
 ) -> tuple[dict[str, float], Callable[[], None]]:
-    """What the program of a search took to make, and a function that runs it."""
+    """The seconds and bytes of compiling a search, and a function that runs it."""
     fixed, fresh = workload.search_arguments(
         config, params, batch_size, asked.source_length, asked.target_length
     )

@@ -1,4 +1,4 @@
-"""What a training step and a decoding step compile to, in numbers that no machine's speed changes.
+"""Counts of what a training step and a decoding step compile to, whatever the machine's speed.
 
     python benchmarks/guard.py
     python benchmarks/guard.py --config configs/big.py --shape 8x128
@@ -38,39 +38,39 @@ _HOST = ("infeed", "outfeed", "send", "recv", "xla_python", "xla_ffi_python")
 
 @dataclass(frozen=True)
 class Guard(measuring.Benchmark):
-    """Count what a config's steps do."""
+    """Count the operations, bytes and copies of a config's steps."""
 
     shape: str = "32x32"
     """Batch of a training step: rows x tokens of each side of a row."""
     batch_size: int = 8
-    """Sentences that are decoded together, of 32 tokens, to 48."""
+    """Sentences that are decoded together, with sources of 32 tokens and outputs of 48."""
 
 
 class Instruction(NamedTuple):
-    """One of a compiled program."""
+    """One instruction of a compiled program."""
 
     opcode: str
     shape: str
-    """Of the result, as `f32[32,512]`."""
+    """The dtype and shape of its result, as `f32[32,512]`."""
     operands: tuple[str, ...]
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Of the result's axes."""
+        """The sizes of the result's axes."""
         return tuple(int(size) for size in re.findall(r"\d+", self.shape.partition("[")[2]))
 
     @property
     def num_bytes(self) -> int:
-        """Of the result."""
+        """The bytes of the result."""
         return _BYTES.get(self.shape.partition("[")[0], 4) * math.prod(self.sizes)
 
 
 def instructions(program: str, where: str = "entry") -> list[Instruction]:
-    """Instructions of a compiled program that write an array, in its text.
+    """The instructions of a compiled program that write an array, found in its text.
 
     Args:
       program: `compiled.as_text()`.
-      where: "entry" is what is done once, "loops" what the bodies of its loops do.
+      where: "entry" for the instructions that run once, "loops" for those in bodies of loops.
     """
     bodies = set(re.findall(r"body=%([\w.-]+)", program))
     found = []
@@ -92,7 +92,7 @@ def _one_layer(config: Config) -> Config:
     return config.replace({"model.num_encoder_layers": 1, "model.num_decoder_layers": 1})
 
 
-def of_training(config: Config, rows: int, length: int) -> dict[str, float]:
+def training_counts(config: Config, rows: int, length: int) -> dict[str, float]:
     """Counts of a training step on a batch without padding."""
     config = _one_layer(config)
     vocab_size, mesh = config.data.vocab_size, make_mesh(config.parallel)
@@ -121,10 +121,10 @@ def of_training(config: Config, rows: int, length: int) -> dict[str, float]:
     }
 
 
-def of_decoding(config: Config, batch_size: int) -> dict[str, float]:
+def decoding_counts(config: Config, batch_size: int) -> dict[str, float]:
     """Counts of a search, and of one position within it.
 
-    The decoder has two layers, which are no loop here: one alone could not be cut out of a stack.
+    The decoder has two layers, which are unrolled here: from a stack of one, none could be cut out.
     """
     config = _one_layer(config).replace({"model.num_decoder_layers": 2})
     params = workload.random_parameters(config)
@@ -158,9 +158,10 @@ def of_decoding(config: Config, batch_size: int) -> dict[str, float]:
 
 
 def compilations(config: Config, lengths: Sequence[int]) -> int:
-    """Programs that training steps on batches of these lengths take; twice the same length is one.
+    """The number of programs that are compiled for training steps on batches of these lengths.
 
-    The first step is on the state as it was made, others on that of the step before.
+    A length that comes twice should count once. The first step takes the state as it was created,
+    the others that of the step before.
     """
     config = _one_layer(config)
     mesh = make_mesh(config.parallel)
@@ -177,8 +178,8 @@ def main(arguments: Sequence[str]) -> int:
     rows, length = measuring.rows_and_tokens(asked.shape, "--shape")
     config = asked.fields
     columns = [
-        {"of": "training"} | of_training(config, rows, length),
-        {"of": "decoding"} | of_decoding(config, asked.batch_size),
+        {"of": "training"} | training_counts(config, rows, length),
+        {"of": "decoding"} | decoding_counts(config, asked.batch_size),
         {"of": "16, 24, 16, 24 tokens", "compilations": compilations(config, (16, 24, 16, 24))},
     ]
     measuring.show(measuring.device_setting(asked), columns, asked.json)

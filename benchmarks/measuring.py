@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from t2t_jax.commands.flags import check_flags, names, parse_flags, peek
-from t2t_jax.config import Config, describe, differences, walk
+from t2t_jax.config import Config, differences, format_differences, walk
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import as_line
@@ -44,7 +44,7 @@ def command(
     arguments: Sequence[str],
     change: Callable[[Config], Config] = lambda config: config,
 ) -> _Command:
-    """What a command line asks for; `change` is made to the config before flags are.
+    """Parse the command line of a benchmark; `change` is applied to the config before the flags.
 
     Raises:
       UserError: a flag or its value is refused.
@@ -61,7 +61,7 @@ def rows_and_tokens(shape: str, flag: str = "--shapes") -> tuple[int, int]:
     """The shape of a batch, as `flag` gives it: "32x64" is 32 rows of 64 tokens.
 
     Raises:
-      UserError: it is none.
+      UserError: the text is no such shape.
     """
     rows, _, length = shape.partition("x")
     if not (rows.isdecimal() and length.isdecimal() and int(rows) and int(length)):
@@ -70,10 +70,11 @@ def rows_and_tokens(shape: str, flag: str = "--shapes") -> tuple[int, int]:
 
 
 def setting(asked: Benchmark) -> dict[str, Any]:
-    """What the figures of all columns depend on."""
+    """The facts that the figures of all columns depend on."""
     return {
         "config": asked.config,
-        "changes": describe(differences(load_config(asked.config), asked.fields)) or "none",
+        "changes": format_differences(differences(load_config(asked.config), asked.fields))
+        or "none",
         "repeats": asked.repeats,
         "cpu_cores": os.cpu_count(),
         "jax": version("jax"),
@@ -81,7 +82,7 @@ def setting(asked: Benchmark) -> dict[str, Any]:
 
 
 def device_setting(asked: Benchmark) -> dict[str, Any]:
-    """The same, where JAX computes."""
+    """The facts of `setting`, with the devices and the dtype of a benchmark that runs JAX."""
     import jax
 
     return setting(asked) | {
@@ -91,14 +92,14 @@ def device_setting(asked: Benchmark) -> dict[str, Any]:
 
 
 def compile_afresh() -> None:
-    """Read no compiled program from the cache, so that compiling takes what it takes."""
+    """Turn the cache of compiled programs off, so that the time of compiling can be measured."""
     import jax
 
     jax.config.update("jax_enable_compilation_cache", False)
 
 
 def compiled(function: Any, *arguments: Any) -> tuple[Any, dict[str, float]]:
-    """A jitted function as a program for some arguments, and what it took to make.
+    """Compile a jitted function for some arguments; also return the seconds and bytes of that.
 
     The memory is that of one device: arguments, results and temporaries, arrays that share their
     place counted once.
@@ -115,7 +116,7 @@ def compiled(function: Any, *arguments: Any) -> tuple[Any, dict[str, float]]:
 def in_turns(calls: Mapping[_Key, Callable[[], object]], repeats: int) -> dict[_Key, list[float]]:
     """Seconds that each call takes: all of them once untimed, then round after round.
 
-    In turns, because whatever else the machine does then slows all of them alike.
+    The calls take turns, so that other work of the machine slows all of them alike.
     """
     seconds: dict[_Key, list[float]] = {key: [] for key in calls}
     for measured in (False, *[True] * repeats):
@@ -128,7 +129,7 @@ def in_turns(calls: Mapping[_Key, Callable[[], object]], repeats: int) -> dict[_
 
 
 def spread(seconds: Sequence[float], name: str = "seconds") -> dict[str, float]:
-    """The least, the median and the most."""
+    """The least, the median and the largest of some seconds."""
     return {
         f"{name}_min": min(seconds),
         f"{name}_median": statistics.median(seconds),
@@ -153,7 +154,7 @@ def matrix_product(mesh: Any, dtype: str) -> tuple[Callable[[], object], float]:
 
 
 def process_bytes() -> int:
-    """The most memory that this process has had."""
+    """The most memory that this process has had so far, in bytes."""
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return size if sys.platform == "darwin" else 1024 * size
 

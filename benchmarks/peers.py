@@ -1,4 +1,4 @@
-"""t2t_jax beside its peers: the same work, in turns, on one machine.
+"""Compare the speed of t2t_jax with that of other toolkits on the same work and machine.
 
     pip install -e '.[bench]'
     python benchmarks/peers.py train --flax-wmt ~/flax
@@ -6,14 +6,14 @@
     python benchmarks/peers.py translate --workdir runs/base
 
 `train` takes whole training steps on batches without padding; `decode` searches for hypotheses of
-one length, with the same random weights for all that can have them, and shows that they find the
-same; `translate` runs whole programs that translate a file, from their start to their end. In the
-first two every field of the config is a flag.
+one length, with the same random weights for all systems that can have them, and checks that these
+find the same; `translate` runs whole programs that translate a file, from their start to their end.
+In the first two every field of the config is a flag.
 
-Every contestant is a process, which waits while another works. In a round each is measured once, so
-what disturbs the machine for a while disturbs all of them; speeds are compared within a round. The
-first time, with compilation, is told apart and not counted. What each contestant is, says its
-module in contestants/.
+Every system is a process of its own, which waits while another works. In a round each is measured
+once, so whatever slows the machine for a while slows all of them; speeds are compared within a
+round. The first time, with compilation, is reported apart and not counted. The modules in systems/
+describe each system.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ from typing import Any
 
 import measuring
 import tyro
-from contestants.line_up import OURS, Contestant, Kind, build_mkl_fast_path, line_up
-from contestants.protocol import Decoding, Training, Work, Worker, call_program
-from contestants.results import Result, share_equal, show
+from systems.available import OURS, Kind, System, available_systems, build_mkl_fast_path
+from systems.protocol import Decoding, Training, Work, Worker, call_program
+from systems.results import Result, share_equal, show
 
 from t2t_jax.commands.flags import check_flags, names, parse_flags
 from t2t_jax.config import Config, DataConfig
@@ -40,12 +40,12 @@ from t2t_jax.system.program import run
 from t2t_jax.workdir import read_config
 
 _ROOT = Path(__file__).parents[1]
-_QUIET_LOAD = 0.5  # processes that want to run
+_QUIET_LOAD = 0.5  # mean number of processes that are ready to run
 
 
 @dataclass(frozen=True)
 class Prepared(measuring.Benchmark):
-    """Work that contestants prepare before it is measured."""
+    """Flags of the commands whose work systems prepare before it is measured."""
 
     flax_wmt: Path | None = None
     """A checkout of github.com/google/flax, whose WMT example then takes part."""
@@ -74,8 +74,8 @@ class Decode(Prepared):
     target_length: int = 48
     """Tokens of a translation."""
     processes: int = 1
-    """Times that everyone starts again, for so many times as many rounds. Where in memory the
-    weights come to lie makes up to a tenth of the time of one sentence."""
+    """Times that all processes are started anew, each for so many rounds more. The place of the
+    weights in memory, which then changes, makes up to a tenth of the time of one sentence."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Translate:
     repeats: int = 5
     """Times that everything is measured, each in turn with all others."""
     json: bool = False
-    """Print one JSON object for each contestant."""
+    """Print one JSON object for each system."""
 
 
 def _train(arguments: Sequence[str]) -> None:
@@ -100,7 +100,7 @@ def _train(arguments: Sequence[str]) -> None:
     asked = measuring.command(Train, arguments)
     shapes = [measuring.rows_and_tokens(shape) for shape in asked.shapes]
     config = asked.fields
-    with _contestants("train", asked) as contestants:
+    with _systems("train", asked) as systems:
         for rows, length in shapes:
             inputs, targets = (
                 workload.random_tokens(rows, length, config.data.vocab_size, seed).tolist()
@@ -108,7 +108,7 @@ def _train(arguments: Sequence[str]) -> None:
             )
             work = Training(config.to_json(), inputs, targets)
             case = {"work": "train", "rows": rows, "length": length}
-            with _workers(contestants) as workers:
+            with _workers(systems) as workers:
                 results = [_prepare(worker, case, work, rows * length)[0] for worker in workers]
                 _measure(results, [one.measure for one in workers], asked.repeats)
             show(case, "target_tokens", results, asked.json)
@@ -118,7 +118,7 @@ def _decode(arguments: Sequence[str]) -> None:
     import workload
 
     asked = measuring.command(Decode, arguments)
-    with _temporary_folder() as folder, _contestants("decode", asked) as contestants:
+    with _temporary_folder() as folder, _systems("decode", asked) as systems:
         weights = _shared_weights(asked.fields, folder)
         for beam_size, rows in product(asked.beam_sizes, asked.batch_sizes):
             config = asked.fields.replace({"decoding.beam_size": beam_size})
@@ -127,7 +127,7 @@ def _decode(arguments: Sequence[str]) -> None:
             case = {"work": "decode", "beam_size": beam_size, "batch_size": rows}
             results: list[Result] = []
             for _ in range(asked.processes):
-                with _workers(contestants) as workers:
+                with _workers(systems) as workers:
                     prepared = _prepare_searches(workers, case, work)
                     results = results or prepared
                     _measure(results, [one.measure for one in workers], asked.repeats)
@@ -135,10 +135,10 @@ def _decode(arguments: Sequence[str]) -> None:
 
 
 def _shared_weights(config: Config, folder: Path) -> Path:
-    """The file of random weights. Made in a process that ends: this one shall not compute."""
+    """Write the file of random weights, in a process of its own: this one never computes."""
     file, weights = folder / "config.json", folder / "weights.npz"
     file.write_text(config.to_json(), encoding="utf-8")
-    call_program("weights", ["-m", "contestants.weights", file, weights])
+    call_program("weights", ["-m", "systems.weights", file, weights])
     return weights
 
 
@@ -146,24 +146,22 @@ def _translate(arguments: Sequence[str]) -> None:
     check_flags(arguments, names(Translate))
     asked: Translate = parse_flags(Translate, arguments)
     config = read_config(asked.workdir)
-    contestants = _present(*line_up("translate"))
+    systems = _present(*available_systems("translate"))
     with _temporary_folder() as folder:
         source = asked.lines or _bundled_lines(folder / "source")
         amount = len(_read(source))
         weights, model = folder / "weights.npz", folder / "model"
-        call_program("weights", ["-m", "contestants.weights", asked.workdir, weights])
-        call_program("export", ["-m", "contestants.export", asked.workdir, weights, model])
+        call_program("weights", ["-m", "systems.weights", asked.workdir, weights])
+        call_program("export", ["-m", "systems.export", asked.workdir, weights, model])
         for beam_size in asked.beam_sizes:
             case = {"work": "translate", "lines": amount, "beam_size": beam_size}
             decoding = config.replace({"decoding.beam_size": beam_size})
-            programs = [
-                _program(one, asked.workdir, decoding, source, folder) for one in contestants
-            ]
+            programs = [_program(one, asked.workdir, decoding, source, folder) for one in systems]
             results = [
-                Result(contestant.name, contestant.versions, amount, program())
-                for contestant, program in zip(contestants, programs, strict=True)
+                Result(system.name, system.versions, amount, program())
+                for system, program in zip(systems, programs, strict=True)
             ]
-            ours, *others = [_read(folder / contestant.name) for contestant in contestants]
+            ours, *others = [_read(folder / system.name) for system in systems]
             for result, theirs in zip(results[1:], others, strict=True):
                 result.equal = share_equal(ours, theirs)
             _measure(results, programs, asked.repeats)
@@ -171,43 +169,46 @@ def _translate(arguments: Sequence[str]) -> None:
 
 
 def _program(
-    contestant: Contestant, workdir: Path, config: Config, source: Path, folder: Path
+    system: System, workdir: Path, config: Config, source: Path, folder: Path
 ) -> Callable[[], float]:
-    """A contestant's whole program, which writes a file of its name; returns its seconds."""
-    out, decoding = folder / contestant.name, config.decoding
+    """A function that runs a system's whole program on a file, and returns its seconds."""
+    out, decoding = folder / system.name, config.decoding
     command: list[str | Path]
-    if contestant.module == OURS.module:
+    if system.module == OURS.module:
         command = [_ROOT / "eval.py", "translate", "--workdir", workdir]
         command += ["--input", source, "--output", out, "--beam-size", str(decoding.beam_size)]
-        command += [f"--quantize={name}" for name in contestant.arguments]
+        command += [f"--quantize={name}" for name in system.arguments]
     else:
-        command = ["-m", "contestants.ctranslate_lines", folder / "model"]
-        command += [workdir / "vocabulary.model", source, out, *contestant.arguments]
+        command = ["-m", "systems.ctranslate_lines", folder / "model"]
+        command += [workdir / "vocabulary.model", source, out, *system.arguments]
         settings = decoding.beam_size, decoding.length_penalty, decoding.max_extra_length
         command += map(str, settings)
     compiled = {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")}  # empty at first
-    return lambda: call_program(contestant.name, command, **compiled)
+    return lambda: call_program(system.name, command, **compiled)
 
 
 @contextlib.contextmanager
-def _contestants(kind: Kind, asked: Prepared) -> Iterator[list[Contestant]]:
-    """All that can take part, ours first."""
+def _systems(kind: Kind, asked: Prepared) -> Iterator[list[System]]:
+    """A context with the systems that can be measured here, ours first."""
     with contextlib.ExitStack() as stack:
         library = None
         if asked.mkl_fast_path:
             library = build_mkl_fast_path(stack.enter_context(_temporary_folder()))
-        yield _present(*line_up(kind, asked.flax_wmt, library))
+        yield _present(*available_systems(kind, asked.flax_wmt, library))
 
 
 @contextlib.contextmanager
-def _workers(contestants: Sequence[Contestant]) -> Iterator[list[Worker]]:
-    """Their processes, for one case: work that was done before slows down CTranslate2's."""
+def _workers(systems: Sequence[System]) -> Iterator[list[Worker]]:
+    """A context with a new process for each system.
+
+    Every case has new processes, because earlier work slows down CTranslate2's.
+    """
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(Worker(contestant)) for contestant in contestants]
+        yield [stack.enter_context(Worker(system)) for system in systems]
 
 
-def _present(contestants: list[Contestant], left_out: list[str]) -> list[Contestant]:
-    """The contestants; what keeps the comparison from being whole and fair is told."""
+def _present(systems: list[System], left_out: list[str]) -> list[System]:
+    """Return the systems, and print what keeps the comparison from being complete and fair."""
     for line in left_out:
         print(line, file=sys.stderr)
     if (load := os.getloadavg()[0]) > _QUIET_LOAD:
@@ -216,45 +217,45 @@ def _present(contestants: list[Contestant], left_out: list[str]) -> list[Contest
             "OpenMP spin while they wait for a core, and can be slower tenfold",
             file=sys.stderr,
         )
-    if all(one.module == OURS.module for one in contestants):
+    if all(one.module == OURS.module for one in systems):
         raise UserError("there is nobody to compare with; pip install -e '.[bench]'")
-    return contestants
+    return systems
 
 
 def _prepare(worker: Worker, case: dict[str, Any], work: Work, amount: int) -> tuple[Result, Any]:
-    """Have a contestant prepare work; returns a result yet without seconds, and its output."""
-    contestant = worker.contestant
-    print(f"{contestant.name} prepares {case}", file=sys.stderr, flush=True)
+    """Have a system prepare work, and return a result, still without seconds, and its output."""
+    system = worker.system
+    print(f"{system.name} prepares {case}", file=sys.stderr, flush=True)
     output, seconds = worker.prepare(work)
-    return Result(contestant.name, contestant.versions, amount, seconds), output
+    return Result(system.name, system.versions, amount, seconds), output
 
 
 def _prepare_searches(
     workers: Sequence[Worker], case: dict[str, Any], work: Decoding
 ) -> list[Result]:
-    """Have all contestants prepare a search, and show that they search for the same.
+    """Have all systems prepare a search, and check that they find the same.
 
     Raises:
-      UserError: they do not.
+      UserError: their outputs differ in length, or in more tokens than rounding explains.
     """
     lengths = [work.target_length] * len(work.inputs)
     results, ours = [], None
     for worker in workers:
-        contestant = worker.contestant
+        system = worker.system
         result, output = _prepare(worker, case, work, sum(lengths))
         if [len(row) for row in output] != lengths:
             raise UserError(
-                f"{contestant.name} does not give {work.target_length} tokens for each sentence at "
-                f"{case}, so there is nothing to compare; see contestants/{contestant.module}.py"
+                f"{system.name} does not give {work.target_length} tokens for each sentence at "
+                f"{case}, so there is nothing to compare; see systems/{system.module}.py"
             )
         ours = ours or output
-        if contestant.least_equal is not None:
+        if system.least_equal is not None:
             result.equal = share_equal([*chain(*ours)], [*chain(*output)])
-            if work.config.decoding.beam_size == 1 and result.equal < contestant.least_equal:
+            if work.config.decoding.beam_size == 1 and result.equal < system.least_equal:
                 raise UserError(
-                    f"{contestant.name} finds {result.equal:.1%} of our tokens with our weights at "
-                    f"{case}, less than {contestant.least_equal:.0%}, so the models differ; see "
-                    "contestants/export.py"
+                    f"{system.name} finds {result.equal:.1%} of our tokens with our weights at "
+                    f"{case}, less than {system.least_equal:.0%}, so the models differ; see "
+                    "systems/export.py"
                 )
         results.append(result)
     return results
@@ -263,12 +264,12 @@ def _prepare_searches(
 def _measure(
     results: Sequence[Result], measures: Sequence[Callable[[], float]], rounds: int
 ) -> None:
-    """Measure contestants in turns.
+    """Measure systems in turns.
 
     Args:
-      results: of the contestants, which get more seconds.
-      measures: of each contestant, what does the work and returns its seconds.
-      rounds: how many times.
+      results: the results of the systems, to which seconds are added.
+      measures: for each system, a function that does the work and returns its seconds.
+      rounds: the number of rounds.
     """
     for _ in range(rounds):
         for result, measure in zip(results, measures, strict=True):

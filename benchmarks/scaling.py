@@ -1,4 +1,4 @@
-"""From one chip to 256: what fits, and what a step would wait for. Writes docs/scaling.md.
+"""Which models fit 1 to 256 TPU chips, and what bounds a step there. Writes docs/scaling.md.
 
     python benchmarks/scaling.py
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from t2t_jax.ahead_of_time.compile import compile_ahead, devices_of
 from t2t_jax.ahead_of_time.hardware import peaks
-from t2t_jax.ahead_of_time.report import Report
+from t2t_jax.ahead_of_time.report import StepReport
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.system.program import prepare_process
@@ -23,11 +23,11 @@ from t2t_jax.system.program import prepare_process
 _ROOT = Path(__file__).parents[1]
 _TOPOLOGIES = ("v5e:1x1", "v5e:2x2", "v5e:4x4", "v5e:8x8", "v5e:16x16")
 _TOKENS_PER_CHIP = 4096
-_MOST_SHARES = 16  # of the parameters: one row of chips
+_MOST_SHARES = 16  # devices that share one copy of the parameters: one row of chips
 
 
 def _billion(chips: int) -> list[dict[str, object]]:
-    """Parameters shared by up to 16 chips; where that is too much, layers are computed twice."""
+    """Layouts that share the parameters among up to 16 chips, without and with remat."""
     shared = {"parallel.fsdp": min(chips, _MOST_SHARES), "parallel.data": -1}
     return [shared, shared | {"parallel.remat": "layer"}]
 
@@ -47,7 +47,7 @@ def _scaled(config: Config, chips: int) -> Config:
     )
 
 
-def _first_that_fits(name: str, topology: str) -> tuple[Config, Report]:
+def _first_that_fits(name: str, topology: str) -> tuple[Config, StepReport]:
     """The first layout that fits, or else the last."""
     devices = devices_of(topology)
     config = _scaled(load_config(str(_ROOT / "configs" / f"{name}.py")), len(devices))
@@ -64,7 +64,7 @@ def _first_that_fits(name: str, topology: str) -> tuple[Config, Report]:
     return chosen, report
 
 
-def _row(topology: str, config: Config, report: Report) -> str:
+def _row(topology: str, config: Config, report: StepReport) -> str:
     mesh = " x ".join(str(size) for size in report.mesh_shape.values())
     rows, source, target = report.shape
     cells = [

@@ -1,4 +1,4 @@
-"""How long a user waits: from the start of `train.py` to the end of the first training step.
+"""The time from the start of `train.py` to the end of the first training step.
 
     python benchmarks/startup.py
     python benchmarks/startup.py --config configs/big.py --repeats 1
@@ -35,6 +35,7 @@ from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import prepare, prepare_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.system.program import run
+from t2t_jax.tasks import task_of
 
 _TRAIN = Path(__file__).parents[1] / "train.py"
 _BEGINS = re.compile(r"step 1 of 1 begins ([\d.]+) s after the start")
@@ -73,16 +74,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _with_small_step(config: Config) -> Config:
-    """One step, and a small one; still large enough for a sentence."""
+    """The config with steps that are small, but large enough for the longest sentence."""
     tokens = max(1024, -(-config.data.max_length // 8) * 8)
     bounds = ("data.source_tokens_per_step", "data.target_tokens_per_step")
     return config.replace(dict.fromkeys(bounds, tokens))
 
 
 def _prepare(config: Config) -> None:
-    """Fill the cache of corpora with all that a run would put there."""
+    """Fill the cache of corpora with everything that a run would write to it."""
     corpus = open_corpus(config.data)
-    vocabulary = prepare_vocabulary(config.data, corpus)
+    vocabulary = prepare_vocabulary(
+        config.data, corpus, across_scripts=task_of(config.data.corpus).across_scripts
+    )
     for split in {"train", "dev"}.intersection(corpus.splits):
         prepare(config.data, corpus, vocabulary, split)
 
@@ -96,7 +99,7 @@ def _import(name: str) -> None:
 
 
 def _first_step(config: Config, folder: Path, cache: str) -> dict[str, float]:
-    """Start a run in a new directory, and end it after its first step; returns what that took."""
+    """Start a run in a new directory, end it after its first step, and return its figures."""
     file = folder / "config.py"
     file.write_text(_CONFIG_FILE)
     config = config.replace({"training.num_train_steps": 1})
@@ -126,7 +129,7 @@ def _first_step(config: Config, folder: Path, cache: str) -> dict[str, float]:
 
 
 def _figures(printed: Sequence[tuple[float, str]]) -> dict[str, float]:
-    """What a run took, by the lines that it printed and the seconds since its start."""
+    """The seconds of each part of a run, from the lines that it printed and when it did."""
     lines = [line for _, line in printed]
     first, begins = next(
         (n, found) for n, line in enumerate(lines) if (found := _BEGINS.search(line))

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 def _compiled(
     config: Config, shapes: Sequence[tuple[int, int]]
 ) -> list[tuple[dict[str, Any], Callable[[], object]]]:
-    """Figures of each shape's program, and a function that takes a step. One state goes round."""
+    """For each shape, figures of its program and a function that takes a step on a shared state."""
     mesh, model = make_mesh(config.parallel), make_model(config, config.data.vocab_size)
     state = create_state(config, model, mesh)
     step = compile_train_step(config, model, mesh)

@@ -46,7 +46,7 @@ class Profile(measuring.Benchmark):
     shape: str = "32x32"
     """Batch of the training step: rows x tokens of each side of a row."""
     batch_size: int = 32
-    """Sentences that are decoded together, of 32 tokens, to 48."""
+    """Sentences that are decoded together, with sources of 32 tokens and outputs of 48."""
     beam_size: int = 4
     """Hypotheses kept for each; 1 is greedy search."""
 
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _training(config: Any, rows: int, length: int) -> tuple[str, Callable[[], object]]:
-    """The text of the compiled step, and what takes one."""
+    """The text of the compiled step, and a function that takes a step."""
     program, take = workload.training_program(config, rows, length)
     return program.as_text(), take
 
@@ -89,7 +89,9 @@ def _shares(program: str, call: Callable[[], object]) -> dict[str, float]:
     }
     times: Counter[str] = Counter()
     for operation, duration in _operations(call):
-        if not operation.startswith(("while", "call")):  # whose time is that of others
+        if not operation.startswith(
+            ("while", "call")
+        ):  # whose time is that of the operations within
             where = f"{operation}|{origins.get(operation, '')}"
             part = next(part for part, pattern in _PARTS.items() if re.search(pattern, where))
             times[part] += duration
@@ -98,7 +100,7 @@ def _shares(program: str, call: Callable[[], object]) -> dict[str, float]:
 
 
 def _operations(call: Callable[[], object]) -> list[tuple[str, float]]:
-    """The operations of a call, and how long each took."""
+    """The operations of a call, each with the seconds that it took."""
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             call()

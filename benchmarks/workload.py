@@ -41,14 +41,14 @@ def random_tokens(rows: int, length: int, vocab_size: int, seed: int = 0) -> np.
 
 
 def training(config: Config, rows: int, length: int) -> Callable[[], float]:
-    """A training step that is compiled: each call takes one, waits for it and returns its loss."""
+    """A compiled training step: each call takes a step, waits for it and returns its loss."""
     _, take = training_program(config, rows, length)
     take()
     return take
 
 
 def training_program(config: Config, rows: int, length: int) -> tuple[Any, Callable[[], float]]:
-    """The compiled training step, and what takes one, waits for it and returns its loss."""
+    """The compiled training step, and a function that takes a step and returns its loss."""
     mesh, model = make_mesh(config.parallel), make_model(config, config.data.vocab_size)
     batch = full_batch(config, mesh, rows, length)
     state = create_state(config, model, mesh)
@@ -75,9 +75,9 @@ def full_batch(config: Config, mesh: Mesh, rows: int, length: int) -> Batch:
 
 
 def random_parameters(config: Config) -> Any:
-    """Parameters as before training, of a model that never ends a sentence.
+    """Parameters of an untrained model that never ends a sentence.
 
-    The end of sentence has the logit 0, which is far from the greatest of thousands.
+    The end of sentence has the logit 0, which is never the largest of thousands.
     """
     model = make_model(config, config.data.vocab_size)
     params = create_state(config, model, make_mesh(config.parallel)).params
@@ -102,9 +102,9 @@ def decoding(
 def search_arguments(
     config: Config, params: Any, batch_size: int, source_length: int, target_length: int
 ) -> tuple[tuple[Any, ...], Callable[[], tuple[Any, ...]]]:
-    """What `proceed` takes to translate random sentences: what is compiled in, and arrays.
+    """The static arguments of `proceed` for random sentences, and a function that makes the arrays.
 
-    The arrays come from a function, as a search overwrites some of them.
+    It makes new arrays for each search, because a search overwrites some of them.
     """
     vocab_size, mesh = config.data.vocab_size, make_mesh(config.parallel)
     model = make_decoding_model(config.model, vocab_size, mesh)

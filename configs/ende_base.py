@@ -3,13 +3,15 @@
     python train.py --config configs/ende_base.py --workdir runs/ende_base
     python eval.py bleu --workdir runs/ende_base
 
-The paper trained it in 12 hours (100,000 steps of 0.4 s) on 8 NVIDIA P100 and reports 27.3 BLEU on
-newstest2014, the test split (Table 2). On newstest2013, the dev split on which it tuned, it reports
-25.8 BLEU and a perplexity of 4.92 before checkpoint averaging (Table 3).
+Hardware: 8 NVIDIA P100 in the paper. It has not been trained here.
+Time: 12 hours in the paper (100,000 steps of 0.4 s).
+Score: 27.3 BLEU on newstest2014, the test split (Table 2 of the paper). On newstest2013, the dev
+split on which it tuned, 25.8 BLEU and a perplexity of 4.92 before checkpoint averaging
+(Table 3).
 
 The data is 4.5 million pairs from TensorFlow Datasets; where they are not prepared, `train.py` says
-how. Every constant is the paper's. That a device takes 4,096 positions at once is a matter of
-memory alone: raise `parallel.tokens_per_device` where there is more.
+how. Every constant is the paper's. A device takes 4,096 positions at once, which affects its memory
+alone: raise `parallel.tokens_per_device` where there is more.
 """
 
 from t2t_jax import Config

@@ -3,11 +3,13 @@
     python train.py --config configs/enfr_big.py --workdir runs/enfr_big
     python eval.py bleu --workdir runs/enfr_big
 
-The paper trained it in 3.5 days (300,000 steps of 1.0 s) on 8 NVIDIA P100 and reports 41.8 BLEU on
-newstest2014, the test split, in Table 2 and the abstract; the text of section 6.1 has 41.0.
+Hardware: 8 NVIDIA P100 in the paper. It has not been trained here.
+Time: 3.5 days in the paper (300,000 steps of 1.0 s).
+Score: 41.8 BLEU on newstest2014, the test split, in Table 2 and the abstract of the paper; the text
+of section 6.1 has 41.0.
 
 The size is that of configs/ende_big.py, the data that of configs/enfr_base.py, which says where it
-is not quite the paper's. Dropout is 0.1, not 0.3 (section 6.1).
+differs from the paper. Dropout is 0.1, not 0.3 (section 6.1).
 """
 
 from t2t_jax import Config

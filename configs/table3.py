@@ -4,9 +4,11 @@
     python train.py --config configs/table3.py:A-h16 --workdir runs/A-h16
     python eval.py bleu --workdir runs/A-h16 --split dev
 
-The paper reports perplexity and BLEU on newstest2013, the dev split, by beam search without
-checkpoint averaging (section 6.2). It trained a base model in 12 hours and the big one in 3.5 days
-on 8 NVIDIA P100; how long the other rows took it does not say.
+Hardware: 8 NVIDIA P100 in the paper. It has not been trained here.
+Time: 12 hours for the base model and 3.5 days for the big one in the paper, which does not say how
+long the other rows took.
+Score: the paper's figures for each row are in `PUBLISHED`: perplexity and BLEU on newstest2013, the
+dev split, by beam search without checkpoint averaging (section 6.2).
 
 On another corpus (`--data.corpus`, `--data.vocab-size`) the figures are not to be compared with the
 paper's, but the order of the rows is.

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from t2t_jax.config import Config, describe, differences
+from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.tokenized import prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
@@ -133,8 +133,8 @@ def check_workdir(config: Config, workdir: Path) -> bool:
         goes_on = not changed
         if changed and _has_steps(workdir / CHECKPOINTS):
             raise UserError(
-                f"{workdir} holds a run with another config ({describe(changed)}); choose another "
-                "--workdir, or leave these fields as they are to go on with it"
+                f"{workdir} holds a run with another config ({format_differences(changed)}); "
+                "choose another --workdir, or leave these fields as they are to go on with it"
             )
     elif workdir.exists() and (not workdir.is_dir() or any(_visible(workdir))):
         raise UserError(f"{workdir} exists and is not a run directory; choose another --workdir")

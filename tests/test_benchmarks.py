@@ -1,4 +1,4 @@
-"""Benchmarks run, and their figures go together. How large they are is nobody's business here."""
+"""Benchmarks run, and their figures agree with each other; how large they are is not tested."""
 
 import json
 import subprocess

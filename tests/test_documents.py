@@ -24,7 +24,10 @@ from t2t_jax.commands.train import train_command
 from t2t_jax.config.file import load_config
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# Documents whose commands are not run: they show commands as indented text, or none.
+LINKED = [*DOCUMENTS, *(ROOT / name for name in ("CHANGELOG.md", "SECURITY.md"))]
+LINKED += [ROOT / "benchmarks/README.md", *sorted((ROOT / "t2t_jax/data/bundled").glob("*.md"))]
 PARALLEL_TEXT = ("train", "dev", "test")
 TREE = "(TOP (S (NP (DT The) (NN {})) (VP (VBZ {})) (. .)))\n"
 
@@ -76,17 +79,24 @@ def commands(block):
     return [line for line in joined.splitlines() if line.strip() and not line.startswith("#")]
 
 
-PROGRAM = re.compile(r"python (train\.py|eval\.py|-m t2t_jax\.sweep)((?:\s[^|&;<>#\n]*)?)")
+PROGRAM = re.compile(
+    r"(?:python (train\.py|eval\.py|-m t2t_jax\.sweep)|(t2t-jax))((?:\s[^|&;<>#\n]*)?)"
+)
 
 
 def calls(path):
     """Each call of a program in a document: the program, and its arguments."""
     for block in blocks(path, "bash"):
         for line in commands(block):
-            for program, arguments in PROGRAM.findall(line):
-                arguments = arguments.replace("$i", "0").replace("$SHARED/", "")
-                yield program, shlex.split(arguments)
+            for script, entry_point, text in PROGRAM.findall(line):
+                arguments = shlex.split(text.replace("$i", "0").replace("$SHARED/", ""))
+                if entry_point:  # `t2t-jax train` is train.py, `t2t-jax bleu` is `eval.py bleu`
+                    script = ENTRY_POINT.get(arguments[0], "eval.py")
+                    arguments = arguments[1:] if arguments[0] in ENTRY_POINT else arguments
+                yield script, arguments
 
+
+ENTRY_POINT = {"train": "train.py", "sweep": "-m t2t_jax.sweep"}
 
 CALLS = [
     pytest.param(program, arguments, id=f"{path.name}: {program} {' '.join(arguments)}")
@@ -172,18 +182,24 @@ def test_a_command_of_the_documents_is_understood(scratch, program, arguments):
             assert sweep_command(arguments).config.startswith("configs/")
 
 
+@pytest.fixture(scope="module")
+def trained(scratch):
+    """The same directory, with a run of two steps in `runs/quickstart`."""
+    with contextlib.chdir(scratch):
+        assert t2t_jax.train(load_config("configs/quickstart.py"), "runs/quickstart") == 0
+    return scratch
+
+
 def _blocks_of_python():
     return [pytest.param(path, id=path.name) for path in DOCUMENTS if blocks(path, "python")]
 
 
 @pytest.mark.parametrize("path", _blocks_of_python())
-def test_the_python_of_a_document_runs_from_top_to_bottom(scratch, path):
-    with contextlib.chdir(scratch):
-        # The parameters that a block trains on from are those of two steps; it asks for more.
-        config = load_config("configs/quickstart.py")
-        assert t2t_jax.train(config, "runs/quickstart") == 0
+def test_the_python_of_a_document_runs_from_top_to_bottom(trained, path):
+    with contextlib.chdir(trained):
         namespace = {}
         for block in blocks(path, "python"):
+            # A block that trains on from the two steps of the run asks for many more.
             text = re.sub(
                 r'"training.num_train_steps": \d+', '"training.num_train_steps": 3', block.text
             )
@@ -258,6 +274,54 @@ def test_every_test_that_is_named_exists():
             assert part in text, f"{file}::{function}[{case}]"
 
 
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def _anchors(path):
+    """The names under which a document's headings are linked to, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in LINKED])
+def test_every_link_of_a_document_leads_somewhere(path):
+    for link in LINK.findall(path.read_text(encoding="utf-8")):
+        if re.match(r"\w+:", link):
+            continue  # somebody else's page
+        target, _, anchor = link.partition("#")
+        place = (path.parent / target).resolve() if target else path
+        assert place.exists(), f"{path.name}: {link}"
+        assert not anchor or anchor in _anchors(place), f"{path.name}: {link}"
+
+
+def test_every_document_is_on_the_map_of_the_readme():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    linked = {(ROOT / link.partition("#")[0]).resolve() for link in LINK.findall(readme)}
+    assert {path for path in DOCUMENTS if path.name != "README.md"} <= linked
+
+
+# Where a path in a document may begin; a run directory is no part of the repository.
+_ROOTS = (ROOT, ROOT / "t2t_jax", ROOT / "tests/goldens")
+_FOLDERS = r"(?:t2t_jax|tests|configs|benchmarks|docs|commands|sweep|run|ahead_of_time|tasks"
+_FOLDERS += r"|evaluation|decoding|training|modules|data|kernels|functional|parallel|config|system)"
+_PATH = re.compile(rf"`({_FOLDERS}/(?:[\w.-]+/)*(?:[\w-]+\.\w+)?)`")
+# The seams that the document describes and the code is about to have.
+_PLANNED = {
+    "modules/context.py",
+    "config/attention.py",
+    "decoding/model.py",
+    "modules/decoding.py",
+    "tasks/translation.py",
+}
+
+
+def test_every_file_that_a_document_names_exists():
+    texts = [path.read_text(encoding="utf-8") for path in DOCUMENTS]
+    named = {name for text in texts for name in _PATH.findall(text)} - _PLANNED
+    assert len(named) > 50
+    assert [n for n in named if not any((root / n).exists() for root in _ROOTS)] == []
+
+
 def _all_text():
-    paths = (*DOCUMENTS, ROOT / "SECURITY.md")
-    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    return "\n".join(path.read_text(encoding="utf-8") for path in LINKED)

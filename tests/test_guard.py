@@ -24,10 +24,10 @@ config = Config().replace({
     "parallel.data": 1,
 })
 counts = {
-    "training": guard.of_training(config, 8, 32),
-    "decoding": guard.of_decoding(config, 2),
-    "one hypothesis": guard.of_decoding(config.replace({"decoding.beam_size": 1}), 1),
-    "int8": guard.of_decoding(config.replace({"decoding.quantize": "int8"}), 2),
+    "training": guard.training_counts(config, 8, 32),
+    "decoding": guard.decoding_counts(config, 2),
+    "one hypothesis": guard.decoding_counts(config.replace({"decoding.beam_size": 1}), 1),
+    "int8": guard.decoding_counts(config.replace({"decoding.quantize": "int8"}), 2),
 }
 guard.jax.config.update("jax_disable_most_optimizations", True)  # the number alone matters
 print(json.dumps(counts | {"compilations": guard.compilations(config, (16, 24, 16, 24))}))

@@ -1,1 +1,1 @@
-"""Does a run fit its devices, and how fast can it be at most? Told before it is queued."""
+"""Whether a run fits its devices and how fast it can be at most, found without running it."""

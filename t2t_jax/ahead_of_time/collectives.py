@@ -1,4 +1,4 @@
-"""What devices send each other in a compiled program, read from its text.
+"""The collectives of a compiled program, read from its text: what devices send each other.
 
 The text is XLA's HLO after partitioning (`jax.stages.Compiled.as_text`): one program that every
 device runs, in computations that call each other. Its numbers of devices are places in the mesh,
@@ -38,7 +38,7 @@ _MESH_GROUPS = re.compile(
 )
 
 Groups = tuple[tuple[int, ...], ...]
-"""Devices that talk to each other, by their places in the mesh."""
+"""Groups of devices that exchange data, each device by its place in the mesh."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,11 @@ class Collective:
     Attributes:
       kind: `all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `collective-permute` or
         `collective-broadcast`.
-      num_bytes: of the whole array that a device has before it is scattered or once it is gathered.
-      groups: who takes part with whom; of a permutation, the pairs of sender and receiver.
-      count: how often it is executed in one run of the program.
+      num_bytes: the size of the whole array that a device has before it is scattered or once it is
+        gathered.
+      groups: the devices that exchange data with each other; of a permutation, the pairs of sender
+        and receiver.
+      count: how often the operation is executed in one run of the program.
     """
 
     kind: str
@@ -138,7 +140,7 @@ def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:
 def _executed(
     computations: dict[str, list[str]], name: str, count: int
 ) -> Iterator[tuple[str, str, int]]:
-    """Every instruction that is run, with its computation's name and how often it is run."""
+    """Yield every instruction that is run: its computation's name, its text, how often it runs."""
     for line in computations.get(name, []):
         yield name, line, count
         if loop := _LOOP.search(line):
@@ -161,7 +163,7 @@ def _trip_count(loop: str, condition: list[str], body: list[str]) -> int:
 
 
 def _increment(condition: list[str], body: list[str]) -> int:
-    """What a round adds to the counter that the condition reads: 1, or more in unrolled loops."""
+    """The number that a round adds to the counter of a loop: 1, or more where it is unrolled."""
     place = _PLACE.search("\n".join(condition))
     root = next((line for line in body if line.lstrip().startswith("ROOT ")), "")
     results = _operands(root, "tuple")
@@ -174,14 +176,14 @@ def _increment(condition: list[str], body: list[str]) -> int:
 
 
 def _operands(line: str, opcode: str) -> list[str]:
-    """Names of the operands of an instruction; none if it is another."""
+    """Names of the operands of an instruction; an empty list if its opcode is another one."""
     match = re.search(rf" {opcode}\(([^)]*)\)", line)
     listed = re.sub(r"/\*.*?\*/", "", match[1]).split(",") if match else []
     return [name.strip(" %") for name in listed]
 
 
 def _num_bytes(shape: str, opcode: str) -> int:
-    """Bytes of a result, such as `(f32[2,3]{1,0}, bf16[4]{0})`."""
+    """The bytes of a result, given by its shape, such as `(f32[2,3]{1,0}, bf16[4]{0})`."""
     # What starts an all-reduce has its results alone.
     has_operands = opcode.endswith("-start") and opcode != "all-reduce-start"
     arrays = [
@@ -204,7 +206,7 @@ def _groups(line: str, devices: int) -> Groups:
     """The groups of a collective, in any of the ways XLA writes them.
 
     Raises:
-      ValueError: it is written in another way.
+      ValueError: XLA wrote the groups in a form that is not known here.
     """
     if match := _MESH_GROUPS.search(line):
         axes, shape, order, chosen = match.groups()
@@ -219,7 +221,7 @@ def _groups(line: str, devices: int) -> Groups:
 
 
 def _numbered(shape: str, order: str | None) -> Int[np.ndarray, "..."]:
-    """Devices `[8,2]T(1,0)`: counted row by row in that shape, then transposed."""
+    """The devices that XLA writes as `[8,2]T(1,0)`: counted row by row, then transposed."""
     sizes = _integers(shape)
     devices = np.arange(math.prod(sizes)).reshape(sizes)
     return devices.transpose(_integers(order)) if order else devices

@@ -1,4 +1,4 @@
-"""The training step, compiled for devices that may not be there: XLA for TPU needs no TPU."""
+"""Compile the training step for devices that need not exist: XLA for TPU runs without a TPU."""
 
 import math
 import os
@@ -14,7 +14,7 @@ from jax.experimental import topologies
 
 from t2t_jax.ahead_of_time.collectives import collectives
 from t2t_jax.ahead_of_time.hardware import peaks, usable_memory
-from t2t_jax.ahead_of_time.report import Memory, Report
+from t2t_jax.ahead_of_time.report import StepMemory, StepReport
 from t2t_jax.config import Config
 from t2t_jax.data.batching import BatchShape, batch_shape, length_ladder
 from t2t_jax.errors import UserError
@@ -64,7 +64,7 @@ def devices_of(topology: str) -> list[jax.Device]:
     return list(described.devices)
 
 
-def compile_ahead(config: Config, devices: Sequence[jax.Device]) -> Report:
+def compile_ahead(config: Config, devices: Sequence[jax.Device]) -> StepReport:
     """Compile the training step of a config for some devices, and report.
 
     The vocabulary is as large as the config asks for; no corpus is read.
@@ -89,7 +89,7 @@ def compile_ahead(config: Config, devices: Sequence[jax.Device]) -> Report:
     program = _compile(step.lower(state, batch))
     seconds = time.monotonic() - start
     arguments = [_device_bytes(each) for each in (state.params, state.optimizer, batch)]
-    report = Report(
+    report = StepReport(
         devices=f"{mesh.size} x {devices[0].device_kind}",
         mesh_shape=dict(mesh.shape),
         num_parameters=num_parameters(config.model, config.data.vocab_size),
@@ -98,7 +98,7 @@ def compile_ahead(config: Config, devices: Sequence[jax.Device]) -> Report:
         compile_seconds=seconds,
         flops=_flops(config, layout, shape),
         hardware=peaks(devices),
-        memory=Memory(*arguments),
+        memory=StepMemory(*arguments),
         available_bytes=usable_memory(devices),
     )
     if isinstance(program, _Refusal):
@@ -112,8 +112,8 @@ def compile_ahead(config: Config, devices: Sequence[jax.Device]) -> Report:
     return _with_program(report, program, devices[0].platform)
 
 
-def _with_program(report: Report, program: jax.stages.Compiled, platform: str) -> Report:
-    """What was known, and what the compiled program tells."""
+def _with_program(report: StepReport, program: jax.stages.Compiled, platform: str) -> StepReport:
+    """Add to a report the figures that only the compiled program has."""
     stats: Any = program.memory_analysis()
     temporaries = _temporary_bytes(stats, platform)
     code = stats.generated_code_size_in_bytes
@@ -130,7 +130,7 @@ def _with_program(report: Report, program: jax.stages.Compiled, platform: str) -
 
 
 class _Refusal(NamedTuple):
-    """The compiler's, of a program that needs more memory than there is."""
+    """What the compiler says where it refuses a program that needs more memory than there is."""
 
     needed_bytes: int
     available_bytes: int
@@ -150,21 +150,24 @@ def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled | _Refusal:
 
 
 def _temporary_bytes(stats: Any, platform: str) -> int:
-    """Bytes beside those of the arguments."""
+    """The bytes that a step takes on each device besides its arguments."""
     if platform == "tpu":  # the number that the compiler holds against the memory there is
         return stats.peak_memory_in_bytes - stats.argument_size_in_bytes
     return stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
 
 
 def _device_bytes(tree: object) -> int:
-    """Bytes of the arrays of a tree on each device."""
+    """The bytes that the arrays of a tree take on each device."""
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
     )
 
 
 def _flops(config: Config, layout: BatchLayout, shape: BatchShape) -> float:
-    """Of a device. XLA's own count is of no use: it takes each loop, over layers too, for one."""
+    """The floating point operations of a step on one device, by the formulas of `modules.cost`.
+
+    XLA's own count would be too low: it counts the body of a loop, such as that over layers, once.
+    """
     rows = layout.passes * layout.rows_per_pass
     total = model_flops_per_step(
         config.model,

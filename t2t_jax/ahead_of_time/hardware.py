@@ -1,4 +1,4 @@
-"""What devices can do at most, as their vendors state it. Measured figures are lower."""
+"""The peaks of devices as their vendors state them. Measured figures are lower."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +15,13 @@ class Hardware:
     """The published peaks of a device.
 
     Attributes:
-      flops_per_s: of matrix products in bfloat16 that add up in float32, without sparsity. TPUs
-        compute float32 products this way too, by default; GPUs take at least twice as long.
-      memory_bytes: of the memory that holds arrays.
-      memory_bytes_per_s: read or written.
-      sent_bytes_per_s: sent to other devices, over all links together; as much is received.
+      flops_per_s: floating point operations a second of matrix products in bfloat16 that add up in
+        float32, without sparsity. TPUs compute float32 products this way too, by default; GPUs
+        take at least twice as long for them.
+      memory_bytes: the size of the memory that holds arrays.
+      memory_bytes_per_s: bytes read from that memory, or written to it, in a second.
+      sent_bytes_per_s: bytes sent to other devices in a second, over all links together; as many
+        can be received in the same time.
     """
 
     flops_per_s: float
@@ -50,7 +52,7 @@ _CHIPS = {
 
 
 def peaks(devices: Sequence[jax.Device]) -> Hardware | None:
-    """The peaks of each of some devices of one kind; None if nothing is known of them.
+    """The peaks of each of some devices of one kind; None if their kind is not known.
 
     Where a chip's cores are devices of their own, as those of TPU v4 in a described topology, each
     has an equal part of the chip.
@@ -68,7 +70,7 @@ def peaks(devices: Sequence[jax.Device]) -> Hardware | None:
 
 
 def usable_memory(devices: Sequence[jax.Device]) -> int | None:
-    """Bytes that a program may use on each device: as an attached one says, or else its peak."""
+    """Bytes that a program may use on each device: as an attached one says, or else the peak."""
     attached = attached_memory(devices[0])
     known = peaks(devices)
     return attached if attached is not None or known is None else known.memory_bytes

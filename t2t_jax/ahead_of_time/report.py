@@ -1,4 +1,4 @@
-"""What is known of a training step before it runs, and how it is printed.
+"""The figures that are known of a training step before it runs, and how they are printed.
 
 Memory and collectives are those of the compiled program. The shortest time of a step follows from
 them and from the vendors' figures: a bound from below, not a forecast.
@@ -13,14 +13,14 @@ from t2t_jax.data.batching import BatchShape
 
 
 @dataclass(frozen=True)
-class Memory:
+class StepMemory:
     """Bytes that a training step takes on each device.
 
     Attributes:
-      parameters: float32.
-      optimizer: Adam's moments.
-      batch: of one step, all passes.
-      temporaries: activations, gradients and all else, when all together take most.
+      parameters: the device's part of the parameters, in float32.
+      optimizer: its part of Adam's moments.
+      batch: its rows of the batch of one step, of all passes.
+      temporaries: activations, gradients and all other arrays, at the moment when they take most.
       program: the compiled code.
     """
 
@@ -32,29 +32,30 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """Of all."""
+        """The sum of all of these."""
         return self.parameters + self.optimizer + self.batch + self.temporaries + self.program
 
 
 @dataclass(frozen=True)
-class Report:
-    """What is known of a training step ahead of time. Figures are those of one device.
+class StepReport:
+    """The figures that are known of a training step before it runs, each for one device.
 
     Attributes:
       devices: how many there are, and their kind.
       mesh_shape: devices along each axis of the mesh.
-      num_parameters: of the whole model.
-      shape: of the batch that takes most memory, that of the longest sentences.
-      passes: parts in which a device computes its share of it.
-      compile_seconds: what the compiler took.
-      flops: of the matrix products, by the formulas of `cost`. What is computed a second time to
-        save memory is left out.
+      num_parameters: the number of parameters of the whole model.
+      shape: the shape of the batch that takes most memory, which has the longest sentences.
+      passes: the number of parts in which a device computes its share of the batch.
+      compile_seconds: the seconds that the compiler took.
+      flops: the floating point operations of the matrix products, by the formulas of
+        `modules.cost`. Products that are computed a second time to save memory are left out.
       hardware: the device's published peaks; None where they are not known.
-      memory: what the step takes.
-      available_bytes: what a program may use; None where that is not known.
-      refused: the compiler found that the step does not fit. What follows is then not known.
-      moved_bytes: to and from memory, at least.
-      collectives: what is sent between devices.
+      memory: the memory that the step takes.
+      available_bytes: the memory that a program may use; None where that is not known.
+      refused: whether the compiler found that the step does not fit. The figures below are then
+        not known.
+      moved_bytes: a lower bound of the bytes that are read from memory and written to it.
+      collectives: the operations in which devices send each other data.
     """
 
     devices: str
@@ -65,7 +66,7 @@ class Report:
     compile_seconds: float
     flops: float
     hardware: Hardware | None
-    memory: Memory
+    memory: StepMemory
     available_bytes: int | None
     refused: bool = False
     moved_bytes: int = 0
@@ -73,14 +74,14 @@ class Report:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the memory is enough; None where that is not known."""
+        """Whether the step fits the memory of a device; None where that is not known."""
         if self.refused or self.available_bytes is None:
             return False if self.refused else None
         return self.memory.total <= self.available_bytes
 
     @property
     def bounds(self) -> dict[str, float]:
-        """Seconds that a step takes at least, by what it would then be waiting for."""
+        """The least seconds of a step by each of its limits: compute, memory and communication."""
         if self.hardware is None or self.refused:
             return {}
         sent = sum(each.count * each.sent_bytes for each in self.collectives)
@@ -92,13 +93,13 @@ class Report:
 
     @property
     def bound_by(self) -> str | None:
-        """The longest of the bounds; None where there are none."""
+        """The name of the longest bound; None where there are none."""
         bounds = self.bounds
         return max(bounds, key=lambda name: bounds[name], default=None)
 
 
-def describe(report: Report) -> Iterator[str]:
-    """The lines of a report."""
+def format_report(report: StepReport) -> Iterator[str]:
+    """Yield the lines of a report, as `train.py --compile-only` prints them."""
     rows, source, target = report.shape
     axes = " ".join(f"{name}={size}" for name, size in report.mesh_shape.items())
     yield f"{report.devices} as {axes}; compiled in {report.compile_seconds:.1f} s"
@@ -116,7 +117,7 @@ def describe(report: Report) -> Iterator[str]:
     yield from _bound_lines(report)
 
 
-def _memory_lines(report: Report) -> Iterator[str]:
+def _memory_lines(report: StepReport) -> Iterator[str]:
     yield "memory of a device"
     for name, size in vars(report.memory).items():
         yield f"  {name:<14}{_binary(size):>12}"
@@ -129,7 +130,7 @@ def _memory_lines(report: Report) -> Iterator[str]:
         yield f"DOES NOT FIT: a device has {_binary(report.available_bytes)}"
 
 
-def _collective_lines(report: Report) -> Iterator[str]:
+def _collective_lines(report: StepReport) -> Iterator[str]:
     yield "sent between devices in a step"
     sums: dict[str, list[float]] = {}
     for each in report.collectives:
@@ -146,7 +147,7 @@ def _collective_lines(report: Report) -> Iterator[str]:
         yield "  nothing"
 
 
-def _bound_lines(report: Report) -> Iterator[str]:
+def _bound_lines(report: StepReport) -> Iterator[str]:
     hardware, bounds, slowest = report.hardware, report.bounds, report.bound_by
     if hardware is None or slowest is None:
         yield (
@@ -169,7 +170,7 @@ def _bound_lines(report: Report) -> Iterator[str]:
 
 
 def _binary(size: float) -> str:
-    """Bytes in the unit that reads best."""
+    """A number of bytes as text, in the largest unit of which it has at least one."""
     units = ["B", "KiB", "MiB", "GiB"]
     while size >= 1024 and len(units) > 1:
         size /= 1024

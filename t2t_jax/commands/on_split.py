@@ -2,10 +2,9 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from rich.table import Table
 
@@ -16,7 +15,6 @@ from t2t_jax.errors import UserError
 from t2t_jax.system.records import as_line
 
 if TYPE_CHECKING:
-    from t2t_jax.data.corpus import Corpus
     from t2t_jax.decoding.translator import Translator
 
 
@@ -24,6 +22,8 @@ if TYPE_CHECKING:
 class OnSplit(DecodingFlags):
     """Flags that choose a model, how it decodes, and the split of a corpus it is measured on."""
 
+    command: ClassVar[str]
+    """Name of the command; it is the one by which the task of the corpus has to be scored."""
     split: str = "test"
     """Split of the corpus: train, dev, test, or another test set by its name."""
     corpus: str | None = None
@@ -55,15 +55,11 @@ class OnSplit(DecodingFlags):
         check_heard("name a file for what is decoded with --output")
         return contextlib.nullcontext()
 
-    def _print(self, record: Mapping[str, Any]) -> None:
+    def _print(self, record: dict[str, Any]) -> None:
         if self.json:
             print(as_line(record), flush=True)
         else:
             show(_figures(record))
-
-    def check(self, corpus: "Corpus") -> None:
-        """Refuse a corpus that this command has no measure for."""
-        raise NotImplementedError
 
     def measure(self, translator: "Translator", file: BinaryIO | None = None) -> dict[str, Any]:
         """The figures of a model, which are also added to `scores.jsonl` in its run directory.
@@ -74,13 +70,16 @@ class OnSplit(DecodingFlags):
         """
         from t2t_jax.data.corpus import open_corpus
         from t2t_jax.run.evaluation import evaluate, score_record
+        from t2t_jax.tasks import task_of
         from t2t_jax.workdir import record_scores
 
         if self.cache_dir is not None:
             translator.config = translator.config.replace({"data.cache_dir": self.cache_dir})
         data = translator.config.data
         corpus = open_corpus(dataclasses.replace(data, corpus=self.corpus or data.corpus))
-        self.check(corpus)
+        task = task_of(corpus.name)
+        if task.command != self.command:
+            raise UserError(f"{corpus.name} {task.wrong_command}")
         evaluation = evaluate(
             translator, corpus, self.split, num_sentences=self.num_sentences, **self.settings
         )
@@ -92,13 +91,15 @@ class OnSplit(DecodingFlags):
         return record
 
 
-def _figures(summary: Mapping[str, Any]) -> Table:
+def _figures(summary: dict[str, Any]) -> Table:
     """The figures of an evaluation as a table, in which each stands beside its definition."""
+    from t2t_jax.tasks import task_of
+
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_column(overflow="fold")
-    for row in (_tree_rows if "f1" in summary else _translation_rows)(summary):
+    for row in task_of(summary["corpus"]).score_rows(summary):
         table.add_row(*row)
     per_token = f"nats per subword, mean of {summary['target_tokens']:,}"
     smoothed = f"label-smoothed cross-entropy, {per_token}"
@@ -112,40 +113,3 @@ def _figures(summary: Mapping[str, Any]) -> Table:
     table.add_row("decoding", "", settings)
     table.add_row("seconds", f"{summary['seconds']:.1f}", "the whole evaluation")
     return table
-
-
-# What depends on what the corpus is for: the refusals of a corpus by a command, and the rows.
-
-
-def refuse_treebank(corpus: "Corpus") -> None:
-    """Refuse to score the translations of what has trees.
-
-    Raises:
-      UserError: the corpus is a treebank.
-    """
-    if corpus.is_treebank:
-        raise UserError(f"{corpus.name} is a treebank; score its parses with: eval.py parseval")
-
-
-def refuse_translations(corpus: "Corpus") -> None:
-    """Refuse to score the parses of what has translations.
-
-    Raises:
-      UserError: the corpus is no treebank.
-    """
-    if not corpus.is_treebank:
-        raise UserError(f"{corpus.name} has no trees; score translations with: eval.py bleu")
-
-
-def _translation_rows(summary: Mapping[str, Any]) -> Iterable[Sequence[str]]:
-    measures = {"sacreBLEU": "bleu", "tokenized_split_bleu": "tokenized_split_bleu", "chrF": "chrf"}
-    for name, key in measures.items():
-        yield name, f"{summary[key]:.2f}", summary[f"{key}_signature"]
-
-
-def _tree_rows(summary: Mapping[str, Any]) -> Iterable[Sequence[str]]:
-    for name in ("recall", "precision", "f1", "f1_short", "complete_match", "tagging_accuracy"):
-        yield name, f"{summary[name]:.2f}", f"percent, {summary['signature']}"
-    left_out = summary["num_skipped"] + summary["num_errors"]
-    yield "left out", f"{left_out}", "sentences that EVALB would not score"
-    yield "repaired", f"{summary['num_repaired']:,}", "sentences whose output was not a tree"

@@ -40,10 +40,10 @@ class TrainCommand:
         """Train as the flags say, or tell what that would take; returns the exit code."""
         if self.compile_only is not None:
             from t2t_jax.ahead_of_time.compile import compile_ahead, devices_of
-            from t2t_jax.ahead_of_time.report import describe
+            from t2t_jax.ahead_of_time.report import format_report
 
             report = compile_ahead(self.fields, devices_of(self.compile_only))
-            print(*describe(report), sep="\n")
+            print(*format_report(report), sep="\n")
             return 1 if report.fits is False else 0
         from t2t_jax.parallel.processes import join
 

@@ -8,8 +8,8 @@ Whether a model is training or decoding is an argument of the call, never a fiel
 """
 
 from t2t_jax.config.config import Config as Config
-from t2t_jax.config.config import describe as describe
 from t2t_jax.config.config import differences as differences
+from t2t_jax.config.config import format_differences as format_differences
 from t2t_jax.config.config import from_dict as from_dict
 from t2t_jax.config.config import to_dict as to_dict
 from t2t_jax.config.config import walk as walk

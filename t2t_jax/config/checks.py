@@ -1,4 +1,4 @@
-"""What the value of a config's field may be. Each refusal names the field and the value."""
+"""Checks of the values of config fields. Each error names the field and the value."""
 
 import math
 import types
@@ -15,17 +15,17 @@ _LARGEST = 3.4028234e38
 
 
 def require(condition: bool, message: str) -> None:
-    """Refuse unless a condition holds.
+    """Raise an error with a message unless a condition holds.
 
     Raises:
-      UserError: it does not, with the message.
+      UserError: the condition does not hold.
     """
     if not condition:
         raise UserError(message)
 
 
 def _section(config: Any) -> str:
-    """`ModelConfig` is the section `model`."""
+    """The name of a section by its class: `model` for `ModelConfig`."""
     return type(config).__name__.removesuffix("Config").lower()
 
 
@@ -83,10 +83,10 @@ def check_fits(config: Any, *names: str) -> None:
 
 
 def check_positive(config: Any, *names: str) -> None:
-    """Each of these fields is above 0, or None, which stands for no limit.
+    """Check that each of these fields is above 0, or None, which stands for no limit.
 
     Raises:
-      UserError: one is not.
+      UserError: a field is 0 or below.
     """
     for name in names:
         value = getattr(config, name)

@@ -33,7 +33,7 @@ class Config:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
-        """Check what one section cannot know of another."""
+        """Check the conditions that hold between fields of different sections."""
         longest = self.data.max_length + self.decoding.max_extra_length
         require(
             self.model.longest_sentence >= longest,
@@ -105,8 +105,8 @@ def differences(
     return changed
 
 
-def describe(changed: Mapping[str, tuple[Any, Any]]) -> str:
-    """What `differences` found, in a line: `model.d_ff 64 -> 128, ...`."""
+def format_differences(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    """The result of `differences` as one line: `model.d_ff 64 -> 128, ...`."""
     return ", ".join(f"{path} {old!r} -> {new!r}" for path, (old, new) in changed.items())
 
 

@@ -31,7 +31,7 @@ class Grid(NamedTuple):
     variants: dict[str, Config]
     """The configs by name; each is compared with the one called `base`, or else with the first."""
     published: Mapping[str, Table3Row]
-    """What a paper reports for variants of these names."""
+    """The figures that a paper reports, by the name of the variant."""
 
     @property
     def base(self) -> str:
@@ -150,7 +150,7 @@ def describe_difference(base: Config, config: Config) -> str:
 
 
 def _labels(paths: Iterable[str]) -> list[str]:
-    """Names of fields without their sections, unless two would be called the same."""
+    """Names of fields without their sections, unless two names would then be equal."""
     short = [path.rpartition(".")[2] for path in paths]
     return short if len(set(short)) == len(short) else list(paths)
 
@@ -213,7 +213,9 @@ def _mistakes_of(path: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # SystemExit too: nothing was asked of it but a config
+    except (
+        BaseException
+    ) as error:  # SystemExit too: a config file has no business to end the program
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == path]
         if isinstance(error, SyntaxError) and error.filename == path:

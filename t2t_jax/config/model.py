@@ -144,12 +144,12 @@ class ModelConfig:
 
     @property
     def key_size(self) -> int:
-        """d_k, resolved."""
+        """d_k: the field, or if that is None, d_model / num_heads."""
         return self.d_k or self.d_model // self.num_heads
 
     @property
     def value_size(self) -> int:
-        """d_v, resolved."""
+        """d_v: the field, or if that is None, d_model / num_heads."""
         return self.d_v or self.d_model // self.num_heads
 
     @property
@@ -160,5 +160,5 @@ class ModelConfig:
 
     @property
     def longest_sentence(self) -> float:
-        """Most tokens of a sentence that the model has positions for."""
+        """The number of tokens of the longest sentence that the model has positions for."""
         return self.max_positions if self.position == "learned" else INFINITY

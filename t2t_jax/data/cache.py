@@ -1,8 +1,8 @@
-"""What was made of a corpus, kept on disk: folders that are whole and undamaged, or made again.
+"""A cache on disk of what is made from a corpus, such as its tokens.
 
-An entry is a folder of files, beside them `digests.json`: the BLAKE2 hash of each. All are compared
-whenever an entry is opened. So a damaged disk, or another program, can cost the time to make an
-entry again, but never changes what a model is trained on.
+An entry is a folder of files, with their BLAKE2 hashes in `digests.json`. All hashes are compared
+whenever an entry is opened, and a damaged entry is made again. So a damaged disk, or another
+program, can cost the time to make an entry again, but never changes what a model is trained on.
 
 Entries appear in one step: two processes may make the same one at once, and one that is killed
 leaves nothing that looks finished.
@@ -40,14 +40,14 @@ _WAY_OUT = "set data.cache_dir to another place"
 
 
 def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
-    """The folder of an entry of the cache, whole: one that was kept, or made now.
+    """The folder of an entry of the cache, which is made if it is not there.
 
-    A damaged one is made again, with a warning.
+    A damaged entry is made again, with a warning.
 
     Args:
       config: says where the cache is.
-      name: of the entry; it has to change whenever the contents would.
-      make: makes the contents.
+      name: the name of the entry; it has to change whenever the contents would.
+      make: makes the contents of the entry.
 
     Raises:
       UserError: the cache cannot be written, or has no room.
@@ -83,7 +83,7 @@ def _root(config: DataConfig) -> Path:
 
 
 def _fault(folder: Path) -> str | None:
-    """What is wrong with an entry; None if nothing is."""
+    """The fault of an entry in words; None if it is whole and undamaged."""
     try:
         digests = parse_object((folder / _DIGESTS).read_bytes(), _SCHEMA)["blake2b"]
         names = {path.name for path in folder.iterdir()} - {_DIGESTS}
@@ -118,15 +118,15 @@ def _replace(folder: Path, contents: Contents) -> None:
         unfinished.mkdir()
         digests = {name: _write(unfinished / name, file) for name, file in contents.items()}
         (unfinished / _DIGESTS).write_text(json.dumps({"blake2b": digests}))
-        with suppress(OSError):  # one that is damaged; it goes with the temporary folder
+        with suppress(OSError):  # a damaged entry, which is removed with the temporary folder
             if folder.exists() and _fault(folder):
                 folder.rename(Path(outer) / "damaged")
-        with suppress(OSError):  # another process was first, with the same content
+        with suppress(OSError):  # another process has written the same entry by now
             unfinished.rename(folder)
 
 
 class _Hashing:
-    """A file that knows the hash of what was to be written, whatever the disk makes of it."""
+    """A file that hashes what is given to it to write, and not what the disk makes of it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -138,7 +138,7 @@ class _Hashing:
 
 
 def _write(path: Path, content: Any) -> str:
-    """Write a file; returns its hash."""
+    """Write a file, and return the hash of its contents."""
     with path.open("wb") as file:
         hashing = _Hashing(file)
         if isinstance(content, bytes):
@@ -149,7 +149,7 @@ def _write(path: Path, content: Any) -> str:
 
 
 def _remove_stale(root: Path) -> None:
-    """Remove what processes that were killed have left long ago."""
+    """Remove unfinished entries that killed processes left behind more than a day ago."""
     for path in root.glob(f"{_UNFINISHED}*"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > _STALE_AFTER_SECONDS:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from t2t_jax.config import DataConfig
-from t2t_jax.data.lines import Survey, read_lines, survey
+from t2t_jax.data.lines import Survey, check_aligned, read_lines, survey
 from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, linearise, read_trees
 from t2t_jax.errors import UserError
 
@@ -51,11 +51,6 @@ class Corpus:
     """The corpus as the config names it: bundled:, text:DIR, tfds:NAME/CONFIG or trees:DIR."""
     parts: Mapping[str, Split]
     """The splits of the corpus, by name."""
-
-    @property
-    def is_treebank(self) -> bool:
-        """Whether the targets are linearised trees."""
-        return scheme_of(self.name) == "trees"
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -208,11 +203,8 @@ def _hash(*parts: str) -> str:
 
 
 def _survey_text(source: _File, target: _File) -> str:
-    if source.survey.num_lines != target.survey.num_lines:
-        raise UserError(
-            f"{source.path} has {source.survey.num_lines} lines, but {target.path} has "
-            f"{target.survey.num_lines}; line n of one must translate line n of the other"
-        )
+    counts = source.survey.num_lines, target.survey.num_lines
+    check_aligned(source.path, counts[0], target.path, counts[1])
     return _hash(source.survey.digest, target.survey.digest)
 
 

@@ -1,4 +1,4 @@
-r"""Lines of text files: UTF-8, plain or gzip. Only \n ends one: str.splitlines knows ten ends more.
+r"""Lines of text files in UTF-8, plain or gzip.
 
 A carriage return before it belongs to the end. A byte order mark at the start of a file, which some
 editors write, belongs to no line. Files of a corpus and what a command reads are decoded alike.
@@ -51,7 +51,7 @@ def _open(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
 
 
 def survey(path: Path) -> Survey:
-    """Number of lines, and the hash of the content, in one pass.
+    """Count the lines of a file and hash its content, in one pass.
 
     Raises:
       UserError: the file is missing or damaged, or no text with line feeds.
@@ -71,11 +71,11 @@ def survey(path: Path) -> Survey:
 
 
 def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
-    """The lines of a file, without their ends.
+    """Yield the lines of a file, without their ends.
 
     Args:
       path: the file.
-      expected: what a survey of the file has found.
+      expected: the survey of the file, with which it has to agree.
 
     Raises:
       UserError: the file is missing or damaged, or a line is not UTF-8, or the file has changed

@@ -1,4 +1,4 @@
-"""Constituency trees as sequences: section 6.3, linearised as by Vinyals et al. (2015).
+"""Constituency trees as sequences (section 6.3), linearised as by Vinyals et al. (2015).
 
 The sentence `The dog barks .` and its tree
 
@@ -30,11 +30,11 @@ FORMAT_VERSION = 2
 """Raised whenever the same file of trees would become other sentences or symbols."""
 
 TOP = "TOP"
-"""Label of the root of every tree."""
+"""The label of the root of every tree."""
 EMPTY_ELEMENT = "-NONE-"
-"""Tag of what is not in the sentence: traces and other empty elements."""
+"""The tag of traces and other elements that are no words of the sentence."""
 PUNCTUATION_TAGS = frozenset([",", ".", ":", "``", "''"])
-"""Tags of the Penn Treebank for punctuation, apart from brackets."""
+"""The tags of the Penn Treebank for punctuation other than brackets."""
 
 _OUTERMOST = ("", TOP, "ROOT", "S1")
 _ATOM = re.compile(r"[^\s()]+")
@@ -80,7 +80,7 @@ class Tree:
     word: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what could not be written in brackets."""
+        """Refuse labels and words that could not be written in brackets."""
         atoms = [self.label] if self.word is None else [self.label, self.word]
         if not all(map(_ATOM.fullmatch, atoms)):
             raise ValueError(f"{atoms} are empty or have white space or brackets")
@@ -89,7 +89,7 @@ class Tree:
             raise ValueError(f"{self.label} needs either children or a word")
 
     def __repr__(self) -> str:
-        """The bracketed form."""
+        """The tree in brackets, as `format_tree` writes it."""
         return f"Tree({format_tree(self)})"
 
     # The methods a dataclass would have recurse, and trees may be deeper than Python's stack.
@@ -98,7 +98,7 @@ class Tree:
         return isinstance(other, Tree) and format_tree(self) == format_tree(other)
 
     def __hash__(self) -> int:
-        """Fits `__eq__`."""
+        """Equal trees have equal hashes."""
         return hash(format_tree(self))
 
 
@@ -184,7 +184,7 @@ def read_trees(path: str | Path, expected: Survey | None = None) -> Iterator[Tre
 
     Args:
       path: the file.
-      expected: what a survey of the file has found; see `read_lines`.
+      expected: the survey of the file; see `read_lines`.
 
     Raises:
       UserError: the file is missing, damaged or not UTF-8, or its brackets are not trees.
@@ -197,7 +197,7 @@ def read_trees(path: str | Path, expected: Survey | None = None) -> Iterator[Tre
 
 
 def _outermost_brackets(path: Path, expected: Survey | None) -> Iterator[tuple[int, str]]:
-    """Of each outermost bracket, the number of its first line, and its text."""
+    """Yield each outermost bracket: the number of its first line, and its text."""
     depth = first_line = 0
     parts: list[str] = []
     for number, line in enumerate(read_lines(path, expected), start=1):
@@ -219,10 +219,10 @@ def _outermost_brackets(path: Path, expected: Survey | None) -> Iterator[tuple[i
 
 
 def _parse(text: str) -> Tree:
-    """The tree of one outermost bracket.
+    """Parse one outermost bracket into a tree.
 
     Raises:
-      ValueError: something is neither a constituent nor a word with its tag.
+      ValueError: a part of it is neither a constituent nor a word with its tag.
     """
     if text.strip("()" + string.whitespace) in _OUTERMOST:
         return Tree(TOP)
@@ -261,13 +261,13 @@ def clean_tree(tree: Tree) -> Tree:
 
 
 def _bare(symbol: str) -> str:
-    """Without function tags, if it is a bracket; a label may begin with a dash: `-LRB-`."""
+    """A token without function tags, if it opens a constituent; `-LRB-` keeps its first dash."""
     bare = _BARE_LABEL.match(symbol)
     return bare[0] if bare else symbol
 
 
 def _without_empty(symbols: Iterable[str]) -> list[str]:
-    """Without the constituents that hold no word."""
+    """The flat form of a tree without the constituents that hold no word."""
     kept: list[str] = []
     for symbol in symbols:
         if symbol[0] == ")" and kept[-1][0] == "(":
@@ -328,7 +328,11 @@ def build_tree(words: Sequence[str], symbols: Sequence[str]) -> tuple[Tree, int]
 
 
 def _fit_tags(words: Sequence[str], symbols: Sequence[str]) -> tuple[list[str], list[str], int]:
-    """The symbols with tags that suit, the tags of words that had none, repairs in the first."""
+    """Replace tags that do not suit their words.
+
+    Returns:
+      The symbols, the tags of words that had none, and the number of repairs of the symbols.
+    """
     remaining = iter(words)
     fitted: list[str] = []
     repairs = 0
@@ -354,7 +358,11 @@ def _suitable_tag(word: str, predicted: str) -> str:
 
 
 def _balance(symbols: Iterable[str]) -> tuple[list[str], list[str], int]:
-    """The symbols with every closing bracket matched, the labels still open, and the repairs."""
+    """Match every closing bracket.
+
+    Returns:
+      The symbols, the labels that are still open, and the number of repairs.
+    """
     balanced: list[str] = []
     open_labels: list[str] = []
     num_open: Counter[str] = Counter()

@@ -1,6 +1,6 @@
-"""The shared subword vocabulary (section 5.1): SentencePiece BPE. Every special id is owned here.
+"""The shared subword vocabulary (section 5.1): SentencePiece BPE, and the special ids.
 
-Choices, and why:
+These are the choices where the paper says nothing:
 
 - Text is not normalised beyond white space. NFKC, the usual choice, turns … into three dots and ²
   into 2: a model trained on it can never write what the reference says. Tabs and the line ends of
@@ -47,7 +47,7 @@ class Vocabulary:
         """Wraps a serialized SentencePiece model.
 
         Raises:
-          ValueError: it is not one, or has other special ids.
+          ValueError: the bytes are no such model, or it has other special ids.
         """
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor()
@@ -61,11 +61,11 @@ class Vocabulary:
             raise ValueError(f"a SentencePiece model with pad, eos, bos, unk = {ids}, not 0 to 3")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles as the serialized model."""
+        """Pickle the vocabulary as its serialized model."""
         return Vocabulary, (self._model,)
 
     def __len__(self) -> int:
-        """Number of ids."""
+        """The number of ids."""
         return self._processor.get_piece_size()
 
     @staticmethod
@@ -96,7 +96,7 @@ class Vocabulary:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the serialized model."""
+        """A hash of the serialized model."""
         return hashlib.sha256(self._model).hexdigest()
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
@@ -165,7 +165,10 @@ def train_vocabulary(
 
 @contextmanager
 def _normalization_rules() -> Iterator[str]:
-    """The name of a file that says what becomes a space: SentencePiece takes no other form."""
+    """A context with the name of a file that lists the characters which become a space.
+
+    SentencePiece takes such rules from a file only.
+    """
     rules = "".join(f"{ord(space):X}\t20\n" for space in _SPACES)
     with ExitStack() as stack:
         try:
@@ -181,7 +184,7 @@ def _normalization_rules() -> Iterator[str]:
 
 
 def _spread(chunks: Iterable[tuple[list[str], list[str]]], limit: int) -> list[tuple[str, str]]:
-    """At most `limit` pairs: every first, second, fourth... pair, in one pass."""
+    """At most `limit` pairs, spread evenly: every pair, every second, every fourth and so on."""
     kept: list[tuple[str, str]] = []
     stride, seen = 1, 0
     for source, target in chunks:
@@ -195,7 +198,7 @@ def _spread(chunks: Iterable[tuple[list[str], list[str]]], limit: int) -> list[t
 
 
 def _without_traces(model: bytes) -> bytes:
-    """The model without the name of a temporary file and the number of threads that made it."""
+    """A SentencePiece model without the name of its temporary file and the number of threads."""
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     proto.normalizer_spec.ClearField("normalization_rule_tsv")
     proto.trainer_spec.ClearField("num_threads")
@@ -203,7 +206,7 @@ def _without_traces(model: bytes) -> bytes:
 
 
 def _explain(error: RuntimeError, size: int) -> UserError:
-    """A SentencePiece error as one that says which vocabulary sizes work."""
+    """Turn an error of SentencePiece into one that says which vocabulary sizes work."""
     message = str(error)
     if match := re.search(r"value <= (\d+)", message):
         most = match.group(1)

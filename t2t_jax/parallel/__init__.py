@@ -1,1 +1,1 @@
-"""How arrays are laid out over devices."""
+"""The mesh of devices, how arrays are laid out over it, and how several processes agree."""

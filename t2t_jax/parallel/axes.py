@@ -1,8 +1,8 @@
 """Logical axes, which modules name, and the axes of the mesh that they are split over.
 
     data      each device takes its own rows of the batch
-    fsdp      so too; and it keeps only its part of every matrix, and of Adam's moments for it
-              (the parts are gathered for as long as a layer needs them)
+    fsdp      each device takes its own rows, too, and keeps only its part of every matrix and of
+              Adam's moments for it (the parts are gathered for as long as a layer needs them)
     tensor    the devices share the heads, the feed-forward network's inner width and the vocabulary
 
 This is the one place where a logical axis becomes mesh axes.
@@ -33,28 +33,28 @@ class AxisRules:
     """The mesh axes that each logical axis is split over, the outermost first."""
 
     vocab: _MeshAxes = ("tensor",)
-    """Entries of the vocabulary."""
+    """The entries of the vocabulary."""
     embed: _MeshAxes = ("fsdp",)
-    """d_model, of a matrix."""
+    """The axis of a matrix that is d_model wide."""
     heads: _MeshAxes = ("tensor",)
-    """Attention heads, or all of their widths side by side."""
+    """The attention heads, or the widths of all heads side by side."""
     mlp: _MeshAxes = ("tensor",)
-    """d_ff."""
+    """The inner width of the feed-forward network, d_ff."""
     layers: _MeshAxes = ()
-    """Layers of a stack, over which the computation runs one after the other."""
+    """The layers of a stack, which are computed one after the other."""
     vector: _MeshAxes = ()
-    """d_model, of a bias or a norm: too little to be worth splitting."""
+    """The d_model entries of a bias or a norm, too few to be worth splitting."""
     positions: _MeshAxes = ()
-    """Rows of a learned position table."""
+    """The rows of a learned position table."""
     batch: _MeshAxes = ("data", "fsdp")
-    """Rows of a batch."""
+    """The rows of a batch."""
     length: _MeshAxes = ()
-    """Positions of a row."""
+    """The positions of a row."""
     channels: _MeshAxes = ()
-    """d_model, of activations."""
+    """The axis of activations that is d_model wide."""
 
     def spec(self, names: Sequence[str | None]) -> PartitionSpec:
-        """How an array with these logical axes is split.
+        """The mesh axes over which each axis of an array is split, given its logical axes.
 
         Raises:
           ValueError: a name is no logical axis, or two axes would be split over one mesh axis.
@@ -82,13 +82,13 @@ RULES = AxisRules()
 def sharding(
     mesh: Mesh, names: Sequence[str | None], shape: Sequence[int], label: str
 ) -> NamedSharding:
-    """How an array lies on a mesh.
+    """The layout of an array over a mesh, given its logical axes.
 
     Args:
       mesh: the devices.
-      names: its logical axes; None is an axis that is never split.
-      shape: its sizes.
-      label: what it is called in errors.
+      names: the array's logical axes; None is an axis that is never split.
+      shape: the sizes of its axes.
+      label: the name that errors call it by.
 
     Raises:
       UserError: an axis cannot be cut into that many equal parts.
@@ -106,7 +106,7 @@ def sharding(
 
 
 def named(initialize: Any, *axes: str) -> Any:
-    """A Flax initialiser whose parameters say what their logical axes are, until `nn.unbox`."""
+    """A Flax initialiser of parameters that carry the names of their axes, until `nn.unbox`."""
     return nn.with_logical_partitioning(initialize, axes)
 
 
@@ -123,7 +123,7 @@ def _on(mesh: Mesh) -> Iterator[None]:
 
 
 def traced_on(mesh: Mesh, function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """`function`, in whose body `constrain` is heard; for what is compiled for that mesh."""
+    """Wrap a function that is compiled for a mesh, so that `constrain` takes effect in its body."""
 
     @wraps(function)
     def on_mesh(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -134,7 +134,9 @@ def traced_on(mesh: Mesh, function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def constrain(x: Shaped[Array, "..."], *names: str | None) -> Shaped[Array, "..."]:
-    """Have the compiler split `x` as its logical axes say; nothing outside of `traced_on`.
+    """Have the compiler split `x` as its logical axes say.
+
+    Outside of `traced_on`, and on a single device, `x` comes back as it is.
 
     Without it the compiler may choose to split activations as the matrices are, and to add up
     partial sums of them, which are larger.
@@ -146,12 +148,12 @@ def constrain(x: Shaped[Array, "..."], *names: str | None) -> Shaped[Array, "...
 
 
 def shardings(mesh: Mesh, specs: Any, shapes: Any) -> Any:
-    """How the arrays of a tree lie on a mesh.
+    """The layouts of the arrays of a tree over a mesh.
 
     Args:
       mesh: the devices.
       specs: a tree of the arrays' logical axes, each a `PartitionSpec`.
-      shapes: the same tree of what has these shapes.
+      shapes: the same tree, of arrays or of anything that has their shapes.
 
     Raises:
       UserError: an array cannot be cut into that many equal parts.

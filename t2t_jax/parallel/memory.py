@@ -1,4 +1,4 @@
-"""The memory of the devices: how much there is, and what to tell where it did not suffice."""
+"""The memory of the devices: its size, and the error to raise where it does not suffice."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ LESS_MEMORY = (
     "data.target_tokens_per_step), keep less by parallel.remat='layer' and parallel.loss_chunks=8, "
     "or share the parameters by parallel.fsdp (or make the model smaller)"
 )
-"""What helps where training takes too much memory."""
+"""The settings that help where training takes too much memory, as errors name them."""
 
 _LESS_TO_DECODE = "lower decoding.tokens_per_batch, decoding.beam_size or decoding.max_extra_length"
 # As XLA words it where it allocates, and where an allocation fails in the middle of a program.
@@ -23,11 +23,11 @@ _EXHAUSTED = re.compile("RESOURCE_EXHAUSTED|Out of memory")
 
 
 def out_of_memory(error: BaseException, *, decoding: bool = False) -> UserError | None:
-    """What to tell where memory did not suffice; None if that was not the fault.
+    """The error to raise where memory did not suffice; None if the fault is another one.
 
     Args:
-      error: what compiling or computing has raised.
-      decoding: whether that was in decoding, and not in training.
+      error: the exception that compiling or computing has raised.
+      decoding: whether it was raised in decoding, and not in training.
     """
     is_memory = isinstance(error, MemoryError)
     is_xla = isinstance(error, jax.errors.JaxRuntimeError)
@@ -40,10 +40,10 @@ def out_of_memory(error: BaseException, *, decoding: bool = False) -> UserError 
 
 @contextmanager
 def within_memory(*, decoding: bool = False) -> Iterator[None]:
-    """Within it, that memory did not suffice is an error in one line.
+    """A context in which an exception for lack of memory becomes an error of one line.
 
     Args:
-      decoding: whether what is computed is decoding, and not training.
+      decoding: whether the work is decoding, and not training.
 
     Raises:
       UserError: memory did not suffice.
@@ -70,7 +70,11 @@ def memory_of_a_device(mesh: Mesh) -> int | None:
 
 
 def attached_memory(device: jax.Device) -> int | None:
-    """Bytes that a program may use, as the device itself says; None if it is only described."""
+    """Bytes that a program may use, as the device itself says.
+
+    Returns:
+      None if the device does not say it, as one of a topology that is only described.
+    """
     try:
         stats = device.memory_stats()
     except jax.errors.JaxRuntimeError:

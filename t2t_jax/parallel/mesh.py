@@ -22,14 +22,15 @@ _T = TypeVar("_T")
 
 
 def make_mesh(config: ParallelConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """The devices as a mesh with the axes `data`, `fsdp` and `tensor`.
+    """Arrange the devices as a mesh with the axes `data`, `fsdp` and `tensor`.
 
     Args:
       config: the sizes of the axes.
-      devices: what to make it of; None is all devices of all processes.
+      devices: the devices of the mesh; None is all devices of all processes.
 
     Raises:
-      UserError: the sizes do not go with the number of devices, or the backend not with processes.
+      UserError: the sizes do not fit the number of devices, or the backend does not fit several
+        processes.
     """
     if config.backend == "pmap" and jax.process_count() > 1:
         raise UserError(
@@ -73,22 +74,25 @@ def mesh_of(params: Any) -> Mesh:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The whole array on every device."""
+    """The layout in which every device has the whole array."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def by_rows(mesh: Mesh) -> NamedSharding:
-    """A batch of `[passes, rows, length]`: the rows of each pass in equal parts."""
+    """The layout of a batch `[passes, rows, length]`: the rows of each pass in equal parts."""
     return NamedSharding(mesh, PartitionSpec(None, *RULES.spec(["batch"])))
 
 
 def row_parts(mesh: Mesh) -> int:
-    """Into how many parts, on different devices, the rows of a batch are cut."""
+    """The number of parts, on different devices, into which the rows of a batch are cut."""
     return math.prod(mesh.shape[axis] for axis in RULES.batch)
 
 
 def put_rows(x: Shaped[np.ndarray, "rows ..."], mesh: Mesh) -> Shaped[Array, "rows ..."]:
-    """Split an array, which every process has whole, by its rows; `row_parts` divides them."""
+    """Split an array, which every process has whole, over devices by its rows.
+
+    The number of rows has to be a multiple of `row_parts`.
+    """
     rows = NamedSharding(mesh, RULES.spec(["batch"]))
     return jax.make_array_from_callback(x.shape, rows, lambda index: x[index])
 
@@ -101,7 +105,7 @@ def on_host(tree: _Tree) -> _Tree:
 
 
 def one_ahead(items: Iterator[_T]) -> Iterator[_T]:
-    """The items, each held back until the next is made: while one is awaited, another computes."""
+    """Yield items one step late, so that the devices compute one while the host awaits another."""
     held: list[_T] = []
     for item in items:
         yield from held
@@ -114,9 +118,9 @@ class BatchLayout(NamedTuple):
 
     Attributes:
       mesh: the devices.
-      passes: parts that are computed one after the other.
-      rows_per_pass: rows of each, a multiple of the parts that the devices take. Rows beyond those
-        of the batch are empty.
+      passes: the number of parts that are computed one after the other.
+      rows_per_pass: the rows of each pass, a multiple of `row_parts`. Rows beyond those of the
+        batch are empty.
     """
 
     mesh: Mesh
@@ -167,8 +171,8 @@ def batch_layout(
 
     Args:
       mesh: the devices.
-      rows: of the global batch.
-      length: of its longer side.
+      rows: the rows of the global batch.
+      length: the length of its longer side.
       tokens_per_device: most positions of one side that a device may hold in a pass; None puts
         everything in one pass.
     """

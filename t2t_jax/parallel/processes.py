@@ -1,4 +1,4 @@
-"""Several processes as one program: how they meet, and how they agree.
+"""Several processes as one program: how they find each other, and how they agree.
 
 A process sees the devices of its own host. Once it has joined the others, `jax.devices()` are those
 of all, and a program on them runs when all processes start it, in the same order. So what decides
@@ -29,9 +29,9 @@ def join(
     num_processes: int | None = None,
     process_id: int | None = None,
 ) -> None:
-    """Meet the other processes of this run; to be called before JAX is asked for its devices.
+    """Connect to the other processes of this run; call it before JAX is asked for its devices.
 
-    Without arguments the environment says who they are: that of Slurm, Open MPI, a TPU pod or a
+    Without arguments the environment says which they are: that of Slurm, Open MPI, a TPU pod or a
     Kubernetes job, as far as JAX knows it. Where it tells of no others, nothing happens. Slurm and
     Open MPI give each process one GPU of its host (JAX_LOCAL_DEVICE_IDS names others).
 
@@ -81,12 +81,12 @@ def _check_place(coordinator: str, num_processes: int, process_id: int) -> None:
 
 
 def _has_others() -> bool:
-    """Whether the environment says that this is one of several processes. It costs no time."""
+    """Whether the environment says that this is one of several processes; nothing is contacted."""
     return _tasks() > 1 or _is_on_tpu_pod() or _is_in_kubernetes_job()
 
 
 def _tasks() -> int:
-    """Tasks of this Slurm step or Open MPI program.
+    """The number of tasks of this Slurm step or Open MPI program.
 
     A program that Slurm starts for one task has its job's port to itself only by chance; and in
     the shell of an allocation SLURM_NTASKS counts tasks that nobody started.
@@ -113,7 +113,7 @@ def _is_in_kubernetes_job() -> bool:
 
 
 def _meet(initialize: Callable[[], None], coordinator: str | None) -> None:
-    """Run `initialize` in a thread, which can be left: JAX aborts the program where it gives up."""
+    """Run `initialize` in a thread, which can be abandoned: JAX aborts the program on a timeout."""
     failures: list[Exception] = []
 
     def attempt() -> None:
@@ -139,7 +139,7 @@ def _meet(initialize: Callable[[], None], coordinator: str | None) -> None:
 
 
 def is_main() -> bool:
-    """Whether this is process 0, which writes what is written once."""
+    """Whether this is process 0, which alone writes files that all processes share."""
     import jax
 
     return jax.process_index() == 0
@@ -147,7 +147,7 @@ def is_main() -> bool:
 
 @cache
 def _maximum() -> tuple[Any, Callable[[Any], Any]]:
-    """One row a device, and the largest of all rows on every device."""
+    """A layout with one row for each device, and a function that gives all the largest row."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -161,7 +161,7 @@ def _maximum() -> tuple[Any, Callable[[Any], Any]]:
 
 
 def _start_maximum(proposal: int) -> Any:
-    """The largest proposal, as an array that the devices have yet to compute."""
+    """Start to compute the largest proposal; the array is ready once all processes have called."""
     import jax
 
     rows, maximum = _maximum()
@@ -170,10 +170,12 @@ def _start_maximum(proposal: int) -> Any:
 
 
 def agree(proposal: int) -> int:
-    """The largest number that a process proposes, once all have; so it is a barrier, too.
+    """The largest of the numbers that the processes propose.
+
+    It waits until every process has called it, so it is a barrier, too.
 
     Args:
-      proposal: an int32, with -2**31 left out.
+      proposal: an int32 other than -2**31.
     """
     import jax
 
@@ -181,12 +183,12 @@ def agree(proposal: int) -> int:
 
 
 def of_main(value: int) -> int:
-    """The number that process 0 gives; what the others give counts for nothing."""
+    """The number that process 0 gives, for all processes; those of the others are ignored."""
     return agree(value if is_main() else 1 - 2**31)
 
 
 def one_without(holds: bool) -> int | None:
-    """A process for which something does not hold; None if it holds for all."""
+    """The number of a process for which a condition does not hold; None if it holds for all."""
     import jax
 
     found = agree(-1 if holds else jax.process_index())
@@ -194,20 +196,20 @@ def one_without(holds: bool) -> int | None:
 
 
 class Agreement:
-    """The same as `agree`, two calls late, so that nobody waits for what the devices do now."""
+    """`agree` with its answer two calls late, so that no process waits for running computations."""
 
     def __init__(self) -> None:
-        """Nothing is proposed yet."""
+        """Begin without any proposal."""
         self._under_way: deque[Any] = deque()
 
     def __call__(self, proposal: int) -> int:
         """The largest number that was proposed two calls ago; 0 in the first two.
 
-        A process alone agrees with itself at once. What is proposed in the last two calls, nobody
-        reads: ask `agree`.
+        A single process gets its own number back at once. The answers to the last two calls are
+        never given out: where they matter, call `agree`.
 
         Args:
-          proposal: 0 is none.
+          proposal: a number as for `agree`; 0 stands for no proposal.
         """
         import jax
 
@@ -221,7 +223,7 @@ def check_same(facts: Mapping[str, str]) -> None:
     """Refuse to go on unless all processes have the same facts.
 
     Args:
-      facts: by name; all processes have the same names in the same order.
+      facts: texts by their names; all processes have the same names in the same order.
 
     Raises:
       UserError: on every process, naming a fact and the first process that differs from process 0.
@@ -244,10 +246,10 @@ def check_same(facts: Mapping[str, str]) -> None:
 
 @contextmanager
 def bound_together() -> Iterator[None]:
-    """Within it, that another process is gone is an error in one line.
+    """A context in which the loss of another process becomes an error of one line.
 
     Raises:
-      UserError: it is, and the work of all ends with it.
+      UserError: another process is gone, with which the work of all ends.
     """
     import jax
 

@@ -15,7 +15,7 @@ from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.tokenized import TokenizedSplit, prepare
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import whole_number
-from t2t_jax.decoding.long_lines import LONGEST_PASS, longest_source, too_long
+from t2t_jax.decoding.long_lines import check_one_pass, longest_source, too_long
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.evaluation.newstest import test_set_name
@@ -172,14 +172,7 @@ def prepare_evaluation(
     for side, lengths in (("source", pairs.source_lengths), ("target", pairs.target_lengths)):
         line, length = int(lengths.argmax()) + 1, int(lengths.max())
         name = f"{side} line {line} in the {split} split of {corpus.name}"
-        if length > min(longest, LONGEST_PASS):
-            why = "can be scored"
-            if longest < LONGEST_PASS:
-                why = f"have learned positions (model.max_positions={longest})"
-            raise UserError(
-                f"{name} has {length} subwords, but at most {min(longest, LONGEST_PASS)} {why}; "
-                "split the line, or leave it out"
-            )
+        check_one_pass(name, length, longest)
         refused = side == "source" and config.decoding.long_lines == "refuse"
         if refused and length > longest_source(config.decoding, longest):
             raise too_long(name, length, config.decoding, longest)

@@ -1,4 +1,4 @@
-"""What a run tells: a progress bar, `W/log.jsonl` and TensorBoard events."""
+"""The log of a run: a progress bar, `W/log.jsonl` and TensorBoard events."""
 
 import math
 import sys
@@ -25,7 +25,7 @@ from t2t_jax.workdir import CHECKPOINT, LOG_SCHEMA, log_file
 class RunLog:
     """The log of a run. Records of steps that a resumed run will take again are removed first.
 
-    Of several processes, all know what was recorded, and process 0 tells and writes.
+    Of several processes, all know what was recorded, and process 0 alone prints and writes.
     """
 
     def __init__(self, workdir: Path, start_step: int, num_train_steps: int) -> None:
@@ -39,7 +39,7 @@ class RunLog:
         self._console = ProgressConsole(
             soft_wrap=True,
             quiet=not is_main(),
-            # What a notebook shows is no terminal, whatever it says: lines are what it can keep.
+            # A notebook keeps printed lines but no progress bar, even if it claims a terminal.
             force_terminal=sys.stdout.isatty(),
             force_jupyter=False,
         )
@@ -54,10 +54,11 @@ class RunLog:
             write_whole(self._path, "".join(line for line, _ in kept).encode())
             self._file = self._path.open("a", encoding="utf-8", buffering=1)
             # A `SummaryWriter` has a thread; where a full disk ends it, its callers wait for ever.
-            # Its name has the time: where the clock was set back, it could be that of another.
+            # Its name has the time, which is that of an older file if the clock was set back. The
+            # number makes the names differ.
             number = len([*workdir.glob("events.out.tfevents.*")])
             self._events = EventsWriter(str(workdir / "events"), f".{number}")
-            # What TensorBoard has of later steps, it forgets.
+            # This makes TensorBoard forget the events of later steps.
             start = SessionLog(status=SessionLog.START)
             self._add_event(start_step + 1, session_log=start)
         self._progress = Progress(
@@ -87,7 +88,7 @@ class RunLog:
         """Take the progress bar away and close the files."""
         self._progress.stop()
         if is_main():
-            with suppress(OSError):  # what could not be written, could not before
+            with suppress(OSError):  # an earlier write has failed for the same reason
                 self._events.close()
             with suppress(OSError):
                 self._file.close()
@@ -109,8 +110,8 @@ class RunLog:
 
         Args:
           step: the last of these steps.
-          figures: under their names.
-          seconds_left: until the last step.
+          figures: the means and rates by their names.
+          seconds_left: the estimated seconds until the last step of the run.
         """
         line = (
             f"loss {figures['loss']:.3f}  learning rate {figures['learning_rate']:.2e}  "

@@ -1,4 +1,4 @@
-"""What the steps of a run report, read from the device without making it wait."""
+"""Read the metrics of steps from the device without making it wait, and log their means."""
 
 import time
 from collections import deque
@@ -14,8 +14,8 @@ from t2t_jax.evaluation.perplexity import perplexity
 from t2t_jax.run.log import RunLog
 from t2t_jax.training.step import Metrics
 
-# Steps whose metrics stay on the device. The host reads those before them, so that the device
-# always has a step to go on with.
+# The metrics of so many newest steps stay on the device. The host waits for older ones only, so the
+# device always has a step to go on with.
 _LAG = 2
 
 
@@ -29,9 +29,9 @@ class StepMeter:
 
         Args:
           log: where the records go.
-          config: how often, and how many non-finite steps in a row are too many.
+          config: says how often to record, and how many non-finite steps in a row end the run.
           first_step: steps already taken.
-          num_devices: on how many devices.
+          num_devices: the number of devices that take part.
         """
         self._log, self._config, self._first_step = log, config, first_step
         self._num_devices = num_devices
@@ -52,7 +52,7 @@ class StepMeter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Wait for the device and read all its metrics; the time spent within is not a step's."""
+        """A context whose time counts for no step; all metrics are read before it begins."""
         while self._pending:
             self._read_one()
         self._seconds += time.monotonic() - self._started

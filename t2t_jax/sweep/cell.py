@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from t2t_jax.config import Config, describe, differences, from_dict, to_dict, walk
+from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict, walk
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
@@ -96,8 +96,9 @@ class Cell:
         changed = differences(old, self.config, only_binding=True)
         if changed:
             raise UserError(
-                f"{self.workdir} was trained with another config ({describe(changed)}); choose "
-                "another --workdir, or move that directory away"
+                f"{self.workdir} was trained with another config "
+                f"({format_differences(changed)}); choose another --workdir, or move that "
+                "directory away"
             )
         return result if _scored(old) == _scored(self.config) else None
 

@@ -1,4 +1,4 @@
-"""Parameters out of the checkpoints of a run, averaged over the last of them (section 6.1)."""
+"""Load the parameters of a run, averaged over its last checkpoints (section 6.1)."""
 
 import time
 from collections.abc import Sequence
@@ -31,23 +31,24 @@ def load_parameters(
 ) -> tuple[Parameters, list[int]]:
     """The parameters of a run, averaged over its last checkpoints (section 6.1).
 
-    The run may be training: where a checkpoint is removed while it is read, those that are there
-    then are taken.
+    The run may still be training: where a checkpoint is removed while it is read, the choice is
+    made again among those that are there by then.
 
     Args:
       workdir: the run directory.
       like: a `jax.ShapeDtypeStruct` with a sharding for every parameter.
-      average: how many checkpoints to average, up to and including `step`. None is what the run's
-        `checkpoint.average` says, or all if there are fewer; of the best there is one.
-      step: the last of them; None is the newest, "best" the one with the best dev score.
+      average: how many checkpoints to average, up to and including `step`. None is the number that
+        the run's `checkpoint.average` says, or all if there are fewer. With "best" it is 1.
+      step: the training step of the last of them; None is the newest, "best" the one with the best
+        dev score.
 
     Returns:
       The parameters, and the steps they were averaged over.
 
     Raises:
-      UserError: `average` or `step` is not of these kinds, there are no such checkpoints, or one is
-        damaged, or of another step or another run than the directory's; or `workdir` is not a run
-        directory.
+      UserError: `average` or `step` has another type, there are no such checkpoints, or one is
+        damaged, or belongs to another step or to another run than its directory; or `workdir` is
+        no run directory.
     """
     average, step = _checked(average, step)
     identity = Identity(read_config(workdir), read_fingerprints(workdir))
@@ -76,7 +77,7 @@ def load_parameters(
 
 
 def _checked(average: Any, step: Any) -> tuple[int | None, int | Literal["best"] | None]:
-    """The arguments as plain values, if they are of the kinds that they may be of."""
+    """The arguments as plain values of Python, once their types are checked."""
     for name, value, others in (("average", average, (None,)), ("step", step, (None, "best"))):
         is_number = isinstance(value, Integral) and not isinstance(value, bool)
         is_other = isinstance(value, str | None) and value in others
@@ -94,7 +95,7 @@ def _steps(directory: Path) -> list[int]:
 
 
 def _changes(directory: Path, there: Sequence[int]) -> bool:
-    """Whether the checkpoints in a directory become others within a moment."""
+    """Whether checkpoints are added to a directory, or removed from it, within a moment."""
     latest = time.monotonic() + _SECONDS_FOR_A_CHANGE
     while time.monotonic() < latest:
         if _steps(directory) != list(there):
@@ -115,7 +116,9 @@ def _choose(
     if not there:
         raise UserError(f"{directory} is empty: nothing was saved there yet")
     if step == "best":
-        there = there[-1:]  # one before it is there for a run that has to step back
+        there = there[
+            -1:
+        ]  # the one before is kept for a run that has to go back to an earlier state
     if average is None:
         average = min(usual, len(there))
     if len(there) < average:
@@ -132,7 +135,7 @@ def _choose(
 def _mean(
     directory: Path, chosen: Sequence[int], like: Parameters, identity: Identity
 ) -> Parameters:
-    """The mean of the parameters of some checkpoints, which have to be the run's own."""
+    """The mean of the parameters of some checkpoints, each checked to be the run's own."""
     total: Parameters | None = None
     with reading(directory) as manager:
         origins: dict[int, Record] = {}
@@ -148,7 +151,8 @@ def _mean(
     return _divide(total, len(chosen))
 
 
-# Each is one small program for all arrays: one for every shape takes longer than to read them.
+# Each is compiled as one small program for all arrays. To compile one for every shape would take
+# longer than to read the arrays.
 
 
 @jax.jit

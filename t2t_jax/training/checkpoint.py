@@ -4,21 +4,21 @@
     W/checkpoints/STEP/progress     optimiser moments and counters: what resuming needs besides
     W/best/STEP/params              the parameters with the best dev score so far
     W/best/STEP/score               that score
-    */STEP/origin                   whose they are, and their checksums; see `training.origin`
+    */STEP/origin                   their step and run, and checksums; see `training.origin`
     W/damaged/STEP                  a checkpoint that could not be read
 
-A checkpoint is written beside its place and renamed into it, so one that has its name is whole. It
-says itself where it comes from, so that a copy from elsewhere is not taken for what its place says.
+A checkpoint is written beside its place and renamed when it is complete, so one that has its name
+is whole. It holds a record of its origin, so that a copy of another checkpoint is not mistaken for
+the one that belongs there.
 
-Several processes write a checkpoint together, each its own part of the arrays, and meet on the way.
-They read on their own and agree afterwards, so that none waits for one that cannot read.
+Several processes write a checkpoint together, each its own part of the arrays. They read on their
+own and agree afterwards, so that none waits for one that cannot read.
 
-What is made durable, and in what order: the state after a step; then, where the step was scored,
-the best parameters, if it is these; then the record in the log, which says that all of this is
+The order of writing is: the state after a step; then, if the step was scored and its parameters
+are the best so far, these parameters; then the record in the log, which says that all of this is
 done. Each is on the disk before the next begins. A run that is killed in between goes on from the
-newest state, scores again what the log has no record of, and so makes up for what is missing. The
-best of a step that is newer than the newest state takes the place of none that a run may still
-have to step back to.
+newest state, and scores again the steps that the log has no record of. Best parameters that are
+newer than the newest state do not replace older ones, to which a run may still have to go back.
 """
 
 import math
@@ -57,7 +57,7 @@ _T = TypeVar("_T")
 
 
 def is_due(config: CheckpointConfig, step: int, seconds_since: float) -> bool:
-    """Whether a checkpoint is to be written after a step, `seconds_since` the one before."""
+    """Whether a checkpoint is due after a step, `seconds_since` the checkpoint before."""
     by_steps = config.every_steps is not None and step % config.every_steps == 0
     by_time = config.every_minutes is not None and seconds_since >= 60 * config.every_minutes
     return by_steps or by_time
@@ -65,9 +65,9 @@ def is_due(config: CheckpointConfig, step: int, seconds_since: float) -> bool:
 
 @dataclass(frozen=True)
 class _NewestAndDue:
-    """Tells Orbax what to keep once a save is whole: the newest, and before it what was due.
+    """Orbax's policy for states: once a save is complete, keep the newest and those that were due.
 
-    A checkpoint that was not due is there to go on from, and gives way to the next one.
+    A checkpoint that was not due, as one that a signal caused, is removed with the next save.
     """
 
     config: CheckpointConfig
@@ -82,9 +82,10 @@ class _NewestAndDue:
 
 @dataclass(frozen=True)
 class _BestAndSafe:
-    """Tells Orbax which best parameters to keep once a save is whole: the newest.
+    """Orbax's policy for the best parameters: once a save is complete, keep the newest.
 
-    And those before them, as long as the newest are of a step that the run may have to take again.
+    While the newest belong to a step that no saved state has reached, and which the run may have to
+    take again, the best parameters before them are kept as well.
     """
 
     newest_state: Callable[[], int | None]
@@ -103,12 +104,12 @@ class Checkpoints:
 
     Written every so many steps (`checkpoint.every_steps`, and `every_minutes=None`), a run that was
     stopped and resumed any number of times ends with the checkpoints of one that never was, and so
-    with the same average: what a stop wrote between those that are due goes with the next save.
-    Written every so many minutes, which checkpoints there are depends on the clock.
+    with the same average: a checkpoint that a stop wrote between those that are due is removed by
+    the next save. Written every so many minutes, the steps of the checkpoints depend on the clock.
     """
 
     def __init__(self, workdir: Path, identity: Identity) -> None:
-        """Open the checkpoints of `workdir`; what an interrupted save left behind is removed."""
+        """Open the checkpoints of `workdir`, and remove what an interrupted save left behind."""
         self._workdir = workdir
         self._identity = identity
         config = identity.config.checkpoint
@@ -176,7 +177,7 @@ class Checkpoints:
         return TrainState(params=restored["params"], **restored["progress"])
 
     def _set_aside(self, unreadable: dict[int, str], step: int) -> None:
-        """Make room for the steps that the run takes again, and say so."""
+        """Move damaged checkpoints to `W/damaged` with a warning; their steps are taken again."""
         if is_main():
             (self._workdir / _DAMAGED).mkdir(exist_ok=True)
             for number, refusal in unreadable.items():
@@ -196,10 +197,10 @@ class Checkpoints:
         """Write `state` in the background, unless its step is written already.
 
         Returns:
-          The step of the state before, which is on the disk then; None if there is none.
+          The step of the state before, which is on the disk by then; None if there is none.
 
         Raises:
-          UserError: the one before could not be written, or this one not begun.
+          UserError: the state before could not be written, or this one could not be begun.
         """
         before, step = self.wait(), int(state.step)
         if step != before:
@@ -212,27 +213,27 @@ class Checkpoints:
         """Wait until every state is on the disk.
 
         Returns:
-          The step of the newest; None if there is none.
+          The step of the newest state; None if there is none.
 
         Raises:
-          UserError: one could not be written.
+          UserError: a state could not be written.
         """
         with writing(self._workdir / CHECKPOINTS):
             self._last.wait_until_finished()
         return cast(int | None, self._last.latest_step())
 
     def save_if_best(self, state: TrainState, score: float, measure: dict[str, Any]) -> bool:
-        """Keep the parameters apart if `score` is higher than that of those kept so far.
+        """Save the parameters as the best if `score` is higher than that of the best so far.
 
-        When it returns, the states that were saved before are on the disk, and then the best too.
+        When it returns, the states that were saved before are on the disk, and so are the best.
 
         Args:
-          state: whose parameters were scored.
-          score: higher is better. With several processes that of process 0 counts.
-          measure: what defines the score. Scores by another measure do not count.
+          state: the state whose parameters were scored.
+          score: their score; higher is better. With several processes that of process 0 counts.
+          measure: the settings that define the score. Scores by another measure are not compared.
 
         Raises:
-          UserError: it cannot be written.
+          UserError: the parameters cannot be written.
         """
         self.wait()
         if self._best is None:
@@ -253,13 +254,13 @@ class Checkpoints:
     def _arguments(
         self, step: int, arrays: dict[str, Any], **others: ocp.args.CheckpointArgs
     ) -> ocp.args.Composite:
-        """What Orbax is asked to write, and beside it whose it is."""
+        """The items that Orbax is to write: the arrays, and the record of their origin."""
         origin = ocp.args.JsonSave(make_origin(self._identity, step, arrays))
         items = {name: ocp.args.StandardSave(item) for name, item in arrays.items()}
         return ocp.args.Composite(**items, **others, origin=origin)
 
     def __enter__(self) -> "Checkpoints":
-        """Close them at the end."""
+        """Return the checkpoints, which are closed at the end of the context."""
         return self
 
     def __exit__(
@@ -268,7 +269,10 @@ class Checkpoints:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """After an error, one of several processes does not wait: the others may never come."""
+        """Close the checkpoints; after an error in one of several processes, without waiting.
+
+        The other processes, for which a save waits, may never come.
+        """
         if error is None or jax.process_count() == 1:
             self.close()
 
@@ -282,10 +286,10 @@ class Checkpoints:
 
 
 def _together(place: Path, work: Callable[[], _T]) -> _T:
-    """Do work in all processes, each on its own, which succeeds only where it succeeds in all.
+    """Do work in all processes, each on its own; it succeeds only if it succeeds in all of them.
 
     Raises:
-      UnreadableError: in all of them if in one.
+      UnreadableError: in all processes, if one of them cannot read.
     """
     result, failure = None, None
     try:
@@ -304,7 +308,7 @@ def _together(place: Path, work: Callable[[], _T]) -> _T:
 
 
 def _newest_first(steps: Sequence[int]) -> Iterator[int]:
-    """The steps that process 0 sees: to the others, a filesystem may show them later."""
+    """The steps that process 0 finds: a shared filesystem may show them to the others later."""
     step = of_main(max(steps, default=-1))
     while step >= 0:
         yield step
@@ -317,7 +321,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _best_score(directory: Path, measure: dict[str, Any]) -> float:
-    """The score to beat; minus infinity if it was measured otherwise, or cannot be read."""
+    """The score of the best so far; minus infinity if it has another measure or cannot be read."""
     with closing(open_manager(directory)) as reader:
         step = reader.latest_step()
         if step is None:

@@ -1,4 +1,4 @@
-"""Whether a training fits the memory of its devices, asked before anything is allocated."""
+"""Check that a training fits the memory of its devices, before anything is allocated."""
 
 from collections.abc import Iterable
 
@@ -23,14 +23,14 @@ def check_memory(
     too large by up to about a factor of two, and then ends as `parallel.memory.out_of_memory` says.
 
     Args:
-      config: the run.
+      config: the config of the run.
       vocab_size: entries of the shared vocabulary.
-      mesh: its devices.
-      shapes: of its batches: rows, source length, target length. Without them only the state of
-        the training is counted.
+      mesh: the devices.
+      shapes: the shapes of its batches: rows, source length, target length. Without them only the
+        state of the training is counted.
 
     Raises:
-      UserError: it needs more memory than a device has.
+      UserError: the training needs more memory than a device has.
     """
     needed = max(
         (_of_batch(config, vocab_size, mesh, *shape) for shape in shapes),

@@ -16,9 +16,9 @@ def learning_rate(
 
     Args:
       step: the paper's step number n, from 1.
-      d_model: width of the model.
-      warmup_steps: length of the linear warmup; the peak is at n = warmup_steps.
-      factor: multiplies the whole; the paper has 1.
+      d_model: the width of the model.
+      warmup_steps: the length of the linear warmup; the peak is at n = warmup_steps.
+      factor: a factor on the whole; the paper has 1.
     """
     n = jnp.asarray(step, jnp.float32)
     return factor * d_model**-0.5 * jnp.minimum(n**-0.5, n * warmup_steps**-1.5)
@@ -34,7 +34,7 @@ def make_optimizer(config: TrainingConfig) -> optax.GradientTransformation:
 
 
 def direction(config: TrainingConfig, moments: optax.ScaleByAdamState) -> Parameters:
-    """Where Adam goes, given its moments: m_hat / (sqrt(v_hat) + epsilon)."""
+    """Adam's direction, given its moments: m_hat / (sqrt(v_hat) + epsilon)."""
     mean = optax.tree.bias_correction(moments.mu, config.adam_beta1, moments.count)
     square = optax.tree.bias_correction(moments.nu, config.adam_beta2, moments.count)
     return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + config.adam_epsilon), mean, square)

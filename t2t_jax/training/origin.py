@@ -1,4 +1,4 @@
-"""Whose a checkpoint is: what it says of itself, sealed by a hash, and checksums of its arrays.
+"""The origin of a checkpoint: a record of its step and its run, with a hash, and checksums.
 
 A checkpoint belongs to a step of a run, and a run is a config, a vocabulary and a training text.
 All of that is written into every checkpoint, so that none is taken for another's, whatever its
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, UInt32
 
-from t2t_jax.config import Config, describe, differences, from_dict, to_dict
+from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict
 from t2t_jax.errors import UserError, warn
 from t2t_jax.system.records import Record, Schema, check
 from t2t_jax.training.storage import UnreadableError
@@ -25,20 +25,20 @@ _SCHEMA = Schema({"step": int, "config": dict}, {"sums": dict, "fingerprints": d
 
 
 class Identity(NamedTuple):
-    """What makes a run the run it is, besides its arrays."""
+    """The config and the hashes that tell a run from all others."""
 
     config: Config
     fingerprints: Mapping[str, str]
-    """Hashes of its `vocabulary` and of its training text (`corpus`), as far as they are known."""
+    """Hashes of the run's `vocabulary` and of its training text (`corpus`), where known."""
 
 
 def seal(record: Record) -> Record:
-    """The record with a hash of itself, by which `unseal` finds any change."""
+    """Add to a record a hash of its contents, by which `unseal` finds any change."""
     return {**record, _SEAL: _digest(record)}
 
 
 def unseal(stored: Any, schema: Schema, place: Path) -> Record:
-    """The record that was sealed; of a checkpoint from before there were seals, what is there.
+    """The record that was sealed. A checkpoint from before there were hashes gives what it has.
 
     Raises:
       UnreadableError: it is not what was written.
@@ -61,12 +61,12 @@ def _digest(record: Record) -> str:
 
 
 def make_origin(identity: Identity, step: int, arrays: Mapping[str, Any]) -> Record:
-    """What a checkpoint says of itself.
+    """The record of its origin that is written into a checkpoint.
 
     Args:
-      identity: of the run.
+      identity: the identity of the run.
       step: training steps taken.
-      arrays: what is saved, by item.
+      arrays: the arrays to be saved, by the name of their item.
     """
     return seal(
         {
@@ -79,19 +79,19 @@ def make_origin(identity: Identity, step: int, arrays: Mapping[str, Any]) -> Rec
 
 
 def check_origin(stored: Any, place: Path, identity: Identity) -> Record:
-    """Refuse a checkpoint that does not come from the step and the run whose place it has.
+    """Refuse a checkpoint that comes from another step or another run than its directory.
 
     Args:
-      stored: what the checkpoint says of itself.
+      stored: the record that the checkpoint has of its origin.
       place: its directory, which is named by the step.
-      identity: of the run.
+      identity: the identity of the run.
 
     Returns:
-      What was stored.
+      The record, checked.
 
     Raises:
       UnreadableError: it is not what was written.
-      UserError: it is whole, but of another step or another run.
+      UserError: it is whole, but belongs to another step or another run.
     """
     origin = unseal(stored, _SCHEMA, place)
     step = int(place.name)
@@ -108,7 +108,7 @@ def check_origin(stored: Any, place: Path, identity: Identity) -> Record:
     if changed:
         raise UserError(
             f"checkpoint {place} is of a run with another config than config.json "
-            f"({describe(changed)}); remove it, or put it back to where it came from"
+            f"({format_differences(changed)}); remove it, or put it back to where it came from"
         )
     for name, fingerprint in origin.get("fingerprints", {}).items():
         if identity.fingerprints.get(name, fingerprint) != fingerprint:
@@ -120,12 +120,12 @@ def check_origin(stored: Any, place: Path, identity: Identity) -> Record:
 
 
 def warn_of_age(directory: Path, origins: Iterable[Record], identity: Identity) -> None:
-    """Say in one line where checkpoints are too old to tell which vocabulary and corpus they have.
+    """Warn in one line where checkpoints are too old to hold the hashes of vocabulary and corpus.
 
     Args:
-      directory: of the checkpoints.
-      origins: what they say of themselves.
-      identity: of the run.
+      directory: the directory of the checkpoints.
+      origins: the records of their origins.
+      identity: the identity of the run.
     """
     unknown = {
         name
@@ -149,10 +149,10 @@ def _sums(arrays: Any) -> list[UInt32[Array, ""]]:
 
 
 def checksum(x: Array) -> UInt32[Array, ""]:
-    """A sum over an array's bits that any change of one element changes.
+    """A weighted sum of an array's bits, which any change of a single element changes.
 
-    Modulo 2**32 the order of the summands, and so the layout over devices, makes no difference. The
-    weights are odd, and differ from place to place.
+    It is taken modulo 2**32, so the order of the summands, and with it the layout over devices,
+    makes no difference. The weights are odd, and differ from place to place.
     """
     bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}").astype(jnp.uint32)
     place = jnp.zeros(x.shape, jnp.uint32)
@@ -162,7 +162,7 @@ def checksum(x: Array) -> UInt32[Array, ""]:
 
 
 def check_unaltered(restored: Mapping[str, Any], origin: Record, place: Path) -> None:
-    """Refuse what was read if it is not what was saved: TensorStore has no checksum of values.
+    """Refuse arrays that differ from those that were saved: TensorStore has no checksum of values.
 
     Raises:
       UnreadableError: an array has other values.

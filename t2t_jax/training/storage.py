@@ -1,4 +1,4 @@
-"""How Orbax is asked to read and write checkpoints, and what it says where it fails."""
+"""Read and write checkpoints with Orbax, and turn its failures into errors of one line."""
 
 import gc
 import warnings
@@ -17,10 +17,10 @@ _ATTEMPTS = 20
 
 
 class UnreadableError(UserError):
-    """A checkpoint is damaged, or of arrays of other shapes."""
+    """The error for a checkpoint that is damaged, or that has arrays of other shapes."""
 
     def __init__(self, place: Path, reason: str) -> None:
-        """Say which checkpoint it is, and why."""
+        """Make the message from the place of the checkpoint and the reason."""
         super().__init__(f"checkpoint {place} cannot be read ({reason})")
 
 
@@ -28,13 +28,13 @@ class UnreadableError(UserError):
 def open_manager(directory: Path, keep: Any = None) -> ocp.CheckpointManager:
     """Orbax's manager of the checkpoints in a directory, to write or to read them.
 
-    To write is a matter of all processes, who meet by JAX's coordinator: what Orbax would otherwise
-    run on the devices, from threads of its own, would come between steps in another order on each.
-    To read is a matter of the process itself.
+    All processes write together, and agree through JAX's coordinator. By default Orbax would run
+    programs on the devices instead, from threads of its own, and these would come between training
+    steps in another order on each process. Each process reads by itself.
 
     Args:
       directory: has one directory for each checkpoint, named by its step.
-      keep: Orbax's policy of which checkpoints stay; None is to read only.
+      keep: Orbax's policy of which checkpoints stay; None opens them for reading only.
     """
     read_only = keep is None
     options = ocp.CheckpointManagerOptions(

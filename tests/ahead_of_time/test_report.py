@@ -4,13 +4,13 @@ import pytest
 
 from t2t_jax.ahead_of_time.collectives import Collective
 from t2t_jax.ahead_of_time.hardware import Hardware
-from t2t_jax.ahead_of_time.report import Memory, Report, describe
+from t2t_jax.ahead_of_time.report import StepMemory, StepReport, format_report
 from t2t_jax.data.batching import BatchShape
 
 _GIB = 1 << 30
 _PAIRS = ((0, 1), (2, 3))
 
-REPORT = Report(
+REPORT = StepReport(
     devices="4 x TPU v5 lite",
     mesh_shape={"data": 2, "fsdp": 2, "tensor": 1},
     num_parameters=1_234_567,
@@ -19,7 +19,7 @@ REPORT = Report(
     compile_seconds=12.34,
     flops=2e12,
     hardware=Hardware(1e14, 16 * _GIB, 1e12, 1e11),
-    memory=Memory(_GIB, 2 * _GIB, 1024, 4 * _GIB, 3 * _GIB // 2),
+    memory=StepMemory(_GIB, 2 * _GIB, 1024, 4 * _GIB, 3 * _GIB // 2),
     available_bytes=16 * _GIB,
     moved_bytes=10**10,
     collectives=[
@@ -36,11 +36,11 @@ def test_bounds_are_work_over_peak():
 
 
 def test_the_largest_bound_is_what_a_step_waits_for():
-    text = "\n".join(describe(REPORT))
+    text = "\n".join(format_report(REPORT))
     positions = 96 * (256 + 128) / 0.02
     assert f"at least 20.0 ms (bound by compute): at most {positions:,.0f} positions/s" in text
     slow_links = dataclasses.replace(REPORT.hardware, sent_bytes_per_s=1e9)
-    text = "\n".join(describe(dataclasses.replace(REPORT, hardware=slow_links)))
+    text = "\n".join(format_report(dataclasses.replace(REPORT, hardware=slow_links)))
     assert "at least 32.0 ms (bound by communication)" in text
 
 
@@ -56,11 +56,11 @@ def test_the_largest_bound_is_what_a_step_waits_for():
 def test_whether_a_step_fits(changes, fits, words):
     report = dataclasses.replace(REPORT, **changes)
     assert report.fits is fits
-    assert words in list(describe(report))
+    assert words in list(format_report(report))
 
 
 def test_memory_is_listed_and_added_up():
-    lines = [line.split() for line in describe(REPORT)]
+    lines = [line.split() for line in format_report(REPORT)]
     for name, *size in (
         ("parameters", "1.00", "GiB"),
         ("batch", "1.00", "KiB"),
@@ -71,7 +71,7 @@ def test_memory_is_listed_and_added_up():
 
 
 def test_collectives_are_added_up_by_kind_and_axes():
-    [gathers] = [line for line in describe(REPORT) if "all-gather over fsdp" in line]
+    [gathers] = [line for line in format_report(REPORT) if "all-gather over fsdp" in line]
     assert " 6 x," in gathers
     assert f"{24_000_000 / 2**20:.2f} MiB in all" in gathers
     assert f"{12_000_000 / 2**20:.2f} MiB sent" in gathers
@@ -80,10 +80,10 @@ def test_collectives_are_added_up_by_kind_and_axes():
 def test_of_a_refused_step_nothing_more_is_said():
     report = dataclasses.replace(REPORT, refused=True, collectives=())
     assert report.bounds == {}
-    assert not any("sent" in line or "at least" in line for line in describe(report))
+    assert not any("sent" in line or "at least" in line for line in format_report(report))
 
 
 def test_of_an_unknown_device_no_bound_is_told():
     report = dataclasses.replace(REPORT, hardware=None)
     assert report.bounds == {}
-    assert "no bound on the time" in list(describe(report))[-1]
+    assert "no bound on the time" in list(format_report(report))[-1]

@@ -237,7 +237,7 @@ def test_compiling_only_neither_joins_nor_trains(config_file, monkeypatch, capsy
         lambda *what: SimpleNamespace(fits=fits, what=what),
     )
     monkeypatch.setattr(
-        "t2t_jax.ahead_of_time.report.describe", lambda report: map(str, report.what)
+        "t2t_jax.ahead_of_time.report.format_report", lambda report: map(str, report.what)
     )
     main = runpy.run_path(str(ROOT / "train.py"))["main"]
     assert main(["--config", config_file, "--compile-only", "v5e:4x4"]) == code

@@ -1,4 +1,4 @@
-"""What was measured, as a table or as lines of JSON."""
+"""The results of the systems, printed as a table or as lines of JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,32 +13,32 @@ from t2t_jax.system.records import as_line
 
 @dataclass
 class Result:
-    """A contestant at one piece of work."""
+    """The figures of a system for one piece of work."""
 
-    contestant: str
+    system: str
     versions: str
     amount: int
-    """Of what the work has, as tokens."""
+    """The amount of work, for example in tokens."""
     first_seconds: float
-    """Until the first result, compilation included; not in `seconds`."""
+    """The seconds until the first result, compilation included; they are not in `seconds`."""
     seconds: list[float] = field(default_factory=list)
-    """That the work took, in each round."""
+    """The seconds that the work took, in each round."""
     equal: float | None = None
-    """Share of its output that equals ours."""
+    """The share of its output that equals ours."""
 
     @property
     def rates(self) -> list[float]:
-        """Amount by seconds, in each round."""
+        """The amount of work a second, in each round."""
         return [self.amount / seconds for seconds in self.seconds]
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """How many times as fast we are, round by round: what slows a round down slows both."""
+    """How many times as fast ours is, in each round."""
     return [mine / other for mine, other in zip(ours, theirs, strict=True)]
 
 
 def share_equal(ours: Sequence[object], theirs: Sequence[object]) -> float:
-    """Share of places that have the same in both."""
+    """The share of places at which both have equal items."""
     return sum(a == b for a, b in zip(ours, theirs, strict=True)) / len(ours)
 
 
@@ -46,10 +46,10 @@ def show(case: Mapping[str, Any], unit: str, results: Sequence[Result], as_json:
     """Print the results of one case; the first is ours.
 
     Args:
-      case: what was done.
-      unit: of its amount.
-      results: of the contestants.
-      as_json: one object a line instead of a table.
+      case: the work that was measured.
+      unit: the unit of its amount, such as `lines`.
+      results: the results of the systems.
+      as_json: whether to print one JSON object a line instead of a table.
     """
     if as_json:
         for result in results:
@@ -62,7 +62,7 @@ def show(case: Mapping[str, Any], unit: str, results: Sequence[Result], as_json:
 
 def _figures(unit: str, result: Result, ours: Result) -> dict[str, Any]:
     return {
-        "contestant": result.contestant,
+        "system": result.system,
         "versions": result.versions,
         "first_seconds": result.first_seconds,
         **spread(result.seconds),
@@ -74,7 +74,7 @@ def _figures(unit: str, result: Result, ours: Result) -> dict[str, Any]:
 
 def _table(unit: str, results: Sequence[Result]) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("contestant", no_wrap=True)
+    table.add_column("system", no_wrap=True)
     for head in (f"{unit}/s", "ours/theirs", "first after", "as ours"):
         table.add_column(head.replace("_", " "), justify="right", no_wrap=True)
     for result in results:
@@ -84,7 +84,7 @@ def _table(unit: str, results: Sequence[Result]) -> Table:
             for name in (f"{unit}_per_second", "ours_over_theirs")
         )
         table.add_row(
-            result.contestant,
+            result.system,
             "".join(f"{rate:>9,.0f}" for rate in rates),
             "" if result is results[0] else "".join(f"{speedup:>8.2f}" for speedup in speedups),
             f"{result.first_seconds:.1f} s",

@@ -1,6 +1,6 @@
-"""How `peers.py` and the process of a contestant talk: JSON lines over its pipes.
+"""The protocol between `peers.py` and the process of a system: JSON lines over its pipes.
 
-The contestant says when it has started. The parent sends work, which the contestant prepares and
+The system says when it has started. The parent sends work, which the system prepares and
 does twice: so it is compiled, and caches are warm. Then the parent asks for one measurement at a
 time. Between them the process is idle.
 """
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from contestants.line_up import Contestant
+from systems.available import System
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 
@@ -37,7 +37,7 @@ class Training:
 
     @property
     def config(self) -> Config:
-        """Sizes of the network, and the recipe."""
+        """The config: the sizes of the network, and the recipe."""
         return Config.from_json(self.config_json)
 
 
@@ -49,11 +49,11 @@ class Decoding:
     inputs: list[list[int]]
     target_length: int
     weights: str
-    """File of the parameters; see `weights.py`."""
+    """The file of the parameters; see `weights.py`."""
 
     @property
     def config(self) -> Config:
-        """Sizes of the network, and the search."""
+        """The config: the sizes of the network, and the search."""
         return Config.from_json(self.config_json)
 
 
@@ -69,7 +69,9 @@ Decode = Callable[[Decoding], Callable[[], list[list[int]]]]
 def serve(*, train: Train | None = None, decode: Decode | None = None) -> None:
     """Answer requests of the parent until it closes the pipe."""
     with os.fdopen(os.dup(sys.stdout.fileno()), "w") as replies:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no reply
+        os.dup2(
+            sys.stderr.fileno(), sys.stdout.fileno()
+        )  # so that nothing that libraries print is taken for a reply
         prepare: dict[str, Any] = {"Training": train, "Decoding": decode}
         call: Callable[[], Any] | None = None
         reply: Any
@@ -78,7 +80,7 @@ def serve(*, train: Train | None = None, decode: Decode | None = None) -> None:
             request = json.loads(line)
             if request:
                 call = None
-                gc.collect()  # the work before
+                gc.collect()  # free what the work before has used
                 start = time.perf_counter()
                 kind = request.pop("kind")
                 call = prepare[kind](_KINDS[kind](**request))
@@ -91,7 +93,7 @@ def serve(*, train: Train | None = None, decode: Decode | None = None) -> None:
 
 
 def _seconds_of(call: Callable[[], Any]) -> float:
-    """Mean seconds of a call, over as many as are worth measuring."""
+    """The mean seconds of a call, over as many calls as fill the least time of a measurement."""
     calls, start = 0, time.perf_counter()
     while (seconds := time.perf_counter() - start) < _LEAST_SECONDS or not calls:
         call()
@@ -100,27 +102,27 @@ def _seconds_of(call: Callable[[], Any]) -> float:
 
 
 class Worker:
-    """The process of a contestant, from outside."""
+    """The process of a system, as `peers.py` sees it."""
 
-    def __init__(self, contestant: Contestant) -> None:
-        """Start it."""
-        self.contestant = contestant
+    def __init__(self, system: System) -> None:
+        """Start the process."""
+        self.system = system
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed by __exit__)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", f"contestants.{contestant.module}", *contestant.arguments],
+            [sys.executable, "-m", f"systems.{system.module}", *system.arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env=_environment(contestant.environment),
+            env=_environment(system.environment),
             start_new_session=True,  # Ctrl-C is for the parent alone
         )
 
     def __enter__(self) -> "Worker":
-        """Wait until it has imported what it needs.
+        """Wait until the process has imported what it needs.
 
         Raises:
-          UserError: it died.
+          UserError: the process failed.
         """
         try:
             self._reply()
@@ -130,32 +132,32 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it, whatever it does."""
+        """Kill the process."""
         self._process.kill()
         with contextlib.suppress(BrokenPipeError):
             self._process.communicate()
         self._errors.close()
 
     def prepare(self, work: Work) -> tuple[Any, float]:
-        """Have it prepare work.
+        """Have the process prepare work, and do it once.
 
         Returns:
-          What comes out, a loss or hypotheses, and the seconds until it does.
+          The output, which is a loss or hypotheses, and the seconds until it was there.
 
         Raises:
-          UserError: it died.
+          UserError: the process failed.
         """
         output, seconds = self._ask({"kind": type(work).__name__, **asdict(work)})
         return output, seconds
 
     def measure(self) -> float:
-        """Have it do the work.
+        """Have the process do the work that it has prepared.
 
         Returns:
-          The seconds that it takes.
+          The seconds that it took.
 
         Raises:
-          UserError: it died.
+          UserError: the process failed.
         """
         time.sleep(_PAUSE_SECONDS)
         seconds: float = self._ask({})
@@ -173,7 +175,7 @@ class Worker:
         if not reply:
             code = self._process.wait()
             self._errors.seek(0)
-            raise _died(self.contestant.name, code, self._errors.read())
+            raise _died(self.system.name, code, self._errors.read())
         return json.loads(reply)
 
 
@@ -181,15 +183,15 @@ def call_program(name: str, command: Sequence[str | Path], **added: str) -> floa
     """Run a program to its end.
 
     Args:
-      name: what errors call it.
+      name: the name that errors call it by.
       command: the arguments after that of Python itself.
-      added: to its environment.
+      added: variables to add to its environment.
 
     Returns:
       The seconds that it took.
 
     Raises:
-      UserError: it failed.
+      UserError: the program failed.
     """
     start = time.perf_counter()
     program = [sys.executable, *command]
@@ -201,13 +203,13 @@ def call_program(name: str, command: Sequence[str | Path], **added: str) -> floa
 
 
 def _environment(added: Mapping[str, str]) -> dict[str, str]:
-    """Of a process that imports from this folder."""
+    """The environment of a process that imports from this folder."""
     paths = filter(None, [str(_BENCHMARKS), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **added}
 
 
 def _died(name: str, code: int, errors: str) -> UserError:
-    """Why a process that failed did; what it wrote is shown as it is."""
+    """The error for a process that failed; all that it wrote is printed as it is."""
     print(errors, file=sys.stderr)
     lines = [line.strip() for line in errors.splitlines() if line.strip()] or ["nothing"]
     last = lines[-1].removeprefix("error: ")

@@ -1,8 +1,8 @@
 """The WMT example of Flax (github.com/google/flax, examples/wmt), in the folder of the argument.
 
-Its own model, steps and default config, with the sizes of ours. It is pre-norm, drops attention
-weights and hidden activations too, and searches greedily with a beam of one. In decoding its
-weights are its own, as the architectures differ.
+It is measured with its own model, steps and default config, and the sizes of our model. It is
+pre-norm, drops attention weights and hidden activations too, and searches greedily with a beam of
+one. In decoding its weights are its own, as the architectures differ.
 """
 
 import runpy
@@ -23,7 +23,7 @@ import optax
 from flax import jax_utils
 from flax.training import common_utils
 
-from contestants.protocol import Decoding, Training, serve
+from systems.protocol import Decoding, Training, serve
 from t2t_jax.config import Config
 
 _NEVER = -1  # an end of sentence that is no token
@@ -31,13 +31,13 @@ _NEVER = -1  # an end of sentence that is no token
 
 @cache
 def _example() -> tuple[Any, Any]:
-    """Its module `train`, and its default config. What it has for data and logs is left out."""
+    """The example's module `train` and its default config, without its code for data and logs."""
     folder = Path(sys.argv[1])
     for name in ("clu", "tensorflow", "input_pipeline"):
         sys.modules[name] = MagicMock()
     sys.modules["ml_collections"] = MagicMock(ConfigDict=SimpleNamespace)
     sys.path.insert(0, str(folder))
-    import train  # of the example
+    import train  # the module of the example
 
     defaults = runpy.run_path(str(folder / "configs" / "default.py"))["get_config"]()
     return train, defaults
@@ -73,7 +73,7 @@ def _parameters(config: Any) -> Any:
 
 
 def train(work: Training) -> Callable[[], float]:
-    """Its training step, compiled as its training loop does."""
+    """Prepare the example's training step, compiled as its training loop compiles it."""
     example, defaults = _example()
     config = _model_config(work.config)
     learning_rate = example.create_learning_rate_schedule(
@@ -108,7 +108,7 @@ def train(work: Training) -> Callable[[], float]:
 
 
 def decode(work: Decoding) -> Callable[[], list[list[int]]]:
-    """Its prediction of one batch, an empty cache included."""
+    """Prepare the example's prediction of one batch, which begins with an empty cache."""
     example, _ = _example()
     config = _model_config(work.config)
     params = jax_utils.replicate(_parameters(config))

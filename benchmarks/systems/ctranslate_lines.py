@@ -1,6 +1,6 @@
 """Translate the lines of a file with CTranslate2: the whole program, as a user would write it.
 
-python -m contestants.ctranslate_lines MODEL_DIR VOCABULARY INPUT OUTPUT COMPUTE_TYPE BEAM_SIZE \
+python -m systems.ctranslate_lines MODEL_DIR VOCABULARY INPUT OUTPUT COMPUTE_TYPE BEAM_SIZE \
     LENGTH_PENALTY MAX_EXTRA_LENGTH
 """
 
@@ -13,7 +13,7 @@ import sentencepiece
 
 
 def main() -> None:
-    """Read, translate all lines at once, write."""
+    """Read the lines, translate all of them at once, and write the translations."""
     model, vocabulary, source, target, compute_type = sys.argv[1:6]
     beam_size, length_penalty, extra = int(sys.argv[6]), float(sys.argv[7]), int(sys.argv[8])
     processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)

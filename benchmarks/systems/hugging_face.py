@@ -5,14 +5,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from contestants.export import export_marian, marian
-from contestants.protocol import Decoding, Training, serve
-from contestants.pytorch import training_step
-from contestants.weights import read_weights
+from systems.export import export_marian, marian
+from systems.protocol import Decoding, Training, serve
+from systems.pytorch import training_step
+from systems.weights import read_weights
 
 
 def train(work: Training) -> Callable[[], float]:
-    """A step of Marian."""
+    """Prepare a training step of Marian."""
     model = marian(work.config).train()
 
     def logits(inputs: Tensor, previous: Tensor) -> Tensor:
@@ -22,7 +22,7 @@ def train(work: Training) -> Callable[[], float]:
 
 
 def decode(work: Decoding) -> Callable[[], list[list[int]]]:
-    """`generate`, with its cache of keys and values."""
+    """Prepare a search by `generate`, with its cache of keys and values."""
     model = export_marian(read_weights(work.weights), work.config).eval()
     inputs = torch.tensor(work.inputs)
 

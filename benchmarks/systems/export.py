@@ -1,6 +1,6 @@
-"""Our parameters as those of a CTranslate2 model, and of Hugging Face's Marian.
+"""Convert our parameters to a CTranslate2 model, and to Hugging Face's Marian.
 
-python -m contestants.export runs/base weights.npz model_dir
+python -m systems.export runs/base weights.npz model_dir
 """
 
 import sys
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from contestants.weights import Weights, read_weights
+from systems.weights import Weights, read_weights
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
@@ -24,7 +24,7 @@ def export_ctranslate2(weights: Weights, config: Config, pieces: Sequence[str], 
 
     Args:
       weights: the parameters.
-      config: of the model.
+      config: the config of the model.
       pieces: the subword that each id stands for.
       out: an empty directory.
     """
@@ -86,9 +86,9 @@ def _set_norm(norm: Any, weights: Weights, module: str) -> None:
 
 
 def marian(config: Config) -> "MarianMTModel":
-    """Hugging Face's Marian with the sizes of ours, before training.
+    """An untrained Marian of Hugging Face with the sizes of our model.
 
-    Its projections have biases, which ours have not.
+    Its projections have biases, unlike ours.
     """
     from transformers import MarianConfig, MarianMTModel
 

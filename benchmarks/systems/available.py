@@ -1,4 +1,4 @@
-"""Who takes part."""
+"""The systems that can be compared, and which of them are installed here."""
 
 import shutil
 import subprocess
@@ -17,30 +17,30 @@ _INTEL = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """A program that does the work, as one of the modules here."""
+class System:
+    """A toolkit with settings, run as one of the modules of this folder."""
 
     name: str
     module: str
     kinds: tuple[Kind, ...]
     packages: tuple[str, ...]
-    """What has to be installed."""
+    """The packages that have to be installed."""
     arguments: tuple[str, ...] = ()
     compiler: str | None = None
-    """A program that it calls."""
+    """The compiler that it calls, which has to be installed."""
     least_equal: float | None = None
-    """Share of the tokens of greedy search that have to be ours; None where its weights are its
-    own. At near ties, float32 is not the same everywhere."""
+    """The share of the tokens of greedy search that have to equal ours; None for a system with
+    weights of its own. Near ties, rounding in float32 differs between systems."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def versions(self) -> str:
-        """Of its packages."""
+        """The versions of its packages, as a list in text."""
         return ", ".join(f"{package} {version(package)}" for package in self.packages)
 
     @property
     def missing(self) -> str | None:
-        """What it lacks, and how to get it."""
+        """What is missing before it can be measured, and how to get it; None if nothing is."""
         for package in self.packages:
             if find_spec(package) is None:
                 return f"{package} is not installed: pip install -e '.[bench]'"
@@ -49,26 +49,26 @@ class Contestant:
         return None
 
 
-# What a process compiled before is not found again, so that the first time is one.
+# Caches of compiled programs are off, so that the first time includes compilation.
 _JAX_AFRESH = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 _PYTORCH_AFRESH = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
 
-OURS = Contestant(
+OURS = System(
     "t2t_jax",
     "ours",
     ("train", "decode", "translate"),
     ("t2t_jax", "jax"),
     environment=_JAX_AFRESH,
 )
-_FLAX = Contestant(
+_FLAX = System(
     "Flax's WMT example",
     "flax_wmt",
     ("train", "decode"),
     ("flax", "jax"),
     environment=_JAX_AFRESH,
 )
-_PYTORCH = Contestant("PyTorch", "pytorch", ("train",), ("torch",))
-_CTRANSLATE2 = Contestant("CTranslate2", "ctranslate", ("decode", "translate"), ("ctranslate2",))
+_PYTORCH = System("PyTorch", "pytorch", ("train",), ("torch",))
+_CTRANSLATE2 = System("CTranslate2", "ctranslate", ("decode", "translate"), ("ctranslate2",))
 _PEERS = (
     replace(OURS, name="t2t_jax int8", kinds=("decode", "translate"), arguments=("int8",)),
     _PYTORCH,
@@ -79,7 +79,7 @@ _PEERS = (
         compiler="g++",
         environment=_PYTORCH_AFRESH,
     ),
-    Contestant(
+    System(
         "Hugging Face Marian",
         "hugging_face",
         ("train", "decode"),
@@ -91,17 +91,18 @@ _PEERS = (
 )
 
 
-def line_up(
+def available_systems(
     kind: Kind, flax_checkout: Path | None = None, mkl_fast_path: Path | None = None
-) -> tuple[list[Contestant], list[str]]:
-    """Who can take part, ours first, and why others cannot.
+) -> tuple[list[System], list[str]]:
+    """The systems that can be measured here, ours first, and why others cannot.
 
     Args:
-      kind: of work.
-      flax_checkout: of github.com/google/flax.
-      mkl_fast_path: from `build_mkl_fast_path`; what uses PyTorch takes part with and without it.
+      kind: the kind of work.
+      flax_checkout: a checkout of github.com/google/flax.
+      mkl_fast_path: the library of `build_mkl_fast_path`; systems that use PyTorch are measured
+        with it and without it.
     """
-    peers: list[Contestant] = [*_PEERS]
+    peers: list[System] = [*_PEERS]
     left_out = []
     if flax_checkout:
         peers.insert(0, replace(_FLAX, arguments=(str(_example(flax_checkout)),)))
@@ -117,7 +118,7 @@ def line_up(
     return [OURS, *(peer for peer in peers if not peer.missing)], left_out
 
 
-def _on_fast_path(peer: Contestant, library: Path) -> Contestant:
+def _on_fast_path(peer: System, library: Path) -> System:
     name = f"{peer.name} (MKL's fast path)"
     return replace(peer, name=name, environment={**peer.environment, "LD_PRELOAD": str(library)})
 
@@ -133,7 +134,7 @@ def _example(checkout: Path) -> Path:
 
 
 def build_mkl_fast_path(folder: Path) -> Path:
-    """A library that, loaded first, has Intel's MKL treat every processor as one of Intel's.
+    """Build a library that, loaded first, has Intel's MKL treat every processor as one of Intel's.
 
     Otherwise MKL, with which PyTorch multiplies matrices, leaves AVX-512 aside on those of AMD.
 

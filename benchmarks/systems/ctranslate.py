@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import ctranslate2
 
-from contestants.export import export_ctranslate2
-from contestants.protocol import Decoding, serve
-from contestants.weights import read_weights
+from systems.export import export_ctranslate2
+from systems.protocol import Decoding, serve
+from systems.weights import read_weights
 
 
 def _translator(work: Decoding) -> ctranslate2.Translator:
@@ -23,7 +23,7 @@ def _translator(work: Decoding) -> ctranslate2.Translator:
 
 
 def decode(work: Decoding) -> Callable[[], list[list[int]]]:
-    """`translate_batch` on one batch. It wants sources as subwords, which here are numbers."""
+    """Prepare a search by `translate_batch`. It takes subwords, which are numbers here."""
     translator = _translator(work)
     sources = [[str(token) for token in sentence] for sentence in work.inputs]
 

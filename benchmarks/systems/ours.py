@@ -5,17 +5,17 @@ from collections.abc import Callable
 
 import workload
 
-from contestants.protocol import Decoding, Training, serve
-from contestants.weights import read_weights
+from systems.protocol import Decoding, Training, serve
+from systems.weights import read_weights
 
 
 def train(work: Training) -> Callable[[], float]:
-    """The step that `train.py` takes."""
+    """Prepare the training step of `train.py`."""
     return workload.training(work.config, len(work.targets), len(work.targets[0]))
 
 
 def decode(work: Decoding) -> Callable[[], list[list[int]]]:
-    """The search that `eval.py` makes."""
+    """Prepare the search of `eval.py`."""
     [quantize] = sys.argv[1:] or ["none"]
     search = workload.decoding(
         work.config.replace({"decoding.quantize": quantize}),

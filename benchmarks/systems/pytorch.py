@@ -1,8 +1,8 @@
 """PyTorch: `torch.nn.Transformer`, as it is or through `torch.compile` (`--compile`).
 
-What it spares itself: it has no padding masks, as the batches have no padding, and its dropout is
-taken off attention weights and hidden activations, where ours has none. What it does besides: one
-more layer norm at the end of each stack, and biases in attention.
+It has less work than in its default form: no padding masks, as the batches have no padding, and no
+dropout on attention weights and hidden activations, where ours has none. It has more work than
+ours: one more layer norm at the end of each stack, and biases in attention.
 """
 
 import math
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from contestants.protocol import Training, serve
+from systems.protocol import Training, serve
 from t2t_jax.batch import BOS_ID
 from t2t_jax.config import Config
 
@@ -22,7 +22,7 @@ class Transformer(nn.Module):
     """`torch.nn.Transformer` between tied embeddings."""
 
     def __init__(self, config: Config, length: int) -> None:
-        """Create it for sentences of so many tokens."""
+        """Create the model for sentences of at most so many tokens."""
         super().__init__()
         model = config.model
         self.scale = math.sqrt(model.d_model)
@@ -47,7 +47,7 @@ class Transformer(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(length))
 
     def forward(self, inputs: Tensor, previous: Tensor) -> Tensor:
-        """Logits of each target token."""
+        """The logits of each target token."""
         x = self.transformer(
             self._embed(inputs), self._embed(previous), tgt_mask=self.mask, tgt_is_causal=True
         )
@@ -69,13 +69,13 @@ def training_step(
     work: Training,
     compiled: bool = False,
 ) -> Callable[[], float]:
-    """A step on the batch of `work`.
+    """Prepare a training step on the batch of `work`.
 
     Args:
-      logits: of each target token, given the sources and the tokens before.
-      parameters: of the model.
+      logits: gives the logits of each target token from the sources and the tokens before it.
+      parameters: the parameters of the model.
       work: the batch and the recipe.
-      compiled: whether through `torch.compile`, and with the fused Adam.
+      compiled: whether to use `torch.compile` and the fused Adam.
     """
     training = work.config.training
     inputs, targets = torch.tensor(work.inputs), torch.tensor(work.targets)
@@ -109,7 +109,7 @@ def training_step(
 
 
 def train(work: Training) -> Callable[[], float]:
-    """A step of `torch.nn.Transformer`."""
+    """Prepare a training step of `torch.nn.Transformer`."""
     model = Transformer(work.config, len(work.targets[0]))
     return training_step(model, model.parameters(), work, compiled="--compile" in sys.argv)
 

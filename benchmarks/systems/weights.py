@@ -1,7 +1,7 @@
-"""The parameters that contestants share: random ones, or a run's. As numpy arrays in a file.
+"""The parameters that systems share, random ones or those of a run, as NumPy arrays in a file.
 
-python -m contestants.weights config.json weights.npz
-python -m contestants.weights runs/base weights.npz
+python -m systems.weights config.json weights.npz
+python -m systems.weights runs/base weights.npz
 """
 
 from collections.abc import Mapping
@@ -25,12 +25,12 @@ class Weights:
     arrays: Mapping[str, np.ndarray]
 
     def __getitem__(self, path: str) -> np.ndarray:
-        """One of them."""
+        """The array at a path."""
         return self.arrays[path]
 
     @property
     def embedding(self) -> np.ndarray:
-        """Of sources, targets and logits alike: `[vocab_size, d_model]`."""
+        """The matrix that sources, targets and logits share: `[vocab_size, d_model]`."""
         return self["embedding/embedding"]
 
     @property
@@ -40,7 +40,7 @@ class Weights:
 
     @property
     def norm_epsilon(self) -> float:
-        """Of layer normalisation."""
+        """The epsilon of layer normalisation."""
         return float(self[_EPSILON])
 
     def layers(self, stack: str) -> list["Weights"]:
@@ -68,7 +68,7 @@ class Weights:
 
 
 def read_weights(path: str) -> Weights:
-    """What this module wrote as a program."""
+    """Read a file that this module has written, run as a program."""
     with np.load(path) as file:
         return Weights(dict(file))
 
@@ -82,7 +82,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
 
 
 def _check(model: ModelConfig) -> None:
-    """Refuse what no other toolkit is given here.
+    """Refuse a model that is not exported to other toolkits here.
 
     Raises:
       UserError: heads, positions or embeddings are not the paper's.
