@@ -7,10 +7,11 @@ from t2t_jax.config import Config, ModelConfig
 from t2t_jax.kernels.attention import AttentionKernel, kernel_of
 from t2t_jax.modules.decoding import TransformerDecoding
 from t2t_jax.modules.decoding_model import DecodingModel
+from t2t_jax.modules.network import Network
 from t2t_jax.modules.transformer import Transformer
 
 
-def make_model(config: Config, vocab_size: int, mesh: Mesh | None = None) -> Transformer:
+def make_model(config: Config, vocab_size: int, mesh: Mesh | None = None) -> Network:
     """The network of a run, as training has it.
 
     Args:

@@ -23,6 +23,7 @@ from t2t_jax.modules.dropout import Dropout
 from t2t_jax.modules.embedding import PositionEncoding, TokenEmbedding
 from t2t_jax.modules.layers import DecoderLayer, EncoderLayer, LayerNorm
 from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.network import Network
 from t2t_jax.parallel.axes import constrain
 
 Remat: TypeAlias = Literal["none", "dots", "layer"]
@@ -236,7 +237,7 @@ class Transformer(nn.Module):
         return (self.embedding if shared else self.output_projection).matrix()
 
 
-def init_parameters(model: Transformer, key: Key[Array, ""]) -> Parameters:
+def init_parameters(model: Network, key: Key[Array, ""]) -> Parameters:
     """Parameters before training, each in a box that declares what it is (`nn.unbox` opens them).
 
     Args:
@@ -248,6 +249,6 @@ def init_parameters(model: Transformer, key: Key[Array, ""]) -> Parameters:
 
 
 @cache
-def declared_parameters(model: Transformer) -> Parameters:
+def declared_parameters(model: Network) -> Parameters:
     """What `init_parameters` gives, with a shape in place of each array: nothing is computed."""
     return jax.eval_shape(partial(init_parameters, model), jax.random.key(0))

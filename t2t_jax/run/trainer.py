@@ -19,7 +19,7 @@ from t2t_jax.data.tokenized import prepare
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.transformer import Transformer
+from t2t_jax.modules.network import Network
 from t2t_jax.parallel.memory import within_memory
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
 from t2t_jax.parallel.processes import Agreement, bound_together, check_same, is_main
@@ -125,7 +125,7 @@ class _Run:
     config: Config
     corpus: Corpus
     vocabulary: Vocabulary
-    model: Transformer
+    model: Network
     mesh: Mesh
     checkpoints: Checkpoints
     log: RunLog
@@ -248,7 +248,7 @@ class _Clock:
 
 
 def _initial_state(
-    config: Config, model: Transformer, mesh: Mesh, checkpoints: Checkpoints
+    config: Config, model: Network, mesh: Mesh, checkpoints: Checkpoints
 ) -> TrainState:
     """The newest checkpoint, or the state before the first step."""
     restored = checkpoints.restore(abstract_state(config, model, mesh))

@@ -15,7 +15,8 @@ from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import Config
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.transformer import Transformer, declared_parameters, init_parameters
+from t2t_jax.modules.network import Network
+from t2t_jax.modules.transformer import declared_parameters, init_parameters
 from t2t_jax.parallel.axes import shardings, traced_on
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, replicated
 from t2t_jax.training.optimizer import direction, learning_rate, make_optimizer
@@ -122,14 +123,14 @@ def _state_of(config: Config, params: Parameters) -> TrainState:
     return TrainState(zero, params, optimizer, zero, zero)
 
 
-def init_state(config: Config, model: Transformer) -> TrainState:
+def init_state(config: Config, model: Network) -> TrainState:
     """The state before the first step: a pure function of the config and its seed."""
     key = jax.random.key(config.training.seed)
     return nn.unbox(_state_of(config, init_parameters(model, key)))
 
 
 @cache
-def abstract_state(config: Config, model: Transformer, mesh: Mesh) -> TrainState:
+def abstract_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
     """A `jax.ShapeDtypeStruct` for every array of the state, with its place on the mesh.
 
     Raises:
@@ -155,20 +156,20 @@ def abstract_batch(layout: BatchLayout, source_length: int, target_length: int) 
     return Batch(side(source_length), side(target_length))
 
 
-def create_state(config: Config, model: Transformer, mesh: Mesh) -> TrainState:
+def create_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
     """The state before the first step, on a mesh: each device makes only what it keeps."""
     places = _places(config, model, mesh)
     return jax.jit(partial(init_state, config, model), out_shardings=places)()
 
 
-def _places(config: Config, model: Transformer, mesh: Mesh) -> TrainState:
+def _places(config: Config, model: Network, mesh: Mesh) -> TrainState:
     """The sharding of every array of the state."""
     return jax.tree.map(lambda x: x.sharding, abstract_state(config, model, mesh))
 
 
 def train_step(
     config: Config,
-    model: Transformer,
+    model: Network,
     state: TrainState,
     batch: Batch,
     *,
@@ -252,7 +253,7 @@ def _where(condition: Bool[Array, ""], new: _Sums, old: _Sums) -> _Sums:
 _CompiledStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
-def compile_train_step(config: Config, model: Transformer, mesh: Mesh) -> _CompiledStep:
+def compile_train_step(config: Config, model: Network, mesh: Mesh) -> _CompiledStep:
     """`train_step` over a mesh: batches by rows, the state where it is, and donated.
 
     With `parallel.backend="jit"` what comes back is what `jax.jit` returns.
