@@ -208,7 +208,7 @@ def main(arguments: Sequence[str]) -> int:
     workdir, parent = Path(arguments[0]), int(arguments[1])
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it ended before that
+        if os.getppid() != parent:  # the sweep ended before the call above
             return 128 + signal.SIGTERM
     return train_and_score(Config.from_json(sys.stdin.read()), workdir)
 

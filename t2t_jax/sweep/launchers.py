@@ -42,7 +42,7 @@ class Job(Protocol):
         """How the cell ended; None as long as it is queued or running."""
 
     def stop(self) -> None:
-        """Ask the cell to write a checkpoint and end. A job that needs no sweep is left alone."""
+        """Ask the cell to write a checkpoint and end, unless its job outlives the sweep."""
 
     def wait(self) -> None:
         """Wait until the cell has ended, if `stop` has asked it to."""
@@ -204,7 +204,7 @@ def _job_id(stored: Path) -> str:
 
 
 def _run_cell(config: str, workdir: str) -> Outcome:
-    """What a node of the cluster runs.
+    """Train and score a cell on a node of the cluster.
 
     The signal that announces the end of its time, or its preemption, stops it as SIGTERM would:
     with a checkpoint. The sweep submits it again.
