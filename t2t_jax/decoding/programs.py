@@ -187,7 +187,7 @@ def _keys(
 
 
 def _by_rows(work: Work, mesh: Mesh) -> Work:
-    """Have rows lie on the devices alike before and after a program: it is compiled once."""
+    """Split the rows over the devices alike before and after a program: it is compiled once."""
     rows = NamedSharding(mesh, RULES.spec(["batch"]))
 
     def place(x: Any) -> NamedSharding:
