@@ -144,7 +144,13 @@ def is_possible(log_probs: Float32[Array, "*shape"]) -> Bool[Array, "*shape"]:
 def write_place(
     rows: Int32[Array, "b m t"], column: Int32[Array, "b m"], place: Int32[Array, ""]
 ) -> Int32[Array, "b m t"]:
-    """The rows with a new column at a place of the ring."""
+    """The rows with a new column at a place of the ring.
+
+    Args:
+      rows: tokens or slots of hypotheses, by place of the ring.
+      column: the new entry of each hypothesis.
+      place: the place of the ring.
+    """
     return jax.lax.dynamic_update_index_in_dim(rows, column, place, axis=2)
 
 
@@ -158,7 +164,13 @@ def take_hypotheses(tree: Any, rows: Int32[Array, "b n"]) -> Any:
 
 
 def choose_rows(condition: Bool[Array, " b"], new: Any, old: Any) -> Any:
-    """Rows of the `new` arrays for sentences with a true condition, of the `old` for others."""
+    """The arrays with a row for each sentence from one of two trees.
+
+    Args:
+      condition: for each sentence, whether its row is that of `new`.
+      new: a tree of arrays with a row for each sentence.
+      old: the same tree of arrays, for all other sentences.
+    """
 
     def choose(new: Array, old: Array) -> Array:
         return jnp.where(condition.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)

@@ -205,7 +205,13 @@ def resize(state: SearchState, num_rows: int, room: int) -> SearchState:
 
 
 def put(tree: _Tree, new: _Tree, places: Int[Array, " n"]) -> _Tree:
-    """The arrays with the rows at these places replaced; a place beyond the last row is ignored."""
+    """The arrays with some rows replaced.
+
+    Args:
+      tree: arrays with their rows on the first axis.
+      new: the same tree, with n rows in each array.
+      places: number of the row that each new one replaces; beyond the last row, it is left out.
+    """
     return jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), tree, new)
 
 

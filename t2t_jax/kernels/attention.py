@@ -92,6 +92,11 @@ def is_fused(
 
     It needs 16-bit arrays, heads of equal widths that are multiples of 8 up to 128, and even
     lengths.
+
+    Args:
+      query: queries of each head.
+      key: keys of each head.
+      value: values of each head.
     """
     if (
         query.dtype not in (jnp.bfloat16, jnp.float16)

@@ -20,6 +20,11 @@ def einsum_float32(
     Its derivative multiplies in the operands' dtype. Left to itself, JAX would carry the float32 of
     the result back into both products of the derivative, which at bfloat16 are the largest of a
     training step (the output projection's) and run several times slower in float32.
+
+    Args:
+      equation: the equation of the sum of products, as for `jnp.einsum`.
+      a: the first operand.
+      b: the second operand.
     """
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 

@@ -113,7 +113,13 @@ class MultiHeadAttention(nn.Module):
         remembered: CachedKeysValues,
         mask: Bool[Array, "b #h #q k"],
     ) -> Float[Array, "b q d_model"]:
-        """Let the positions in `x` attend to what `remember` gave, where `mask` is True."""
+        """Let the positions in `x` attend to keys and values that are kept.
+
+        Args:
+          x: vectors of the positions that attend.
+          remembered: keys and values, from `remember`.
+          mask: True where a query may attend to a key.
+        """
         heads = cached_attention(self.queries(x), *remembered, mask)
         return self.output(merge_heads(heads))
 

@@ -84,7 +84,11 @@ class Ensemble:
     def attention_weights(
         self, params: Parameters, batch: Batch
     ) -> dict[str, Float[Array, "n b h _ _"]]:
-        """Refused: each member has weights of its own."""
+        """An ensemble has none, as each member has weights of its own.
+
+        Raises:
+          UserError: always.
+        """
         raise UserError("an ensemble has no attention of its own; load one of its models")
 
     def _members_with(self, params: Parameters) -> Iterable[tuple[DecodingModel, Parameters]]:

@@ -134,7 +134,10 @@ def num_seeds_in(grid: Grid, workdir: Path) -> int:
 def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
     """All cells of a grid, seed by seed, so that a table is complete as early as possible.
 
-    Seeds count from the variant's own `training.seed`.
+    Args:
+      grid: the variants.
+      workdir: the directory of the grid.
+      num_seeds: seeds of each variant, counted from its own `training.seed`.
     """
     made = []
     for index in range(num_seeds):

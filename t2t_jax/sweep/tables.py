@@ -18,6 +18,11 @@ _FILES = "table.md", "table.csv", "table.png"
 def write_tables(grid: Grid, results: Results, workdir: Path) -> list[VariantRow]:
     """Write `table.md`, `table.csv` and `table.png` into a grid's directory.
 
+    Args:
+      grid: the variants.
+      results: by variant, the results of the seeds that are finished.
+      workdir: the directory of the grid.
+
     Returns:
       The rows of the table.
 

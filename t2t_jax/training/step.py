@@ -131,7 +131,12 @@ def _state_of(config: Config, params: Parameters) -> TrainState:
 
 
 def init_state(config: Config, model: Transformer) -> TrainState:
-    """The state before the first step: a pure function of the config and its seed."""
+    """The state before the first step: a pure function of the config and its seed.
+
+    Args:
+      config: the run's config.
+      model: the network of the run.
+    """
     key = jax.random.key(config.training.seed)
     return nn.unbox(_state_of(config, init_parameters(model, key)))
 
@@ -139,6 +144,11 @@ def init_state(config: Config, model: Transformer) -> TrainState:
 @cache
 def abstract_state(config: Config, model: Transformer, mesh: Mesh) -> TrainState:
     """A `jax.ShapeDtypeStruct` for every array of the state, with its place on the mesh.
+
+    Args:
+      config: the run's config.
+      model: the network of the run.
+      mesh: the devices, which may be described ones.
 
     Raises:
       UserError: an array cannot be cut into equal parts for the devices.
@@ -153,7 +163,13 @@ def abstract_state(config: Config, model: Transformer, mesh: Mesh) -> TrainState
 
 
 def abstract_batch(layout: BatchLayout, source_length: int, target_length: int) -> Batch:
-    """A `jax.ShapeDtypeStruct` for every array of a batch, with its place on the mesh."""
+    """A `jax.ShapeDtypeStruct` for every array of a batch, with its place on the mesh.
+
+    Args:
+      layout: passes and rows of the batch, and its mesh.
+      source_length: source positions of a row.
+      target_length: target positions of a row.
+    """
 
     def side(length: int) -> Sequence:
         shape = layout.passes, layout.rows_per_pass, length
@@ -164,7 +180,13 @@ def abstract_batch(layout: BatchLayout, source_length: int, target_length: int) 
 
 
 def create_state(config: Config, model: Transformer, mesh: Mesh) -> TrainState:
-    """The state before the first step, on a mesh: each device makes only what it keeps."""
+    """The state before the first step, on a mesh: each device makes only what it keeps.
+
+    Args:
+      config: the run's config.
+      model: the network of the run.
+      mesh: the devices.
+    """
     places = _places(config, model, mesh)
     return jax.jit(partial(init_state, config, model), out_shardings=places)()
 
