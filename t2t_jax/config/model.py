@@ -1,7 +1,7 @@
 """The config of the network: section 3 of the paper."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from t2t_jax.config.checks import INFINITY, check_fields, check_fits, check_range, require
 from t2t_jax.errors import UserError
@@ -84,6 +84,19 @@ class AttentionConfig:
             )
 
 
+class Stack(NamedTuple):
+    """A stack of equal layers, as far as its cost depends on it."""
+
+    num_layers: int
+    """Layers N."""
+    reads_source: bool
+    """Whether the tokens of sources pass through it."""
+    reads_target: bool
+    """Whether the tokens of targets do."""
+    attends_to_source: bool
+    """Whether each layer also attends to what another stack made of the source."""
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """The network: section 3 of the paper, with the options of its ablations."""
@@ -157,6 +170,14 @@ class ModelConfig:
         """The sizes of each multi-head attention: all are of one kind (section 3.2.3)."""
         rate = self.attention_dropout_rate
         return AttentionConfig(self.d_model, self.num_heads, self.key_size, self.value_size, rate)
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """Encoder and decoder (section 3.1)."""
+        return (
+            Stack(self.num_encoder_layers, True, False, attends_to_source=False),
+            Stack(self.num_decoder_layers, False, True, attends_to_source=True),
+        )
 
     @property
     def longest_sentence(self) -> float:

@@ -6,7 +6,7 @@ from t2t_jax.config import Config, ModelConfig
 
 
 def num_parameters(model: ModelConfig, vocab_size: int) -> int:
-    """The number of parameters of `modules.transformer.Transformer`.
+    """The number of parameters of the network that `modules.models.make_model` makes.
 
     Args:
       model: sizes and options.
@@ -15,12 +15,15 @@ def num_parameters(model: ModelConfig, vocab_size: int) -> int:
     norm = 2 * model.d_model
     attention = model.attention.memory_parameters + model.attention.query_parameters
     feed_forward = _feed_forward(model) + model.d_ff + model.d_model  # two biases
-    encoder = model.num_encoder_layers * (attention + feed_forward + 2 * norm)
-    decoder = model.num_decoder_layers * (2 * attention + feed_forward + 3 * norm)
+    layers = 0
+    for stack in model.stacks:
+        attentions = 2 if stack.attends_to_source else 1
+        each = attentions * (attention + norm) + feed_forward + norm
+        layers += stack.num_layers * each
     embeddings = (1 if model.share_embeddings else 3) * vocab_size * model.d_model
-    positions = 2 * model.max_positions * model.d_model if model.position == "learned" else 0
-    last_norms = 2 * norm if model.norm_order == "pre" else 0
-    return embeddings + positions + encoder + decoder + last_norms
+    table = model.max_positions * model.d_model if model.position == "learned" else 0
+    last_norm = norm if model.norm_order == "pre" else 0
+    return embeddings + layers + len(model.stacks) * (table + last_norm)
 
 
 def model_flops_per_step(
@@ -56,15 +59,18 @@ def model_flops_per_step(
     attention, feed_forward = model.attention, _feed_forward(model)
     remember, attend = attention.memory_parameters, attention.query_parameters
     compare = attention.products_per_pair
-    encoder_layer = remember + attend + compare * source_length + feed_forward
-    decoder_layer = (
-        (remember + attend + compare * target_length)
-        + (attend + compare * source_length)  # cross-attention without keys and values
-        + feed_forward
-    )
-    encoder = model.num_encoder_layers * encoder_layer + model.num_decoder_layers * remember
-    decoder = model.num_decoder_layers * decoder_layer + vocab_size * model.d_model
-    return 6 * (source_tokens * encoder + target_tokens * decoder)
+    of_source: float = 0
+    of_target: float = 0
+    for stack in model.stacks:
+        length = source_length * stack.reads_source + target_length * stack.reads_target
+        # Cross-attention: keys and values are made of the source's tokens.
+        cross = (attend + compare * source_length) * stack.attends_to_source
+        layer = remember + attend + compare * length + cross + feed_forward
+        remembered = remember * stack.attends_to_source
+        of_source += stack.num_layers * (layer * stack.reads_source + remembered)
+        of_target += stack.num_layers * layer * stack.reads_target
+    of_target += vocab_size * model.d_model
+    return 6 * (source_tokens * of_source + target_tokens * of_target)
 
 
 class TrainingMemory(NamedTuple):
@@ -122,13 +128,17 @@ def training_memory(
     attention = model.attention.activations // parallel.tensor
     remembered = model.attention.cache_width // parallel.tensor
     hidden, width = model.d_ff // parallel.tensor, model.d_model
-    encoder = sources * (attention + hidden + 2 * width)
-    decoder = targets * (2 * attention - remembered + hidden + 3 * width) + sources * remembered
-    depths = model.num_encoder_layers, model.num_decoder_layers
-    activations = depths[0] * encoder + depths[1] * decoder
+    activations = inputs = largest_layer = 0
+    for stack in model.stacks:
+        positions = sources * stack.reads_source + targets * stack.reads_target
+        layer = positions * (attention + hidden + 2 * width)
+        if stack.attends_to_source:
+            layer += positions * (attention - remembered + width) + sources * remembered
+        activations += stack.num_layers * layer
+        inputs += stack.num_layers * width * positions
+        largest_layer = max(largest_layer, layer)
     if parallel.remat != "none":  # the inputs of all layers, and one that is computed again
-        inputs = width * (depths[0] * sources + depths[1] * targets)
-        activations = min(activations, inputs + max(encoder, decoder))
+        activations = min(activations, inputs + largest_layer)
     logits = targets * vocab_size // (parallel.tensor * parallel.loss_chunks)
     return TrainingMemory(3 * weights, weights, activations, logits, passes)
 
