@@ -96,7 +96,7 @@ def training_counts(config: Config, rows: int, length: int) -> dict[str, float]:
     """Counts of a training step on a batch without padding."""
     config = _one_layer(config)
     vocab_size, mesh = config.data.vocab_size, make_mesh(config.parallel)
-    model = make_model(config, vocab_size)
+    model = make_model(config, vocab_size, mesh)
     state = abstract_state(config, model, mesh)
     batch = abstract_batch(batch_layout(mesh, rows, length), length, length)
     lowered = compile_train_step(config, model, mesh).lower(state, batch)
@@ -165,7 +165,7 @@ def compilations(config: Config, lengths: Sequence[int]) -> int:
     """
     config = _one_layer(config)
     mesh = make_mesh(config.parallel)
-    model = make_model(config, config.data.vocab_size)
+    model = make_model(config, config.data.vocab_size, mesh)
     state, step = create_state(config, model, mesh), compile_train_step(config, model, mesh)
     for length in lengths:
         state, _ = step(state, workload.full_batch(config, mesh, 2, length))

@@ -78,7 +78,8 @@ def _compiled(
     config: Config, shapes: Sequence[tuple[int, int]]
 ) -> list[tuple[dict[str, Any], Callable[[], object]]]:
     """For each shape, figures of its program and a function that takes a step on a shared state."""
-    mesh, model = make_mesh(config.parallel), make_model(config, config.data.vocab_size)
+    mesh = make_mesh(config.parallel)
+    model = make_model(config, config.data.vocab_size, mesh)
     state = create_state(config, model, mesh)
     step = compile_train_step(config, model, mesh)
 

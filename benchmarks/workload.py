@@ -49,7 +49,8 @@ def training(config: Config, rows: int, length: int) -> Callable[[], float]:
 
 def training_program(config: Config, rows: int, length: int) -> tuple[Any, Callable[[], float]]:
     """The compiled training step, and a function that takes a step and returns its loss."""
-    mesh, model = make_mesh(config.parallel), make_model(config, config.data.vocab_size)
+    mesh = make_mesh(config.parallel)
+    model = make_model(config, config.data.vocab_size, mesh)
     batch = full_batch(config, mesh, rows, length)
     state = create_state(config, model, mesh)
     step = compile_train_step(config, model, mesh).lower(state, batch).compile()
@@ -79,8 +80,8 @@ def random_parameters(config: Config) -> Any:
 
     The end of sentence has the logit 0, which is never the largest of thousands.
     """
-    model = make_model(config, config.data.vocab_size)
-    params = create_state(config, model, make_mesh(config.parallel)).params
+    mesh = make_mesh(config.parallel)
+    params = create_state(config, make_model(config, config.data.vocab_size, mesh), mesh).params
     embedding = params["embedding"]["embedding"]
     return params | {"embedding": {"embedding": embedding.at[EOS_ID].set(0)}}
 

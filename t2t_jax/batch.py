@@ -1,4 +1,4 @@
-"""Sentences in rows, as all that computes takes them, and the ids that every vocabulary shares."""
+"""Batches, in the one form that all models take, and the ids that every vocabulary shares."""
 
 from typing import Any, NamedTuple
 
@@ -6,20 +6,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Int32
 
 PAD_ID = 0
-"""Id of what fills a row after its last sentence."""
+"""Id of padding, which fills a row after its last sentence."""
 EOS_ID = 1
 """Id of the end of a sentence."""
 BOS_ID = 2
 """Id that stands before the first token of a target."""
 UNK_ID = 3
-"""Id of what the vocabulary cannot spell."""
+"""Id of text that the vocabulary cannot spell."""
 
 
 class Sequence(NamedTuple):
     """Sentences in rows, several a row if packed. NumPy arrays on the host, JAX on a device.
 
     Segments number the sentences of a row from 1; segment 0 is padding, where all three arrays are
-    0 (`PAD_ID`). The fields are the whole answer to "who may attend to whom, and from where".
+    0 (`PAD_ID`). Masks and positions follow from these fields alone.
     """
 
     tokens: Int32[Any, "*rows length"]

@@ -29,7 +29,7 @@ class AttentionConfig:
         return {"query": key_width, "key": key_width, "value": value_width}
 
     def cache_shapes(self, rows: int, slots: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shapes of the keys and the values that decoding keeps; see `kernels.cached_attention`.
+        """Shapes of the keys and the values that `kernels.attention.cached_attention` takes.
 
         Args:
           rows: sentences.

@@ -65,7 +65,12 @@ class Batches:
     """
 
     def __init__(self, split: TokenizedSplit, config: DataConfig, seed: int) -> None:
-        """Lays out the rows; no token is read yet.
+        """Lay out the rows; no token is read yet.
+
+        Args:
+          split: the tokenised pairs.
+          config: how pairs become batches.
+          seed: seed of the order of the pairs.
 
         Raises:
           UserError: the split has no pairs.
@@ -181,7 +186,7 @@ class Batches:
 
 
 def describe_corpus(split: TokenizedSplit, batches: Batches) -> str:
-    """What became of the corpus, in two lines: pairs kept and skipped, and padding."""
+    """Two lines for the log about a corpus: pairs kept and skipped, and the share of padding."""
     waste = batches.padding_waste
     return (
         f"{split.num_pairs_read:,} pairs read, {len(split):,} kept "
@@ -196,10 +201,10 @@ def _reasons(skipped: dict[str, int]) -> str:
 
 
 class _Layout(NamedTuple):
-    """What is the same in every epoch: the rows, and the shape each goes into."""
+    """The part of the batching that is the same in every epoch: the rows, and the shape of each."""
 
     shapes: list[BatchShape]
-    """By class. A row of a class fits into the shapes of all later classes too."""
+    """The batch shape of each class. A row fits into the shapes of all later classes too."""
     classes: UInt8[np.ndarray, " rows"]
     members: Int32[np.ndarray, " pairs"]
     """Pairs, row after row."""
@@ -285,11 +290,15 @@ def _packed_shape(
 
 
 def batch_shape(config: DataConfig, source_length: int, target_length: int) -> BatchShape:
-    """The batch of rows of these lengths: as many as the bounds allow, and at least one.
+    """The shape of a batch whose rows have these lengths: as many rows as the bounds allow.
 
-    (Dev has sentences of any length.)
+    There is at least one row, as dev and test have sentences of any length. From 8 rows on their
+    number is a multiple of 8, which meshes and matrix units divide evenly.
 
-    From 8 rows on their number is a multiple of 8, which meshes and matrix units divide evenly.
+    Args:
+      config: the bounds, in tokens per step.
+      source_length: source positions of a row.
+      target_length: target positions of a row.
     """
     rows = min(
         config.source_tokens_per_step // source_length,
@@ -323,7 +332,7 @@ def _random_stream(seed: int, stream: int) -> np.random.Philox:
 def _shuffled_within(
     classes: UInt[np.ndarray, " n"], rng: np.random.Philox
 ) -> Int32[np.ndarray, " n"]:
-    """Indices in order of class, and in random order within a class."""
+    """Indices of the rows in order of class, and in random order within a class."""
     order = np.argsort(rng.random_raw(len(classes)), kind="stable").astype(np.int32)
     return order[np.argsort(classes[order], kind="stable")]
 
@@ -344,7 +353,7 @@ def _fill(
     segments: Integer[np.ndarray, " n"],
     shape: tuple[int, int],
 ) -> Sequence:
-    """One side of a batch of this shape; sentence i goes into row `rows[i]`."""
+    """The sources or the targets of a batch of this shape; sentence i goes into row `rows[i]`."""
     lengths = offsets[pairs + 1] - offsets[pairs]
     before = np.cumsum(lengths) - lengths
     columns = before - np.maximum.accumulate(np.where(segments == 1, before, 0))

@@ -1,7 +1,9 @@
 r"""Lines of text files in UTF-8, plain or gzip.
 
-A carriage return before it belongs to the end. A byte order mark at the start of a file, which some
-editors write, belongs to no line. Files of a corpus and what a command reads are decoded alike.
+A line ends with \n alone, not with any of the ten more characters at which `str.splitlines` cuts; a
+carriage return before the \n belongs to the end. A byte order mark at the start of a file, which
+some editors write, belongs to no line. Files of a corpus and the input of a command are decoded
+alike.
 """
 
 import gzip

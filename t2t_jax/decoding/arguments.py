@@ -1,4 +1,4 @@
-"""What Python callers give to a model: lines, and whole numbers.
+"""Checks of the arguments that Python callers give to a model: lines and whole numbers.
 
 A wrong type is a mistake in the program that calls, so it is a `TypeError`; a wrong value is a
 `UserError`. Either names the argument.
@@ -16,10 +16,10 @@ def whole_number(value: Any, name: str, low: float = -math.inf, high: float = ma
     """An argument that is an integer, of Python or NumPy.
 
     Args:
-      value: what was given.
-      name: of the argument.
-      low: the least that it may be.
-      high: the most.
+      value: the argument.
+      name: the argument's name, for errors.
+      low: the least value allowed.
+      high: the greatest value allowed.
 
     Raises:
       TypeError: it is something else.
@@ -40,8 +40,8 @@ def text(value: Any, name: str) -> str:
     """An argument that is a string, and text that UTF-8 can write.
 
     Args:
-      value: what was given.
-      name: of the argument.
+      value: the argument.
+      name: the argument's name, for errors.
 
     Raises:
       TypeError: it is no string.
@@ -64,8 +64,8 @@ def texts(lines: Any, name: str, first_line: int = 1) -> list[str]:
     """An argument that gives lines, one after the other: a list, a generator, an array of strings.
 
     Args:
-      lines: what was given. It is read once.
-      name: of the argument.
+      lines: the argument, which is read once.
+      name: the argument's name, for errors.
       first_line: number of the first line, by which errors name them.
 
     Raises:

@@ -15,7 +15,7 @@ from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import on_host
 
-_LONGEST = 2048
+_LONGEST = 2048  # subwords, as the weights grow with the square of their number
 
 
 class AttentionMaps(NamedTuple):
@@ -24,9 +24,9 @@ class AttentionMaps(NamedTuple):
     Attributes:
       source: the s subwords of the source, with the end of sentence.
       target: the t subwords of the translation, with the end of sentence.
-      encoder: of the source's subwords among themselves.
-      decoder: row i has the weights with which subword i of the translation was predicted, of the
-        subwords before it: column 0 is the start of the sentence, column j subword j - 1.
+      encoder: the weights of the source's subwords among themselves.
+      decoder: row i has the weights of the subwords before subword i of the translation, when that
+        was predicted: column 0 is the start of the sentence, column j is subword j - 1.
       cross: row i has the weights of the source's subwords, when subword i was predicted.
     """
 

@@ -19,8 +19,8 @@ from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
 
-# Of every position all logits are there at once, which a search has of the last one only: these are
-# 0.6 GB in float32 of 37,000 subwords.
+# The logits of all positions exist at once, where a search has those of the last position only. Of
+# 37,000 subwords and so many tokens, they take 0.6 GB in float32.
 _TOKENS_PER_BATCH = 4096
 
 
@@ -30,9 +30,9 @@ class ForcedScore(NamedTuple):
     log_prob: float
     """Log-probability of the whole target under the model, in nats."""
     token_log_probs: tuple[float, ...]
-    """Its parts: of each subword, given those before it."""
+    """Log-probability of each subword, given the source and the subwords before it."""
     tokens: tuple[int, ...]
-    """The subwords, end of sentence included."""
+    """Ids of the subwords, end of sentence included."""
 
 
 def score(

@@ -1,4 +1,4 @@
-"""Hypotheses under search and those that have ended: the arrays, and their order."""
+"""The arrays of hypotheses, under search and ended, and the order of hypotheses."""
 
 from typing import Any, NamedTuple, TypeAlias
 
@@ -9,9 +9,9 @@ from jaxtyping import Array, Bool, Float32, Int, Int32, Key
 IMPOSSIBLE = -1e9
 """Log-probability and score of a place that holds no hypothesis: finite, so that no NaN arises."""
 
-Cache: TypeAlias = Any
-"""Any pytree of arrays; only the step function looks inside. In each, the last axis holds the
-places of the ring, with the same number of entries for every place."""
+StepCache: TypeAlias = Any
+"""The cache of a step function: any pytree of arrays, into which only the step function looks. The
+last axis of each array holds the places of the ring, with the same number of entries for each."""
 
 
 class SearchResult(NamedTuple):
@@ -34,28 +34,30 @@ class Hypotheses(NamedTuple):
     """Hypotheses that have not ended, or candidates for them, best first."""
 
     last: Int32[Array, "b m"]
-    """Their last token, which is the begin of sentence at first."""
+    """The last token of each; before the first step, the begin of sentence."""
     tokens: Int32[Array, "b m t"]
-    """What was generated, each token at the place of the step that chose it."""
+    """The tokens generated so far, each at the place of the step that chose it."""
     ancestry: Int32[Array, "b m t"]
-    """The slot in which each place was written."""
+    """The slot of the cache in which the hypothesis was at each place."""
     log_probs: Float32[Array, "b m"]
+    """Log-probability of each under the model, in nats."""
 
 
 class Rows(NamedTuple):
-    """What belongs to a sentence each, with room for t positions."""
+    """The searches of a batch, one sentence a row, with room for t positions."""
 
     starts: Int32[Array, " b"]
-    """The clock when it began."""
+    """The value of the clock when the sentence began."""
     limits: Int32[Array, " b"]
     """The most tokens to generate, end of sentence included."""
     searching: Bool[Array, " b"]
     """False for a row that is free, or whose sentence has ended and waits to be read."""
     keys: Key[Array, " b"] | None
-    """For tokens that are drawn."""
+    """PRNG keys of the sentences; None if no tokens are drawn."""
     live: Hypotheses
+    """The hypotheses that have not ended."""
     finished: SearchResult
-    """The best that have ended; their tokens are at places of the ring."""
+    """The best hypotheses that have ended; their tokens are at places of the ring."""
 
 
 class SearchState(NamedTuple):
@@ -64,7 +66,9 @@ class SearchState(NamedTuple):
     clock: Int32[Array, ""]
     """Steps taken since the first sentence began."""
     rows: Rows
-    cache: Cache
+    """The search of each sentence."""
+    cache: StepCache
+    """The cache for the next step."""
 
     @property
     def room(self) -> int:
@@ -78,7 +82,7 @@ class SearchState(NamedTuple):
 
 
 def length_penalty(length: Int[Array, "..."], alpha: float) -> Float32[Array, "..."]:
-    """What a log-probability is divided by: `((5 + length) / 6) ** alpha`.
+    """The divisor of a log-probability, `((5 + length) / 6) ** alpha` (section 6.1).
 
     Wu et al. (2016), equation 14, with the coverage penalty left out, as in section 6.1.
 
@@ -96,7 +100,15 @@ def add_finished(
     lengths: Int[Array, " b"],
     alpha: float,
 ) -> SearchResult:
-    """The k best of those finished and those entering, which are `lengths` long."""
+    """The k best of the finished hypotheses and of those that enter.
+
+    Args:
+      finished: the k best that have ended so far.
+      hypotheses: candidates.
+      entering: which of the candidates enter.
+      lengths: tokens generated for the candidates of each sentence.
+      alpha: exponent of `length_penalty`.
+    """
     scores = scores_of(hypotheses.log_probs, lengths, alpha)
     new = SearchResult(
         tokens=hypotheses.tokens,
@@ -113,10 +125,10 @@ def add_finished(
 def scores_of(
     log_probs: Float32[Array, "b m"], lengths: Int[Array, " b"], alpha: float
 ) -> Float32[Array, "b m"]:
-    """What hypotheses are ranked by: log-probability over the length penalty.
+    """The scores that hypotheses are ranked by: log-probability over the length penalty.
 
     Args:
-      log_probs: of the hypotheses.
+      log_probs: log-probabilities of the hypotheses, in nats.
       lengths: tokens generated for those of each sentence.
       alpha: exponent of `length_penalty`.
     """
@@ -125,19 +137,25 @@ def scores_of(
 
 
 def is_possible(log_probs: Float32[Array, "*shape"]) -> Bool[Array, "*shape"]:
-    """Whether there is a hypothesis: nothing that is one comes near `IMPOSSIBLE`."""
+    """Whether each place holds a hypothesis: the log-probability of none is near `IMPOSSIBLE`."""
     return log_probs > IMPOSSIBLE / 2
 
 
 def write_place(
     rows: Int32[Array, "b m t"], column: Int32[Array, "b m"], place: Int32[Array, ""]
 ) -> Int32[Array, "b m t"]:
-    """The rows with another column at a place of the ring."""
+    """The rows with a new column at a place of the ring.
+
+    Args:
+      rows: tokens or slots of hypotheses, by place of the ring.
+      column: the new entry of each hypothesis.
+      place: the place of the ring.
+    """
     return jax.lax.dynamic_update_index_in_dim(rows, column, place, axis=2)
 
 
 def take_hypotheses(tree: Any, rows: Int32[Array, "b n"]) -> Any:
-    """For each sentence, some of the rows (axis 1) of every array."""
+    """Some hypotheses of each sentence: the places `rows` along axis 1 of every array of a tree."""
 
     def take(array: Array) -> Array:
         return jnp.take_along_axis(array, rows.reshape(rows.shape + (1,) * (array.ndim - 2)), 1)
@@ -146,7 +164,13 @@ def take_hypotheses(tree: Any, rows: Int32[Array, "b n"]) -> Any:
 
 
 def choose_rows(condition: Bool[Array, " b"], new: Any, old: Any) -> Any:
-    """For each sentence, one or the other of every pair of arrays."""
+    """The arrays with a row for each sentence from one of two trees.
+
+    Args:
+      condition: for each sentence, whether its row is that of `new`.
+      new: a tree of arrays with a row for each sentence.
+      old: the same tree of arrays, for all other sentences.
+    """
 
     def choose(new: Array, old: Array) -> Array:
         return jnp.where(condition.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)

@@ -17,11 +17,11 @@ class Part(NamedTuple):
     """A line, or a part of one."""
 
     line: int
-    """Index of the line."""
+    """Index of the line, from 0."""
     order: int
-    """Of the part within its line."""
+    """Number of the part within its line, from 0."""
     tokens: list[int]
-    """Its subwords, with an end of sentence."""
+    """Ids of the part's subwords, with an end of sentence."""
 
 
 def parts(
@@ -37,9 +37,9 @@ def parts(
     none does, at the last space; without one, between two subwords.
 
     Args:
-      sources: the lines, with the end of sentence.
-      decoding: what it says of long lines.
-      vocabulary: of their subwords.
+      sources: ids of the lines, with the end of sentence.
+      decoding: the settings, among them those for long lines.
+      vocabulary: the vocabulary of these ids.
       longest_sentence: most tokens that the model has positions for.
       first_line: number of the first line.
 
@@ -69,8 +69,8 @@ def check_one_pass(name: str, length: int, longest_sentence: float) -> None:
     """Refuse a sentence that cannot go through encoder and decoder in one pass, to be scored.
 
     Args:
-      name: of the line.
-      length: in tokens.
+      name: the line's name in the error.
+      length: the sentence's length in tokens.
       longest_sentence: most tokens that the model has positions for.
 
     Raises:
@@ -85,19 +85,24 @@ def check_one_pass(name: str, length: int, longest_sentence: float) -> None:
 
 
 def longest_source(decoding: DecodingConfig, longest_sentence: float) -> float:
-    """Most tokens of a source that is decoded as a whole."""
+    """Most tokens of a source that is decoded as a whole.
+
+    Args:
+      decoding: the settings, among them those for long lines.
+      longest_sentence: most tokens that the model has positions for.
+    """
     return min(decoding.max_source_length, longest_sentence - decoding.max_extra_length)
 
 
 def too_long(
     name: str, length: int, decoding: DecodingConfig, longest_sentence: float
 ) -> UserError:
-    """Why a line is refused.
+    """The error for a line that is too long to be decoded as a whole.
 
     Args:
-      name: of the line.
-      length: in tokens.
-      decoding: what it says of long lines.
+      name: the line's name in the error.
+      length: the line's length in tokens.
+      decoding: the settings, among them those for long lines.
       longest_sentence: most tokens that the model has positions for.
     """
     limit = longest_source(decoding, longest_sentence)
@@ -115,7 +120,16 @@ def too_long(
 
 
 def split(source: list[int], vocabulary: Vocabulary, limit: int) -> Iterator[list[int]]:
-    """Cut a source into parts of at most `limit` tokens, an end of sentence in each included."""
+    """Cut a source into parts.
+
+    Args:
+      source: ids of the source, with the end of sentence.
+      vocabulary: the vocabulary of these ids.
+      limit: most tokens of a part, its end of sentence included.
+
+    Yields:
+      The ids of each part, with an end of sentence.
+    """
     *tokens, end = source
     [pieces] = vocabulary.pieces([tokens])
     start, room = 0, limit - 1
@@ -136,5 +150,5 @@ def _merit(pieces: list[str], place: int) -> int:
         return 3
     if after_space:
         return 2
-    # A byte of a character that the vocabulary does not have, but for the first.
+    # These are the later bytes of a character that the vocabulary spells in bytes.
     return 0 if piece.startswith(("<0x8", "<0x9", "<0xA", "<0xB")) else 1

@@ -1,4 +1,4 @@
-"""What a search keeps in memory, told before anything is allocated."""
+"""The memory that a search takes, computed before anything is allocated."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ from t2t_jax.parallel.memory import memory_of_a_device
 from t2t_jax.parallel.mesh import row_parts
 
 
-def check_memory(
+def check_search_memory(
     model: DecodingModel,
     vocab_size: int,
     decoding: DecodingConfig,
@@ -23,10 +23,10 @@ def check_memory(
     """Refuse a search that cannot fit, whatever else is in memory.
 
     Args:
-      model: the network.
+      model: the model that decodes.
       vocab_size: entries of the vocabulary.
-      decoding: how it searches.
-      sizes: of the largest arrays.
+      decoding: the settings of the search.
+      sizes: sizes of the largest arrays.
       mesh: the devices, over which rows are split.
 
     Raises:
@@ -47,7 +47,7 @@ def check_memory(
 def search_bytes(
     model: DecodingModel, vocab_size: int, decoding: DecodingConfig, sizes: Sizes
 ) -> int:
-    """The least that a search keeps, once its outputs are as long as they may be.
+    """The fewest bytes that a search keeps, once its outputs are as long as they may be.
 
     Each position of each hypothesis has keys and values in every layer of the decoder, a place in
     the mask that says whose they are, and the tokens and ancestry of live and finished hypotheses;
@@ -55,10 +55,10 @@ def search_bytes(
     each hypothesis has logits.
 
     Args:
-      model: the network.
+      model: the model that decodes.
       vocab_size: entries of the vocabulary.
-      decoding: how it searches.
-      sizes: of its arrays.
+      decoding: the settings of the search.
+      sizes: sizes of its arrays.
     """
     beam = 1 if decoding.temperature > 0 else decoding.beam_size
     slots = sizes.most_room * beam

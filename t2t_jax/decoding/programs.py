@@ -25,11 +25,11 @@ from t2t_jax.parallel.mesh import replicated
 
 @dataclass(frozen=True)
 class Search:
-    """What is compiled into the programs of a search.
+    """The static arguments of a search, which are compiled into its programs.
 
     Attributes:
-      model: the network.
-      strategy: how tokens are chosen.
+      model: the model that decodes.
+      strategy: the strategy by which tokens are chosen.
       mesh: the devices, over which rows are split.
       num_best: hypotheses wanted of each sentence.
     """
@@ -50,9 +50,9 @@ class Sizes(NamedTuple):
     source_length: int
     """Positions of a source, padding included."""
     room: int
-    """Positions for an output, until one needs more."""
+    """Positions for an output; if one needs more, the arrays grow."""
     most_room: int
-    """Positions for an output that none exceeds."""
+    """Positions that no output exceeds."""
 
 
 class Work(NamedTuple):
@@ -61,7 +61,7 @@ class Work(NamedTuple):
     state: SearchState
     """The search for each of them."""
     memory: Memory
-    """What the model knows of their sources."""
+    """The model's memory of their sources."""
 
 
 class Arrivals(NamedTuple):
@@ -78,7 +78,7 @@ class Arrivals(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What the host wants to know of the rows."""
+    """The state of the rows, for the host."""
 
     searching: Bool[Array, " b"]
     """Whether a row's sentence is still under way."""
@@ -93,9 +93,9 @@ def begin_work(search: Search, sizes: Sizes, params: Parameters) -> Work:
     """A group of rows that are all free.
 
     Args:
-      search: what is compiled in.
-      sizes: of the arrays.
-      params: the network's, from `DecodingModel.prepare`.
+      search: the static arguments.
+      sizes: sizes of the arrays.
+      params: the parameters, from `DecodingModel.prepare`.
     """
     model, beam_size, room = search.model, search.strategy.beam_size, sizes.room
     free = jnp.zeros((sizes.rows,), jnp.int32)
@@ -125,12 +125,15 @@ def proceed(
     """Let sentences come in, and search until at most `leave` are under way or one needs room.
 
     Args:
-      search: what is compiled in.
-      params: the network's, from `DecodingModel.prepare`.
-      work: the sentences under way, which are overwritten.
-      arrivals: those that come in, into rows that are free.
-      seed: of what is drawn.
+      search: the static arguments.
+      params: the parameters, from `DecodingModel.prepare`.
+      work: the sentences under way; its arrays are overwritten.
+      arrivals: sentences that come into rows that are free.
+      seed: seed of sampling.
       leave: how many sentences may still be under way in the end.
+
+    Returns:
+      The sentences still under way, and the state of all rows.
     """
     model, strategy = search.model, search.strategy
     new = model.memory(params, one_a_row(arrivals.inputs))
@@ -155,13 +158,15 @@ def proceed(
     )
 
 
-@partial(jax.jit, static_argnames=("search", "sizes"))
-def resize_work(search: Search, sizes: Sizes, work: Work) -> Work:
+@partial(jax.jit, static_argnames=("mesh", "sizes"))
+def resize_work(mesh: Mesh, sizes: Sizes, work: Work) -> Work:
     """The same work in arrays of other sizes, with at least as many rows.
 
+    It takes the mesh alone, so that searches with other settings share the compiled program.
+
     Args:
-      search: what is compiled in.
-      sizes: the new ones.
+      mesh: the devices, over which rows are split.
+      sizes: the new sizes.
       work: the sentences under way.
     """
 
@@ -170,7 +175,7 @@ def resize_work(search: Search, sizes: Sizes, work: Work) -> Work:
         return jnp.pad(kept, [(0, 0)] * (x.ndim - 1) + [(0, sizes.source_length - kept.shape[-1])])
 
     memory = add_rows(jax.tree.map(fit, work.memory), sizes.rows)
-    return _by_rows(Work(resize(work.state, sizes.rows, sizes.room), memory), search.mesh)
+    return _by_rows(Work(resize(work.state, sizes.rows, sizes.room), memory), mesh)
 
 
 def _keys(
@@ -182,7 +187,7 @@ def _keys(
 
 
 def _by_rows(work: Work, mesh: Mesh) -> Work:
-    """Have rows lie on the devices alike before and after a program: it is compiled once."""
+    """Split the rows over the devices alike before and after a program: it is compiled once."""
     rows = NamedSharding(mesh, RULES.spec(["batch"]))
 
     def place(x: Any) -> NamedSharding:

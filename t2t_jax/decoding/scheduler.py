@@ -47,12 +47,14 @@ from t2t_jax.system.signals import safe_point
 
 _launching = threading.Lock()  # two threads would else compile the same program at once
 
-_SHORTEST = 32  # source of many: a program of its own for shorter ones would save nothing
-_WORTH = 8  # times that their rows are filled: then sentences are worth a program of their size
+# Many short sources share a program for this length; one for a shorter length would save nothing.
+_SHORTEST = 32
+# Sources of a length get a program of their own if they fill its rows at least this many times.
+_WORTH = 8
 
 
 class Sentence(NamedTuple):
-    """What is to be decoded."""
+    """A sentence to decode."""
 
     tokens: list[int]
     """Subwords of the source, with the end of sentence."""
@@ -63,7 +65,12 @@ class Sentence(NamedTuple):
 
 
 def strategy_of(decoding: DecodingConfig, num_best: int = 1) -> Strategy:
-    """The search that a config asks for, if so many hypotheses are wanted of each sentence."""
+    """The strategy that a config asks for.
+
+    Args:
+      decoding: the settings of the search.
+      num_best: hypotheses wanted of each sentence.
+    """
     if decoding.temperature > 0:
         return Sampling(EOS_ID, decoding.temperature, decoding.top_k, decoding.top_p)
     if decoding.beam_size == 1:
@@ -83,14 +90,14 @@ def decode(
     """Decode sentences.
 
     Args:
-      model: the network.
+      model: the model that decodes.
       decoding: how tokens are chosen. `tokens_per_batch` bounds the rows; no sentence has a limit
         of more than `max_extra_length` above its length.
-      params: the network's, from `DecodingModel.prepare`.
-      mesh: their devices. What is decoded together is split over them by rows.
-      sentences: what to decode.
-      num_best: hypotheses of each sentence.
-      seed: of what is drawn.
+      params: the parameters, from `DecodingModel.prepare`.
+      mesh: the devices of the parameters. Sentences decoded together are split over them by rows.
+      sentences: the sentences to decode.
+      num_best: hypotheses wanted of each sentence.
+      seed: seed of sampling.
 
     Yields:
       The index of a sentence and its hypotheses `[num_best, t]`, in the order in which they end.
@@ -118,11 +125,11 @@ def decode(
 
 
 def plan(lengths: Sequence[int], decoding: DecodingConfig, mesh: Mesh) -> list[Sizes]:
-    """Sizes for each of the sentences.
+    """The sizes of the arrays in which each of some sentences is decoded.
 
     Args:
-      lengths: tokens of their sources, longest first.
-      decoding: what it says of `tokens_per_batch` and `max_extra_length`.
+      lengths: numbers of tokens of the sources, longest first.
+      decoding: the settings, of which `tokens_per_batch` and `max_extra_length` count.
       mesh: the devices.
     """
     if not lengths:
@@ -164,14 +171,14 @@ def _rung(length: int) -> int:
 
 
 def _num_groups(capacity: int, mesh: Mesh) -> int:
-    """Into how many groups so many rows are divided."""
-    # Programs on several devices wait for one another; two at a time could do so for ever.
+    """The number of groups that so many rows are divided into."""
+    # A program on several devices waits for all of them: two at a time could wait for each other.
     return 2 if mesh.size == 1 and capacity > 1 else 1
 
 
 @dataclass(frozen=True)
 class _Decoder:
-    """What groups of rows have in common."""
+    """The search that all groups of rows take part in."""
 
     search: Search
     params: Parameters
@@ -179,7 +186,15 @@ class _Decoder:
     seed: np.uint32
 
     def group(self, waiting: deque[tuple[int, Sizes]]) -> Iterator[list[tuple[int, SearchResult]]]:
-        """Decode what waits in rows of its own; yields what has ended when the device has work."""
+        """Decode waiting sentences in a group of rows.
+
+        Args:
+          waiting: the index of each sentence and the sizes planned for it; sentences are taken from
+            the front.
+
+        Yields:
+          The sentences that have ended, with their hypotheses, whenever the device has work.
+        """
         if not waiting:
             return
         sizes = planned = waiting[0][1]
@@ -187,7 +202,7 @@ class _Decoder:
         held = np.full(sizes.rows, -1)  # the sentence in each row
         positions: Any = np.zeros(sizes.rows, int)
         ended: list[tuple[int, SearchResult]] = []
-        # A CPU has what one thread asks for done in turn.
+        # On a CPU, the programs that one thread calls run in turn, so each group has a thread.
         with ThreadPoolExecutor(1) as thread:
             work = begin_work(search, sizes, self.params)
             while waiting or (held >= 0).any():
@@ -195,7 +210,7 @@ class _Decoder:
                     planned = waiting[0][1]
                 fitting = _fitting(sizes, planned, int(positions[held >= 0].max(initial=0)))
                 if fitting != sizes:
-                    work = resize_work(search, fitting, work)
+                    work = resize_work(search.mesh, fitting, work)
                     held = np.append(held, np.full(fitting.rows - sizes.rows, -1))
                     sizes = fitting
                 rows = np.flatnonzero(held < 0)[: min(sizes.arrivals, len(waiting))]
@@ -216,7 +231,7 @@ class _Decoder:
             return proceed(self.search, self.params, work, arrivals, self.seed, leave)
 
     def _fit_in(self, held: np.ndarray, sizes: Sizes) -> bool:
-        """Whether the sources of sentences under way are no longer than that."""
+        """Whether the sources of all sentences under way fit into arrays of these sizes."""
         return all(len(self.sentences[i].tokens) <= sizes.source_length for i in held[held >= 0])
 
     def _arrivals(self, held: np.ndarray, rows: np.ndarray, sizes: Sizes) -> Arrivals:
@@ -242,7 +257,7 @@ def _fitting(sizes: Sizes, planned: Sizes, farthest: int) -> Sizes:
 
 
 def _leave(sizes: Sizes, free: int, waiting: int) -> int:
-    """At how many sentences under way the program shall stop."""
+    """The number of sentences under way at which the program shall stop."""
     if not waiting:
         return 0
     if free >= sizes.arrivals:  # more can come in at once
@@ -251,7 +266,13 @@ def _leave(sizes: Sizes, free: int, waiting: int) -> int:
 
 
 def padded(sentences: Sequence[list[int]], rows: int, length: int) -> Int32[np.ndarray, "b t"]:
-    """Sentences, one a row; the rest is padding."""
+    """An array of sentences, one a row; the rest is padding.
+
+    Args:
+      sentences: ids of each sentence.
+      rows: number of rows b.
+      length: positions t of a row.
+    """
     tokens = np.full((rows, length), PAD_ID, np.int32)
     for row, sentence in enumerate(sentences):
         tokens[row, : len(sentence)] = sentence

@@ -36,11 +36,11 @@ from jaxtyping import Array, Bool, Float, Int, Int32, Key
 
 from t2t_jax.decoding.hypotheses import (
     IMPOSSIBLE,
-    Cache,
     Hypotheses,
     Rows,
     SearchResult,
     SearchState,
+    StepCache,
     add_finished,
     choose_rows,
     is_possible,
@@ -51,8 +51,8 @@ from t2t_jax.decoding.strategies import Strategy
 _Tree = TypeVar("_Tree")
 
 StepFn: TypeAlias = Callable[
-    [Int32[Array, "b k"], Int32[Array, " b"], Int32[Array, ""], Bool[Array, "b k t k"], Cache],
-    tuple[Float[Array, "b k v"], Cache],
+    [Int32[Array, "b k"], Int32[Array, " b"], Int32[Array, ""], Bool[Array, "b k t k"], StepCache],
+    tuple[Float[Array, "b k v"], StepCache],
 ]
 """`step(tokens, positions, place, ancestry_mask, cache) -> logits, cache`.
 
@@ -65,7 +65,7 @@ including this one.
 
 
 def begin(
-    cache: Cache,
+    cache: StepCache,
     limits: Int[Array, " b"],
     *,
     beam_size: int,
@@ -76,12 +76,12 @@ def begin(
     """Begin to search for every sentence.
 
     Args:
-      cache: what the step function takes first.
+      cache: the cache that the first step takes.
       limits: the most tokens to generate for each sentence; of a row that is free, 0.
       beam_size: hypotheses k of each.
       room: places t, at least one.
       bos_id: the token at position 0.
-      keys: of each sentence, where tokens are drawn.
+      keys: a PRNG key for each sentence, where tokens are drawn.
     """
     slots = jnp.broadcast_to(jnp.arange(beam_size, dtype=jnp.int32), (*limits.shape, beam_size))
     nothing = jnp.full(slots.shape, IMPOSSIBLE, jnp.float32)
@@ -121,9 +121,15 @@ def admit(
 def advance(
     strategy: Strategy, step: StepFn, state: SearchState, leave: int | Int[Array, ""] = 0
 ) -> SearchState:
-    """Search on, until at most `leave` sentences are still under way.
+    """Search until few sentences are under way, or one has filled the room before its limit.
 
-    Or until one of those has filled the room, and has not come to its limit: see `resize`.
+    In the second case, `resize` makes room.
+
+    Args:
+      strategy: the strategy by which tokens are chosen.
+      step: the step function; see `StepFn`.
+      state: the searches under way.
+      leave: how many sentences may still be under way in the end.
     """
 
     def goes_on(state: SearchState) -> Bool[Array, ""]:
@@ -150,11 +156,11 @@ def _step(strategy: Strategy, step: StepFn, state: SearchState) -> SearchState:
 
 
 def results(state: SearchState, alpha: float, pad_id: int = 0) -> SearchResult:
-    """What was found for the sentences whose search is over; of others, nothing that has a meaning.
+    """The hypotheses of sentences whose search is over; those of other sentences mean nothing.
 
     Args:
-      state: after `advance`.
-      alpha: of the strategy.
+      state: the searches after `advance`.
+      alpha: the strategy's exponent of the length penalty.
       pad_id: id that fills the places after a sentence.
 
     Returns:
@@ -175,9 +181,9 @@ def resize(state: SearchState, num_rows: int, room: int) -> SearchState:
     """The same searches among more rows, and with more room or less.
 
     Args:
-      state: none of its sentences is at position `room` or later.
-      num_rows: at least as many as there are; new ones are free.
-      room: places. The newest are kept.
+      state: the searches, none of which is at position `room` or later.
+      num_rows: number of rows, at least as many as there are; new rows are free.
+      room: number of places; the newest are kept.
     """
     old, rows = state.room, state.rows
     next_place = state.clock % old
@@ -199,19 +205,25 @@ def resize(state: SearchState, num_rows: int, room: int) -> SearchState:
 
 
 def put(tree: _Tree, new: _Tree, places: Int[Array, " n"]) -> _Tree:
-    """The arrays with other rows at these places, of which those beyond the last are none."""
+    """The arrays with some rows replaced.
+
+    Args:
+      tree: arrays with their rows on the first axis.
+      new: the same tree, with n rows in each array.
+      places: number of the row that each new one replaces; beyond the last row, it is left out.
+    """
     return jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), tree, new)
 
 
 def add_rows(tree: _Tree, num_rows: int) -> _Tree:
-    """The arrays with more rows, which are copies of the last one."""
+    """The arrays with more rows; the new rows are copies of the last one."""
     return jax.tree.map(lambda x: x[jnp.minimum(jnp.arange(num_rows), len(x) - 1)], tree)
 
 
 def search(
     strategy: Strategy,
     step: StepFn,
-    cache: Cache,
+    cache: StepCache,
     limits: Int[Array, " b"],
     *,
     room: int,
@@ -222,15 +234,15 @@ def search(
     """Search for all sentences of a batch, from their begin to their end.
 
     Args:
-      strategy: how tokens are chosen.
-      step: see `StepFn`.
-      cache: what `step` takes first.
+      strategy: the strategy by which tokens are chosen.
+      step: the step function; see `StepFn`.
+      cache: the cache that the first step takes.
       limits: the most tokens to generate for each sentence, end of sentence included; at most
         `room`.
       room: places t for generated tokens.
       bos_id: the token at position 0.
       pad_id: id that fills the places after a sentence.
-      keys: of each sentence, where tokens are drawn.
+      keys: a PRNG key for each sentence, where tokens are drawn.
     """
     state = begin(
         cache,

@@ -35,12 +35,15 @@ class Greedy:
     def extend(
         self, state: SearchState, logits: Float32[Array, "b 1 v"], place: Int32[Array, ""]
     ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
-        """The hypotheses with one more token, those that have ended, and who is to go on.
+        """Extend the live hypotheses of each sentence by one token.
 
         Args:
-          state: the searches.
-          logits: of the tokens that follow their live hypotheses.
-          place: of the ring, to keep the new tokens at.
+          state: the searches under way.
+          logits: logits of the tokens that follow the live hypotheses.
+          place: the place of the ring for the new tokens.
+
+        Returns:
+          The live hypotheses, the finished ones, and whether each sentence is to go on.
         """
         chosen = top_k(logits, 1)[1][:, :, 0]  # on CPUs many times faster than argmax
         return _append(state, logits, chosen, place, self.eos_id)
@@ -70,7 +73,7 @@ class Sampling:
     draws: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        """Refuse what gives no distribution."""
+        """Refuse settings that leave no distribution to draw from."""
         if self.temperature <= 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
             raise ValueError(f"there is no distribution for {self}")
 
@@ -105,7 +108,7 @@ class BeamSearch:
     draws: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be searched with."""
+        """Refuse settings that the search cannot honour."""
         # With alpha < 0 the penalty would no longer be mildest at the limit, as _can_improve takes
         # it to be.
         if not 1 <= self.num_best <= self.beam_size or self.alpha < 0:
@@ -126,9 +129,9 @@ class BeamSearch:
 
 
 Strategy: TypeAlias = Greedy | Sampling | BeamSearch
-"""How tokens are chosen. A strategy is hashable, so that it can be compiled in. It says how many
-hypotheses a sentence has (`beam_size`), what they are ranked by (`alpha`, the exponent of
-`length_penalty`), and whether it needs random numbers (`draws`)."""
+"""The strategy by which tokens are chosen. It is hashable, as a static argument of compiled
+functions. It says how many hypotheses a sentence has (`beam_size`), what they are ranked by
+(`alpha`, the exponent of `length_penalty`), and whether it needs random numbers (`draws`)."""
 
 
 def _append(
@@ -159,8 +162,8 @@ def _draw(
     top_p: float,
 ) -> Int32[Array, " b"]:
     """One token for each row, drawn with that row's key."""
-    # The nearest of float32's numbers: at 0, a temperature would divide 0 by 0, and a share would
-    # leave nothing to draw from.
+    # Kept above 0 in float32: a temperature of 0 would divide 0 by 0, and a share of 0 would leave
+    # nothing to draw from.
     temperature, top_p = (max(_SMALLEST, min(x, 1 / _SMALLEST)) for x in (temperature, top_p))
     # With the greatest logit at 0, a tiny temperature cannot overflow to infinity.
     logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature

@@ -1,4 +1,4 @@
-"""The greatest of many numbers."""
+"""The k greatest of many numbers, which CPUs are slow to find with `jax.lax.top_k`."""
 
 import math
 
@@ -10,17 +10,17 @@ from jaxtyping import Array, Float32, Int32
 def top_k(
     x: Float32[Array, "*rows n"], k: int
 ) -> tuple[Float32[Array, "*rows {k}"], Int32[Array, "*rows {k}"]]:
-    """What `jax.lax.top_k` gives, for long rows on CPUs in a third of the time or less.
+    """The result of `jax.lax.top_k`; for long rows on CPUs, in a third of its time or less.
 
     A row is cut into blocks. The k greatest numbers are in the k blocks with the greatest maxima,
     so that one pass over the row finds the few that have to be sorted.
 
     Args:
-      x: rows.
-      k: how many of each, at most n.
+      x: rows of n numbers.
+      k: how many to find in each row, at most n.
 
     Returns:
-      The k greatest of each row, greatest first, and where they stand. Of equal ones the first.
+      The k greatest of each row, greatest first, and their places. Of equal numbers, the first.
     """
     length = x.shape[-1]
     block = 1 << round(math.log2(length / k) / 2)  # as many maxima as numbers in the k blocks

@@ -14,7 +14,7 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import texts, whole_number
 from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.long_lines import Part, parts
-from t2t_jax.decoding.memory import check_memory
+from t2t_jax.decoding.memory import check_search_memory
 from t2t_jax.decoding.scheduler import Sentence, decode, plan
 from t2t_jax.errors import UserError
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
@@ -30,8 +30,8 @@ class Hypothesis(NamedTuple):
     text: str
     """The translation, without a line break."""
     score: float
-    """What ranks hypotheses: `log_prob` over the length penalty, or without a beam `log_prob`. Of a
-    line that was split, the sum of its parts' scores."""
+    """The score that ranks hypotheses: `log_prob` over the length penalty, or without a beam
+    `log_prob`. For a line that was split, the sum of its parts' scores."""
     log_prob: float
     """Log-probability of the whole translation under the model, in nats."""
     tokens: tuple[int, ...]
@@ -49,10 +49,10 @@ class Translator:
       config: the config the model was trained with; its `decoding` holds the defaults. Of an
         ensemble, that of the first model.
       vocabulary: the shared subword vocabulary.
-      model: the network.
-      params: its parameters, on the devices.
-      mesh: these devices; what is decoded together is split over them by rows. Where they belong to
-        several processes, all of these translate the same lines at the same time.
+      model: the model that decodes.
+      params: its parameters as training has them, on the devices.
+      mesh: these devices; lines decoded together are split over them by rows. Where devices belong
+        to several processes, all processes translate the same lines at the same time.
       longest_sentence: most tokens of a sentence that every model has positions for.
       steps: the training steps whose checkpoints `params` is the average of, where known. Of an
         ensemble, those of one model after the other.
@@ -116,7 +116,7 @@ class Translator:
 
         Args:
           lines: sentences. A line of nothing but white space stays empty.
-          seed: of sampling (`temperature` above 0).
+          seed: seed of sampling (`temperature` above 0).
           first_line: number of the first line, where these are a part of something longer.
           overrides: fields of `DecodingConfig`.
 
@@ -145,7 +145,7 @@ class Translator:
             space has one empty translation with probability 1, and costs nothing. One of more
             subwords than `max_source_length` is split, or refused, as `long_lines` says.
           num_best: translations for each line, at most the beam size.
-          seed: of sampling (`temperature` above 0), below 2**32.
+          seed: seed of sampling (`temperature` above 0), below 2**32.
           first_line: number of the first line, where these are a part of something longer. Errors
             name lines by it.
           overrides: fields of `DecodingConfig`.
@@ -203,7 +203,7 @@ class Translator:
         return self.config.replace({f"decoding.{name}": value for name, value in overrides.items()})
 
     def _parts(self, lines: list[str], decoding: DecodingConfig, first_line: int) -> list[Part]:
-        """What is decoded of each line."""
+        """The parts in which each line is decoded: itself, unless it is too long."""
         what = decoding, self.vocabulary, self.longest_sentence, first_line
         return parts(self.encode(lines), *what)
 
@@ -215,7 +215,7 @@ class Translator:
         first_line: int,
         seed: int,
     ) -> Iterator[tuple[Part, SearchResult]]:
-        """What is found for each part of a line but blank ones, in any order."""
+        """Each part that is not blank, with the hypotheses found for it, in any order."""
         given = [part for part in given if not is_blank(part.tokens)]
         extra = decoding.max_extra_length
         sentences = [
@@ -224,7 +224,7 @@ class Translator:
         ]
         lengths = sorted((len(part.tokens) for part in given), reverse=True)
         for sizes in plan(lengths, decoding, self.mesh)[:1]:  # the longest need most
-            check_memory(self.model, len(self.vocabulary), decoding, sizes, self.mesh)
+            check_search_memory(self.model, len(self.vocabulary), decoding, sizes, self.mesh)
         params = self._decoding_parameters(decoding.quantize)
         what = self.model, decoding, params, self.mesh, sentences
         for index, best in decode(*what, num_best, seed):
@@ -253,7 +253,7 @@ class Translator:
 
 
 def _number(part: Part, first_line: int) -> int:
-    """By which a part of a line is drawn; the first part has the number of its line."""
+    """The number that sampling depends on for a part; for the first part, that of its line."""
     return (first_line + part.line + part.order * 0x9E3779B1) % 2**31
 
 
@@ -281,7 +281,7 @@ def is_blank(tokens: list[int]) -> bool:
 
 
 def diverged(number: int) -> UserError:
-    """Why a line whose probabilities are not finite is refused."""
+    """The error for the line of this number, whose probabilities are not finite."""
     return UserError(
         f"the model gives no finite probabilities for line {number}; its training has "
         "diverged: use an earlier step, or train again at a lower learning rate"

@@ -78,9 +78,9 @@ def corpus_scores(
       language: language of both, as ISO 639 has it (`de`); the paper's BLEU tokenises by it.
 
     Raises:
-      UserError: `check_aligned` refuses them.
+      UserError: `check_references` refuses them.
     """
-    check_aligned(hypotheses, references)
+    check_references(hypotheses, references)
     bleu, chrf = BLEU(), CHRF()
     bleu_score = bleu.corpus_score(hypotheses, [references]).score
     chrf_score = chrf.corpus_score(hypotheses, [references]).score
@@ -113,9 +113,9 @@ def tokenized_split_bleu(
       0 to 100, unrounded; 0 if the corpus shares no sequence of four words with its references.
 
     Raises:
-      UserError: `check_aligned` refuses them.
+      UserError: `check_references` refuses them.
     """
-    check_aligned(hypotheses, references)
+    check_references(hypotheses, references)
     words = [split_words(lines, language) for lines in (hypotheses, references)]
     # `force` is not to be warned that the text is tokenised.
     bleu = BLEU(tokenize="none", smooth_method="none", force=True)
@@ -146,7 +146,7 @@ def split_words(lines: Sequence[str], language: str) -> list[str]:
     return [words(line) for line in lines]
 
 
-def check_aligned(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+def check_references(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     """Refuse translations that do not have a reference each.
 
     Raises:

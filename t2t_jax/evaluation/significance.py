@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 
-from t2t_jax.evaluation.bleu import check_aligned
+from t2t_jax.evaluation.bleu import check_references
 
 _SEED_VARIABLE = "SACREBLEU_SEED"
 
@@ -52,8 +52,8 @@ def paired_bootstrap(
       UserError: a system has not as many translations as there are references.
       ValueError: `num_samples` or `seed` is not positive.
     """
-    check_aligned(baseline, references)
-    check_aligned(system, references)
+    check_references(baseline, references)
+    check_references(system, references)
     if num_samples < 1 or seed < 1:
         raise ValueError(f"{num_samples=} and {seed=} must be positive")
     with _seeded(seed):

@@ -92,7 +92,7 @@ def scaled_dot_product_attention(
       value: values of each head.
       mask: True where a query may attend to a key; None allows everything.
       dropout_rate: share of the weights set to zero (the paper: 0).
-      dropout_key: which of them; None means no dropout.
+      dropout_key: key that decides which of them; None means no dropout.
       einsum: how the product of queries and keys is computed.
 
     Returns:

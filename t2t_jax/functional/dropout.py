@@ -9,14 +9,14 @@ from jaxtyping import Array, Float, Int, Key, UInt32
 
 
 class DropoutKey(NamedTuple):
-    """What decides which elements of an array are dropped.
+    """The key that decides which elements of an array are dropped.
 
     A batch may be cut into passes or lie on several devices. Each part names its place in the
     whole, so that an element is dropped or kept whatever part it is computed in.
 
     Attributes:
       key: PRNG key of this use of dropout.
-      first_row: where the array's first row (of its leading axis) stands in the global batch.
+      first_row: number of the array's first row (of its leading axis) in the global batch.
     """
 
     key: Key[Array, ""]
@@ -57,7 +57,7 @@ def words_at(
     bits: UInt32[Array, "2"],
     first_row: UInt32[Array, ""],
 ) -> UInt32[Array, "{rows} *inner"]:
-    """The words of `random_words` at some places, for an array that is never there as a whole.
+    """The words of `random_words` at some places, for an array that never exists as a whole.
 
     Args:
       place: numbers of the places within a row, as they follow one another in the whole array.

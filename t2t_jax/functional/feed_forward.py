@@ -28,11 +28,11 @@ def position_wise_feed_forward(
     Args:
       x: one vector per position.
       kernel_1: W_1, `[d_model, d_ff]`: an array, or whatever `linear` multiplies with.
-      bias_1: b_1.
+      bias_1: b_1, `[d_ff]`.
       kernel_2: W_2, `[d_ff, d_model]`, likewise.
-      bias_2: b_2.
+      bias_2: b_2, `[d_model]`.
       dropout_rate: share of the hidden activations set to zero (the paper: 0).
-      dropout_key: which of them; None means no dropout.
+      dropout_key: key that decides which of them; None means no dropout.
       linear: how vectors are multiplied with a matrix, `linear(x, kernel)`.
     """
     hidden = jax.nn.relu(linear(x, kernel_1) + bias_1)

@@ -86,7 +86,10 @@ def projected_cross_entropy(
       project: the pre-softmax linear transformation (section 3.4).
       targets: ids of the right tokens.
       label_smoothing: eps_ls, in [0, 1).
-      num_chunks: parts along `t`, which it divides.
+      num_chunks: number of parts along `t`; it divides t.
+
+    Returns:
+      `(smoothed, nll)`, as `label_smoothed_cross_entropy` returns them.
     """
 
     def losses(x: Float[Array, "b t d"], targets: Int[Array, "b t"]) -> _Losses:

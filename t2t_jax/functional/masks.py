@@ -1,4 +1,4 @@
-"""Section 3.2.3: who may attend to whom. Masks are bool; True means "may attend".
+"""Section 3.2.3: which positions may attend to which. Masks are bool; True means "may attend".
 
 A row of a batch holds one sentence or several; `segments` numbers them from 1 and is 0 in padding:
 
@@ -24,13 +24,18 @@ times 1,024. Beyond, they would soon take all memory."""
 def segment_mask(
     query_segments: Int[Array, "b q"], key_segments: Int[Array, "b k"]
 ) -> Bool[Array, "b 1 q k"]:
-    """A position attends to the positions of its own sentence; padding attends to nothing."""
+    """The mask by which a position attends to its own sentence; padding attends to nothing.
+
+    Args:
+      query_segments: numbers of the sentences, of the positions that attend; 0 is padding.
+      key_segments: the same of the positions that are attended to.
+    """
     same = query_segments[:, None, :, None] == key_segments[:, None, None, :]
     return same & (key_segments != 0)[:, None, None, :]
 
 
 def causal_mask(length: int) -> Bool[Array, "1 1 t t"]:
-    """A position attends to itself and to what comes before it."""
+    """The mask by which a position attends to itself and to what comes before it in the row."""
     return jnp.tril(jnp.ones((1, 1, length, length), bool))
 
 
@@ -39,8 +44,8 @@ class SegmentMask:
     """The mask of long rows, which never exists as a whole: `blockwise_attention` makes its blocks.
 
     Attributes:
-      query_segments: `[b, q]`, of the positions that attend.
-      key_segments: `[b, k]`, of those attended to.
+      query_segments: `[b, q]`, numbers of the sentences, of the positions that attend.
+      key_segments: `[b, k]`, the same of the positions that are attended to.
       causal: whether a position attends to nothing that comes after it in its row.
     """
 
@@ -62,9 +67,15 @@ class SegmentMask:
 def attention_mask(
     query_segments: Int[Array, "b q"], key_segments: Int[Array, "b k"], *, causal: bool = False
 ) -> Bool[Array, "b 1 q k"] | SegmentMask:
-    """A position attends to its own sentence, and if `causal` to nothing that comes after it.
+    """The mask by which a position attends to its own sentence, and may not look ahead if `causal`.
 
-    The shapes alone decide whether that is an array: of short rows it always is.
+    Args:
+      query_segments: numbers of the sentences, of the positions that attend; 0 is padding.
+      key_segments: the same of the positions that are attended to.
+      causal: whether a position attends to nothing that comes after it.
+
+    Returns:
+      An array for short rows, else a `SegmentMask`; the shapes alone decide which.
     """
     mask = SegmentMask(query_segments, key_segments, causal)
     pairs = query_segments.shape[1] * key_segments.shape[1]

@@ -12,7 +12,13 @@ def layer_norm(
 ) -> Float[Array, "*t d"]:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis.
 
-    Computed in float32, returned in the dtype of `x`.
+    Args:
+      x: vectors.
+      scale: the learned factor of each element.
+      bias: the learned summand of each element.
+
+    Returns:
+      The normalised vectors, computed in float32, in the dtype of `x`.
     """
     x32 = x.astype(jnp.float32)
     centred = x32 - x32.mean(-1, keepdims=True)

@@ -1,1 +1,1 @@
-"""How products and attention run fast here: derivatives, layouts, integers and fused kernels."""
+"""Fast products and attention: derivatives, memory layouts, 8-bit integers and fused kernels."""

@@ -14,18 +14,20 @@ from t2t_jax.kernels.blockwise import blockwise_attention
 from t2t_jax.kernels.products import einsum_float32
 
 AttentionKernel: TypeAlias = Literal["xla", "cudnn"]
-"""What computes attention: XLA from its products and softmax, or cuDNN's fused kernel."""
+"""The implementation of attention: XLA from its products and softmax, or cuDNN's fused kernel."""
 
 _LARGEST_FUSED = 1 << 28
-"""Most entries of a mask that the fused kernel is given, which keeps nothing else that is
-quadratic: half a gigabyte in 16 bits."""
+"""Most entries of a mask for the fused kernel. The mask is the only quadratic array that it keeps;
+so many entries take half a gigabyte in 16 bits."""
 
 
 def kernel_of(mesh: Mesh) -> AttentionKernel:
-    """What computes attention on the devices of a mesh.
+    """The implementation of attention for the devices of a mesh.
 
-    cuDNN's fused attention needs NVIDIA GPUs of compute capability 8.0 or later. The devices may be
-    described ones, for which a program is only compiled.
+    cuDNN's fused attention needs NVIDIA GPUs of compute capability 8.0 or later.
+
+    Args:
+      mesh: the devices; of a topology that is only described, a program is compiled for them.
     """
     for device in mesh.devices.flat:
         capability = getattr(device, "compute_capability", "")  # "gfx942" and the like of AMD's
@@ -45,7 +47,7 @@ def attention(
     dropout_key: DropoutKey | None = None,
     kernel: AttentionKernel = "xla",
 ) -> Float[Array, "b q h d_v"]:
-    """`functional.attention.scaled_dot_product_attention` (equation 1), computed in the best way.
+    """`functional.attention.scaled_dot_product_attention` (equation 1), the fastest way there is.
 
     Args:
       query: queries of each head.
@@ -54,8 +56,8 @@ def attention(
       mask: True where a query may attend to a key. A `SegmentMask` has the weights computed in
         blocks, unless the fused kernel takes the mask as a whole.
       dropout_rate: share of the weights set to zero (the paper: 0).
-      dropout_key: which of them; None means no dropout.
-      kernel: what the devices have, from `kernel_of`.
+      dropout_key: key that decides which of them; None means no dropout.
+      kernel: the implementation for the devices, from `kernel_of`.
 
     Returns:
       The weighted values, in the values' dtype; zeros for a query that may attend to nothing.
@@ -90,6 +92,11 @@ def is_fused(
 
     It needs 16-bit arrays, heads of equal widths that are multiples of 8 up to 128, and even
     lengths.
+
+    Args:
+      query: queries of each head.
+      key: keys of each head.
+      value: values of each head.
     """
     if (
         query.dtype not in (jnp.bfloat16, jnp.float16)
@@ -107,19 +114,23 @@ def fused_attention(
     mask: Bool[Array, "b #h #q k"],
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Float[Array, "b q h d"]:
-    """Equation 1 by JAX's own function, which has a kernel that keeps no weights.
+    """Equation 1 by `jax.nn.dot_product_attention`, whose fused kernel keeps no weights.
 
     Args:
       query: queries of each head.
       key: keys of each head.
       value: values of each head.
       mask: True where a query may attend to a key.
-      implementation: "cudnn" for what `is_fused` is true of; "xla" is the same, anywhere.
+      implementation: "cudnn" takes arrays for which `is_fused` is true; "xla" computes the same of
+        any arrays, on any device.
+
+    Returns:
+      The weighted values; zeros for a query that may attend to nothing.
     """
     heads = jax.nn.dot_product_attention(
         query, key, value, mask=mask, implementation=implementation
     )
-    # A query that may attend to nothing gets the mean of all values there.
+    # That function gives a query that may attend to nothing the mean of all values.
     attends = mask.any(-1, keepdims=True).swapaxes(1, 2)
     return jnp.where(attends, heads, 0)
 
@@ -130,7 +141,7 @@ def cached_attention(
     value: Float[Array, "b h d_v k"],
     mask: Bool[Array, "b #h #q k"],
 ) -> Float[Array, "b q h d_v"]:
-    """Equation 1 of a few queries and many keys, as in decoding.
+    """Equation 1 for a few queries and many keys, as in decoding.
 
     The positions are the last axis of keys and values, in the order in which both products run
     through them. With `[b, k, h, d]` they would be transposed first, again at every step, which on
@@ -141,6 +152,9 @@ def cached_attention(
       key: keys of each head.
       value: values of each head.
       mask: True where a query may attend to a key.
+
+    Returns:
+      The weighted values; zeros for a query that may attend to nothing.
     """
     scores = einsum_float32("bqhd,bhdk->bhqk", scaled(query), key)
     weights = masked_softmax(scores, mask)

@@ -28,30 +28,32 @@ _Segments: TypeAlias = Int[Array, "n b block"]
 
 
 class _Arrays(NamedTuple):
-    """What attention is a function of, cut into blocks and padded to whole ones."""
+    """The arrays that attention is a function of, cut into blocks and padded to whole blocks."""
 
     query: _Vectors
-    """Divided by sqrt(d_k)."""
+    """The queries, divided by sqrt(d_k)."""
     key: _Vectors
     value: _Vectors
     query_segments: _Segments
     key_segments: _Segments
-    """0 in the padding, which nothing attends to."""
+    """Segments of the keys; 0 in the padding, which nothing attends to."""
     bits: UInt32[Array, "2"]
-    """Of the key of dropout."""
+    """64 random bits from the key of dropout."""
     first_row: UInt32[Array, ""]
+    """Number of the first row in the global batch, on which dropout depends."""
     zero: Int[Array, ""]
-    """The number of the first block."""
+    """The number 0 of the first block, as an array that `_tied` can make depend on the queries."""
 
 
 class _Options(NamedTuple):
-    """What is compiled in."""
+    """The static arguments: they are compiled in."""
 
     causal: bool
     dropout_rate: float
     num_queries: int
-    """Without padding, as the number of the keys: they number the places for dropout."""
+    """Number of queries, without padding. Dropout numbers the places by it."""
     num_keys: int
+    """Number of keys, without padding."""
 
 
 def blockwise_attention(
@@ -71,9 +73,12 @@ def blockwise_attention(
       query: queries of each head.
       key: keys of each head.
       value: values of each head.
-      mask: who may attend to whom.
+      mask: which positions may attend to which.
       dropout_rate: share of the weights set to zero.
-      dropout_key: which of them; None means no dropout.
+      dropout_key: key that decides which of them; None means no dropout.
+
+    Returns:
+      The weighted values; zeros for a query that may attend to nothing.
     """
     bits, first_row = jnp.zeros(2, jnp.uint32), jnp.uint32(0)
     if dropout_key is None:
@@ -115,11 +120,12 @@ def _attend(options: _Options, *arrays: Any) -> _Vectors:
 
 
 def _tied(*arrays: Any) -> _Arrays:
-    """Arrays none of which is known before the others.
+    """The arrays, each made to depend on all the others.
 
-    Where layers are differentiated in a loop, JAX computes ahead of it what is the same in all: the
-    masks and places of all blocks, which is the quadratic array that must not be. So these, and
-    even the numbers of the blocks, are made to depend on the queries.
+    Where layers are differentiated in a loop, JAX computes ahead of the loop what is the same in
+    all layers: the masks and places of all blocks, which together are the quadratic array that must
+    not exist. As the segments and the numbers of the blocks are made to depend on the queries,
+    masks and places are computed within the loop.
     """
     return _Arrays(*jax.lax.optimization_barrier(arrays))
 
@@ -131,7 +137,7 @@ def _block_numbers(arrays: _Arrays) -> Int[Array, " n"]:
 def _weighted_values(
     options: _Options, arrays: _Arrays
 ) -> tuple[_Vectors, Float32[Array, "n b h block 1"]]:
-    """They, and the logarithm of what the exponentials of each query's scores add up to."""
+    """The weighted values, and the logarithm of the sum of the exponentials of a query's scores."""
 
     def of_queries(i: Int[Array, ""]) -> tuple[Array, Array]:
         def add_keys(j: Int[Array, ""], so_far: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -157,7 +163,7 @@ def _weighted_values(
         greatest, total, weighted = jax.lax.fori_loop(
             arrays.zero, _num_key_blocks(options, arrays, i), add_keys, start
         )
-        total = jnp.where(total == 0, 1, total)  # of a query that may attend to nothing
+        total = jnp.where(total == 0, 1, total)  # for a query that may attend to nothing
         return (weighted / total).astype(arrays.value.dtype), greatest + jnp.log(total)
 
     return jax.lax.map(of_queries, _block_numbers(arrays))
@@ -171,7 +177,7 @@ def _forward(options: _Options, *arrays: Any) -> tuple[_Vectors, tuple[Any, ...]
 def _backward(options: _Options, residuals: tuple[Any, ...], cotangent: _Vectors) -> tuple:
     arrays, heads, log_totals = residuals
     arrays = _tied(*arrays)
-    # What softmax's derivative subtracts: the sum over the keys of weight times its cotangent.
+    # The derivative of softmax subtracts the sum over the keys of weight times its cotangent.
     shared = jnp.einsum("nbhqd,nbhqd->nbhq", cotangent, heads, preferred_element_type=jnp.float32)
 
     def of_queries(so_far: tuple[Array, Array], i: Int[Array, ""]) -> tuple[Any, Array]:
@@ -227,19 +233,19 @@ def _scores(
 
 
 def _numbers(block: Int[Array, ""]) -> Int[Array, " block"]:
-    """Of the positions in a block."""
+    """The numbers that the positions of a block have in their row."""
     return block * _BLOCK + jnp.arange(_BLOCK)
 
 
 def _num_key_blocks(options: _Options, arrays: _Arrays, i: Int[Array, ""]) -> Int[Array, ""] | int:
-    """Up to which block there are keys for a block of queries."""
+    """The number of blocks of keys, from the first on, that a block of queries attends to."""
     return i + 1 if options.causal else len(arrays.key)
 
 
 def _dropped(
     options: _Options, arrays: _Arrays, i: Int[Array, ""], j: Int[Array, ""]
 ) -> Callable[[Array], Array]:
-    """What `dropout` of all weights `[b, h, q, k]` makes of those of a block."""
+    """A function that drops the weights of a block that `dropout` of all weights would drop."""
     if options.dropout_rate == 0:
         return lambda weights: weights
     rows, heads = arrays.query.shape[1:3]

@@ -15,7 +15,7 @@ class Int8Matrix(NamedTuple):
 
     values: Int8[Array, "m n"]
     scales: Float32[Array, "#m #n"]
-    """One for every vector that is multiplied with, which makes the axis of its elements 1."""
+    """A factor for every vector of the matrix; the axis of a vector's elements has size 1."""
 
     def astype(self, dtype: DTypeLike) -> "Int8Matrix":
         """The matrix itself: its products are of integers, whatever the dtype of the vectors."""
@@ -24,15 +24,16 @@ class Int8Matrix(NamedTuple):
 
 
 def quantize(x: Float[Array, "*shape"], axis: int) -> tuple[Int8[Array, "*shape"], Array]:
-    """The nearest of 255 evenly spaced numbers to each element, 0 in their midst.
+    """Round each element to the nearest of 255 evenly spaced numbers, symmetric about 0.
 
     Args:
-      x: vectors.
-      axis: which axis holds the elements of a vector. The greatest of them in magnitude becomes
-        127 or -127.
+      x: an array of vectors.
+      axis: the axis that holds the elements of a vector. The element that is greatest in magnitude
+        becomes 127 or -127.
 
     Returns:
-      The integers, and what they are multiplied by for each vector (float32; `axis` has size 1).
+      The integers, and the factor of each vector that gives back its elements (float32, with size 1
+      along `axis`).
     """
     greatest = jnp.max(jnp.abs(x.astype(jnp.float32)), axis=axis, keepdims=True)
     scales = jnp.where(greatest == 0, 1, greatest) / _LARGEST
@@ -42,12 +43,12 @@ def quantize(x: Float[Array, "*shape"], axis: int) -> tuple[Int8[Array, "*shape"
 def int8_product(
     x: Float[Array, "b t d_in"], matrix: Int8Matrix, axis: int
 ) -> Float32[Array, "b t d_out"]:
-    """Vectors times a matrix: integers that are multiplied and summed exactly, and then scaled.
+    """Vectors times a matrix, as integers that are multiplied and summed exactly, then scaled.
 
     Args:
-      x: the vectors, which become integers themselves, each by its own greatest element.
-      matrix: W.
-      axis: of the matrix, which is summed over and has its scales' size 1.
+      x: the vectors, which are quantised too, each by its own greatest element.
+      matrix: the matrix W.
+      axis: the axis of the matrix that is summed over; its scales have size 1 along it.
     """
     values, scales = quantize(x, axis=-1)
     missing = max(0, _FEWEST_ROWS - x.shape[0] * x.shape[1])

@@ -1,4 +1,4 @@
-"""Matrix products, with derivatives that run as fast as they do."""
+"""Matrix products: in training with fast derivatives, in decoding with matrices in other forms."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +20,11 @@ def einsum_float32(
     Its derivative multiplies in the operands' dtype. Left to itself, JAX would carry the float32 of
     the result back into both products of the derivative, which at bfloat16 are the largest of a
     training step (the output projection's) and run several times slower in float32.
+
+    Args:
+      equation: the equation of the sum of products, as for `jnp.einsum`.
+      a: the first operand.
+      b: the second operand.
     """
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 
@@ -56,11 +61,12 @@ class Transposed(NamedTuple):
 def linear(
     x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"] | Transposed | Int8Matrix
 ) -> Float[Array, "b t d_out"]:
-    """x W, at every position.
+    """The product x W at every position.
 
     Args:
       x: one vector per position.
-      kernel: W. Only if it is an array as such, the derivative is made for speed.
+      kernel: the matrix W. If it is a plain array, as in training, the derivative is written for
+        speed; the other forms are for decoding.
     """
     if isinstance(kernel, Int8Matrix):
         return int8_product(x, kernel, axis=0).astype(x.dtype)
@@ -84,8 +90,8 @@ def _linear_forward(
 
 def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) -> _Operands:
     x, kernel = operands
-    # Two products need it, in one layout. Left to itself, XLA computes and writes it once for each,
-    # and the one for the kernel transposed, which takes as long as the product.
+    # Both products read the cotangent, in one layout. Left to itself, XLA computes and writes it
+    # once for each, and transposed for the kernel, which takes as long as the product.
     cotangent = jax.lax.optimization_barrier(cotangent)
     x_bar = jnp.einsum("bto,io->bti", cotangent, kernel)
     kernel_bar = jnp.einsum("bti,bto->io", x, cotangent)
@@ -103,7 +109,7 @@ def pre_softmax_logits(
 
     Args:
       x: the decoder's output.
-      embedding: one row for every entry of the vocabulary.
+      embedding: the matrix, with one row for every entry of the vocabulary.
     """
     return einsum_float32("btd,vd->btv", x, embedding.astype(x.dtype))
 
@@ -130,11 +136,11 @@ pre_softmax_logits.defvjp(_logits, _logits_gradient)
 def next_token_logits(
     x: Float[Array, "b k d_model"], embedding: Float[Array, "vocab d_model"] | Int8Matrix
 ) -> Float32[Array, "b k vocab"]:
-    """`pre_softmax_logits`, in decoding.
+    """The pre-softmax linear transformation (section 3.4) in decoding, summed in float32.
 
     Args:
-      x: the decoder's output.
-      embedding: one row for every entry of the vocabulary.
+      x: the decoder's output, few vectors.
+      embedding: the matrix, with one row for every entry of the vocabulary.
     """
     if isinstance(embedding, Int8Matrix):
         return jax.lax.optimization_barrier(int8_product(x, embedding, axis=1))
@@ -149,10 +155,10 @@ def _product_with_rows(
     rows: Float[Array, "d_out d_in"],
     einsum: Callable[[str, Array, Array], Array],
 ) -> Float[Array, "b k d_out"]:
-    """Every vector times every row, as `einsum` multiplies.
+    """The products of every vector with every row of a matrix, computed by `einsum`.
 
-    The rows of the matrix become those of the product, which XLA's threads on CPUs share; the
-    result is transposed. Of many vectors, that would cost more than it gains.
+    The rows of the matrix become rows of the product, which XLA's threads on CPUs share, and the
+    result is transposed. For many vectors that would cost more than it gains.
     """
     if x.shape[0] * x.shape[1] > _FEW_VECTORS:
         return einsum("btd,vd->btv", x, rows)

@@ -16,14 +16,20 @@ from t2t_jax.modules.context import Context, Mask
 from t2t_jax.modules.matrices import Parameters, matrix
 from t2t_jax.parallel.axes import constrain
 
-# Of the positions attended to, whose number differs from use to use: "_" binds no name.
+# Keys and values of the positions attended to. "_" binds no name, as their number differs from use
+# to use.
 KeysValues = tuple[Float[Array, "b _ h d_k"], Float[Array, "b _ h d_v"]]
-# The same, kept for queries to come; see `cached_attention`.
+# The same as decoding keeps them, with the positions last; see `cached_attention`.
 CachedKeysValues = tuple[Float[Array, "b h d_k _"], Float[Array, "b h d_v _"]]
 
 
 class Projection(nn.Module):
-    """x W, without a bias, in the dtype of x."""
+    """A linear projection without a bias, x W, in the dtype of x.
+
+    Attributes:
+      width: number of outputs.
+      axes: logical axes of W; see `parallel.axes`.
+    """
 
     width: int
     axes: tuple[str, str]
@@ -74,7 +80,7 @@ class MultiHeadAttention(nn.Module):
         mask: Mask,
         context: Context,
     ) -> Float[Array, "b q d_model"]:
-        if self.is_mutable_collection("intermediates"):  # someone wants to look
+        if self.is_mutable_collection("intermediates"):  # attention maps ask for it
             whole = mask.whole() if isinstance(mask, SegmentMask) else mask
             self.sow("intermediates", "weights", attention_weights(query, key, whole))
         heads = attention(
@@ -107,7 +113,13 @@ class MultiHeadAttention(nn.Module):
         remembered: CachedKeysValues,
         mask: Bool[Array, "b #h #q k"],
     ) -> Float[Array, "b q d_model"]:
-        """Let the positions in `x` attend to what `remember` gave, where `mask` is True."""
+        """Let the positions in `x` attend to keys and values that are kept.
+
+        Args:
+          x: vectors of the positions that attend.
+          remembered: keys and values, from `remember`.
+          mask: True where a query may attend to a key.
+        """
         heads = cached_attention(self.queries(x), *remembered, mask)
         return self.output(merge_heads(heads))
 
@@ -137,9 +149,12 @@ class CachedSelfAttention(nn.Module):
 
         Args:
           x: the position's vectors, one for each of `k` hypotheses.
-          cache: keys and values; see `DecodingModel.step`.
+          cache: keys and values of the earlier positions; see `DecodingModel.step`.
           write_at: slot of the first of the `k` new entries.
           context: its mask says to which slots each hypothesis attends.
+
+        Returns:
+          The output for each hypothesis, and the cache with the new entries.
         """
         config = self.config
         heads = _heads(self.query_key_value(x), config.num_heads)
@@ -152,11 +167,11 @@ class CachedSelfAttention(nn.Module):
 
 
 def join_projections(params: Parameters, config: AttentionConfig) -> Parameters:
-    """The parameters of a `CachedSelfAttention`: of each head, the three kernels side by side.
+    """The parameters of a `CachedSelfAttention`: for each head, its three kernels side by side.
 
     Args:
-      params: of one `MultiHeadAttention`; the matrices may be 8-bit integers.
-      config: its sizes.
+      params: the parameters of a `MultiHeadAttention`; its matrices may be 8-bit integers.
+      config: the sizes of the attention.
     """
 
     def join(*kernels: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What every layer of a stack gets besides its input."""
+"""The context of a layer stack: the arguments that every layer gets besides its input."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,23 +11,24 @@ from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.kernels.attention import AttentionKernel
 
 Mask: TypeAlias = Bool[Array, "b #h #q k"] | SegmentMask
-"""Who may attend to whom: True means "may attend"."""
+"""Which positions may attend to which: True means "may attend"."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What every layer of a stack gets besides its input, the same for all of them.
+    """The arguments that every layer of a stack gets besides its input, the same for all layers.
 
     Attributes:
-      positions: where each input stands within its sentence, from 0.
-      length: more than the greatest of them.
-      mask: who may attend to whom, in self-attention.
+      positions: position of each input within its sentence, from 0.
+      length: a bound: every position is below it.
+      mask: which positions may attend to which, in self-attention.
       encoded: the encoder's output, which a decoder attends to.
-      encoded_mask: who may attend to which of its positions.
-      deterministic: no dropout. Otherwise a module draws from its own stream of `rngs["dropout"]`.
-      first_row: where the first row of the arrays at hand stands in the global batch, so that what
-        is dropped does not depend on how the batch is cut up.
-      kernel: what computes attention on the devices at hand.
+      encoded_mask: which positions may attend to which positions of the encoder's output.
+      deterministic: whether dropout is off. If not, every module draws from its own stream of
+        `rngs["dropout"]`.
+      first_row: number of the arrays' first row in the global batch. Dropout depends on it, and so
+        not on how the batch is cut up.
+      kernel: the implementation of attention for the devices.
     """
 
     positions: Int[Array, "b t"]
@@ -40,7 +41,14 @@ class Context:
     kernel: AttentionKernel = "xla"
 
     def dropout_key(self, module: nn.Module) -> DropoutKey | None:
-        """A key of a module's own for one use of dropout; None where nothing is dropped."""
+        """A key for one use of dropout.
+
+        Args:
+          module: the module that uses it; each module has a stream of keys of its own.
+
+        Returns:
+          The key; None if dropout is off.
+        """
         if self.deterministic:
             return None
         return DropoutKey(module.make_rng("dropout"), self.first_row)

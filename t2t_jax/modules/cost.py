@@ -71,11 +71,12 @@ class TrainingMemory(NamedTuple):
     """Bytes that training takes on each device at least.
 
     Attributes:
-      state: parameters and Adam's two moments, float32.
-      gradients: float32.
-      activations: what the forward pass keeps for the derivatives.
-      logits: and what is computed from them in their place.
-      passes: in which a step is taken. In more than one, gradients are kept beside all else.
+      state: bytes of the parameters and of Adam's two moments, float32.
+      gradients: bytes of the gradients, float32.
+      activations: bytes that the forward pass keeps for the derivatives.
+      logits: bytes of the logits, whose place their gradient takes.
+      passes: number of passes of a step. If there are several, the gradients of earlier passes are
+        kept beside everything else.
     """
 
     state: int
@@ -86,7 +87,7 @@ class TrainingMemory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Bytes at the moment when most are taken, as far as that is certain."""
+        """A lower bound on the bytes taken at the moment when most are taken."""
         computed = self.activations + self.logits
         both = self.gradients + computed
         return self.state + (both if self.passes > 1 else max(self.gradients, computed))
@@ -108,10 +109,10 @@ def training_memory(
     Args:
       config: sizes of the model, and how work is laid out over devices.
       vocab_size: entries of the shared vocabulary.
-      rows: of a batch that a device computes in a pass.
-      source_length: positions of each.
-      target_length: positions of each.
-      passes: in which a device computes its rows.
+      rows: rows of a batch that a device computes in one pass.
+      source_length: source positions of each row.
+      target_length: target positions of each row.
+      passes: number of passes in which a device computes its rows of a step.
     """
     model, parallel = config.model, config.parallel
     weights = 4 * num_parameters(model, vocab_size) // (parallel.fsdp * parallel.tensor)

@@ -1,6 +1,7 @@
 """A `Transformer` that decodes: one position at a time, with the earlier ones in a cache.
 
-There is one body of cached steps, `CachedDecoder`; what searches know of it is `DecodingModel`.
+`CachedDecoder` computes the steps; searches call it through `TransformerDecoding`, the
+`DecodingModel` of a `Transformer`.
 """
 
 from dataclasses import dataclass
@@ -20,16 +21,16 @@ from t2t_jax.modules.layers import DecoderLayer, LayerNorm
 from t2t_jax.modules.matrices import Parameters, Quantize, quantized, transposed
 from t2t_jax.modules.transformer import Transformer, declared_parameters
 
-Cache: TypeAlias = tuple[CachedKeysValues, ...]
+TransformerCache: TypeAlias = tuple[CachedKeysValues, ...]
 """Self-attention keys and values of each decoder layer, `[b, h, d, room * k]`."""
 
 
-class Memory(NamedTuple):
-    """What decoding needs of the source, computed once per sentence and shared by its hypotheses.
+class TransformerMemory(NamedTuple):
+    """The arrays that decoding needs of the sources, shared by all hypotheses of a source.
 
     Attributes:
-      keys_values: of the encoder's output, for each decoder layer.
-      mask: which source positions are real.
+      keys_values: keys and values of the encoder's output, for each decoder layer.
+      mask: True for the source positions that are not padding.
     """
 
     keys_values: tuple[CachedKeysValues, ...]
@@ -37,10 +38,10 @@ class Memory(NamedTuple):
 
 
 class CachedDecoderLayer(DecoderLayer):
-    """A decoder layer that takes one position of `k` hypotheses per sentence."""
+    """A decoder layer that computes one position of `k` hypotheses per sentence."""
 
     def make_self_attention(self) -> nn.Module:
-        """The module of self-attention."""
+        """The module for self-attention, with a cache."""
         return CachedSelfAttention(self.config.attention)
 
     def step(
@@ -56,11 +57,14 @@ class CachedDecoderLayer(DecoderLayer):
 
         Args:
           x: the position's vectors, one per hypothesis.
-          cache: of the layer.
+          cache: self-attention keys and values of this layer.
           memory: keys and values of the encoder's output, one copy per sentence.
-          memory_mask: which source positions are real.
+          memory_mask: True for the source positions that are not padding.
           write_at: slot of the first of the `k` new entries.
           context: its mask says to which slots each hypothesis attends.
+
+        Returns:
+          The layer's output, and its cache with the new entries.
         """
 
         def attend_to_cache(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
@@ -75,7 +79,7 @@ class CachedDecoderLayer(DecoderLayer):
 
 
 class CachedDecoder(nn.Module):
-    """The decoder at one position. Each layer has parameters of its own: see `_unstacked`."""
+    """The decoder at one position; each layer has arrays of its own, which `_unstacked` makes."""
 
     config: ModelConfig
 
@@ -86,18 +90,18 @@ class CachedDecoder(nn.Module):
         self.norm = LayerNorm() if self.config.norm_order == "pre" else None
 
     def remember(self, encoded: Float[Array, "b s d_model"]) -> tuple[CachedKeysValues, ...]:
-        """Project the encoder's output to keys and values for each layer's cross-attention."""
+        """Keys and values of the encoder's output, for the cross-attention of each layer."""
         return tuple(layer.cross_attention.remember(encoded) for layer in self.layers)
 
     def step(
         self,
         x: Float[Array, "b k d_model"],
-        cache: Cache,
-        memory: Memory,
+        cache: TransformerCache,
+        memory: TransformerMemory,
         write_at: int | Array,
         context: Context,
-    ) -> tuple[Float[Array, "b k d_model"], Cache]:
-        """All layers at one position; see `CachedDecoderLayer.step`."""
+    ) -> tuple[Float[Array, "b k d_model"], TransformerCache]:
+        """All layers at one position; `CachedDecoderLayer.step` explains the arguments."""
         new_cache = []
         for layer, old, remembered in zip(self.layers, cache, memory.keys_values, strict=True):
             x, new = layer.step(x, old, remembered, memory.mask, write_at, context)
@@ -106,16 +110,16 @@ class CachedDecoder(nn.Module):
 
 
 class CachedTransformer(Transformer):
-    """A `Transformer` whose decoder takes one position at a time."""
+    """A `Transformer` whose decoder computes one position at a time."""
 
     def make_decoder(self) -> nn.Module:
-        """The module of the decoder."""
+        """The module for the decoder, with a cache."""
         return CachedDecoder(self.config)
 
-    def memory(self, inputs: Sequence) -> Memory:
-        """Encode sources, one a row; see `DecodingModel.memory`."""
+    def memory(self, inputs: Sequence) -> TransformerMemory:
+        """Encode sources `[b, s]`, one a row; see `DecodingModel.memory`."""
         mask = (inputs.segments != 0)[:, None, None, :]
-        return Memory(self.decoder.remember(self.encode(inputs)), mask)
+        return TransformerMemory(self.decoder.remember(self.encode(inputs)), mask)
 
     def step(
         self,
@@ -123,9 +127,9 @@ class CachedTransformer(Transformer):
         positions: Int[Array, " b"],
         place: Int[Array, ""],
         ancestry_mask: Bool[Array, "b k t k"],
-        cache: Cache,
-        memory: Memory,
-    ) -> tuple[Float[Array, "b k vocab"], Cache]:
+        cache: TransformerCache,
+        memory: TransformerMemory,
+    ) -> tuple[Float[Array, "b k vocab"], TransformerCache]:
         """Logits of the next token of `k` hypotheses; see `DecodingModel.step`."""
         batch, beams, room, _ = ancestry_mask.shape
         positions = jnp.broadcast_to(positions[:, None], tokens.shape)
@@ -141,7 +145,7 @@ class TransformerDecoding:
     """The `DecodingModel` of a `Transformer`.
 
     Attributes:
-      network: as training has it.
+      network: the module as training has it.
     """
 
     network: Transformer
@@ -172,16 +176,18 @@ class TransformerDecoding:
         rest = {name: value for name, value in decoder.items() if name != "layers"}
         return params | {"decoder": rest | layers}
 
-    def empty_cache(self, rows: int, beam_size: int, room: int) -> Cache:
+    def empty_cache(self, rows: int, beam_size: int, room: int) -> TransformerCache:
         """See `DecodingModel.empty_cache`."""
         config = self.network.config
         shapes = config.attention.cache_shapes(rows, room * beam_size)
         keys, values = (jnp.zeros(shape, jnp.dtype(config.compute_dtype)) for shape in shapes)
         return ((keys, values),) * config.num_decoder_layers
 
-    def memory(self, params: Parameters, inputs: Sequence) -> Memory:
+    def memory(self, params: Parameters, inputs: Sequence) -> TransformerMemory:
         """See `DecodingModel.memory`."""
-        return cast(Memory, self._cached.apply({"params": params}, inputs, method="memory"))
+        return cast(
+            TransformerMemory, self._cached.apply({"params": params}, inputs, method="memory")
+        )
 
     def step(
         self,
@@ -190,9 +196,9 @@ class TransformerDecoding:
         positions: Int[Array, " b"],
         place: Int[Array, ""],
         ancestry_mask: Bool[Array, "b k t k"],
-        cache: Cache,
-        memory: Memory,
-    ) -> tuple[Float[Array, "b k vocab"], Cache]:
+        cache: TransformerCache,
+        memory: TransformerMemory,
+    ) -> tuple[Float[Array, "b k vocab"], TransformerCache]:
         """See `DecodingModel.step`."""
         arguments = tokens, positions, place, ancestry_mask, cache, memory
         return cast(Any, self._cached.apply({"params": params}, *arguments, method="step"))

@@ -1,4 +1,4 @@
-"""What a search needs of a model, whichever model it is."""
+"""The protocol of models that decode: what search, scoring and attention maps ask of a model."""
 
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -8,19 +8,19 @@ from t2t_jax.batch import Batch, Sequence
 from t2t_jax.modules.matrices import Parameters, Quantize
 
 Cache: TypeAlias = Any
-"""What a model keeps of the tokens generated so far: any arrays whose last axis holds the slots."""
+"""The arrays that a model keeps of the tokens generated so far. Their last axis holds the slots."""
 
 Memory: TypeAlias = Any
-"""What a model keeps of a source, computed once and shared by its hypotheses: any arrays with the
-rows as first axis and the source's positions as last."""
+"""The arrays that a model keeps of its sources, computed once and shared by all hypotheses of a
+source. Their first axis holds the rows, their last the positions of a source."""
 
 
 @runtime_checkable
 class DecodingModel(Protocol):
     """A model that can be searched, scored and looked into.
 
-    Implementations are hashable, so that they can be compiled in. `modules.decoding` has that of a
-    `Transformer`, `modules.ensemble` that of several models.
+    Implementations are hashable, as compiled functions take them for static arguments.
+    `modules.decoding` has the one of a `Transformer`, `modules.ensemble` the one of several models.
     """
 
     @property
@@ -31,26 +31,26 @@ class DecodingModel(Protocol):
         """The parameters as `memory` and `step` take them.
 
         Args:
-          params: as in training.
-          quantize: what to make of the matrices.
+          params: the parameters as training has them.
+          quantize: the form in which decoding holds matrices.
         """
 
     def empty_cache(self, rows: int, beam_size: int, room: int) -> Cache:
-        """The cache that `step` starts from.
+        """The cache that the first `step` takes.
 
         Args:
-          rows: sentences.
-          beam_size: hypotheses k of each.
-          room: places of the ring. Each has a slot for every hypothesis: the last axis of the
-            cache's arrays is `room * beam_size` long.
+          rows: number of sentences.
+          beam_size: hypotheses k of each sentence.
+          room: places of the ring that `decoding.search` describes, one for each step. A place has
+            a slot for every hypothesis: the last axis of the arrays is `room * beam_size` long.
         """
 
     def memory(self, params: Parameters, inputs: Sequence) -> Memory:
-        """What is to be known of sources, one a row.
+        """The arrays that `step` needs of the sources, such as the encoder's output.
 
         Args:
-          params: from `prepare`.
-          inputs: sources `[b, s]`.
+          params: the parameters, from `prepare`.
+          inputs: sources, one a row: arrays `[b, s]`.
         """
 
     def step(
@@ -66,25 +66,25 @@ class DecodingModel(Protocol):
         """Logits of the next token of `k` hypotheses per sentence.
 
         Args:
-          params: from `prepare`.
-          tokens: the hypotheses' last tokens; the begin of sentence at position 0.
-          positions: where they stand in each sentence, from 0.
-          place: of the cache, to write to.
+          params: the parameters, from `prepare`.
+          tokens: the hypotheses' last tokens; at position 0 that is the begin of sentence.
+          positions: the position of these tokens in each sentence, from 0.
+          place: the place of the ring whose slots of the cache the step writes.
           ancestry_mask: `[b, j, t, i]`: the entry that slot `i` wrote at place `t` belongs to
             hypothesis `j`'s history (its own entry at `place` included).
-          cache: from `empty_cache`, or returned by the step before.
-          memory: from `memory`.
+          cache: the cache from `empty_cache`, or from the step before.
+          memory: the memory of the sources, from `memory`.
 
         Returns:
-          The logits, and the cache with this place written.
+          The logits, not normalised, and the cache with this place written.
         """
 
     def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
         """Logits of every target token, given the source and the target tokens before it.
 
         Args:
-          params: as in training.
-          batch: sources and targets.
+          params: the parameters as training has them.
+          batch: sources `[b, s]` and targets `[b, t]`.
         """
 
     def losses(
@@ -93,9 +93,9 @@ class DecodingModel(Protocol):
         """Label-smoothed loss and negative log-likelihood of every target token, in nats.
 
         Args:
-          params: as in training.
-          batch: sources and targets.
-          label_smoothing: eps_ls.
+          params: the parameters as training has them.
+          batch: sources `[b, s]` and targets `[b, t]`.
+          label_smoothing: eps_ls (section 5.4).
         """
 
     def attention_weights(
@@ -104,9 +104,13 @@ class DecodingModel(Protocol):
         """The attention weights of all layers and heads: `encoder`, `decoder` and `cross`.
 
         Args:
-          params: as in training.
-          batch: sources and targets.
+          params: the parameters as training has them.
+          batch: sources `[b, s]` and targets `[b, t]`.
+
+        Returns:
+          For each name, the weights of n layers: `[b, h, s, s]` for `encoder`, `[b, h, t, t]` for
+          `decoder`, `[b, h, t, s]` for `cross`.
 
         Raises:
-          UserError: there is no one network whose weights these would be.
+          UserError: the model is several networks, each of which has weights of its own.
         """

@@ -1,4 +1,4 @@
-"""Dropout where a model's config has it (section 5.4)."""
+"""Dropout as a module, with a stream of keys of its own (section 5.4)."""
 
 import flax.linen as nn
 from jaxtyping import Array, Float
@@ -8,7 +8,11 @@ from t2t_jax.modules.context import Context
 
 
 class Dropout(nn.Module):
-    """Dropout at the model's P_drop (section 5.4)."""
+    """Dropout (section 5.4).
+
+    Attributes:
+      rate: the paper's P_drop.
+    """
 
     rate: float
 
@@ -16,5 +20,5 @@ class Dropout(nn.Module):
     def __call__(
         self, x: Float[Array, "b t d_model"], context: Context
     ) -> Float[Array, "b t d_model"]:
-        """Drop elements of `x`."""
+        """Set elements of `x` to zero, and scale the others up, unless dropout is off."""
         return dropout(x, self.rate, context.dropout_key(self))

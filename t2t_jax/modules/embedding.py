@@ -34,7 +34,7 @@ class TokenEmbedding(nn.Module):
             (self.vocab_size, width),
             ("vocab", "embed"),
             jnp.float32,
-            summed_axis=-1,  # as the output projection has it
+            summed_axis=-1,  # the output projection sums over d_model
         )
 
     def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t d_model"]:
@@ -46,7 +46,7 @@ class TokenEmbedding(nn.Module):
         return (rows * scale).astype(self.config.compute_dtype)
 
     def matrix(self) -> Float[Array, "vocab d_model"] | Int8Matrix:
-        """The matrix, whole along `d_model`, as both of its uses need it."""
+        """The matrix, not split over devices along `d_model`, as both of its uses need it."""
         return jax.tree.map(lambda x: constrain(x, "vocab", "channels"), self.embedding)
 
 

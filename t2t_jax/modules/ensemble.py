@@ -38,7 +38,9 @@ class Ensemble:
 
     def prepare(self, params: Parameters, quantize: Quantize = "none") -> Parameters:
         """See `DecodingModel.prepare`."""
-        return join_parameters(member.prepare(own, quantize) for member, own in self._with(params))
+        return join_parameters(
+            member.prepare(own, quantize) for member, own in self._members_with(params)
+        )
 
     def empty_cache(self, rows: int, beam_size: int, room: int) -> Cache:
         """See `DecodingModel.empty_cache`."""
@@ -46,7 +48,7 @@ class Ensemble:
 
     def memory(self, params: Parameters, inputs: Sequence) -> tuple[Memory, ...]:
         """See `DecodingModel.memory`."""
-        return tuple(member.memory(own, inputs) for member, own in self._with(params))
+        return tuple(member.memory(own, inputs) for member, own in self._members_with(params))
 
     def step(
         self,
@@ -63,14 +65,14 @@ class Ensemble:
         found = [
             member.step(own, *asked, its_cache, its_memory)
             for (member, own), its_cache, its_memory in zip(
-                self._with(params), cache, memory, strict=True
+                self._members_with(params), cache, memory, strict=True
             )
         ]
         return log_mean([logits for logits, _ in found]), tuple(new for _, new in found)
 
     def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
         """See `DecodingModel.logits`."""
-        return log_mean([member.logits(own, batch) for member, own in self._with(params)])
+        return log_mean([member.logits(own, batch) for member, own in self._members_with(params)])
 
     def losses(
         self, params: Parameters, batch: Batch, label_smoothing: float
@@ -82,21 +84,33 @@ class Ensemble:
     def attention_weights(
         self, params: Parameters, batch: Batch
     ) -> dict[str, Float[Array, "n b h _ _"]]:
-        """Refused: each member has weights of its own."""
+        """An ensemble has none, as each member has weights of its own.
+
+        Raises:
+          UserError: always.
+        """
         raise UserError("an ensemble has no attention of its own; load one of its models")
 
-    def _with(self, params: Parameters) -> Iterable[tuple[DecodingModel, Parameters]]:
+    def _members_with(self, params: Parameters) -> Iterable[tuple[DecodingModel, Parameters]]:
         """The members, each with its parameters."""
         return zip(self.members, params.values(), strict=True)
 
 
 def log_mean(logits: SequenceOf[Float[Array, "*t v"]]) -> Float32[Array, "*t v"]:
-    """Logarithm of the mean of the probabilities that several logits stand for."""
+    """Logarithm of the mean of the probabilities that several logits stand for.
+
+    Args:
+      logits: the logits of each model, which need not be normalised.
+    """
     log_probs = (jax.nn.log_softmax(one.astype(jnp.float32)) for one in logits)
     return reduce(jnp.logaddexp, log_probs) - math.log(len(logits))
 
 
 def join_parameters(members: Iterable[Parameters]) -> Parameters:
-    """The parameters of an `Ensemble`, in the order of its members."""
-    # Numbers of one width: JAX sorts the names of a dictionary.
+    """The parameters of an `Ensemble`.
+
+    Args:
+      members: the parameters of each member, in the order of the members.
+    """
+    # JAX sorts the names of a dictionary; numbers of one width keep their order.
     return {f"{number:04}": params for number, params in enumerate(members)}

@@ -17,7 +17,7 @@ from t2t_jax.modules.matrices import matrix
 from t2t_jax.parallel.axes import constrain, named
 
 Sublayer: TypeAlias = Callable[[Float[Array, "b t d_model"]], Float[Array, "b t d_model"]]
-"""What a residual connection goes around."""
+"""The function that a residual connection goes around."""
 
 
 class LayerNorm(nn.Module):
@@ -101,7 +101,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention, attention to the encoder's output, and feed-forward network.
 
-    `modules.decoding` has a layer with the same sub-layers that takes one position at a time.
+    `modules.decoding` has a layer with the same sub-layers that computes one position at a time.
     """
 
     config: ModelConfig
@@ -116,7 +116,7 @@ class DecoderLayer(nn.Module):
         self.feed_forward_residual = Residual(self.config)
 
     def make_self_attention(self) -> nn.Module:
-        """The module of self-attention."""
+        """The module for self-attention, in place of which a subclass may have another."""
         return MultiHeadAttention(self.config.attention)
 
     def __call__(
@@ -141,9 +141,9 @@ class DecoderLayer(nn.Module):
 
         Args:
           x: the layer's input.
-          self_attend: the first sub-layer.
-          cross_attend: the second.
-          context: of the layer.
+          self_attend: the first sub-layer, self-attention.
+          cross_attend: the second sub-layer, attention to the encoder's output.
+          context: the context of the stack.
         """
         x = self.self_attention_residual(x, self_attend, context)
         x = self.cross_attention_residual(x, cross_attend, context)

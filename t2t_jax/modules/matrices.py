@@ -1,4 +1,4 @@
-"""Parameters that are matrices to multiply with: each is declared as one where it is made."""
+"""Parameters that are matrices of products: a module declares them as such where it makes them."""
 
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
@@ -16,14 +16,14 @@ Parameters: TypeAlias = dict[str, Any]
 """The parameters of a model: arrays by module and name."""
 
 Quantize: TypeAlias = Literal["none", "int8"]
-"""What becomes of matrices in decoding: nothing, or integers of 8 bits."""
+"""The form in which decoding holds matrices: "none" as training has them, or 8-bit integers."""
 
 HeldMatrix: TypeAlias = Float[Array, "m n"] | Transposed | Int8Matrix
 """A matrix as training has it, or in one of the forms that decoding holds it in."""
 
 
 class MatrixBox(nn.LogicallyPartitioned):
-    """What is declared of a parameter that is a matrix, in the tree that a module's `init` makes.
+    """The declaration that a parameter is a matrix, around its array in what `init` returns.
 
     Attributes:
       summed_axis: the axis that products with the matrix sum over, counted from the end: layers may
@@ -42,15 +42,15 @@ def matrix(
     dtype: DTypeLike,
     summed_axis: int = -2,
 ) -> HeldMatrix:
-    """A module's matrix in the dtype of its products, as it was made or as decoding holds it.
+    """A matrix of a module, in the dtype of its products: as training or as decoding holds it.
 
     Args:
-      module: whose parameter it is.
-      name: of the parameter.
-      init: what makes its first values, from a key and a shape.
-      shape: of the matrix.
-      axes: its logical axes; see `parallel.axes`.
-      dtype: of the products.
+      module: the module that has the matrix as a parameter.
+      name: name of the parameter.
+      init: the initialiser, a function of a key and a shape.
+      shape: shape `[m, n]` of the matrix.
+      axes: logical axes of the matrix; see `parallel.axes`.
+      dtype: dtype of the products.
       summed_axis: the axis that products sum over; see `MatrixBox`.
     """
     held: Any = module.get_variable("params", name)
@@ -68,8 +68,8 @@ def quantized(params: Parameters, declared: Parameters) -> Parameters:
     """The same parameters with every matrix in 8-bit integers.
 
     Args:
-      params: arrays.
-      declared: the same tree as a module's `init` makes it, with a `MatrixBox` for every matrix.
+      params: the parameters as training has them.
+      declared: the same tree as a module's `init` returns it, with a `MatrixBox` for every matrix.
     """
     return _with_matrices(
         lambda box, x: Int8Matrix(*quantize(x, box.summed_axis)), params, declared
@@ -77,13 +77,14 @@ def quantized(params: Parameters, declared: Parameters) -> Parameters:
 
 
 def transposed(params: Parameters, declared: Parameters) -> Parameters:
-    """The same parameters with one row for every output of a matrix.
+    """The same parameters with every matrix transposed in memory: one row for every output.
 
-    A single vector is multiplied with those in 0.85 of the time, on CPUs, and several as before.
+    On CPUs, a product of such a matrix with a single vector takes 0.85 of the time, and one with
+    several vectors as long as before.
 
     Args:
-      params: of one layer.
-      declared: the same of a stack; see `quantized`.
+      params: the parameters of one layer.
+      declared: the parameters of a stack of such layers as `init` returns them; see `quantized`.
     """
     return _with_matrices(lambda _, x: Transposed(x.T), params, declared)
 

@@ -1,4 +1,4 @@
-"""Which network a config asks for, and how it decodes: the one place that knows all of them."""
+"""The network of a config, for training and for decoding: the one place that knows every kind."""
 
 from jax.sharding import Mesh
 
@@ -11,12 +11,12 @@ from t2t_jax.modules.transformer import Transformer
 
 
 def make_model(config: Config, vocab_size: int, mesh: Mesh | None = None) -> Transformer:
-    """The network of a run, as training has it.
+    """The network of a run, for training.
 
     Args:
-      config: the run's.
+      config: the config of the run.
       vocab_size: entries of the vocabulary.
-      mesh: the devices that it is for; None is any.
+      mesh: the devices it runs on; None means any, where XLA computes attention.
     """
     return Transformer(config.model, vocab_size, BOS_ID, config.parallel.remat, _kernel(mesh))
 
@@ -24,12 +24,12 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None = None) -> Tra
 def make_decoding_model(
     model: ModelConfig, vocab_size: int, mesh: Mesh | None = None
 ) -> DecodingModel:
-    """A network as searches and scoring have it.
+    """A network for searching and scoring.
 
     Args:
-      model: its sizes and options.
+      model: sizes and options of the network.
       vocab_size: entries of the vocabulary.
-      mesh: the devices that it is for; None is any.
+      mesh: the devices it runs on; None means any, where XLA computes attention.
     """
     return TransformerDecoding(Transformer(model, vocab_size, BOS_ID, kernel=_kernel(mesh)))
 

@@ -1,4 +1,4 @@
-"""The encoder-decoder of section 3, as training computes it; `modules.decoding` has its steps.
+"""The encoder-decoder of section 3, as training computes it; `modules.decoding` decodes with it.
 
 Layer stacks are compiled as one scan: a parameter of all layers of a stack is one array with the
 layer as leading axis (`encoder/layers/self_attention/query/kernel`: `[layers, d_model, h * d_k]`).
@@ -26,7 +26,7 @@ from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.axes import constrain
 
 Remat: TypeAlias = Literal["none", "dots", "layer"]
-"""What a layer's forward pass leaves in memory for its derivative; the rest is computed again."""
+"""How much of a layer's forward pass is computed again for its derivative; see `Transformer`."""
 
 
 def _scan(
@@ -97,9 +97,10 @@ class Transformer(nn.Module):
       config: sizes and options.
       vocab_size: entries of the shared vocabulary.
       bos_id: id that stands before the first target token.
-      remat: what layers keep of the forward pass for their derivative: "none" is computed again,
-        all but the matrix products with parameters ("dots"), or all but their inputs ("layer").
-      kernel: what computes attention on the devices at hand.
+      remat: what is computed again for the derivative of a layer, as it is not kept in memory:
+        nothing ("none"), all but the matrix products with parameters ("dots"), or everything but
+        the layer's input ("layer").
+      kernel: the implementation of attention for the devices.
     """
 
     config: ModelConfig
@@ -124,7 +125,7 @@ class Transformer(nn.Module):
         self.decoder = self.make_decoder()
 
     def make_decoder(self) -> nn.Module:
-        """The module of the decoder."""
+        """The module for the decoder, in place of which a subclass may have another."""
         return Decoder(self.config, self.remat)
 
     def __call__(
@@ -135,8 +136,8 @@ class Transformer(nn.Module):
         Args:
           batch: sources and targets, arrays `[b, s]` and `[b, t]`. The model shifts the targets
             right within each sentence.
-          deterministic: no dropout; otherwise pass `rngs={"dropout": key}`.
-          first_row: where the first row stands in the global batch; dropout depends on it.
+          deterministic: whether dropout is off; if not, pass `rngs={"dropout": key}`.
+          first_row: number of the first row in the global batch, on which dropout depends.
         """
         x = self._decoded(batch, deterministic, first_row)
         return pre_softmax_logits(x, self.output_matrix())
@@ -154,8 +155,8 @@ class Transformer(nn.Module):
 
         Args:
           batch: as for `__call__`.
-          label_smoothing: eps_ls.
-          num_chunks: see `projected_cross_entropy`.
+          label_smoothing: eps_ls (section 5.4).
+          num_chunks: parts in which the logits are computed; see `projected_cross_entropy`.
           deterministic: as for `__call__`.
           first_row: as for `__call__`.
         """
@@ -199,7 +200,7 @@ class Transformer(nn.Module):
         """The encoder's output.
 
         Args:
-          inputs: sources.
+          inputs: sources, arrays `[b, s]`.
           deterministic: as for `__call__`.
           first_row: as for `__call__`.
         """
@@ -220,9 +221,9 @@ class Transformer(nn.Module):
         """The sum of embeddings and positions (sections 3.4 and 3.5).
 
         Args:
-          side: which of the embeddings, where they are not shared.
+          side: whether they are tokens of sources or of targets.
           tokens: ids.
-          context: has their positions.
+          context: the context of the stack, which has the positions of the tokens.
         """
         shared = self.config.share_embeddings
         embedding = self.embedding if shared else getattr(self, f"{side}_embedding")
@@ -241,7 +242,7 @@ def init_parameters(model: Transformer, key: Key[Array, ""]) -> Parameters:
 
     Args:
       model: the network.
-      key: PRNG key of the initialisation.
+      key: PRNG key for the initialisers.
     """
     sentence = one_a_row(jnp.ones((1, 8), jnp.int32))
     return model.init(key, Batch(sentence, sentence), deterministic=True)["params"]
@@ -249,5 +250,5 @@ def init_parameters(model: Transformer, key: Key[Array, ""]) -> Parameters:
 
 @cache
 def declared_parameters(model: Transformer) -> Parameters:
-    """What `init_parameters` gives, with a shape in place of each array: nothing is computed."""
+    """The result of `init_parameters` with a shape in place of each array: nothing is computed."""
     return jax.eval_shape(partial(init_parameters, model), jax.random.key(0))

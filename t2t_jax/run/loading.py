@@ -1,4 +1,4 @@
-"""A trained model out of its run directory, or an ensemble out of several."""
+"""Loading a trained model from its run directory, or an ensemble from several."""
 
 import os
 from collections.abc import Sequence
@@ -27,13 +27,14 @@ def load(
     average: int | None = None,
     step: int | Literal["best"] | None = None,
 ) -> Translator:
-    """The translator of a run, or of several runs as an ensemble. It needs nothing but them.
+    """The translator of a run, or of several runs as an ensemble. It needs only the directories.
 
     Args:
       workdir: the run directory; several make an ensemble, whose config is that of the first.
       average: how many of the last checkpoints of a run to average (section 6.1). None is what the
         run's `checkpoint.average` says, or all if there are fewer; of the best there is one.
-      step: the last of them; None is the newest, "best" the one with the best dev score.
+      step: the last of these checkpoints; None is the newest, "best" the one with the best score
+        on dev.
 
     Raises:
       UserError: `workdir` is not a run directory, or its checkpoints are missing, damaged or not

@@ -79,15 +79,15 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
 
     model = make_model(config, len(vocabulary), mesh)
     with locked(workdir), StopSignal() as stop:
-        # First of all: a kill from here on leaves a run. What else there is by now, the other
-        # processes may have made; a run, only another start before this one had the lock.
+        # Before anything else is written: a kill from here on leaves a run. The other processes may
+        # have made files by now; a run is there only if another start had the lock before this one.
         if is_main() and not (is_run(workdir) and check_workdir(config, workdir)):
             give_up(workdir)
             claim(workdir, config, corpus, vocabulary)
         identity = Identity(config, fingerprints(corpus, vocabulary))
         with Checkpoints(workdir, identity) as checkpoints, bound_together(), within_memory():
             state = _initial_state(config, model, mesh, checkpoints)
-            claim(workdir, config, corpus, vocabulary)  # what may change, now that all fits
+            claim(workdir, config, corpus, vocabulary)  # fields that may change, now that all fits
             with RunLog(workdir, int(state.step), config.training.num_train_steps) as log:
                 log.checkpoint(int(state.step) or None)
                 log.say(describe_corpus(split, batches))
@@ -105,7 +105,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
 
 
 def _facts(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> dict[str, str]:
-    """What has to be the same on all processes: all but where each of them keeps its data."""
+    """The facts that all processes must agree on: all but where each of them keeps its data."""
     places = {"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1}
     return {
         "the config": config.replace(places).to_json(),
@@ -120,7 +120,7 @@ _NOTHING, _CHECKPOINT = 0, 1
 
 @dataclass(frozen=True)
 class _Run:
-    """What stays the same from step to step."""
+    """A run under way: everything that stays the same from step to step, and the loop."""
 
     config: Config
     corpus: Corpus
@@ -159,7 +159,7 @@ class _Run:
         clock = _Clock(config.checkpoint.every_minutes)
         step, agreed = first, _NOTHING
         if first and self._evaluates(first) and not self.log.has_evaluation(first, "dev"):
-            self._evaluate(first, state)  # which a signal or a kill had ended
+            self._evaluate(first, state)  # a signal or a kill had cut it short
         with closing(batches.prefetch(first, last, self._rows)) as ahead:
             for step, batch in enumerate(ahead, first + 1):
                 layout = self._layout(batches.shape(step - 1))

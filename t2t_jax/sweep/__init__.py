@@ -1,1 +1,1 @@
-"""A grid of configs to a table: every variant and seed trained, scored and compared."""
+"""From a grid of configs to a table: every variant and seed is trained, scored and compared."""

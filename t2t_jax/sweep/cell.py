@@ -134,7 +134,10 @@ def num_seeds_in(grid: Grid, workdir: Path) -> int:
 def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
     """All cells of a grid, seed by seed, so that a table is complete as early as possible.
 
-    Seeds count from the variant's own `training.seed`.
+    Args:
+      grid: the variants.
+      workdir: the directory of the grid.
+      num_seeds: seeds of each variant, counted from its own `training.seed`.
     """
     made = []
     for index in range(num_seeds):
@@ -208,7 +211,7 @@ def main(arguments: Sequence[str]) -> int:
     workdir, parent = Path(arguments[0]), int(arguments[1])
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it ended before that
+        if os.getppid() != parent:  # the sweep ended before the call above
             return 128 + signal.SIGTERM
     return train_and_score(Config.from_json(sys.stdin.read()), workdir)
 

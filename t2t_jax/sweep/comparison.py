@@ -1,4 +1,4 @@
-"""What the results of a grid say: each variant against the base, with the noise.
+"""The comparison of a grid's variants with its base, beside the noise of seeds and sentences.
 
 A difference counts only if it is larger than what another seed would change (Student's t over
 seeds), and, for BLEU, if the choice of the sentences is unlikely to have made it (paired bootstrap,
@@ -48,8 +48,8 @@ class Change(NamedTuple):
         )
 
 
-class Row(NamedTuple):
-    """A variant in the table."""
+class VariantRow(NamedTuple):
+    """The row of a variant in the table."""
 
     variant: str
     """The variant's name in the grid."""
@@ -72,17 +72,17 @@ class Row(NamedTuple):
     target_tokens_per_second: float
     """Speed of training: the mean over the seeds of each one's median."""
     published: Table3Row | None
-    """What the paper reports for a variant of this name."""
+    """The figures that the paper reports for a variant of this name; None if there are none."""
 
     @property
     def verdict(self) -> str:
-        """What the measures say together, in a few words."""
+        """Whether the variant differs from the base, by all measures together, in a few words."""
         if self.p_value is None:
             return ""
         same_bleu = self.bleu.within_noise or self.p_value >= SIGNIFICANT
         if self.bleu.error is None:
             return "BLEU within the noise" if same_bleu else "one seed: noise unknown"
-        if self.perplexity.difference is None:  # of other subwords
+        if self.perplexity.difference is None:  # it is over other subwords
             return "BLEU within the noise" if same_bleu else "BLEU differs"
         words = {
             (True, True): "within the noise",
@@ -93,7 +93,7 @@ class Row(NamedTuple):
         return words[self.perplexity.within_noise, same_bleu]
 
 
-def compare(grid: Grid, results: Results) -> list[Row]:
+def compare(grid: Grid, results: Results) -> list[VariantRow]:
     """The rows of the table, in the order of the grid; without differences as long as there is no
     result of the base.
 
@@ -113,7 +113,7 @@ def compare(grid: Grid, results: Results) -> list[Row]:
     return [_row(grid, results, variant) for variant in grid.variants if variant in results]
 
 
-def _row(grid: Grid, results: Results, variant: str) -> Row:
+def _row(grid: Grid, results: Results, variant: str) -> VariantRow:
     config, base = grid.variants[variant], grid.variants[grid.base]
     seeds = results[variant]
     # Perplexities over other subwords are not comparable, and their noise is not the same either.
@@ -123,7 +123,7 @@ def _row(grid: Grid, results: Results, variant: str) -> Row:
         if _subwords(grid.variants[name]) == _subwords(base)
     }
     base_seeds = results.get(grid.base, [])
-    return Row(
+    return VariantRow(
         variant,
         describe_difference(base, config),
         len(seeds),

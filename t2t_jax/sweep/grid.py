@@ -18,16 +18,16 @@ from t2t_jax.system.console import ProgressConsole
 from t2t_jax.system.records import Record
 
 if TYPE_CHECKING:
-    from t2t_jax.sweep.comparison import Row
+    from t2t_jax.sweep.comparison import VariantRow
 
 
 class GridOutcome(NamedTuple):
-    """What is known of a grid: the results of the cells that are finished."""
+    """The outcome of a grid: the results of the cells that are finished, and their table."""
 
     results: dict[str, list[Record]]
     """By variant, the result of each of its seeds; a variant of which nothing is finished is not
     there."""
-    rows: "list[Row]"
+    rows: "list[VariantRow]"
     """The table: a row for each variant with results. Empty after a signal."""
     signal: int = 0
     """The number of the signal that stopped the training, after a checkpoint of each cell that was
@@ -66,8 +66,8 @@ def run_grid(
       The results and the table of everything that is finished in `workdir`.
 
     Raises:
-      UserError: an argument is refused, or nothing is finished in the end, of which there could be
-        a table.
+      UserError: an argument is refused, or in the end no cell is finished, so that there is nothing
+        to make a table of.
     """
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)

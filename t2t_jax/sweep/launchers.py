@@ -42,7 +42,7 @@ class Job(Protocol):
         """How the cell ended; None as long as it is queued or running."""
 
     def stop(self) -> None:
-        """Ask the cell to write a checkpoint and end. A job that needs no sweep is left alone."""
+        """Ask the cell to write a checkpoint and end, unless its job outlives the sweep."""
 
     def wait(self) -> None:
         """Wait until the cell has ended, if `stop` has asked it to."""
@@ -173,7 +173,11 @@ class Cluster:
             raise UserError(f"launcher {cluster}: {reason}; mend --slurm name=value") from error
 
     def launch(self, cell: Cell) -> Job | None:
-        """Submit a cell, unless its job is in the queue already."""
+        """Submit a cell, unless its job is in the queue already.
+
+        Raises:
+          UserError: the cluster refuses the job, or the file that names an earlier one is damaged.
+        """
         stored = cell.workdir.with_suffix(".job")
         if stored.is_file() and (job_id := _job_id(stored)):
             job = self._job_class(self._folder, job_id, [0])
@@ -204,7 +208,7 @@ def _job_id(stored: Path) -> str:
 
 
 def _run_cell(config: str, workdir: str) -> Outcome:
-    """What a node of the cluster runs.
+    """Train and score a cell on a node of the cluster.
 
     The signal that announces the end of its time, or its preemption, stops it as SIGTERM would:
     with a checkpoint. The sweep submits it again.

@@ -79,7 +79,7 @@ def _advance(status: _Status, launcher: Launcher, console: Console) -> None:
     """Look at a cell once: start it if there is room, or see whether it has ended."""
     before = status.state
     if status.state == "waiting":
-        _look_for_result(status)  # of another sweep
+        _look_for_result(status)  # another sweep may have finished it
         if status.state == "waiting":
             _launch(status, launcher)
     elif status.state == "running" and status.job:

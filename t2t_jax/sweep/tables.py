@@ -9,14 +9,19 @@ from typing import Any
 from rich.table import Table
 
 from t2t_jax.config.file import Grid
-from t2t_jax.sweep.comparison import SIGNIFICANT, Change, Results, Row, compare
+from t2t_jax.sweep.comparison import SIGNIFICANT, Change, Results, VariantRow, compare
 from t2t_jax.system.atomic_file import write_whole
 
 _FILES = "table.md", "table.csv", "table.png"
 
 
-def write_tables(grid: Grid, results: Results, workdir: Path) -> list[Row]:
+def write_tables(grid: Grid, results: Results, workdir: Path) -> list[VariantRow]:
     """Write `table.md`, `table.csv` and `table.png` into a grid's directory.
+
+    Args:
+      grid: the variants.
+      results: by variant, the results of the seeds that are finished.
+      workdir: the directory of the grid.
 
     Returns:
       The rows of the table.
@@ -32,7 +37,7 @@ def write_tables(grid: Grid, results: Results, workdir: Path) -> list[Row]:
     return rows
 
 
-def summary(rows: Sequence[Row], results: Results) -> Table:
+def summary(rows: Sequence[VariantRow], results: Results) -> Table:
     """The table for a terminal, with the columns that fit."""
     first = next(iter(results.values()))[0]
     caption = f"sacreBLEU: {first['bleu_signature']}"
@@ -51,7 +56,7 @@ def summary(rows: Sequence[Row], results: Results) -> Table:
     return table
 
 
-def _markdown(grid: Grid, rows: Sequence[Row], results: Results) -> str:
+def _markdown(grid: Grid, rows: Sequence[VariantRow], results: Results) -> str:
     first = next(iter(results.values()))[0]
     with_paper = any(row.published for row in rows)
     heads = [
@@ -88,7 +93,7 @@ def _markdown(grid: Grid, rows: Sequence[Row], results: Results) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: VariantRow) -> list[str]:
     return [
         row.variant,
         row.difference or "",
@@ -106,7 +111,7 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def _paper_cells(row: Row) -> list[str]:
+def _paper_cells(row: VariantRow) -> list[str]:
     paper = row.published
     if paper is None:
         return ["", "", ""]
@@ -127,7 +132,7 @@ def _signed(difference: float | None) -> str:
     return "" if difference is None else f"{difference:+.2f}"
 
 
-def _csv(rows: Sequence[Row], results: Results) -> str:
+def _csv(rows: Sequence[VariantRow], results: Results) -> str:
     """The table as CSV: every figure in full, a row for each variant."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -153,7 +158,7 @@ def _csv(rows: Sequence[Row], results: Results) -> str:
     return file.getvalue()
 
 
-def _plot(grid: Grid, rows: Sequence[Row]) -> bytes:
+def _plot(grid: Grid, rows: Sequence[VariantRow]) -> bytes:
     """A PNG of each variant's differences from the base, with 95% intervals, and of the paper's."""
     from matplotlib.figure import Figure  # without pyplot: no display, no global state
 

@@ -1,8 +1,8 @@
-"""Keeps Orbax from printing what this package says itself, in one line.
+"""Keeps Orbax from printing errors that this package reports itself, in one line.
 
-Orbax warns of everything it is asked for. It raises what goes wrong, and logs it as well, with the
-frames of its threads. The reads and writes that it leaves behind then complain once more, whenever
-they end or are collected as garbage.
+Orbax warns of much that it is asked to do. An error it raises, and logs as well, with the frames of
+its threads. Reads and writes that it has left unfinished report the error once more, when they end
+or are collected as garbage.
 """
 
 import sys
@@ -11,11 +11,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging import LogRecord, getLogger
-from typing import Any
+from typing import Any, TypeAlias
 
 _changing = threading.Lock()
 _num_users = 0
-_hook_before: Callable[[Any], object] = sys.__unraisablehook__
+_Hook: TypeAlias = Callable[[Any], object]
+_hook_before: _Hook = sys.__unraisablehook__
+_own_hook: _Hook | None = None
 
 
 @contextmanager
@@ -34,14 +36,15 @@ def orbax_kept_quiet() -> Iterator[None]:
 
 def keep_orbax_quiet() -> None:
     """Print nothing of Orbax's own from now on: for a program, never for an import."""
-    global _num_users, _hook_before
+    global _num_users, _hook_before, _own_hook
     from absl import logging
 
     with _changing:
         if not _num_users:
             logging.get_absl_logger().addFilter(_is_not_by_orbax)
             getLogger("asyncio").addFilter(_is_not_about_orbax)
-            _hook_before, sys.unraisablehook = sys.unraisablehook, _complain_unless_left_behind
+            _hook_before = sys.unraisablehook
+            _own_hook = sys.unraisablehook = _without_orbax(_hook_before)
         _num_users += 1
 
 
@@ -54,7 +57,7 @@ def _let_orbax_speak() -> None:
         if not _num_users:
             logging.get_absl_logger().removeFilter(_is_not_by_orbax)
             getLogger("asyncio").removeFilter(_is_not_about_orbax)
-            if sys.unraisablehook is _complain_unless_left_behind:  # else another one wraps it
+            if sys.unraisablehook is _own_hook:  # else another hook wraps it
                 sys.unraisablehook = _hook_before
 
 
@@ -66,8 +69,17 @@ def _is_not_about_orbax(record: LogRecord) -> bool:
     return "orbax" not in record.getMessage()
 
 
-def _complain_unless_left_behind(unraisable: Any) -> None:
-    error = unraisable.exc_value
-    files = [frame.filename for frame in traceback.extract_tb(unraisable.exc_traceback)]
-    if str(error) != "Event loop is closed" and not any("orbax" in file for file in files):
-        _hook_before(unraisable)
+def _without_orbax(before: _Hook) -> _Hook:
+    """A hook that leaves out what Orbax has left unfinished, and passes all else to the one before.
+
+    It is a new one each time: where a hook that wraps an earlier one is in place, it calls that
+    hook, which calls the earlier one, which must not call the new one again.
+    """
+
+    def hook(unraisable: Any) -> None:
+        error = unraisable.exc_value
+        files = [frame.filename for frame in traceback.extract_tb(unraisable.exc_traceback)]
+        if str(error) != "Event loop is closed" and not any("orbax" in file for file in files):
+            before(unraisable)
+
+    return hook

@@ -15,7 +15,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record
 from t2t_jax.training.origin import Identity, check_origin, check_unaltered, warn_of_age
 from t2t_jax.training.step import Parameters
-from t2t_jax.training.storage import UnreadableError, reading, restore
+from t2t_jax.training.storage import UnreadableError, reading_checkpoints, restore
 from t2t_jax.workdir import BEST, CHECKPOINTS, read_config, read_fingerprints
 
 # A trainer that replaces its checkpoints removes some while they are read here.
@@ -137,7 +137,7 @@ def _mean(
 ) -> Parameters:
     """The mean of the parameters of some checkpoints, each checked to be the run's own."""
     total: Parameters | None = None
-    with reading(directory) as manager:
+    with reading_checkpoints(directory) as manager:
         origins: dict[int, Record] = {}
         for one in chosen:  # before anything large is read
             stored = restore(manager, directory, one, origin=ocp.args.JsonRestore())["origin"]

@@ -48,7 +48,13 @@ from t2t_jax.training.origin import (
     unseal,
 )
 from t2t_jax.training.step import TrainState
-from t2t_jax.training.storage import UnreadableError, open_manager, reading, restore, writing
+from t2t_jax.training.storage import (
+    UnreadableError,
+    open_manager,
+    reading_checkpoints,
+    restore,
+    writing_checkpoints,
+)
 from t2t_jax.workdir import BEST, CHECKPOINTS
 
 _DAMAGED = "damaged"
@@ -140,7 +146,7 @@ class Checkpoints:
         directory = self._workdir / CHECKPOINTS
         unreadable: dict[int, str] = {}
         state = None
-        with reading(directory) as reader:
+        with reading_checkpoints(directory) as reader:
             for step in _newest_first(reader.all_steps()):
                 try:
                     state = self._read(reader, step, like)
@@ -205,7 +211,7 @@ class Checkpoints:
         before, step = self.wait(), int(state.step)
         if step != before:
             items = {"params": state.params, "progress": _progress(state)}
-            with writing(self._workdir / CHECKPOINTS):
+            with writing_checkpoints(self._workdir / CHECKPOINTS):
                 self._last.save(step, args=self._arguments(step, items), force=True)
         return before
 
@@ -218,7 +224,7 @@ class Checkpoints:
         Raises:
           UserError: a state could not be written.
         """
-        with writing(self._workdir / CHECKPOINTS):
+        with writing_checkpoints(self._workdir / CHECKPOINTS):
             self._last.wait_until_finished()
         return cast(int | None, self._last.latest_step())
 
@@ -246,7 +252,7 @@ class Checkpoints:
             self._best.delete(step)
         record = ocp.args.JsonSave(seal({"score": score, "measure": measure}))
         arguments = self._arguments(step, {"params": state.params}, score=record)
-        with writing(self._workdir / BEST):
+        with writing_checkpoints(self._workdir / BEST):
             saved = bool(self._best.save(step, args=arguments, force=True))
             self._best.wait_until_finished()
         return saved
@@ -280,7 +286,7 @@ class Checkpoints:
         """Wait until everything is written."""
         for manager in (self._last, self._best):
             if manager is not None:
-                with writing(self._workdir):
+                with writing_checkpoints(self._workdir):
                     manager.wait_until_finished()
                     manager.close()
 

@@ -34,7 +34,12 @@ def make_optimizer(config: TrainingConfig) -> optax.GradientTransformation:
 
 
 def direction(config: TrainingConfig, moments: optax.ScaleByAdamState) -> Parameters:
-    """Adam's direction, given its moments: m_hat / (sqrt(v_hat) + epsilon)."""
+    """Adam's direction, m_hat / (sqrt(v_hat) + epsilon) (section 5.3).
+
+    Args:
+      config: Adam's constants.
+      moments: Adam's moments, the step's gradient included.
+    """
     mean = optax.tree.bias_correction(moments.mu, config.adam_beta1, moments.count)
     square = optax.tree.bias_correction(moments.nu, config.adam_beta2, moments.count)
     return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + config.adam_epsilon), mean, square)

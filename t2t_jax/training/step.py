@@ -22,7 +22,7 @@ from t2t_jax.training.optimizer import direction, learning_rate, make_optimizer
 
 
 class TrainState(NamedTuple):
-    """All that a step changes.
+    """The state of a training: everything that a step changes.
 
     Attributes:
       step: steps taken, which is also the place in the data.
@@ -54,7 +54,15 @@ class LossSums(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """What a step reports; it stays on the device until the log asks for it."""
+    """The figures that a step reports. They stay on the device until the log asks for them.
+
+    Attributes:
+      losses: sums over the target tokens of the global batch.
+      gradient_norm: Euclidean norm of the gradient of the mean loss.
+      learning_rate: the rate of this step (equation 3).
+      nonfinite_in_a_row: see `TrainState`.
+      nonfinite_total: see `TrainState`.
+    """
 
     losses: LossSums
     gradient_norm: Float32[Array, ""]
@@ -104,8 +112,8 @@ def eval_step(
 
     Args:
       model: the model of `params`.
-      label_smoothing: eps_ls.
-      params: its parameters.
+      label_smoothing: eps_ls (section 5.4).
+      params: the parameters as training has them.
       batch: arrays `[passes, rows, t]`.
     """
 
@@ -123,7 +131,12 @@ def _state_of(config: Config, params: Parameters) -> TrainState:
 
 
 def init_state(config: Config, model: Transformer) -> TrainState:
-    """The state before the first step: a pure function of the config and its seed."""
+    """The state before the first step: a pure function of the config and its seed.
+
+    Args:
+      config: the run's config.
+      model: the network of the run.
+    """
     key = jax.random.key(config.training.seed)
     return nn.unbox(_state_of(config, init_parameters(model, key)))
 
@@ -131,6 +144,11 @@ def init_state(config: Config, model: Transformer) -> TrainState:
 @cache
 def abstract_state(config: Config, model: Transformer, mesh: Mesh) -> TrainState:
     """A `jax.ShapeDtypeStruct` for every array of the state, with its place on the mesh.
+
+    Args:
+      config: the run's config.
+      model: the network of the run.
+      mesh: the devices, which may be described ones.
 
     Raises:
       UserError: an array cannot be cut into equal parts for the devices.
@@ -145,7 +163,13 @@ def abstract_state(config: Config, model: Transformer, mesh: Mesh) -> TrainState
 
 
 def abstract_batch(layout: BatchLayout, source_length: int, target_length: int) -> Batch:
-    """A `jax.ShapeDtypeStruct` for every array of a batch, with its place on the mesh."""
+    """A `jax.ShapeDtypeStruct` for every array of a batch, with its place on the mesh.
+
+    Args:
+      layout: passes and rows of the batch, and its mesh.
+      source_length: source positions of a row.
+      target_length: target positions of a row.
+    """
 
     def side(length: int) -> Sequence:
         shape = layout.passes, layout.rows_per_pass, length
@@ -156,7 +180,13 @@ def abstract_batch(layout: BatchLayout, source_length: int, target_length: int) 
 
 
 def create_state(config: Config, model: Transformer, mesh: Mesh) -> TrainState:
-    """The state before the first step, on a mesh: each device makes only what it keeps."""
+    """The state before the first step, on a mesh: each device makes only what it keeps.
+
+    Args:
+      config: the run's config.
+      model: the network of the run.
+      mesh: the devices.
+    """
     places = _places(config, model, mesh)
     return jax.jit(partial(init_state, config, model), out_shardings=places)()
 
@@ -183,10 +213,13 @@ def train_step(
     Args:
       config: the run's config.
       model: the model of `state.params`.
-      state: before the step.
+      state: the state before the step.
       batch: the global batch of step `state.step`, arrays `[passes, rows, t]`.
-      axis_name: of a mapped axis (`jax.pmap`), whose members each have their part of the rows of
-        every pass, one after the other. None means that `batch` has all of them.
+      axis_name: name of a mapped axis (`jax.pmap`), whose members each have their part of the rows
+        of every pass, one after the other. None means that `batch` has all rows.
+
+    Returns:
+      The state after the step, and the figures to report.
     """
     training = config.training
     step_key = jax.random.fold_in(jax.random.key(training.seed), state.step)
@@ -233,8 +266,8 @@ def _update(
     )
     moments = make_optimizer(training).update(gradients, state.optimizer)[1]
     moments = _where(finite, moments, state.optimizer)
-    # Otherwise the parameters would be computed from the old moments, which then need a copy each,
-    # because the new ones take their place in memory.
+    # Otherwise XLA would compute the parameters from the old moments, and then need copies of them,
+    # because the new moments take their place in memory.
     moments = jax.lax.optimization_barrier(moments)
     params = jax.tree.map(lambda p, d: p - rate * d, state.params, direction(training, moments))
     params = _where(finite, params, state.params)
@@ -253,9 +286,15 @@ _CompiledStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
 def compile_train_step(config: Config, model: Transformer, mesh: Mesh) -> _CompiledStep:
-    """`train_step` over a mesh: batches by rows, the state where it is, and donated.
+    """`train_step` for a mesh: batches are split by rows, the state stays in place.
 
-    With `parallel.backend="jit"` what comes back is what `jax.jit` returns.
+    The state that is passed in is donated: its arrays are overwritten. With
+    `parallel.backend="jit"` the function is one of `jax.jit`, which can also be lowered.
+
+    Args:
+      config: the run's config.
+      model: the network of the run.
+      mesh: the devices.
     """
     step = partial(train_step, config, model)
     if config.parallel.backend == "pmap":

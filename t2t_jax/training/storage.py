@@ -59,7 +59,7 @@ def open_manager(directory: Path, keep: Any = None) -> ocp.CheckpointManager:
 
 
 @contextmanager
-def reading(directory: Path) -> Iterator[ocp.CheckpointManager]:
+def reading_checkpoints(directory: Path) -> Iterator[ocp.CheckpointManager]:
     """The checkpoints in a directory, to be read by this process alone."""
     quiet, unheard = orbax_kept_quiet(), warnings.catch_warnings()
     with quiet, unheard, closing(open_manager(directory)) as manager:
@@ -69,7 +69,7 @@ def reading(directory: Path) -> Iterator[ocp.CheckpointManager]:
 
 
 @contextmanager
-def writing(directory: Path) -> Iterator[None]:
+def writing_checkpoints(directory: Path) -> Iterator[None]:
     """Turn what Orbax raises while it saves into one line that says where, and the way out.
 
     An error of a save comes when it starts, or when the next one, or the end, waits for it.

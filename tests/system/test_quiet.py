@@ -58,6 +58,27 @@ def test_loggers_and_hook_are_put_back_after_the_last_of_several_blocks():
     )
 
 
+def test_a_hook_that_wraps_the_one_of_an_earlier_block_is_called_once():
+    python(
+        "from t2t_jax.system.quiet import orbax_kept_quiet\n"
+        "heard = []\n"
+        "sys.unraisablehook = lambda unraisable: heard.append('first')\n"
+        "with orbax_kept_quiet():\n"
+        "    inner = sys.unraisablehook\n"
+        "    def wrapping(unraisable):\n"
+        "        heard.append('wrapping')\n"
+        "        inner(unraisable)\n"
+        "    sys.unraisablehook = wrapping\n"
+        "class Broken:\n"
+        "    def __del__(self):\n"
+        "        raise ValueError\n"
+        "with orbax_kept_quiet():\n"
+        "    Broken()\n"
+        "assert heard == ['wrapping', 'first'], heard\n"
+        "assert sys.unraisablehook is wrapping\n"
+    )
+
+
 def test_loading_a_run_in_python_prints_nothing_of_orbax_and_changes_nothing_global():
     run = ROOT / "tests/goldens/runs/0.1.0/run"
     python(
