@@ -9,21 +9,18 @@ from t2t_jax.errors import UserError
 
 @dataclass(frozen=True)
 class AttentionConfig:
-    """Sizes of a multi-head attention; projections, cache, cost and sharding all follow from them.
-
-    Attributes:
-      d_model: width of what comes in and goes out.
-      num_heads: heads h.
-      d_k: width of a head's queries and keys.
-      d_v: width of a head's values.
-      dropout_rate: share of the attention weights set to zero.
-    """
+    """Sizes of a multi-head attention; projections, cache, cost and sharding all follow from them."""
 
     d_model: int
+    """Width of what comes in and goes out."""
     num_heads: int
+    """Attention heads h (section 3.2.2)."""
     d_k: int
+    """Width of a head's queries and keys."""
     d_v: int
+    """Width of a head's values."""
     dropout_rate: float = 0.0
+    """Share of the attention weights set to zero in training."""
 
     @property
     def projections(self) -> dict[str, int]:
@@ -32,7 +29,7 @@ class AttentionConfig:
         return {"query": key_width, "key": key_width, "value": value_width}
 
     def cache_shapes(self, rows: int, slots: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shapes of the keys and the values that decoding keeps; see `kernels.cached_attention`.
+        """Shapes of the keys and the values that `kernels.attention.cached_attention` takes.
 
         Args:
           rows: sentences.

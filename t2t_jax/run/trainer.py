@@ -79,18 +79,15 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
 
     model = make_model(config, len(vocabulary), mesh)
     with locked(workdir), StopSignal() as stop:
-        # Claimed before anything else is written, so that a kill from here on leaves a run. Files
-        # that are there by now may be of the other processes of this run; a run that is there by
-        # now is of another start, which had the lock before this one.
+        # Before anything else is written: a kill from here on leaves a run. The other processes may
+        # have made files by now; a run is there only if another start had the lock before this one.
         if is_main() and not (is_run(workdir) and check_workdir(config, workdir)):
             give_up(workdir)
             claim(workdir, config, corpus, vocabulary)
         identity = Identity(config, fingerprints(corpus, vocabulary))
         with Checkpoints(workdir, identity) as checkpoints, bound_together(), within_memory():
             state = _initial_state(config, model, mesh, checkpoints)
-            claim(
-                workdir, config, corpus, vocabulary
-            )  # again: the fields that may change, now that all fits
+            claim(workdir, config, corpus, vocabulary)  # fields that may change, now that all fits
             with RunLog(workdir, int(state.step), config.training.num_train_steps) as log:
                 log.checkpoint(int(state.step) or None)
                 log.say(describe_corpus(split, batches))

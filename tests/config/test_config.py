@@ -454,8 +454,12 @@ def test_every_field_is_documented_below_its_line():
 # --- Every field is read ---
 
 _SECTIONS = {section.name: section.type.__name__ for section in dataclasses.fields(Config)}
-# config.py resolves these two fields; who reads the property reads the field.
-_PROPERTIES = {"key_size": "d_k", "value_size": "d_v"}
+# Who reads one of these properties of the model's config reads the fields that it is made of.
+_PROPERTIES = {
+    "key_size": ["d_k"],
+    "value_size": ["d_v"],
+    "attention": ["d_model", "num_heads", "d_k", "d_v", "attention_dropout_rate"],
+}
 
 
 def _assignments(tree):
@@ -492,11 +496,12 @@ def _fields_read(source):
     tree = ast.parse(source)
     holders = {section: _holders(tree, section) for section in _SECTIONS}
     return {
-        f"{section}.{_PROPERTIES.get(node.attr, node.attr)}"
+        f"{section}.{name}"
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
         for section in _SECTIONS
         if ast.unparse(node.value) in holders[section]
+        for name in _PROPERTIES.get(node.attr, [node.attr])
     }
 
 

@@ -99,7 +99,7 @@ def test_losses_are_those_of_all_pairs_one_by_one(setting, batching):
     translator, corpus = setting
     config = translator.config.replace({"data.batching": batching})
     loss = loss_of(Translator(config, translator.vocabulary, translator.params), corpus)
-    members = [(translator.model, translator.params)]
+    members = [(translator.model.network, translator.params)]
     smoothed, nll, tokens = pair_by_pair(members, translator.vocabulary)
     assert loss.tokens == tokens
     assert loss.smoothed == pytest.approx(smoothed, rel=1e-5)
@@ -113,7 +113,8 @@ def test_losses_of_an_ensemble_are_those_of_the_mean_of_the_probabilities(settin
     config, vocabulary = translator.config, translator.vocabulary
     ensemble = Translator(config, vocabulary, translator.params, others=[(config.model, other)])
     loss = loss_of(ensemble, corpus)
-    members = [(translator.model, translator.params), (translator.model, other)]
+    network = translator.model.network
+    members = [(network, translator.params), (network, other)]
     smoothed, nll, tokens = pair_by_pair(members, vocabulary)
     assert loss.tokens == tokens
     assert loss.smoothed == pytest.approx(smoothed, rel=1e-5)
