@@ -10,7 +10,7 @@ from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.transformer import Transformer
 
 
-def make_model(config: Config, vocab_size: int, mesh: Mesh | None = None) -> Transformer:
+def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Transformer:
     """The network of a run, for training.
 
     Args:
@@ -21,9 +21,7 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None = None) -> Tra
     return Transformer(config.model, vocab_size, BOS_ID, config.parallel.remat, _kernel(mesh))
 
 
-def make_decoding_model(
-    model: ModelConfig, vocab_size: int, mesh: Mesh | None = None
-) -> DecodingModel:
+def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> DecodingModel:
     """A network for searching and scoring.
 
     Args:
@@ -31,7 +29,9 @@ def make_decoding_model(
       vocab_size: entries of the vocabulary.
       mesh: the devices it runs on; None means any, where XLA computes attention.
     """
-    return TransformerDecoding(Transformer(model, vocab_size, BOS_ID, kernel=_kernel(mesh)))
+    return TransformerDecoding(
+        Transformer(model, vocab_size, BOS_ID, attention_kernel=_kernel(mesh))
+    )
 
 
 def _kernel(mesh: Mesh | None) -> AttentionKernel:
