@@ -83,7 +83,7 @@ def read_vocabulary(workdir: Path) -> Vocabulary:
     if expected is not None and expected != vocabulary.fingerprint:
         raise UserError(
             f"{path} is damaged, or not the one that the run was started with: its hash is not "
-            f"that in {stored.name}; bring back a copy, or remove it: train.py makes the same "
+            f"that in {stored.name}; bring back a copy, or remove it: a training makes the same "
             "again from the same training text"
         )
     return vocabulary

@@ -37,7 +37,7 @@ def mesh():
 
 @pytest.fixture(scope="module")
 def model():
-    return make_model(_CONFIG, _VOCAB)
+    return make_model(_CONFIG, _VOCAB, None)
 
 
 def _batch(layout):
@@ -97,7 +97,7 @@ def test_decoding_is_lowered_for_every_platform(mesh, model, changes):
     decoding = _CONFIG.replace(changes).decoding
     strategy = strategy_of(decoding, decoding.beam_size)
     beams = strategy.beam_size
-    decoding_model = make_decoding_model(_CONFIG.model, _VOCAB)
+    decoding_model = make_decoding_model(_CONFIG.model, _VOCAB, None)
     search = Search(decoding_model, strategy, mesh, beams)
     sizes = Sizes(rows=3, arrivals=3, source_length=8, room=12, most_room=12)
 

@@ -12,6 +12,7 @@ from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.streams import check_heard, writing
 from t2t_jax.commands.tables import show
 from t2t_jax.errors import UserError
+from t2t_jax.system.program import command_line
 from t2t_jax.system.records import as_line
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class OnSplit(DecodingFlags):
         corpus = open_corpus(dataclasses.replace(data, corpus=self.corpus or data.corpus))
         task = task_of(corpus.name)
         if task.command != self.command:
-            raise UserError(f"{corpus.name} {task.wrong_command}")
+            raise UserError(f"{corpus.name} {task.wrong_command} {command_line(task.command)}")
         evaluation = evaluate(
             translator, corpus, self.split, num_sentences=self.num_sentences, **self.settings
         )

@@ -9,7 +9,7 @@ from t2t_jax.errors import UserError
 
 @dataclass(frozen=True)
 class AttentionConfig:
-    """Sizes of a multi-head attention: projections, cache, cost and sharding follow from them."""
+    """Sizes of a multi-head attention, from which projections, cache, cost and sharding follow."""
 
     d_model: int
     """Width of what comes in and goes out."""

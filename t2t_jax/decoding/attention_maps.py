@@ -54,6 +54,8 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
     source = text(source, "source")
     if target is not None:
         target = text(target, "target")
+    if not translator.model.shows_attention:
+        raise UserError("an ensemble has no attention of its own; load one of its models")
     limit = min(_LONGEST, translator.longest_sentence)
     _check_length("source", translator.encode([source])[0], limit)
     if target is None:

@@ -26,7 +26,7 @@ _SIZES = {
 }
 
 
-def test_set_name(corpus: str, split: str, num_sentences: int) -> str:
+def name_of_test_set(corpus: str, split: str, num_sentences: int) -> str:
     """The name under which a score is reported.
 
     Args:

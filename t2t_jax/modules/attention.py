@@ -90,7 +90,7 @@ class MultiHeadAttention(nn.Module):
             mask,
             dropout_rate=self.config.dropout_rate,
             dropout_key=context.dropout_key(self),
-            kernel=context.kernel,
+            kernel=context.attention_kernel,
         )
         return self.output(merge_heads(heads))
 

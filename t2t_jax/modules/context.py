@@ -14,7 +14,7 @@ Mask: TypeAlias = Bool[Array, "b #h #q k"] | SegmentMask
 """Which positions may attend to which: True means "may attend"."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no one equality
 class Context:
     """The arguments that every layer of a stack gets besides its input, the same for all layers.
 
@@ -38,7 +38,7 @@ class Context:
     encoded_mask: Bool[Array, "b #h #t s"] | SegmentMask | None = None
     deterministic: bool = True
     first_row: Int[Array, ""] | int = 0
-    kernel: AttentionKernel = "xla"
+    attention_kernel: AttentionKernel = "xla"
 
     def dropout_key(self, module: nn.Module) -> DropoutKey | None:
         """A key for one use of dropout.

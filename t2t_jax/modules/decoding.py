@@ -4,6 +4,7 @@
 `DecodingModel` of a `Transformer`.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -140,6 +141,9 @@ class CachedTransformer(Transformer):
         return next_token_logits(x, self.output_matrix()), cache
 
 
+_FLAX_FIELDS = ("parent", "name")  # which every module has
+
+
 @dataclass(frozen=True)
 class TransformerDecoding:
     """The `DecodingModel` of a `Transformer`.
@@ -157,10 +161,15 @@ class TransformerDecoding:
 
     @property
     def _cached(self) -> CachedTransformer:
-        network = self.network
-        return CachedTransformer(
-            network.config, network.vocab_size, network.bos_id, network.remat, network.kernel
-        )
+        """The same network with a decoder that takes one position at a time."""
+        names = (field.name for field in dataclasses.fields(self.network))
+        own = {name: getattr(self.network, name) for name in names if name not in _FLAX_FIELDS}
+        return CachedTransformer(**own)
+
+    @property
+    def shows_attention(self) -> bool:
+        """See `DecodingModel.shows_attention`."""
+        return True
 
     def prepare(self, params: Parameters, quantize: Quantize = "none") -> Parameters:
         """The parameters of a `CachedTransformer`; see `DecodingModel.prepare`."""

@@ -27,6 +27,10 @@ class DecodingModel(Protocol):
     def longest_sentence(self) -> float:
         """Most tokens of a sentence that the model has positions for."""
 
+    @property
+    def shows_attention(self) -> bool:
+        """Whether this is one network, so that `attention_weights` can be looked at."""
+
     def prepare(self, params: Parameters, quantize: Quantize) -> Parameters:
         """The parameters as `memory` and `step` take them.
 

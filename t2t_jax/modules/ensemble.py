@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int
 
 from t2t_jax.batch import Batch, Sequence
-from t2t_jax.errors import UserError
 from t2t_jax.functional.loss import label_smoothed_cross_entropy
 from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
 from t2t_jax.modules.matrices import Parameters, Quantize
@@ -35,6 +34,11 @@ class Ensemble:
     def longest_sentence(self) -> float:
         """Most tokens of a sentence that every member has positions for."""
         return min(member.longest_sentence for member in self.members)
+
+    @property
+    def shows_attention(self) -> bool:
+        """See `DecodingModel.shows_attention`; each member has weights of its own."""
+        return False
 
     def prepare(self, params: Parameters, quantize: Quantize = "none") -> Parameters:
         """See `DecodingModel.prepare`."""
@@ -89,7 +93,7 @@ class Ensemble:
         Raises:
           UserError: always.
         """
-        raise UserError("an ensemble has no attention of its own; load one of its models")
+        raise ValueError("each member of an ensemble has attention weights of its own")
 
     def _members_with(self, params: Parameters) -> Iterable[tuple[DecodingModel, Parameters]]:
         """The members, each with its parameters."""

@@ -11,7 +11,7 @@ from t2t_jax.modules.network import Network
 from t2t_jax.modules.transformer import Transformer
 
 
-def make_model(config: Config, vocab_size: int, mesh: Mesh | None = None) -> Network:
+def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
     """The network of a run, for training.
 
     Args:
@@ -22,9 +22,7 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None = None) -> Net
     return Transformer(config.model, vocab_size, BOS_ID, config.parallel.remat, _kernel(mesh))
 
 
-def make_decoding_model(
-    model: ModelConfig, vocab_size: int, mesh: Mesh | None = None
-) -> DecodingModel:
+def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> DecodingModel:
     """A network for searching and scoring.
 
     Args:
@@ -32,7 +30,9 @@ def make_decoding_model(
       vocab_size: entries of the vocabulary.
       mesh: the devices it runs on; None means any, where XLA computes attention.
     """
-    return TransformerDecoding(Transformer(model, vocab_size, BOS_ID, kernel=_kernel(mesh)))
+    return TransformerDecoding(
+        Transformer(model, vocab_size, BOS_ID, attention_kernel=_kernel(mesh))
+    )
 
 
 def _kernel(mesh: Mesh | None) -> AttentionKernel:

@@ -108,7 +108,7 @@ class Transformer(nn.Module):
     vocab_size: int
     bos_id: int
     remat: Remat = "none"
-    kernel: AttentionKernel = "xla"
+    attention_kernel: AttentionKernel = "xla"
 
     def setup(self) -> None:
         """Create embeddings, encoder and decoder."""
@@ -186,7 +186,7 @@ class Transformer(nn.Module):
             attention_mask(targets.segments, inputs.segments),
             deterministic,
             first_row,
-            self.kernel,
+            self.attention_kernel,
         )
         x = self.embed("target", previous, context)
         return self.decoder(self.embedding_dropout(x, context), context)
@@ -211,7 +211,7 @@ class Transformer(nn.Module):
             attention_mask(inputs.segments, inputs.segments),
             deterministic=deterministic,
             first_row=first_row,
-            kernel=self.kernel,
+            attention_kernel=self.attention_kernel,
         )
         x = self.embed("source", inputs.tokens, context)
         return self.encoder(self.embedding_dropout(x, context), context)

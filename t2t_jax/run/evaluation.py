@@ -18,7 +18,7 @@ from t2t_jax.decoding.arguments import whole_number
 from t2t_jax.decoding.long_lines import check_one_pass, longest_source, too_long
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.evaluation.newstest import test_set_name
+from t2t_jax.evaluation.newstest import name_of_test_set
 from t2t_jax.evaluation.perplexity import perplexity
 from t2t_jax.parallel.mesh import batch_layout, mesh_of, one_ahead
 from t2t_jax.system.records import Record
@@ -136,7 +136,7 @@ def score_record(
     figures = evaluation.summary()
     return {
         "corpus": corpus.name,
-        "test_set": test_set_name(corpus.name, evaluation.split, figures["num_sentences"]),
+        "test_set": name_of_test_set(corpus.name, evaluation.split, figures["num_sentences"]),
         **figures,
         "checkpoints": list(translator.steps),
         "decoding": dict(settings),

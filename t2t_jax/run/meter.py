@@ -85,7 +85,7 @@ class StepMeter:
         figures = {
             "loss": smoothed.sum() / tokens.sum(),
             "nll": nll.sum() / tokens.sum(),
-            "perplexity": perplexity(nll.sum() / tokens.sum()),
+            "perplexity": perplexity(nll.sum() / tokens.sum(), np.exp),
             "learning_rate": float(last.learning_rate),
             "gradient_norm": float(last.gradient_norm),
             "target_tokens": tokens.sum(),

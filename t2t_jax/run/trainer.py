@@ -26,6 +26,8 @@ from t2t_jax.parallel.processes import Agreement, bound_together, check_same, is
 from t2t_jax.run.evaluation import evaluate, prepare_evaluation
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.meter import StepMeter
+from t2t_jax.system.program import command_line
+from t2t_jax.system.quiet import orbax_kept_quiet
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
 from t2t_jax.training.checkpoint import Checkpoints, is_due
@@ -85,7 +87,12 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
             give_up(workdir)
             claim(workdir, config, corpus, vocabulary)
         identity = Identity(config, fingerprints(corpus, vocabulary))
-        with Checkpoints(workdir, identity) as checkpoints, bound_together(), within_memory():
+        with (
+            orbax_kept_quiet(),
+            Checkpoints(workdir, identity) as checkpoints,
+            bound_together(),
+            within_memory(),
+        ):
             state = _initial_state(config, model, mesh, checkpoints)
             claim(workdir, config, corpus, vocabulary)  # fields that may change, now that all fits
             with RunLog(workdir, int(state.step), config.training.num_train_steps) as log:
@@ -95,13 +102,15 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
                 run.introduce(state, time.monotonic() - start)
                 step, signal = run.loop(state, batches)
                 log.checkpoint(checkpoints.wait())
-                if signal:
-                    log.say(f"stopped after step {step:,}; the same command goes on from there")
-                    return 128 + signal
-                log.say(
-                    f"{step:,} steps are done; score: eval.py {task.command} --workdir {workdir}"
-                )
-                return 0
+                log.say(_last_words(step, signal, f"{task.command} --workdir {workdir}"))
+                return 128 + signal if signal else 0
+
+
+def _last_words(step: int, signal: int, score: str) -> str:
+    """The last line of a training: why it ended, and what comes next."""
+    if signal:
+        return f"stopped after step {step:,}; the same command goes on from there"
+    return f"{step:,} steps are done; score: {command_line(score)}"
 
 
 def _facts(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> dict[str, str]:

@@ -67,6 +67,16 @@ def is_closed(name: str) -> bool:
     return name in _closed or getattr(sys, name) is None
 
 
+def command_line(command: str) -> str:
+    """How to call another command, as in `eval.py bleu`, or `t2t-jax bleu` where that was called.
+
+    Args:
+      command: name of the command.
+    """
+    called = os.path.basename(sys.argv[0])
+    return f"t2t-jax {command}" if called in ("t2t-jax", "__main__.py") else f"eval.py {command}"
+
+
 def prepare_process() -> None:
     """Set what is global to the process of a program, before it imports JAX."""
     import absl.logging

@@ -21,7 +21,7 @@ class Parsing:
     """Sentences, and their trees as sequences of symbols; see `data.trees`."""
 
     command = "parseval"
-    wrong_command = "is a treebank; score its parses with: eval.py parseval"
+    wrong_command = "is a treebank; score its parses with:"
     no_grid = "is a treebank, but a grid compares translations by BLEU"
     across_scripts = True  # so that a bracket with its label, as (NP, can be one subword
     measures = (

@@ -8,7 +8,7 @@ from t2t_jax.config import Config
 from t2t_jax.evaluation.newstest import (
     NEWSTEST2014_FILTERED,
     NEWSTEST2014_FULL,
-    test_set_name,
+    name_of_test_set,
 )
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.task import Compared, Measure, PublishedExperiment, Scored, Task
@@ -20,7 +20,7 @@ class Translation:
     """Sentences in one language, and their translations into another."""
 
     command = "bleu"
-    wrong_command = "has no trees; score translations with: eval.py bleu"
+    wrong_command = "has no trees; score translations with:"
     no_grid = None
     across_scripts = False  # words and the punctuation after them are subwords of their own
     measures = (
@@ -86,10 +86,10 @@ class Translation:
 def _newstest(corpus: str) -> frozenset[str]:
     """The names of the paper's test sets on WMT 2014; none on another corpus."""
     dev, test = paper.TEST_SETS.values()
-    if not test_set_name(corpus, "dev", 0).startswith(dev):
+    if not name_of_test_set(corpus, "dev", 0).startswith(dev):
         return frozenset()
     sizes = NEWSTEST2014_FILTERED, NEWSTEST2014_FULL
-    return frozenset([dev, *(test_set_name(corpus, test, size) for size in sizes)])
+    return frozenset([dev, *(name_of_test_set(corpus, test, size) for size in sizes)])
 
 
 def _figures(config: Config, size: str, experiment: str, german: bool) -> list[str]:

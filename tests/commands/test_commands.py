@@ -57,7 +57,7 @@ def make_run(folder, name, corpus, vocab_size, seed=0, **changes):
     across_scripts = corpus.startswith("trees:")
     vocabulary = run_vocabulary(config, data, workdir, across_scripts=across_scripts)
     claim(workdir, config, data, vocabulary)
-    state = jax.jit(partial(init_state, config, make_model(config, len(vocabulary))))()
+    state = jax.jit(partial(init_state, config, make_model(config, len(vocabulary), None)))()
     checkpoints = Checkpoints(workdir, Identity(config, fingerprints(data, vocabulary)))
     for step in (3, 6):
         grown = jax.tree.map(lambda x, step=step: x * (1 + step / 10), state.params)

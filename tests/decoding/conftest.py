@@ -47,7 +47,7 @@ def tiny():
         ),
     )
     vocabulary = train_vocabulary([(lines, lines)], 100)
-    network = make_model(config, len(vocabulary))
+    network = make_model(config, len(vocabulary), None)
     params = nn.unbox(jax.jit(partial(init_parameters, network))(jax.random.key(0)))
     params["embedding"]["embedding"] *= 4
     return Translator(config, vocabulary, params)

@@ -20,8 +20,10 @@ def test_keys_and_values_are_those_of_the_real_cache(rows, beam, room, dtype):
     layers = model.num_decoder_layers
     deeper = dataclasses.replace(model, num_decoder_layers=2 * layers)
     shallow, deep = (
-        search_bytes(make_decoding_model(each, 100), 100, decoding, sizes)
+        search_bytes(make_decoding_model(each, 100, None), 100, decoding, sizes)
         for each in (model, deeper)
     )
-    cache = jax.eval_shape(lambda: make_decoding_model(model, 100).empty_cache(rows, beam, room))
+    cache = jax.eval_shape(
+        lambda: make_decoding_model(model, 100, None).empty_cache(rows, beam, room)
+    )
     assert deep - shallow == sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache))

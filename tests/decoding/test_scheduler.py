@@ -39,11 +39,11 @@ def mesh():
 @pytest.fixture(scope="module")
 def decode_with(mesh):
     """`decode` by a model that ends a sentence after a few tokens, or never."""
-    model = make_model(_CONFIG, _VOCAB)
+    model = make_model(_CONFIG, _VOCAB, None)
     params = create_state(_CONFIG, model, mesh).params
     embedding = params["embedding"]["embedding"]
     params = params | {"embedding": {"embedding": (embedding * 4).at[EOS_ID].multiply(1.5)}}
-    decoding = make_decoding_model(_CONFIG.model, _VOCAB)
+    decoding = make_decoding_model(_CONFIG.model, _VOCAB, None)
     return partial(decode, decoding, params=decoding.prepare(params, "none"), mesh=mesh)
 
 

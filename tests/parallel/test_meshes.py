@@ -110,7 +110,7 @@ class OnOneDevice:
     def __init__(self, width):
         self.width = width
         config = make_config(width)
-        model = make_model(config, width)
+        model = make_model(config, width, None)
         self.batch = make_batch(width)
         self.start = jax.device_get(jax.jit(partial(init_state, config, model))())
         step = jax.jit(partial(train_step, config, model))
@@ -123,7 +123,7 @@ class OnOneDevice:
         """Train with these settings of `parallel`; nothing may differ but by rounding."""
         changes = {f"parallel__{name}": value for name, value in parallel.items()}
         config = make_config(self.width, **changes)
-        model = make_model(config, self.width)
+        model = make_model(config, self.width, None)
         mesh = make_mesh(config.parallel)
         like = abstract_state(config, model, mesh)
         state = jax.device_put(self.start, jax.tree.map(lambda x: x.sharding, like))
@@ -252,7 +252,7 @@ def named_leaves(tree):
 def places():
     """Where every array of the state is, before and after a step."""
     config = make_config(16, **_EVERY_OPTION, parallel__fsdp=2, parallel__tensor=2)
-    model, mesh = make_model(config, 22), make_mesh(config.parallel)
+    model, mesh = make_model(config, 22, None), make_mesh(config.parallel)
     state = create_state(config, model, mesh)
     layout = batch_layout(mesh, NUM_ROWS, LENGTH)
     step = compile_train_step(config, model, mesh)
@@ -280,7 +280,7 @@ def initial_values():
     for data, fsdp, tensor in ((1, 1, 1), (1, 8, 1), (4, 1, 2), (2, 2, 2)):
         changes = {"parallel__data": data, "parallel__fsdp": fsdp, "parallel__tensor": tensor}
         config = make_config(16, **_EVERY_OPTION, **changes)
-        model, mesh = make_model(config, 24), make_mesh(config.parallel)
+        model, mesh = make_model(config, 24, None), make_mesh(config.parallel)
         state = create_state(config, model, mesh)
         host = named_leaves(on_host(state))
         reference = reference or host
@@ -392,7 +392,7 @@ def test_a_model_that_cannot_be_cut_into_equal_parts_is_refused(sizes, vocab_siz
     shape = [mesh.get(axis, 1) for axis in AXES]
     places = Mesh(np.broadcast_to(jax.devices()[0], shape), AXES)
     with pytest.raises(UserError) as error:
-        abstract_state(config, make_model(config, vocab_size), places)
+        abstract_state(config, make_model(config, vocab_size, None), places)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 

@@ -40,7 +40,7 @@ def vocabulary() -> Vocabulary:
 
 
 def initial_state(config: Config, vocabulary: Vocabulary) -> TrainState:
-    return jax.jit(partial(init_state, config, make_model(config, len(vocabulary))))()
+    return jax.jit(partial(init_state, config, make_model(config, len(vocabulary), None)))()
 
 
 def make_run(

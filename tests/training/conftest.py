@@ -26,7 +26,7 @@ class TinyRun(NamedTuple):
         """The same with some fields of the config changed; `__` stands for the dot."""
         dotted = {name.replace("__", "."): value for name, value in changes.items()}
         config = self.config.replace(dotted)
-        return TinyRun(config, make_model(config, VOCAB_SIZE), self.mesh)
+        return TinyRun(config, make_model(config, VOCAB_SIZE, None), self.mesh)
 
     def put(self, batch: Batch, tokens_per_device: int | None = None) -> Batch:
         """A global batch on the mesh, in passes of at most so many tokens."""
@@ -48,7 +48,7 @@ def tiny():
             "training.warmup_steps": 10,
         }
     )
-    return TinyRun(config, make_model(config, VOCAB_SIZE), make_mesh(config.parallel))
+    return TinyRun(config, make_model(config, VOCAB_SIZE, None), make_mesh(config.parallel))
 
 
 @pytest.fixture(scope="session")

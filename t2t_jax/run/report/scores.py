@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from t2t_jax.config import Config
-from t2t_jax.evaluation.newstest import test_set_name
+from t2t_jax.evaluation.newstest import name_of_test_set
 from t2t_jax.run.report.page import UNKNOWN, Row, Section, shown
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.task import Measure, PublishedExperiment, Task
@@ -51,10 +51,10 @@ def last_evaluation(config: Config, log: Sequence[Record]) -> list[Record]:
     return evaluations[-1:]
 
 
-def test_set_of(score: Record) -> str:
+def scored_test_set(score: Record) -> str:
     """The name under which the set that was scored is reported."""
     corpus, split = str(score.get("corpus")), str(score.get("split"))
-    return test_set_name(corpus, split, score.get("num_sentences") or 0)
+    return name_of_test_set(corpus, split, score.get("num_sentences") or 0)
 
 
 def _conditions(score: Record) -> Row:
@@ -64,7 +64,7 @@ def _conditions(score: Record) -> Row:
     if decoding.get("quantize", "none") != "none":
         stated.append("quantize")
     return (
-        test_set_of(score),
+        scored_test_set(score),
         shown(score.get("num_sentences")),
         f"{len(steps)}, to step {shown(steps[-1])}" if steps else UNKNOWN,
         " ".join(f"{name}={shown(decoding.get(name))}" for name in stated),

@@ -15,7 +15,7 @@ from t2t_jax.run.report.page import (
     deviations,
     shown,
 )
-from t2t_jax.run.report.scores import test_set_of
+from t2t_jax.run.report.scores import scored_test_set
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.task import PublishedExperiment, Task
 
@@ -106,7 +106,7 @@ def _test_sets(experiment: PublishedExperiment, scores: Sequence[Record]) -> lis
     """
     rows: dict[str, Row] = {}
     for score in scores:
-        name, split = test_set_of(score), _split(experiment, score)
+        name, split = scored_test_set(score), _split(experiment, score)
         other = split != "train" and name not in experiment.comparable
         mark = DEVIATES if experiment.comparable and other else ""
         theirs = experiment.test_sets.get(split, UNKNOWN)
