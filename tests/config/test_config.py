@@ -121,7 +121,7 @@ def test_head_sizes_follow_d_k_and_d_v_where_given():
 _REFUSED = [
     (ModelConfig, {"norm_order": "psot"}, "not one of 'post', 'pre'; did you mean post?"),
     (ModelConfig, {"compute_dtype": "float16"}, "did you mean bfloat16?"),
-    (ModelConfig, {"position": "rotary"}, "not one of 'sinusoidal', 'learned'"),
+    (ModelConfig, {"position": "spiral"}, "not one of 'sinusoidal', 'learned'"),
     (ModelConfig, {"position": None}, "not one of 'sinusoidal', 'learned'; use one of"),
     (ModelConfig, {"d_model": 512.0}, "is a float, expected int"),
     (ModelConfig, {"d_model": True}, "is a bool, expected int"),
