@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from t2t_jax.config import Config as Config
     from t2t_jax.config.file import product as product
     from t2t_jax.decoding.attention_maps import attention_maps as attention_maps
-    from t2t_jax.decoding.forced import score as score
+    from t2t_jax.decoding.scoring import score as score
     from t2t_jax.decoding.translator import Translator as Translator
     from t2t_jax.errors import UserError as UserError
     from t2t_jax.run.evaluation import evaluate as evaluate
@@ -54,7 +54,7 @@ _HOMES = {
     "load": "t2t_jax.run.loading",
     "product": "t2t_jax.config.file",
     "run_grid": "t2t_jax.sweep.grid",
-    "score": "t2t_jax.decoding.forced",
+    "score": "t2t_jax.decoding.scoring",
     "train": "t2t_jax.run.trainer",
 }
 

@@ -66,7 +66,7 @@ _LONG = (
     "test_checkpoint.py",
     "test_notebook.py",
     "test_commands.py",
-    "test_forced.py",
+    "test_scoring.py",
 )
 
 

@@ -12,7 +12,7 @@ from t2t_jax.commands.streams import writing
 from t2t_jax.data.lines import check_aligned, read_lines
 
 if TYPE_CHECKING:
-    from t2t_jax.decoding.forced import ForcedScore
+    from t2t_jax.decoding.scoring import ForcedScore
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ScoreCommand(ModelFlags):
 
     def run(self) -> int:
         """Write a line for each pair of sentences; returns the exit code."""
-        from t2t_jax.decoding.forced import score
+        from t2t_jax.decoding.scoring import score
 
         sources, targets = list(read_lines(self.source)), list(read_lines(self.target))
         check_aligned(self.source, len(sources), self.target, len(targets))

@@ -11,8 +11,8 @@ from t2t_jax.batch import EOS_ID, Batch, Sequence
 from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig
 from t2t_jax.data.batching import length_ladder
 from t2t_jax.data.vocabulary import train_vocabulary
-from t2t_jax.decoding import forced as forced_module
-from t2t_jax.decoding.forced import ForcedScore, score
+from t2t_jax.decoding import scoring as scoring_module
+from t2t_jax.decoding.scoring import ForcedScore, score
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import Parameters
@@ -146,13 +146,13 @@ def test_a_score_depends_on_nothing_but_its_pair(translator):
 def test_shapes_are_few_and_used_again(translator):
     sources, targets = sentences(60, 16, seed=4), sentences(60, 16, seed=5)
     translator = with_room(translator, 192)  # not used by any other test
-    before = forced_module._log_probs._cache_size()
+    before = scoring_module._log_probs._cache_size()
     score(translator, sources, targets)
-    first = forced_module._log_probs._cache_size() - before
+    first = scoring_module._log_probs._cache_size() - before
     lengths = map(len, translator.encode(sources + targets))
     assert 1 < first <= len(length_ladder(max(lengths))) + 1
     score(translator, sources[::-1], targets[::-1])
-    assert forced_module._log_probs._cache_size() - before == first
+    assert scoring_module._log_probs._cache_size() - before == first
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_no_more_positions_are_scored_together_than_there_is_room_for(
         shapes.append(inputs.shape)
         return jnp.zeros(targets.shape)
 
-    monkeypatch.setattr(forced_module, "_log_probs", log_probs)
+    monkeypatch.setattr(scoring_module, "_log_probs", log_probs)
     config = translator.config.replace(settings)
     roomy = Translator(config, translator.vocabulary, translator.params)
     score(roomy, ["rot haus"] * 1000, ["blau"] * 1000)
@@ -189,7 +189,7 @@ def test_a_blank_pair_is_certain_as_its_translation_is(translator):
 
 
 def test_nothing_and_only_blanks_need_no_model(translator, monkeypatch):
-    monkeypatch.setattr(forced_module, "_log_probs", None)
+    monkeypatch.setattr(scoring_module, "_log_probs", None)
     assert score(translator, [], []) == []
     assert score(translator, ["", " "], [" ", ""]) == [ForcedScore(0.0, (), ())] * 2
 
