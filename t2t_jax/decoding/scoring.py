@@ -1,4 +1,4 @@
-"""Forced decoding: how probable a model finds translations that are given."""
+"""How probable a model finds translations that are given (forced decoding)."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,8 +19,8 @@ from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
 
-# The logits of all positions exist at once, where a search has those of the last position only. Of
-# 37,000 subwords and so many tokens, they take 0.6 GB in float32.
+# The logits of all positions exist at once, where a search has those of the last position only.
+# With a vocabulary of 37,000 subwords, those of this many tokens take 0.6 GB in float32.
 _TOKENS_PER_BATCH = 4096
 
 
