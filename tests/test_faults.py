@@ -122,7 +122,8 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(
     said, errors = program.communicate()
     assert program.returncode == 0, errors
     assert f"step {before + 1} of {STEPS} begins" in said
-    (warning,) = errors.splitlines()
+    warning, *rest = errors.splitlines()
+    assert not rest, errors
     assert warning.startswith(f"warning: checkpoint {workdir}/checkpoints/{newest} cannot be read")
     assert (workdir / "damaged" / str(newest)).is_dir()
     _assert_same_parameters(workdir, undisturbed)
