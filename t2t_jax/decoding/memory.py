@@ -1,6 +1,6 @@
 """The memory that a search takes, computed before anything is allocated."""
 
-from functools import partial
+from functools import lru_cache, partial
 
 import jax
 from jax.sharding import Mesh
@@ -63,9 +63,12 @@ def search_bytes(
     beam = 1 if decoding.temperature > 0 else decoding.beam_size
     slots = sizes.most_room * beam
     per_row = slots * beam + 3 * 4 * slots + 4 * beam * vocab_size
-    caches = [(beam, sizes.most_room), (1, sizes.source_length)]
-    kept = 0
-    for hypotheses, positions in caches:
-        cache = jax.eval_shape(partial(model.empty_cache, sizes.rows, hypotheses, positions))
-        kept += sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache))
-    return sizes.rows * per_row + kept
+    outputs = _cache_bytes(model, sizes.rows, beam, sizes.most_room)
+    sources = _cache_bytes(model, sizes.rows, 1, sizes.source_length)
+    return sizes.rows * per_row + outputs + sources
+
+
+@lru_cache(maxsize=256)  # every call of a translator asks, and tracing takes most of a millisecond
+def _cache_bytes(model: DecodingModel, rows: int, beam_size: int, room: int) -> int:
+    cache = jax.eval_shape(partial(model.empty_cache, rows, beam_size, room))
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache))

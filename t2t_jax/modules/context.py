@@ -28,7 +28,7 @@ class Context:
         `rngs["dropout"]`.
       first_row: number of the arrays' first row in the global batch. Dropout depends on it, and so
         not on how the batch is cut up.
-      kernel: the implementation of attention for the devices.
+      attention_kernel: the implementation of attention for the devices.
     """
 
     positions: Int[Array, "b t"]

@@ -23,6 +23,9 @@ class DecodingModel(Protocol):
     `modules.decoding` has the one of a `Transformer`, `modules.ensemble` the one of several models.
     """
 
+    def __hash__(self) -> int:
+        """The hash of its fields: models are compiled in, and programs are found by them."""
+
     @property
     def longest_sentence(self) -> float:
         """Most tokens of a sentence that the model has positions for."""

@@ -91,7 +91,7 @@ class Ensemble:
         """An ensemble has none, as each member has weights of its own.
 
         Raises:
-          UserError: always.
+          ValueError: always.
         """
         raise ValueError("each member of an ensemble has attention weights of its own")
 

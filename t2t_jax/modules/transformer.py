@@ -101,7 +101,7 @@ class Transformer(nn.Module):
       remat: what is computed again for the derivative of a layer, as it is not kept in memory:
         nothing ("none"), all but the matrix products with parameters ("dots"), or everything but
         the layer's input ("layer").
-      kernel: the implementation of attention for the devices.
+      attention_kernel: the implementation of attention for the devices.
     """
 
     config: ModelConfig
