@@ -1,19 +1,60 @@
-"""The host's memory and threads, where JAX computes on its CPU."""
+"""The host's processor, memory and threads, where JAX computes on its CPU."""
 
 import ctypes
 import gc
 import os
+import platform
 import re
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+
+_X86_SETS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "avx512_fp16", "avx_vnni")
+_AMX_SETS = ("amx_tile", "amx_bf16", "amx_int8")
+_ARM_SETS = ("asimd", "bf16", "i8mm", "sve")
+
+
+def processor_name(path: str | Path = "/proc/cpuinfo") -> str:
+    """The model of the processor; its architecture where the system does not name the model.
+
+    Args:
+      path: the file in which Linux describes the processors.
+    """
+    return _cpuinfo(path).get("model name") or platform.processor() or platform.machine()
+
+
+def instruction_sets(path: str | Path = "/proc/cpuinfo") -> tuple[str, ...]:
+    """The processor's instruction sets that matter for matrix products, as Linux spells them.
+
+    On x86 they are those of avx2, fma, avx512f, avx512_bf16, avx512_vnni, avx512_fp16, avx_vnni,
+    amx_tile, amx_bf16 and amx_int8 that the processor has, on ARM those of asimd, bf16, i8mm and
+    sve, in this order. There are none where the system does not tell them as Linux does.
+
+    Args:
+      path: the file in which Linux describes the processors.
+    """
+    facts = _cpuinfo(path)
+    known = f"{facts.get('flags', '')} {facts.get('Features', '')}".split()  # on x86, on ARM
+    return tuple(name for name in (*_X86_SETS, *_AMX_SETS, *_ARM_SETS) if name in known)
+
+
+@cache
+def _cpuinfo(path: str | Path) -> Mapping[str, str]:
+    """What the file says of the first processor, by name; nothing where there is no such file."""
+    facts: dict[str, str] = {}
+    with suppress(OSError):
+        for line in Path(path).read_text().splitlines():
+            name, _, value = line.partition(":")
+            facts.setdefault(name.strip(), value.strip())
+    return facts
 
 
 def keep_freed_memory() -> bool:

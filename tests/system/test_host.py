@@ -1,13 +1,19 @@
-"""Memory of the host, and the devices that its environment asks for."""
+"""Processor and memory of the host, and the devices that its environment asks for."""
 
 import gc
+import platform
 import subprocess
 import sys
 
 import pytest
 
 from t2t_jax.system import host
-from t2t_jax.system.host import collect_garbage_seldom, num_virtual_devices
+from t2t_jax.system.host import (
+    collect_garbage_seldom,
+    instruction_sets,
+    num_virtual_devices,
+    processor_name,
+)
 
 _PROGRAM = """
 import resource
@@ -119,3 +125,70 @@ def test_a_limit_of_addresses_counts(monkeypatch):
 def test_a_machine_without_these_files_says_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(host, "_PROC", tmp_path)
     assert host.usable_host_memory() is None
+
+
+_X86 = """processor\t: 0
+vendor_id\t: {vendor}
+model name\t: {name}
+flags\t\t: fpu vme sse2 avx f16c {flags}
+vmx flags\t: vnmi
+bugs\t\t: spectre_v1
+
+processor\t: 1
+model name\t: another
+flags\t\t: fpu
+"""
+_ARM = """processor\t: 0
+BogoMIPS\t: 2100.00
+Features\t: fp asimd evtstrm aes fphp asimdhp sve asimdfhm svei8mm svebf16 i8mm bf16 dgh rng
+CPU implementer\t: 0x41
+CPU part\t: 0xd40
+"""
+
+
+@pytest.mark.parametrize(
+    ("vendor", "name", "flags", "known"),
+    [
+        (
+            "GenuineIntel",
+            "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
+            "fma avx2 avx512f avx512bw avx_vnni avx512_bf16 avx512_vnni amx_bf16 avx512_fp16 "
+            "amx_tile amx_int8",
+            "avx2 fma avx512f avx512_bf16 avx512_vnni avx512_fp16 avx_vnni amx_tile amx_bf16 "
+            "amx_int8",
+        ),
+        (
+            "AuthenticAMD",
+            "AMD EPYC 9B14",
+            "fma avx2 avx512f avx512_bf16 avx512vbmi avx512_vnni",
+            "avx2 fma avx512f avx512_bf16 avx512_vnni",
+        ),
+        ("GenuineIntel", "Intel(R) Xeon(R) CPU E5-2673 v3 @ 2.40GHz", "fma avx2", "avx2 fma"),
+    ],
+    ids=["Sapphire Rapids", "Zen 4", "Haswell"],
+)
+def test_processors_are_told_by_model_and_instruction_sets(tmp_path, vendor, name, flags, known):
+    path = tmp_path / "cpuinfo"
+    path.write_text(_X86.format(vendor=vendor, name=name, flags=flags))
+    assert processor_name(path) == name
+    assert instruction_sets(path) == tuple(known.split())
+
+
+def test_an_arm_processor_has_features_and_may_have_no_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(platform, "processor", lambda: "")
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    path = tmp_path / "cpuinfo"
+    path.write_text(_ARM)
+    assert processor_name(path) == "aarch64"
+    assert instruction_sets(path) == ("asimd", "bf16", "i8mm", "sve")
+
+
+def test_a_system_without_such_a_file_has_an_architecture_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(platform, "processor", lambda: "arm")
+    assert processor_name(tmp_path / "cpuinfo") == "arm"
+    assert instruction_sets(tmp_path / "cpuinfo") == ()
+
+
+def test_this_processor_has_a_name():
+    assert processor_name()
+    assert len(set(instruction_sets())) == len(instruction_sets())
