@@ -19,7 +19,7 @@ from t2t_jax.config import Config
 from t2t_jax.data.batching import BatchShape, batch_shape, length_ladder
 from t2t_jax.errors import UserError
 from t2t_jax.modules.cost import model_flops_per_step, num_parameters
-from t2t_jax.modules.models import make_model
+from t2t_jax.modules.models import make_model, settled
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
 from t2t_jax.training.step import abstract_batch, abstract_state, compile_train_step
 
@@ -78,6 +78,7 @@ def compile_ahead(config: Config, devices: Sequence[jax.Device]) -> StepReport:
             f"{config.parallel.backend!r}; add --parallel.backend jit"
         )
     mesh = make_mesh(config.parallel, devices)
+    config = settled(config, mesh)
     model = make_model(config, config.data.vocab_size, mesh)
     longest = length_ladder(config.data.max_length)[-1]
     shape = batch_shape(config.data, longest, longest)

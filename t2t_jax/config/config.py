@@ -96,13 +96,21 @@ def differences(
       new: another.
       only_binding: leave out the fields under which a run may be continued (how often it logs,
         saves and evaluates, how long it trains, how it decodes, on how many devices it runs, when
-        it gives up, where its corpus and cache are).
+        it gives up, where its corpus and cache are), and those that one of the two leaves open
+        (`config.fields.left_open`).
     """
     changed = {}
     for (path, leaf, before), (_, _, after) in zip(walk(old), walk(new), strict=True):
-        if before != after and not (only_binding and leaf.metadata.get("may_change")):
-            changed[path] = (before, after)
+        if before == after or (only_binding and _may_differ(leaf, before, after)):
+            continue
+        changed[path] = (before, after)
     return changed
+
+
+def _may_differ(leaf: "dataclasses.Field[Any]", *values: Any) -> bool:
+    """Whether a run may be continued by a config that has another value of a field."""
+    is_open = "left_open" in leaf.metadata and leaf.metadata["left_open"] in values
+    return is_open or bool(leaf.metadata.get("may_change"))
 
 
 def format_differences(changed: Mapping[str, tuple[Any, Any]]) -> str:

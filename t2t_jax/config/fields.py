@@ -21,3 +21,17 @@ def added_later(before: Any) -> dict[str, Any]:
       Metadata of the field, as in `field(default="new", metadata=added_later(before="old"))`.
     """
     return {"before": before}
+
+
+def left_open(value: Any) -> dict[str, Any]:
+    """Marks a field with a value that leaves the choice to the start of a run.
+
+    A run's own config has what was chosen, and goes on with it: there the value differs from none.
+
+    Args:
+      value: the value that leaves it open, such as "auto".
+
+    Returns:
+      Metadata of the field.
+    """
+    return {"left_open": value}

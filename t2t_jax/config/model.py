@@ -1,9 +1,10 @@
 """The config of the network: section 3 of the paper."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from t2t_jax.config.checks import INFINITY, check_fields, check_fits, check_range, require
+from t2t_jax.config.fields import left_open
 from t2t_jax.errors import UserError
 
 
@@ -126,8 +127,11 @@ class ModelConfig:
     """Dropout on the attention weights; the paper has none."""
     activation_dropout_rate: float = 0.0
     """Dropout on the feed-forward network's hidden activations; the paper has none."""
-    compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Dtype of activations and matrix products; parameters, softmax and loss stay float32."""
+    compute_dtype: Literal["float32", "bfloat16", "auto"] = field(
+        default="float32", metadata=left_open("auto")
+    )
+    """Dtype of activations and matrix products; parameters, softmax and loss stay float32. "auto"
+    is bfloat16 where a new run starts on devices that are faster with it, and else float32."""
 
     def __post_init__(self) -> None:
         """Check every field."""

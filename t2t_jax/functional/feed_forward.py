@@ -4,12 +4,17 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from t2t_jax.functional.dropout import DropoutKey, dropout
 
 _Matrix = TypeVar("_Matrix")
+
+
+def _linear(
+    x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"], bias: Float[Array, " d_out"]
+) -> Float[Array, "b t d_out"]:
+    return x @ kernel + bias
 
 
 def position_wise_feed_forward(
@@ -21,7 +26,9 @@ def position_wise_feed_forward(
     *,
     dropout_rate: float = 0.0,
     dropout_key: DropoutKey | None = None,
-    linear: Callable[[Float[Array, "b t d_in"], Any], Float[Array, "b t d_out"]] = jnp.matmul,
+    linear: Callable[
+        [Float[Array, "b t d_in"], Any, Float[Array, " d_out"]], Float[Array, "b t d_out"]
+    ] = _linear,
 ) -> Float[Array, "b t d_model"]:
     """max(0, x W_1 + b_1) W_2 + b_2 at every position alike (equation 2).
 
@@ -33,7 +40,7 @@ def position_wise_feed_forward(
       bias_2: b_2, `[d_model]`.
       dropout_rate: share of the hidden activations set to zero (the paper: 0).
       dropout_key: key that decides which of them; None means no dropout.
-      linear: how vectors are multiplied with a matrix, `linear(x, kernel)`.
+      linear: how x W + b is computed, `linear(x, kernel, bias)`.
     """
-    hidden = jax.nn.relu(linear(x, kernel_1) + bias_1)
-    return linear(dropout(hidden, dropout_rate, dropout_key), kernel_2) + bias_2
+    hidden = jax.nn.relu(linear(x, kernel_1, bias_1))
+    return linear(dropout(hidden, dropout_rate, dropout_key), kernel_2, bias_2)

@@ -1,40 +1,21 @@
 """Equation 1 as it runs fast: fused on GPUs, in blocks for long rows, with a cache in decoding."""
 
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float
 
 from t2t_jax.functional.attention import masked_softmax, scaled, scaled_dot_product_attention
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.kernels.blockwise import blockwise_attention
-from t2t_jax.kernels.products import einsum_float32
-
-AttentionKernel: TypeAlias = Literal["xla", "cudnn"]
-"""The implementation of attention: XLA from its products and softmax, or cuDNN's fused kernel."""
+from t2t_jax.kernels.choice import XLA_KERNELS, Kernels, ProductForm
+from t2t_jax.kernels.products import einsum, einsum_float32, has_form
 
 _LARGEST_FUSED = 1 << 28
 """Most entries of a mask for the fused kernel. The mask is the only quadratic array that it keeps;
 so many entries take half a gigabyte in 16 bits."""
-
-
-def kernel_of(mesh: Mesh) -> AttentionKernel:
-    """The implementation of attention for the devices of a mesh.
-
-    cuDNN's fused attention needs NVIDIA GPUs of compute capability 8.0 or later.
-
-    Args:
-      mesh: the devices; of a topology that is only described, a program is compiled for them.
-    """
-    for device in mesh.devices.flat:
-        capability = getattr(device, "compute_capability", "")  # "gfx942" and the like of AMD's
-        is_new = capability[:1].isdigit() and float(capability) >= 8
-        if device.platform != "gpu" or not is_new:
-            return "xla"
-    return "cudnn"
 
 
 def attention(
@@ -45,7 +26,7 @@ def attention(
     *,
     dropout_rate: float = 0.0,
     dropout_key: DropoutKey | None = None,
-    kernel: AttentionKernel = "xla",
+    kernels: Kernels = XLA_KERNELS,
 ) -> Float[Array, "b q h d_v"]:
     """`functional.attention.scaled_dot_product_attention` (equation 1), the fastest way there is.
 
@@ -57,13 +38,13 @@ def attention(
         blocks, unless the fused kernel takes the mask as a whole.
       dropout_rate: share of the weights set to zero (the paper: 0).
       dropout_key: key that decides which of them; None means no dropout.
-      kernel: the implementation for the devices, from `kernel_of`.
+      kernels: the implementations for the devices, from `kernels_of`.
 
     Returns:
       The weighted values, in the values' dtype; zeros for a query that may attend to nothing.
     """
     drops = dropout_rate > 0 and dropout_key is not None
-    fused = kernel == "cudnn" and not drops and is_fused(query, key, value)
+    fused = kernels.attention == "cudnn" and not drops and is_fused(query, key, value)
     if isinstance(mask, SegmentMask):
         if not fused or mask.size > _LARGEST_FUSED:
             return blockwise_attention(
@@ -72,7 +53,12 @@ def attention(
         mask = mask.whole()
     if fused:
         return fused_attention(query, key, value, mask)
-    return scaled_dot_product_attention(
+    dtype = value.dtype
+    if has_form(value, kernels.products):
+        # The products are small, and XLA on CPUs would convert the operands of most of them to
+        # float32 one by one.
+        query, key, value = (x.astype(jnp.float32) for x in (query, key, value))
+    heads = scaled_dot_product_attention(
         query,
         key,
         value,
@@ -81,6 +67,7 @@ def attention(
         dropout_key=dropout_key,
         einsum=einsum_float32,
     )
+    return heads.astype(dtype)
 
 
 def is_fused(
@@ -140,6 +127,7 @@ def cached_attention(
     key: Float[Array, "b h d_k k"],
     value: Float[Array, "b h d_v k"],
     mask: Bool[Array, "b #h #q k"],
+    form: ProductForm = "plain",
 ) -> Float[Array, "b q h d_v"]:
     """Equation 1 for a few queries and many keys, as in decoding.
 
@@ -152,10 +140,11 @@ def cached_attention(
       key: keys of each head.
       value: values of each head.
       mask: True where a query may attend to a key.
+      form: the form of products in bfloat16, from `kernels_of`.
 
     Returns:
       The weighted values; zeros for a query that may attend to nothing.
     """
-    scores = einsum_float32("bqhd,bhdk->bhqk", scaled(query), key)
+    scores = einsum("bqhd,bhdk->bhqk", scaled(query), key, jnp.float32, form)
     weights = masked_softmax(scores, mask)
-    return jnp.einsum("bhqk,bhdk->bqhd", weights.astype(value.dtype), value)
+    return einsum("bhqk,bhdk->bqhd", weights.astype(value.dtype), value, value.dtype, form)

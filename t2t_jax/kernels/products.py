@@ -1,6 +1,5 @@
 """Matrix products: in training with fast derivatives, in decoding with matrices in other forms."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -8,7 +7,42 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Float32
 
+from t2t_jax.kernels import bfloat16
+from t2t_jax.kernels.choice import ProductForm
 from t2t_jax.kernels.int8 import Int8Matrix, int8_product
+
+
+def einsum(
+    equation: str,
+    a: Float[Array, "..."],
+    b: Float[Array, "..."],
+    dtype: DTypeLike,
+    form: ProductForm = "plain",
+) -> Float[Array, "..."]:
+    """`jnp.einsum(equation, a, b)`, summed in float32 and returned in a dtype.
+
+    Args:
+      equation: the equation of the sum of products, as for `jnp.einsum`.
+      a: the first operand.
+      b: the second operand, of the same dtype.
+      dtype: dtype of the result: that of the operands, or float32.
+      form: the form of products in bfloat16, from `kernels_of`.
+    """
+    if has_form(a, form):
+        return bfloat16.einsum(equation, a, b, dtype)
+    if dtype == a.dtype:
+        return jnp.einsum(equation, a, b)
+    return einsum_float32(equation, a, b)
+
+
+def has_form(x: Float[Array, "..."], form: ProductForm) -> bool:
+    """Whether products of an array have the form of `kernels.bfloat16`.
+
+    Args:
+      x: the first operand.
+      form: the form of products in bfloat16, from `kernels_of`.
+    """
+    return form == "float32_results" and x.dtype == jnp.bfloat16
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -59,20 +93,29 @@ class Transposed(NamedTuple):
 
 
 def linear(
-    x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"] | Transposed | Int8Matrix
+    x: Float[Array, "b t d_in"],
+    kernel: Float[Array, "d_in d_out"] | Transposed | Int8Matrix,
+    bias: Float[Array, " d_out"] | None = None,
+    form: ProductForm = "plain",
 ) -> Float[Array, "b t d_out"]:
-    """The product x W at every position.
+    """The product x W, or x W + b, at every position.
 
     Args:
       x: one vector per position.
       kernel: the matrix W. If it is a plain array, as in training, the derivative is written for
         speed; the other forms are for decoding.
+      bias: the vector b; None means none.
+      form: the form of products in bfloat16, from `kernels_of`.
     """
     if isinstance(kernel, Int8Matrix):
-        return int8_product(x, kernel, axis=0).astype(x.dtype)
-    if isinstance(kernel, Transposed):
-        return _product_with_rows(x, kernel.rows, jnp.einsum)
-    return _linear(x, kernel)
+        product = int8_product(x, kernel, axis=0).astype(x.dtype)
+    elif isinstance(kernel, Transposed):
+        product = _product_with_rows(x, kernel.rows, x.dtype, form)
+    else:
+        product = (bfloat16.linear if has_form(x, form) else _linear)(x, kernel)
+    if bias is None:
+        return product
+    return bfloat16.add_bias(product, bias) if has_form(x, form) else product + bias
 
 
 @jax.custom_vjp
@@ -101,23 +144,32 @@ def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) 
 _linear.defvjp(_linear_forward, _linear_gradient)
 
 
-@jax.custom_vjp
 def pre_softmax_logits(
-    x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
+    x: Float[Array, "b t d_model"],
+    embedding: Float[Array, "vocab d_model"],
+    form: ProductForm = "plain",
 ) -> Float32[Array, "b t vocab"]:
     """The pre-softmax linear transformation (section 3.4), in the dtype of `x`, summed in float32.
 
     Args:
       x: the decoder's output.
       embedding: the matrix, with one row for every entry of the vocabulary.
+      form: the form of products in bfloat16, from `kernels_of`.
     """
+    return (bfloat16.pre_softmax_logits if has_form(x, form) else _logits)(x, embedding)
+
+
+@jax.custom_vjp
+def _logits(
+    x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
+) -> Float32[Array, "b t vocab"]:
     return einsum_float32("btd,vd->btv", x, embedding.astype(x.dtype))
 
 
-def _logits(
+def _logits_forward(
     x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
 ) -> tuple[Float32[Array, "b t vocab"], _Operands]:
-    return pre_softmax_logits(x, embedding), (x, embedding)
+    return _logits(x, embedding), (x, embedding)
 
 
 def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]) -> _Operands:
@@ -130,21 +182,24 @@ def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]
     return x_bar, transposed.T.astype(embedding.dtype)
 
 
-pre_softmax_logits.defvjp(_logits, _logits_gradient)
+_logits.defvjp(_logits_forward, _logits_gradient)
 
 
 def next_token_logits(
-    x: Float[Array, "b k d_model"], embedding: Float[Array, "vocab d_model"] | Int8Matrix
+    x: Float[Array, "b k d_model"],
+    embedding: Float[Array, "vocab d_model"] | Int8Matrix,
+    form: ProductForm = "plain",
 ) -> Float32[Array, "b k vocab"]:
     """The pre-softmax linear transformation (section 3.4) in decoding, summed in float32.
 
     Args:
       x: the decoder's output, few vectors.
       embedding: the matrix, with one row for every entry of the vocabulary.
+      form: the form of products in bfloat16, from `kernels_of`.
     """
     if isinstance(embedding, Int8Matrix):
         return jax.lax.optimization_barrier(int8_product(x, embedding, axis=1))
-    return _product_with_rows(x, embedding.astype(x.dtype), einsum_float32)
+    return _product_with_rows(x, embedding.astype(x.dtype), jnp.float32, form)
 
 
 _FEW_VECTORS = 64
@@ -153,14 +208,15 @@ _FEW_VECTORS = 64
 def _product_with_rows(
     x: Float[Array, "b k d_in"],
     rows: Float[Array, "d_out d_in"],
-    einsum: Callable[[str, Array, Array], Array],
+    dtype: DTypeLike,
+    form: ProductForm,
 ) -> Float[Array, "b k d_out"]:
-    """The products of every vector with every row of a matrix, computed by `einsum`.
+    """The products of every vector with every row of a matrix, as `einsum` computes them.
 
     The rows of the matrix become rows of the product, which XLA's threads on CPUs share, and the
     result is transposed. For many vectors that would cost more than it gains.
     """
     if x.shape[0] * x.shape[1] > _FEW_VECTORS:
-        return einsum("btd,vd->btv", x, rows)
-    product = einsum("vd,bkd->vbk", rows, x)
+        return einsum("btd,vd->btv", x, rows, dtype, form)
+    product = einsum("vd,bkd->vbk", rows, x, dtype, form)
     return jax.lax.optimization_barrier(product).transpose(1, 2, 0)

@@ -35,10 +35,11 @@ class Projection(nn.Module):
     axes: tuple[str, str]
 
     @nn.compact
-    def __call__(self, x: Float[Array, "b t d_in"]) -> Float[Array, "b t d_out"]:
+    def __call__(self, x: Float[Array, "b t d_in"], context: Context) -> Float[Array, "b t d_out"]:
         """Project every position."""
         init, shape = nn.initializers.glorot_uniform(), (x.shape[-1], self.width)
-        return linear(x, matrix(self, "kernel", init, shape, self.axes, x.dtype))
+        kernel = matrix(self, "kernel", init, shape, self.axes, x.dtype)
+        return linear(x, kernel, form=context.kernels.products)
 
 
 class MultiHeadAttention(nn.Module):
@@ -60,8 +61,8 @@ class MultiHeadAttention(nn.Module):
         self, x: Float[Array, "b t d_model"], context: Context
     ) -> Float[Array, "b t d_model"]:
         """Self-attention: let the positions in `x` attend to each other, where the mask is True."""
-        key, value = self.keys_values(x)
-        return self._attend(self.queries(x), key, value, context.mask, context)
+        key, value = self.keys_values(x, context)
+        return self._attend(self.queries(x, context), key, value, context.mask, context)
 
     def attend_to_encoded(
         self, x: Float[Array, "b q d_model"], context: Context
@@ -69,8 +70,8 @@ class MultiHeadAttention(nn.Module):
         """Cross-attention: let the positions in `x` attend to the encoder's output."""
         assert context.encoded is not None
         assert context.encoded_mask is not None
-        key, value = self.keys_values(context.encoded)
-        return self._attend(self.queries(x), key, value, context.encoded_mask, context)
+        key, value = self.keys_values(context.encoded, context)
+        return self._attend(self.queries(x, context), key, value, context.encoded_mask, context)
 
     def _attend(
         self,
@@ -90,28 +91,31 @@ class MultiHeadAttention(nn.Module):
             mask,
             dropout_rate=self.config.dropout_rate,
             dropout_key=context.dropout_key(self),
-            kernel=context.attention_kernel,
+            kernels=context.kernels,
         )
-        return self.output(merge_heads(heads))
+        return self.output(merge_heads(heads), context)
 
-    def queries(self, x: Float[Array, "b q d_model"]) -> Float[Array, "b q h d_k"]:
+    def queries(
+        self, x: Float[Array, "b q d_model"], context: Context
+    ) -> Float[Array, "b q h d_k"]:
         """The queries of the positions in `x`, split into heads."""
-        return _heads(self.query(x), self.config.num_heads)
+        return _heads(self.query(x, context), self.config.num_heads)
 
-    def keys_values(self, x: Float[Array, "b k d_model"]) -> KeysValues:
+    def keys_values(self, x: Float[Array, "b k d_model"], context: Context) -> KeysValues:
         """The keys and values of the positions in `x`, split into heads."""
         heads = self.config.num_heads
-        return _heads(self.key(x), heads), _heads(self.value(x), heads)
+        return _heads(self.key(x, context), heads), _heads(self.value(x, context), heads)
 
-    def remember(self, x: Float[Array, "b k d_model"]) -> CachedKeysValues:
+    def remember(self, x: Float[Array, "b k d_model"], context: Context) -> CachedKeysValues:
         """The keys and values of the positions in `x`, as `recall` takes them."""
-        return _positions_last(*self.keys_values(x))
+        return _positions_last(*self.keys_values(x, context))
 
     def recall(
         self,
         x: Float[Array, "b q d_model"],
         remembered: CachedKeysValues,
         mask: Bool[Array, "b #h #q k"],
+        context: Context,
     ) -> Float[Array, "b q d_model"]:
         """Let the positions in `x` attend to keys and values that are kept.
 
@@ -119,9 +123,11 @@ class MultiHeadAttention(nn.Module):
           x: vectors of the positions that attend.
           remembered: keys and values, from `remember`.
           mask: True where a query may attend to a key.
+          context: the context of the stack.
         """
-        heads = cached_attention(self.queries(x), *remembered, mask)
-        return self.output(merge_heads(heads))
+        form = context.kernels.products
+        heads = cached_attention(self.queries(x, context), *remembered, mask, form)
+        return self.output(merge_heads(heads), context)
 
 
 class CachedSelfAttention(nn.Module):
@@ -157,13 +163,13 @@ class CachedSelfAttention(nn.Module):
           The output for each hypothesis, and the cache with the new entries.
         """
         config = self.config
-        heads = _heads(self.query_key_value(x), config.num_heads)
+        heads = _heads(self.query_key_value(x, context), config.num_heads)
         query, key, value = jnp.split(heads, [config.d_k, 2 * config.d_k], axis=-1)
         new = _positions_last(key, value)
         cache = _write(cache[0], new[0], write_at), _write(cache[1], new[1], write_at)
         assert not isinstance(context.mask, SegmentMask)
-        attended = cached_attention(query, *cache, context.mask)
-        return self.output(merge_heads(attended)), cache
+        attended = cached_attention(query, *cache, context.mask, context.kernels.products)
+        return self.output(merge_heads(attended), context), cache
 
 
 def join_projections(params: Parameters, config: AttentionConfig) -> Parameters:

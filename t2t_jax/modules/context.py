@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask
-from t2t_jax.kernels.attention import AttentionKernel
+from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
 
 Mask: TypeAlias = Bool[Array, "b #h #q k"] | SegmentMask
 """Which positions may attend to which: True means "may attend"."""
@@ -28,7 +28,7 @@ class Context:
         `rngs["dropout"]`.
       first_row: number of the arrays' first row in the global batch. Dropout depends on it, and so
         not on how the batch is cut up.
-      attention_kernel: the implementation of attention for the devices.
+      kernels: the implementations of attention and products for the devices.
     """
 
     positions: Int[Array, "b t"]
@@ -38,7 +38,7 @@ class Context:
     encoded_mask: Bool[Array, "b #h #t s"] | SegmentMask | None = None
     deterministic: bool = True
     first_row: Int[Array, ""] | int = 0
-    attention_kernel: AttentionKernel = "xla"
+    kernels: Kernels = XLA_KERNELS
 
     def dropout_key(self, module: nn.Module) -> DropoutKey | None:
         """A key for one use of dropout.

@@ -74,7 +74,7 @@ class CachedDecoderLayer(DecoderLayer):
             return y
 
         def attend_to_memory(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
-            return self.cross_attention.recall(y, memory, memory_mask)
+            return self.cross_attention.recall(y, memory, memory_mask, context)
 
         return self.sublayers(x, attend_to_cache, attend_to_memory, context), cache
 
@@ -90,9 +90,11 @@ class CachedDecoder(nn.Module):
         self.layers = [CachedDecoderLayer(self.config) for _ in range(depth)]
         self.norm = LayerNorm() if self.config.norm_order == "pre" else None
 
-    def remember(self, encoded: Float[Array, "b s d_model"]) -> tuple[CachedKeysValues, ...]:
+    def remember(
+        self, encoded: Float[Array, "b s d_model"], context: Context
+    ) -> tuple[CachedKeysValues, ...]:
         """Keys and values of the encoder's output, for the cross-attention of each layer."""
-        return tuple(layer.cross_attention.remember(encoded) for layer in self.layers)
+        return tuple(layer.cross_attention.remember(encoded, context) for layer in self.layers)
 
     def step(
         self,
@@ -120,7 +122,8 @@ class CachedTransformer(Transformer):
     def memory(self, inputs: Sequence) -> TransformerMemory:
         """Encode sources `[b, s]`, one a row; see `DecodingModel.memory`."""
         mask = (inputs.segments != 0)[:, None, None, :]
-        return TransformerMemory(self.decoder.remember(self.encode(inputs)), mask)
+        context = Context(inputs.positions, inputs.tokens.shape[1], mask, kernels=self.kernels)
+        return TransformerMemory(self.decoder.remember(self.encode(inputs), context), mask)
 
     def step(
         self,
@@ -135,10 +138,10 @@ class CachedTransformer(Transformer):
         batch, beams, room, _ = ancestry_mask.shape
         positions = jnp.broadcast_to(positions[:, None], tokens.shape)
         mask = ancestry_mask.reshape(batch, 1, beams, room * beams)
-        context = Context(positions, room, mask)
+        context = Context(positions, room, mask, kernels=self.kernels)
         x = self.embed("target", tokens, context)
         x, cache = self.decoder.step(x, cache, memory, place * beams, context)
-        return next_token_logits(x, self.output_matrix()), cache
+        return next_token_logits(x, self.output_matrix(), self.kernels.products), cache
 
 
 _FLAX_FIELDS = ("parent", "name")  # which every module has

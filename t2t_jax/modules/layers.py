@@ -1,6 +1,7 @@
 """Encoder and decoder layers (section 3.1): sub-layers with residual connections around them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import flax.linen as nn
@@ -52,7 +53,7 @@ class FeedForward(nn.Module):
             self.param("bias_2", named(bias_init, "vector"), (config.d_model,)).astype(dtype),
             dropout_rate=config.activation_dropout_rate,
             dropout_key=context.dropout_key(self),
-            linear=linear,
+            linear=partial(linear, form=context.kernels.products),
         )
 
 

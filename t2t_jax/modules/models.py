@@ -4,36 +4,42 @@ from jax.sharding import Mesh
 
 from t2t_jax.batch import BOS_ID
 from t2t_jax.config import Config, ModelConfig
-from t2t_jax.kernels.attention import AttentionKernel, kernel_of
+from t2t_jax.kernels.choice import fast_compute_dtype, kernels_of
 from t2t_jax.modules.decoding import TransformerDecoding
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.network import Network
 from t2t_jax.modules.transformer import Transformer
 
 
+def settled(config: Config, mesh: Mesh) -> Config:
+    """The config with the choices made that it leaves to the devices.
+
+    Args:
+      config: the config of a new run; `model.compute_dtype` may be "auto".
+      mesh: the devices it runs on.
+    """
+    if config.model.compute_dtype != "auto":
+        return config
+    return config.replace({"model.compute_dtype": fast_compute_dtype(mesh)})
+
+
 def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
     """The network of a run, for training.
 
     Args:
-      config: the config of the run.
+      config: the config of the run, `settled`.
       vocab_size: entries of the vocabulary.
-      mesh: the devices it runs on; None means any, where XLA computes attention.
+      mesh: the devices it runs on; None means any; see `kernels_of`.
     """
-    return Transformer(config.model, vocab_size, BOS_ID, config.parallel.remat, _kernel(mesh))
+    return Transformer(config.model, vocab_size, BOS_ID, config.parallel.remat, kernels_of(mesh))
 
 
 def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> DecodingModel:
     """A network for searching and scoring.
 
     Args:
-      model: sizes and options of the network.
+      model: sizes and options of the network, `settled`.
       vocab_size: entries of the vocabulary.
-      mesh: the devices it runs on; None means any, where XLA computes attention.
+      mesh: the devices it runs on; None means any; see `kernels_of`.
     """
-    return TransformerDecoding(
-        Transformer(model, vocab_size, BOS_ID, attention_kernel=_kernel(mesh))
-    )
-
-
-def _kernel(mesh: Mesh | None) -> AttentionKernel:
-    return "xla" if mesh is None else kernel_of(mesh)
+    return TransformerDecoding(Transformer(model, vocab_size, BOS_ID, kernels=kernels_of(mesh)))

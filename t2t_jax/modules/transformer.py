@@ -16,7 +16,7 @@ from t2t_jax.batch import Batch, Sequence, one_a_row
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.loss import projected_cross_entropy
 from t2t_jax.functional.masks import attention_mask
-from t2t_jax.kernels.attention import AttentionKernel
+from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
 from t2t_jax.kernels.products import pre_softmax_logits
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.dropout import Dropout
@@ -101,14 +101,14 @@ class Transformer(nn.Module):
       remat: what is computed again for the derivative of a layer, as it is not kept in memory:
         nothing ("none"), all but the matrix products with parameters ("dots"), or everything but
         the layer's input ("layer").
-      attention_kernel: the implementation of attention for the devices.
+      kernels: the implementations of attention and products for the devices.
     """
 
     config: ModelConfig
     vocab_size: int
     bos_id: int
     remat: Remat = "none"
-    attention_kernel: AttentionKernel = "xla"
+    kernels: Kernels = XLA_KERNELS
 
     def setup(self) -> None:
         """Create embeddings, encoder and decoder."""
@@ -141,7 +141,7 @@ class Transformer(nn.Module):
           first_row: number of the first row in the global batch, on which dropout depends.
         """
         x = self._decoded(batch, deterministic, first_row)
-        return pre_softmax_logits(x, self.output_matrix())
+        return pre_softmax_logits(x, self.output_matrix(), self.kernels.products)
 
     def losses(
         self,
@@ -165,7 +165,7 @@ class Transformer(nn.Module):
         matrix = self.output_matrix()
 
         def project(x: Float[Array, "b t d_model"]) -> Float[Array, "b t vocab"]:
-            return pre_softmax_logits(x, matrix)
+            return pre_softmax_logits(x, matrix, self.kernels.products)
 
         tokens = batch.targets.tokens
         return projected_cross_entropy(x, project, tokens, label_smoothing, num_chunks)
@@ -186,7 +186,7 @@ class Transformer(nn.Module):
             attention_mask(targets.segments, inputs.segments),
             deterministic,
             first_row,
-            self.attention_kernel,
+            self.kernels,
         )
         x = self.embed("target", previous, context)
         return self.decoder(self.embedding_dropout(x, context), context)
@@ -211,7 +211,7 @@ class Transformer(nn.Module):
             attention_mask(inputs.segments, inputs.segments),
             deterministic=deterministic,
             first_row=first_row,
-            attention_kernel=self.attention_kernel,
+            kernels=self.kernels,
         )
         x = self.embed("source", inputs.tokens, context)
         return self.encoder(self.embedding_dropout(x, context), context)

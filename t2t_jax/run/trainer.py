@@ -18,7 +18,7 @@ from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.tokenized import prepare
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.modules.models import make_model
+from t2t_jax.modules.models import make_model, settled
 from t2t_jax.modules.network import Network
 from t2t_jax.parallel.memory import within_memory
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
@@ -41,6 +41,7 @@ from t2t_jax.workdir import (
     give_up,
     is_run,
     locked,
+    read_config,
     run_vocabulary,
 )
 
@@ -66,6 +67,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
     workdir = Path(workdir)
     goes_on = check_workdir(config, workdir)
     mesh = make_mesh(config.parallel)
+    config = _settled(config, mesh, workdir if goes_on else None)
     check_memory(config, config.data.vocab_size, mesh)
     corpus = open_corpus(config.data)
     task = task_of(corpus.name)
@@ -104,6 +106,19 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
                 log.checkpoint(checkpoints.wait())
                 log.say(_last_words(step, signal, f"{task.command} --workdir {workdir}"))
                 return 128 + signal if signal else 0
+
+
+def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:
+    """The config with the choices made that it leaves open: as the run has them, or as is best.
+
+    Args:
+      config: the config as it was asked for.
+      mesh: the devices.
+      workdir: the directory of the run that goes on; None for a new run.
+    """
+    if workdir is None:
+        return settled(config, mesh)
+    return config.replace({"model.compute_dtype": read_config(workdir).model.compute_dtype})
 
 
 def _last_words(step: int, signal: int, score: str) -> str:
@@ -149,7 +164,7 @@ class _Run:
         platform, hosts = self.mesh.devices.flat[0].platform, jax.process_count()
         self.log.say(
             f"{size:,} parameters on {self.mesh.size} {platform} device(s) of {hosts} process(es): "
-            f"{axes}"
+            f"{axes}, in {self.config.model.compute_dtype}"
         )
         first, last = int(state.step), self.config.training.num_train_steps
         if first < last:

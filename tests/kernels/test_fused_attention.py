@@ -15,7 +15,8 @@ from jax.sharding import Mesh
 from t2t_jax.functional.attention import scaled_dot_product_attention
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.kernels import attention as attention_module
-from t2t_jax.kernels.attention import attention, fused_attention, is_fused, kernel_of
+from t2t_jax.kernels.attention import attention, fused_attention, is_fused
+from t2t_jax.kernels.choice import Kernels, kernels_of
 
 
 def _arrays(dtype=jnp.float32, length=6, d_k=8, d_v=8):
@@ -76,7 +77,7 @@ def _device(platform="gpu", capability="9.0"):
     ],
 )
 def test_the_devices_of_the_mesh_decide_on_the_kernel_and_not_those_at_hand(devices, kernel):
-    assert kernel_of(_mesh(*devices)) == kernel
+    assert kernels_of(_mesh(*devices)).attention == kernel
 
 
 @pytest.mark.parametrize(
@@ -103,9 +104,9 @@ def test_attention_goes_through_the_kernel_where_there_is_one(monkeypatch):
     monkeypatch.setattr(attention_module, "fused_attention", kernel)
     arrays, mask = _arrays(jnp.bfloat16), _mask(1)
     dropped = {"dropout_rate": 0.5, "dropout_key": DropoutKey(jax.random.key(0))}
-    assert (attention(*arrays, mask, kernel="cudnn") == 7).all()
+    assert (attention(*arrays, mask, kernels=Kernels("cudnn")) == 7).all()
     assert not (attention(*arrays, mask) == 7).any()
     # It keeps no weights that could be dropped.
-    assert not (attention(*arrays, mask, **dropped, kernel="cudnn") == 7).any()
+    assert not (attention(*arrays, mask, **dropped, kernels=Kernels("cudnn")) == 7).any()
     none_dropped = {**dropped, "dropout_rate": 0.0}
-    assert (attention(*arrays, mask, **none_dropped, kernel="cudnn") == 7).all()
+    assert (attention(*arrays, mask, **none_dropped, kernels=Kernels("cudnn")) == 7).all()

@@ -1,0 +1,174 @@
+"""Products of bfloat16 matrices in the forms that CPUs with instructions for them run fast.
+
+XLA multiplies in bfloat16 on CPUs only if the product's result is float32 and its operands lie in
+memory as the product runs through them. Everything else it converts to float32 first, which takes
+two to five times as long (`benchmarks/products.py` measures the forms). So here every product has a
+float32 result, which is then rounded, and a matrix that is needed transposed is really transposed:
+through blocks, because XLA takes a plain transposition back into the product.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, BFloat16, DTypeLike, Float, Float32
+
+_BLOCK = 16
+"""Rows and columns of the blocks of a transposition."""
+_Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 3))
+def einsum(
+    equation: str, a: BFloat16[Array, "..."], b: BFloat16[Array, "..."], dtype: DTypeLike
+) -> Float[Array, "..."]:
+    """`jnp.einsum`, summed in float32 and then rounded; so are the products of its derivative.
+
+    Args:
+      equation: the equation of the sum of products, as for `jnp.einsum`.
+      a: the first operand.
+      b: the second operand.
+      dtype: dtype of the result.
+    """
+    return _float32(equation, a, b).astype(dtype)
+
+
+def _float32(
+    equation: str, a: Float[Array, "..."], b: Float[Array, "..."]
+) -> Float32[Array, "..."]:
+    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
+
+
+def _einsum_forward(
+    equation: str, a: Float[Array, "..."], b: Float[Array, "..."], dtype: DTypeLike
+) -> tuple[Float[Array, "..."], _Operands]:
+    return einsum(equation, a, b, dtype), (a, b)
+
+
+def _einsum_gradient(
+    equation: str, dtype: DTypeLike, operands: _Operands, cotangent: Float[Array, "..."]
+) -> _Operands:
+    del dtype
+    a, b = operands
+    cotangent = cotangent.astype(a.dtype)
+    inputs, result = equation.split("->")
+    of_a, of_b = inputs.split(",")
+    a_bar = _float32(f"{result},{of_b}->{of_a}", cotangent, b)
+    b_bar = _float32(f"{result},{of_a}->{of_b}", cotangent, a)
+    return a_bar.astype(a.dtype), b_bar.astype(b.dtype)
+
+
+einsum.defvjp(_einsum_forward, _einsum_gradient)
+
+
+@jax.custom_vjp
+def linear(
+    x: BFloat16[Array, "b t d_in"], kernel: BFloat16[Array, "d_in d_out"]
+) -> BFloat16[Array, "b t d_out"]:
+    """The product x W at every position.
+
+    Args:
+      x: one vector per position.
+      kernel: the matrix W.
+    """
+    return _float32("bti,io->bto", x, kernel).astype(x.dtype)
+
+
+def _linear_forward(
+    x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"]
+) -> tuple[Float[Array, "b t d_out"], _Operands]:
+    return linear(x, kernel), (x, kernel)
+
+
+def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) -> _Operands:
+    x, kernel = operands
+    cotangent = jax.lax.optimization_barrier(cotangent)  # written once, for both products
+    x_bar = _float32("bto,io->bti", cotangent, kernel).astype(x.dtype)
+    rows, bars = _rows(x), _rows(cotangent)
+    if kernel.shape[0] <= kernel.shape[1]:  # the narrower operand is transposed
+        kernel_bar = _float32("ir,ro->io", transpose(rows), bars)
+    else:
+        transposed = _float32("or,ri->oi", transpose(bars), rows)
+        kernel_bar = transpose(jax.lax.optimization_barrier(transposed))
+    return x_bar, kernel_bar.astype(kernel.dtype)
+
+
+linear.defvjp(_linear_forward, _linear_gradient)
+
+
+@jax.custom_vjp
+def add_bias(x: BFloat16[Array, "b t d"], bias: BFloat16[Array, " d"]) -> BFloat16[Array, "b t d"]:
+    """The sum of x and the same bias at every position.
+
+    Args:
+      x: one vector per position.
+      bias: the vector to add.
+    """
+    return x + bias
+
+
+def _add_bias_forward(
+    x: Float[Array, "b t d"], bias: Float[Array, " d"]
+) -> tuple[Float[Array, "b t d"], None]:
+    return add_bias(x, bias), None
+
+
+def _add_bias_gradient(_: None, cotangent: Float[Array, "b t d"]) -> _Operands:
+    rows = _rows(cotangent)
+    # Two rows of ones, as XLA does not multiply a single one in bfloat16. Its own sum over the rows
+    # takes up to ten times as long.
+    ones = jnp.ones((2, len(rows)), rows.dtype)
+    return cotangent, _float32("or,rd->od", ones, rows)[0].astype(rows.dtype)
+
+
+add_bias.defvjp(_add_bias_forward, _add_bias_gradient)
+
+
+@jax.custom_vjp
+def pre_softmax_logits(
+    x: BFloat16[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
+) -> Float32[Array, "b t vocab"]:
+    """The pre-softmax linear transformation (section 3.4), summed in float32.
+
+    Args:
+      x: the decoder's output.
+      embedding: the matrix, with one row for every entry of the vocabulary.
+    """
+    return _float32("btd,vd->btv", x, embedding.astype(x.dtype))
+
+
+def _logits_forward(
+    x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
+) -> tuple[Float32[Array, "b t vocab"], _Operands]:
+    return pre_softmax_logits(x, embedding), (x, embedding)
+
+
+def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]) -> _Operands:
+    x, embedding = operands
+    cotangent = jax.lax.optimization_barrier(cotangent.astype(x.dtype))
+    x_bar = _float32("btv,vd->btd", cotangent, embedding.astype(x.dtype)).astype(x.dtype)
+    # The smaller operand and the result are transposed: the cotangent is the largest of all.
+    transposed = _float32("dr,rv->dv", transpose(_rows(x)), _rows(cotangent))
+    embedding_bar = transpose(jax.lax.optimization_barrier(transposed)).astype(x.dtype)
+    return x_bar, embedding_bar.astype(embedding.dtype)
+
+
+pre_softmax_logits.defvjp(_logits_forward, _logits_gradient)
+
+
+def transpose(matrix: Float[Array, "m n"]) -> Float[Array, "n m"]:
+    """The transposed matrix, in memory as such: XLA does not take it back into a product.
+
+    Args:
+      matrix: the matrix. Of a width that is no multiple of 16, XLA may convert products to float32.
+    """
+    m, n = matrix.shape
+    if n % _BLOCK:
+        return matrix.T
+    rows = _BLOCK if m % _BLOCK == 0 else 1
+    blocks = matrix.reshape(m // rows, rows, n // _BLOCK, _BLOCK)
+    return blocks.transpose(2, 3, 0, 1).reshape(n, m)
+
+
+def _rows(x: Float[Array, "b t d"]) -> Float[Array, "r d"]:
+    return x.reshape(-1, x.shape[-1])

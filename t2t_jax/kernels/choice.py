@@ -1,0 +1,80 @@
+"""The implementations of products and attention that suit the devices of a mesh."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from jax.sharding import Mesh
+
+from t2t_jax.system.host import instruction_sets
+
+AttentionKernel: TypeAlias = Literal["xla", "cudnn"]
+"""The implementation of attention: XLA from its products and softmax, or cuDNN's fused kernel."""
+
+ProductForm: TypeAlias = Literal["plain", "float32_results"]
+"""The form of products in bfloat16: as JAX writes them, or as `kernels.bfloat16` does for CPUs."""
+
+_BFLOAT16_ON_CPUS = {"avx512_bf16", "amx_bf16"}
+"""Instruction sets that multiply bfloat16 and sum in float32, and that XLA has fast kernels for."""
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The implementations that a model computes with. All of them compute the same formulas.
+
+    Attributes:
+      attention: the implementation of attention.
+      products: the form of matrix products in bfloat16.
+    """
+
+    attention: AttentionKernel = "xla"
+    products: ProductForm = "plain"
+
+
+XLA_KERNELS = Kernels()
+"""Nothing but what XLA makes of the formulas, which runs on any devices."""
+
+
+def kernels_of(mesh: Mesh | None) -> Kernels:
+    """The implementations for the devices of a mesh.
+
+    cuDNN's fused attention needs NVIDIA GPUs of compute capability 8.0 or later. On CPUs with
+    instructions for bfloat16, products of such matrices have forms of their own.
+
+    Args:
+      mesh: the devices; of a topology that is only described, a program is compiled for them. None
+        means any devices: XLA chooses everything.
+    """
+    if mesh is None:
+        return XLA_KERNELS
+    devices = mesh.devices.flat
+    return Kernels(
+        attention="cudnn" if all(_capability(device) >= 8 for device in devices) else "xla",
+        products="float32_results" if all(map(_is_bfloat16_cpu, devices)) else "plain",
+    )
+
+
+def fast_compute_dtype(mesh: Mesh) -> Literal["float32", "bfloat16"]:
+    """The dtype in which training and decoding are fastest on the devices of a mesh.
+
+    It is bfloat16 on TPUs, on NVIDIA GPUs of compute capability 8.0 or later, and on CPUs with
+    instructions for it; `benchmarks/products.py` measures the products in both.
+
+    Args:
+      mesh: the devices.
+    """
+    has_bfloat16 = (
+        device.platform == "tpu" or _capability(device) >= 8 or _is_bfloat16_cpu(device)
+        for device in mesh.devices.flat
+    )
+    return "bfloat16" if all(has_bfloat16) else "float32"
+
+
+def _capability(device: Any) -> float:
+    """The compute capability of an NVIDIA GPU; 0 for another device."""
+    capability = getattr(device, "compute_capability", "")  # "gfx942" and the like of AMD's
+    is_nvidia = device.platform == "gpu" and capability[:1].isdigit()
+    return float(capability) if is_nvidia else 0
+
+
+def _is_bfloat16_cpu(device: Any) -> bool:
+    return device.platform == "cpu" and not _BFLOAT16_ON_CPUS.isdisjoint(instruction_sets())
