@@ -9,6 +9,7 @@ import pytest
 
 from t2t_jax.config.file import load_config
 from t2t_jax.modules.cost import model_flops_per_step, num_parameters
+from t2t_jax.system.host import instruction_sets, processor_name
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,6 +35,8 @@ def _columns(tiny_run, program, *flags):
     for column in columns:
         low, middle, high = (column[f"seconds_{name}"] for name in ("min", "median", "max"))
         assert 0 < low <= middle <= high
+        assert column["processor"] == processor_name()
+        assert column["instruction_sets"].split() == [*instruction_sets()]
     return columns
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from measuring import spread
+from measuring import machine, spread
 from rich.console import Console
 from rich.table import Table
 
@@ -43,7 +43,7 @@ def share_equal(ours: Sequence[object], theirs: Sequence[object]) -> float:
 
 
 def show(case: Mapping[str, Any], unit: str, results: Sequence[Result], as_json: bool) -> None:
-    """Print the results of one case; the first is ours.
+    """Print the results of one case, with the facts of the machine; the first is ours.
 
     Args:
       case: the work that was measured.
@@ -53,10 +53,12 @@ def show(case: Mapping[str, Any], unit: str, results: Sequence[Result], as_json:
     """
     if as_json:
         for result in results:
-            print(as_line({**case, **_figures(unit, result, results[0])}), flush=True)
+            figures = _figures(unit, result, results[0])
+            print(as_line({**machine(), **case, **figures}), flush=True)
     else:
         what = ", ".join(f"{name} {value}" for name, value in case.items())
         print(f"\n{what}: min, median, max of {len(results[0].seconds)} rounds")
+        print(", ".join(f"{name} {value}" for name, value in machine().items()))
         Console(highlight=False, width=130).print(_table(unit, results))
 
 
