@@ -16,6 +16,7 @@ from t2t_jax.commands.flags import check_flags, names, parse_flags, peek
 from t2t_jax.config import Config, differences, format_differences, walk
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
+from t2t_jax.system.host import instruction_sets, processor_name
 from t2t_jax.system.records import as_line
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -69,14 +70,22 @@ def rows_and_tokens(shape: str, flag: str = "--shapes") -> tuple[int, int]:
     return int(rows), int(length)
 
 
+def machine() -> dict[str, Any]:
+    """The facts of the host that the figures of every benchmark depend on."""
+    return {
+        "processor": processor_name(),
+        "instruction_sets": " ".join(instruction_sets()),
+        "cpu_cores": os.cpu_count(),
+    }
+
+
 def setting(asked: Benchmark) -> dict[str, Any]:
     """The facts that the figures of all columns depend on."""
-    return {
+    return machine() | {
         "config": asked.config,
         "changes": format_differences(differences(load_config(asked.config), asked.fields))
         or "none",
         "repeats": asked.repeats,
-        "cpu_cores": os.cpu_count(),
         "jax": version("jax"),
     }
 

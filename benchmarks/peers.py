@@ -4,11 +4,15 @@
     python benchmarks/peers.py train --flax-wmt ~/flax
     python benchmarks/peers.py decode --flax-wmt ~/flax
     python benchmarks/peers.py translate --workdir runs/base
+    python benchmarks/peers.py train --systems pytorch flax
 
 `train` takes whole training steps on batches without padding; `decode` searches for hypotheses of
 one length, with the same random weights for all systems that can have them, and checks that these
 find the same; `translate` runs whole programs that translate a file, from their start to their end.
-In the first two every field of the config is a flag.
+In the first two every field of the config is a flag. The precision of matrix products (float32,
+bfloat16, int8) belongs to the system, whatever the config says of it. A system is compared with
+ours in the same precision, where that takes part, and ours in bfloat16 and int8 with ours in
+float32; JSON compares all of them with ours in float32 as well.
 
 Every system is a process of its own, which waits while another works. In a round each is measured
 once, so whatever slows the machine for a while slows all of them; speeds are compared within a
@@ -28,7 +32,7 @@ from typing import Any
 
 import measuring
 import tyro
-from systems.available import OURS, Kind, System, available_systems, build_mkl_fast_path
+from systems.available import Kind, System, available_systems, build_mkl_fast_path
 from systems.protocol import Decoding, Training, Work, Worker, call_program
 from systems.results import Result, share_equal, show
 
@@ -47,10 +51,13 @@ _QUIET_LOAD = 0.5  # mean number of processes that are ready to run
 class Prepared(measuring.Benchmark):
     """Flags of the commands whose work systems prepare before it is measured."""
 
+    systems: tuple[str, ...] = ()
+    """Measure the systems with one of these texts in their names, and ours; none is all systems."""
     flax_wmt: Path | None = None
     """A checkout of github.com/google/flax, whose WMT example then takes part."""
     mkl_fast_path: bool = False
-    """Measure PyTorch also with Intel's MKL made to use AVX-512 on processors of other makes."""
+    """Measure PyTorch in float32 also with Intel's MKL made to use AVX-512 on processors of other
+    makes."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,9 @@ class Translate:
     """Measure whole programs that translate a file."""
 
     workdir: Path = tyro.MISSING
-    """Directory of a run."""
+    """Directory of a run in float32."""
+    systems: tuple[str, ...] = ()
+    """Measure the systems with one of these texts in their names, and ours; none is all systems."""
     lines: Path | None = None
     """File to translate; None is dev and test of the bundled corpus, 2,000 lines of English."""
     beam_sizes: tuple[int, ...] = (1, 4)
@@ -146,7 +155,12 @@ def _translate(arguments: Sequence[str]) -> None:
     check_flags(arguments, names(Translate))
     asked: Translate = parse_flags(Translate, arguments)
     config = read_config(asked.workdir)
-    systems = _present(*available_systems("translate"))
+    if (dtype := config.model.compute_dtype) != "float32":
+        raise UserError(
+            f"{asked.workdir} computes in {dtype}, as its model.compute_dtype says, and is "
+            "compared in float32; name a run in float32"
+        )
+    systems = _present(*available_systems("translate", asked.systems))
     with _temporary_folder() as folder:
         source = asked.lines or _bundled_lines(folder / "source")
         amount = len(_read(source))
@@ -158,7 +172,7 @@ def _translate(arguments: Sequence[str]) -> None:
             decoding = config.replace({"decoding.beam_size": beam_size})
             programs = [_program(one, asked.workdir, decoding, source, folder) for one in systems]
             results = [
-                Result(system.name, system.versions, amount, program())
+                Result(system, amount, program())
                 for system, program in zip(systems, programs, strict=True)
             ]
             ours, *others = [_read(folder / system.name) for system in systems]
@@ -174,13 +188,13 @@ def _program(
     """A function that runs a system's whole program on a file, and returns its seconds."""
     out, decoding = folder / system.name, config.decoding
     command: list[str | Path]
-    if system.module == OURS.module:
+    if system.is_ours:
         command = [_ROOT / "eval.py", "translate", "--workdir", workdir]
         command += ["--input", source, "--output", out, "--beam-size", str(decoding.beam_size)]
-        command += [f"--quantize={name}" for name in system.arguments]
+        command += ["--quantize=int8"] if system.precision == "int8" else []
     else:
         command = ["-m", "systems.ctranslate_lines", folder / "model"]
-        command += [workdir / "vocabulary.model", source, out, *system.arguments]
+        command += [workdir / "vocabulary.model", source, out, system.precision]
         settings = decoding.beam_size, decoding.length_penalty, decoding.max_extra_length
         command += map(str, settings)
     compiled = {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")}  # empty at first
@@ -194,7 +208,7 @@ def _systems(kind: Kind, asked: Prepared) -> Iterator[list[System]]:
         library = None
         if asked.mkl_fast_path:
             library = build_mkl_fast_path(stack.enter_context(_temporary_folder()))
-        yield _present(*available_systems(kind, asked.flax_wmt, library))
+        yield _present(*available_systems(kind, asked.systems, asked.flax_wmt, library))
 
 
 @contextlib.contextmanager
@@ -217,17 +231,16 @@ def _present(systems: list[System], left_out: list[str]) -> list[System]:
             "OpenMP spin while they wait for a core, and can be slower tenfold",
             file=sys.stderr,
         )
-    if all(one.module == OURS.module for one in systems):
-        raise UserError("there is nobody to compare with; pip install -e '.[bench]'")
+    if left_out and all(one.is_ours for one in systems):
+        raise UserError("there is nobody to compare with; the lines above say what each lacks")
     return systems
 
 
 def _prepare(worker: Worker, case: dict[str, Any], work: Work, amount: int) -> tuple[Result, Any]:
     """Have a system prepare work, and return a result, still without seconds, and its output."""
-    system = worker.system
-    print(f"{system.name} prepares {case}", file=sys.stderr, flush=True)
+    print(f"{worker.system.name} prepares {case}", file=sys.stderr, flush=True)
     output, seconds = worker.prepare(work)
-    return Result(system.name, system.versions, amount, seconds), output
+    return Result(worker.system, amount, seconds), output
 
 
 def _prepare_searches(

@@ -18,6 +18,7 @@ from t2t_jax.ahead_of_time.hardware import peaks
 from t2t_jax.ahead_of_time.report import StepReport
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
+from t2t_jax.system.host import processor_name
 from t2t_jax.system.program import prepare_process
 
 _ROOT = Path(__file__).parents[1]
@@ -87,8 +88,8 @@ def _document() -> Iterator[str]:
     yield ""
     yield (
         f"Made by `python benchmarks/scaling.py` on {datetime.date.today()} with JAX "
-        f"{version('jax')} and libtpu {version('libtpu')}, on {os.cpu_count()} CPU cores and no "
-        "TPU."
+        f"{version('jax')} and libtpu {version('libtpu')}, on {os.cpu_count()} CPU cores of "
+        f"{processor_name()} and no TPU."
     )
     yield ""
     yield (

@@ -1,5 +1,7 @@
 """Benchmarks run, and their figures agree with each other; how large they are is not tested."""
 
+import dataclasses
+import importlib
 import json
 import subprocess
 import sys
@@ -8,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from t2t_jax.config.file import load_config
+from t2t_jax.errors import UserError
 from t2t_jax.modules.cost import model_flops_per_step, num_parameters
+from t2t_jax.system.host import instruction_sets, processor_name
 
 ROOT = Path(__file__).parents[1]
 
@@ -20,8 +24,9 @@ def config(tiny_run):
 
 
 def _columns(tiny_run, program, *flags):
-    """What a benchmark prints for each column of its table."""
-    command = [f"benchmarks/{program}.py", f"--config={tiny_run.folder / 'tiny.py'}", *flags]
+    """What a benchmark, or a command of one, prints for each column of its table."""
+    name, *command = program.split()
+    command = [f"benchmarks/{name}.py", *command, f"--config={tiny_run.folder / 'tiny.py'}", *flags]
     done = subprocess.run(
         [sys.executable, *command, "--json"],
         cwd=ROOT,
@@ -34,6 +39,8 @@ def _columns(tiny_run, program, *flags):
     for column in columns:
         low, middle, high = (column[f"seconds_{name}"] for name in ("min", "median", "max"))
         assert 0 < low <= middle <= high
+        assert column["processor"] == processor_name()
+        assert column["instruction_sets"].split() == [*instruction_sets()]
     return columns
 
 
@@ -100,6 +107,79 @@ def test_batches_hold_the_corpus_and_padding(tiny_run, config):
         positions = column["target_tokens"] / (1 - column["target_padding"])
         assert positions == pytest.approx(round(positions))
         assert positions <= bound * column["steps"]
+
+
+def test_ours_is_compared_in_every_precision(tiny_run):
+    flags = ["--systems", "t2t_jax", "--batch-sizes", "3", "--beam-sizes", "1", "--repeats", "1"]
+    flags += ["--source-length", "5", "--target-length", "7"]
+    columns = _columns(tiny_run, "peers decode", *flags)
+    assert [column["precision"] for column in columns] == ["float32", "bfloat16", "int8"]
+    for column in columns:
+        assert column["ours_precision"] == "float32"
+        assert _agrees_with_rate(column, 3 * 7, "tokens_per_second_median")
+        for ratio in ("ours_over_theirs_median", "ours_float32_over_theirs_median"):
+            ours = column[ratio] * column["tokens_per_second_median"]
+            assert ours == pytest.approx(columns[0]["tokens_per_second_median"])
+    assert columns[0]["equal_to_ours"] is None
+    assert all(0 <= column["equal_to_ours"] <= 1 for column in columns[1:])
+
+
+@pytest.fixture
+def systems(monkeypatch):
+    """The modules of the systems that can be compared, and of their results."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("systems.available"), importlib.import_module("systems.results")
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "chosen"),
+    [
+        ("train", ["T2T"], ["t2t_jax", "t2t_jax bfloat16"]),
+        ("train", ["wmt", "marian"], ["t2t_jax", "Flax's WMT example", "Hugging Face Marian"]),
+        (
+            "decode",
+            ["CTranslate2 int8"],
+            ["t2t_jax", "t2t_jax int8", "CTranslate2 int8"],
+        ),
+        (
+            "translate",
+            ["late2"],
+            [
+                *("t2t_jax", "t2t_jax int8"),
+                *("CTranslate2 float32", "CTranslate2 bfloat16", "CTranslate2 int8"),
+            ],
+        ),
+    ],
+)
+def test_systems_are_chosen_by_parts_of_their_names_and_ours_beside_them(
+    systems, kind, names, chosen
+):
+    available, _ = systems
+    present, left_out = available.available_systems(kind, names)
+    found = {one.name for one in present} | {line.split(" is left out: ")[0] for line in left_out}
+    assert present[0] == available.OURS
+    assert found == set(chosen)
+
+
+def test_a_name_of_no_system_is_refused_with_the_names_of_all(systems):
+    available, _ = systems
+    with pytest.raises(UserError, match=r"'pytorch' is in the name of no system.*CTranslate2 int8"):
+        available.available_systems("decode", ["marian", "pytorch"])
+
+
+def test_a_system_is_compared_with_ours_in_its_precision_where_that_takes_part(systems):
+    available, results = systems
+    ours = available.OURS
+    theirs = dataclasses.replace(ours, name="theirs", module="theirs")
+    taking_part = [
+        results.Result(dataclasses.replace(system, precision=precision), 1, 1.0)
+        for system, precision in [
+            *((ours, "float32"), (ours, "int8")),
+            *((theirs, "float32"), (theirs, "bfloat16"), (theirs, "int8")),
+        ]
+    ]
+    compared = [results.counterpart(one, taking_part) for one in taking_part]
+    assert [taking_part.index(one) for one in compared] == [0, 0, 0, 0, 1]
 
 
 def test_a_shape_that_is_none_is_refused_in_one_line(tiny_run):

@@ -2,7 +2,7 @@
 
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -12,26 +12,38 @@ from typing import Literal
 from t2t_jax.errors import UserError
 
 Kind = Literal["train", "decode", "translate"]
+Precision = Literal["float32", "bfloat16", "int8"]
 
 _INTEL = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
 
 
 @dataclass(frozen=True)
 class System:
-    """A toolkit with settings, run as one of the modules of this folder."""
+    """A toolkit with settings, run as one of the modules of this folder.
+
+    The module is run with the precision and the arguments.
+    """
 
     name: str
     module: str
     kinds: tuple[Kind, ...]
     packages: tuple[str, ...]
     """The packages that have to be installed."""
+    precision: Precision = "float32"
+    """The precision of its matrix products."""
     arguments: tuple[str, ...] = ()
-    compiler: str | None = None
-    """The compiler that it calls, which has to be installed."""
+    obstacle: Callable[["System"], str | None] = lambda _: None
+    """Tells what else is missing, once the packages are installed."""
     least_equal: float | None = None
-    """The share of the tokens of greedy search that have to equal ours; None for a system with
-    weights of its own. Near ties, rounding in float32 differs between systems."""
+    """The share of the tokens of greedy search that have to equal ours in float32; None for a
+    system with weights of its own. Near ties, rounding differs between systems, and in a reduced
+    precision by so much that any share is taken."""
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is t2t_jax, in any precision."""
+        return self.module == "ours"
 
     @property
     def versions(self) -> str:
@@ -44,9 +56,26 @@ class System:
         for package in self.packages:
             if find_spec(package) is None:
                 return f"{package} is not installed: pip install -e '.[bench]'"
-        if self.compiler and not shutil.which(self.compiler):
-            return f"it needs {self.compiler}, a compiler"
+        return self.obstacle(self)
+
+
+def _no_compiler(_: System) -> str | None:
+    return None if shutil.which("g++") else "it needs g++, a compiler"
+
+
+def _no_checkout(system: System) -> str | None:
+    if system.arguments:
         return None
+    return "get github.com/google/flax, and name its folder as in --flax-wmt DIR"
+
+
+def _no_such_type(system: System) -> str | None:
+    import ctranslate2
+
+    types = ctranslate2.get_supported_compute_types("cpu")
+    if system.precision in types:
+        return None
+    return f"its compute types on this processor are {', '.join(sorted(types))}"
 
 
 # Caches of compiled programs are off, so that the first time includes compilation.
@@ -65,57 +94,104 @@ _FLAX = System(
     "flax_wmt",
     ("train", "decode"),
     ("flax", "jax"),
+    obstacle=_no_checkout,
     environment=_JAX_AFRESH,
 )
 _PYTORCH = System("PyTorch", "pytorch", ("train",), ("torch",))
-_CTRANSLATE2 = System("CTranslate2", "ctranslate", ("decode", "translate"), ("ctranslate2",))
-_PEERS = (
-    replace(OURS, name="t2t_jax int8", kinds=("decode", "translate"), arguments=("int8",)),
+_COMPILED = replace(
     _PYTORCH,
+    name="PyTorch, compiled",
+    arguments=("--compile",),
+    obstacle=_no_compiler,
+    environment=_PYTORCH_AFRESH,
+)
+_MARIAN = System(
+    "Hugging Face Marian",
+    "hugging_face",
+    ("train", "decode"),
+    ("transformers", "torch"),
+    least_equal=0.95,
+)
+_CTRANSLATE2 = System(
+    "CTranslate2 float32",
+    "ctranslate",
+    ("decode", "translate"),
+    ("ctranslate2",),
+    obstacle=_no_such_type,
+    least_equal=0.95,
+)
+_SYSTEMS = (
+    OURS,
     replace(
-        _PYTORCH,
-        name="PyTorch, compiled",
-        arguments=("--compile",),
-        compiler="g++",
-        environment=_PYTORCH_AFRESH,
+        OURS,
+        name="t2t_jax bfloat16",
+        kinds=("train", "decode"),
+        precision="bfloat16",
+        least_equal=0.0,
     ),
-    System(
-        "Hugging Face Marian",
-        "hugging_face",
-        ("train", "decode"),
-        ("transformers", "torch"),
-        least_equal=0.95,
+    replace(
+        OURS,
+        name="t2t_jax int8",
+        kinds=("decode", "translate"),
+        precision="int8",
+        least_equal=0.0,
     ),
-    replace(_CTRANSLATE2, name="CTranslate2 float32", arguments=("float32",), least_equal=0.95),
-    replace(_CTRANSLATE2, name="CTranslate2 int8", arguments=("int8",), least_equal=0.0),
+    _FLAX,
+    _PYTORCH,
+    _COMPILED,
+    replace(_PYTORCH, name="PyTorch bfloat16", precision="bfloat16"),
+    replace(_COMPILED, name="PyTorch bfloat16, compiled", precision="bfloat16"),
+    _MARIAN,
+    _CTRANSLATE2,
+    replace(_CTRANSLATE2, name="CTranslate2 bfloat16", precision="bfloat16", least_equal=0.0),
+    replace(_CTRANSLATE2, name="CTranslate2 int8", precision="int8", least_equal=0.0),
 )
 
 
 def available_systems(
-    kind: Kind, flax_checkout: Path | None = None, mkl_fast_path: Path | None = None
+    kind: Kind,
+    names: Sequence[str] = (),
+    flax_checkout: Path | None = None,
+    mkl_fast_path: Path | None = None,
 ) -> tuple[list[System], list[str]]:
-    """The systems that can be measured here, ours first, and why others cannot.
+    """The systems that can be measured here, ours in float32 first, and why others cannot.
 
     Args:
       kind: the kind of work.
+      names: parts of the names of those that are wanted, in any case; none for all. Ours takes
+        part beside them, in float32 and in their precisions.
       flax_checkout: a checkout of github.com/google/flax.
-      mkl_fast_path: the library of `build_mkl_fast_path`; systems that use PyTorch are measured
-        with it and without it.
+      mkl_fast_path: the library of `build_mkl_fast_path`; systems that use PyTorch in float32 are
+        measured with it and without it.
+
+    Raises:
+      UserError: a name is in that of no system, or the checkout is none.
     """
-    peers: list[System] = [*_PEERS]
-    left_out = []
+    systems = [one for one in _SYSTEMS if kind in one.kinds]
     if flax_checkout:
-        peers.insert(0, replace(_FLAX, arguments=(str(_example(flax_checkout)),)))
-    elif kind in _FLAX.kinds:
-        left_out.append(
-            f"{_FLAX.name} is left out: get github.com/google/flax, and name its folder as in "
-            "--flax-wmt DIR"
-        )
+        arguments = (str(_example(flax_checkout)),)
+        systems = [replace(one, arguments=arguments) if one is _FLAX else one for one in systems]
     if mkl_fast_path:
-        peers += [_on_fast_path(peer, mkl_fast_path) for peer in peers if "torch" in peer.packages]
-    peers = [peer for peer in peers if kind in peer.kinds]
-    left_out += [f"{peer.name} is left out: {peer.missing}" for peer in peers if peer.missing]
-    return [OURS, *(peer for peer in peers if not peer.missing)], left_out
+        # In bfloat16 PyTorch multiplies with oneDNN, which does not ask for the maker.
+        float32 = [one for one in systems if "torch" in one.packages and one.precision == "float32"]
+        systems += [_on_fast_path(one, mkl_fast_path) for one in float32]
+    wanted = _wanted(systems, names)
+    left_out = [f"{one.name} is left out: {one.missing}" for one in wanted if one.missing]
+    return [one for one in wanted if not one.missing], left_out
+
+
+def _wanted(systems: list[System], names: Sequence[str]) -> list[System]:
+    if not names:
+        return systems
+    named: list[System] = []
+    for name in names:
+        found = [one for one in systems if name.casefold() in one.name.casefold()]
+        if not found:
+            known = "; ".join(one.name for one in systems)
+            raise UserError(f"--systems {name!r} is in the name of no system; there are {known}")
+        named += found
+    precisions = {OURS.precision, *(one.precision for one in named)}
+    return [one for one in systems if one in named or (one.is_ours and one.precision in precisions)]
 
 
 def _on_fast_path(peer: System, library: Path) -> System:

@@ -1,4 +1,5 @@
-"""CTranslate2, which only decodes. The argument is its compute type: float32 or int8."""
+"""CTranslate2, which only decodes. The argument is its compute type: float32, bfloat16
+or int8."""
 
 import os
 import sys

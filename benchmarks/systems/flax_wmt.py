@@ -1,8 +1,9 @@
-"""The WMT example of Flax (github.com/google/flax, examples/wmt), in the folder of the argument.
+"""The WMT example of Flax (github.com/google/flax, examples/wmt), in float32.
 
-It is measured with its own model, steps and default config, and the sizes of our model. It is
-pre-norm, drops attention weights and hidden activations too, and searches greedily with a beam of
-one. In decoding its weights are its own, as the architectures differ.
+The second argument is its folder. It is measured with its own model, steps and default config, and
+the sizes of our model. It is pre-norm, drops attention weights and hidden activations too, and
+searches greedily with a beam of one. In decoding its weights are its own, as the architectures
+differ.
 """
 
 import runpy
@@ -32,7 +33,7 @@ _NEVER = -1  # an end of sentence that is no token
 @cache
 def _example() -> tuple[Any, Any]:
     """The example's module `train` and its default config, without its code for data and logs."""
-    folder = Path(sys.argv[1])
+    folder = Path(sys.argv[2])
     for name in ("clu", "tensorflow", "input_pipeline"):
         sys.modules[name] = MagicMock()
     sys.modules["ml_collections"] = MagicMock(ConfigDict=SimpleNamespace)

@@ -1,4 +1,8 @@
-"""t2t_jax itself. With the argument int8, weights are quantized for decoding."""
+"""t2t_jax itself, in the precision of the argument, whatever the config says of it.
+
+With bfloat16 that is `model.compute_dtype`; with int8 weights are quantized for decoding, and all
+else is computed in float32.
+"""
 
 import sys
 from collections.abc import Callable
@@ -7,18 +11,28 @@ import workload
 
 from systems.protocol import Decoding, Training, serve
 from systems.weights import read_weights
+from t2t_jax.config import Config
+
+
+def _in_precision(config: Config) -> Config:
+    precision = sys.argv[1]
+    return config.replace(
+        {
+            "model.compute_dtype": "float32" if precision == "int8" else precision,
+            "decoding.quantize": "int8" if precision == "int8" else "none",
+        }
+    )
 
 
 def train(work: Training) -> Callable[[], float]:
     """Prepare the training step of `train.py`."""
-    return workload.training(work.config, len(work.targets), len(work.targets[0]))
+    return workload.training(_in_precision(work.config), len(work.targets), len(work.targets[0]))
 
 
 def decode(work: Decoding) -> Callable[[], list[list[int]]]:
     """Prepare the search of `eval.py`."""
-    [quantize] = sys.argv[1:] or ["none"]
     search = workload.decoding(
-        work.config.replace({"decoding.quantize": quantize}),
+        _in_precision(work.config),
         read_weights(work.weights).tree(),
         len(work.inputs),
         len(work.inputs[0]),

@@ -109,7 +109,10 @@ class Worker:
         self.system = system
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed by __exit__)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", f"systems.{system.module}", *system.arguments],
+            [
+                *(sys.executable, "-m", f"systems.{system.module}"),
+                *(system.precision, *system.arguments),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

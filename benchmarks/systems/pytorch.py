@@ -1,5 +1,8 @@
 """PyTorch: `torch.nn.Transformer`, as it is or through `torch.compile` (`--compile`).
 
+The first argument is its precision: float32, or bfloat16 by `torch.autocast`, which computes matrix
+products in bfloat16 and the loss in float32.
+
 It has less work than in its default form: no padding masks, as the batches have no padding, and no
 dropout on attention weights and hidden activations, where ours has none. It has more work than
 ours: one more layer norm at the end of each stack, and biases in attention.
@@ -68,6 +71,7 @@ def training_step(
     parameters: Iterable[nn.Parameter],
     work: Training,
     compiled: bool = False,
+    autocast: bool = False,
 ) -> Callable[[], float]:
     """Prepare a training step on the batch of `work`.
 
@@ -76,6 +80,7 @@ def training_step(
       parameters: the parameters of the model.
       work: the batch and the recipe.
       compiled: whether to use `torch.compile` and the fused Adam.
+      autocast: whether `torch.autocast` computes the forward pass and the loss in bfloat16.
     """
     training = work.config.training
     inputs, targets = torch.tensor(work.inputs), torch.tensor(work.targets)
@@ -89,11 +94,12 @@ def training_step(
     )
 
     def loss_of(inputs: Tensor, previous: Tensor, targets: Tensor) -> Tensor:
-        return functional.cross_entropy(
-            logits(inputs, previous).flatten(0, 1),
-            targets.flatten(),
-            label_smoothing=training.label_smoothing,
-        )
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            return functional.cross_entropy(
+                logits(inputs, previous).flatten(0, 1),
+                targets.flatten(),
+                label_smoothing=training.label_smoothing,
+            )
 
     if compiled:
         loss_of = torch.compile(loss_of)
@@ -110,8 +116,15 @@ def training_step(
 
 def train(work: Training) -> Callable[[], float]:
     """Prepare a training step of `torch.nn.Transformer`."""
+    precision, *flags = sys.argv[1:]
     model = Transformer(work.config, len(work.targets[0]))
-    return training_step(model, model.parameters(), work, compiled="--compile" in sys.argv)
+    return training_step(
+        model,
+        model.parameters(),
+        work,
+        compiled="--compile" in flags,
+        autocast=precision == "bfloat16",
+    )
 
 
 if __name__ == "__main__":
