@@ -4,14 +4,14 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, DTypeLike, Float
 
 from t2t_jax.functional.attention import masked_softmax, scaled, scaled_dot_product_attention
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.kernels.blockwise import blockwise_attention
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels, ProductForm
-from t2t_jax.kernels.products import einsum, einsum_float32, has_form
+from t2t_jax.kernels.products import einsum_float32, has_form
 
 _LARGEST_FUSED = 1 << 28
 """Most entries of a mask for the fused kernel. The mask is the only quadratic array that it keeps;
@@ -145,6 +145,22 @@ def cached_attention(
     Returns:
       The weighted values; zeros for a query that may attend to nothing.
     """
-    scores = einsum("bqhd,bhdk->bhqk", scaled(query), key, jnp.float32, form)
-    weights = masked_softmax(scores, mask)
-    return einsum("bhqk,bhdk->bqhd", weights.astype(value.dtype), value, value.dtype, form)
+    dtype = query.dtype
+    if has_form(query, form):  # keys and values are in float32, see `cache_dtype`
+        query = query.astype(jnp.float32)
+    scores = einsum_float32("bqhd,bhdk->bhqk", scaled(query), key)
+    weights = masked_softmax(scores, mask).astype(value.dtype)
+    return jnp.einsum("bhqk,bhdk->bqhd", weights, value).astype(dtype)
+
+
+def cache_dtype(compute_dtype: DTypeLike, form: ProductForm) -> DTypeLike:
+    """The dtype in which `cached_attention` takes keys and values.
+
+    It is float32 in place of bfloat16 on CPUs: with a few queries, the product is no faster in
+    bfloat16, and XLA writes to an array in bfloat16 by converting all of it to float32 and back.
+
+    Args:
+      compute_dtype: the dtype of activations.
+      form: the form of products in bfloat16, from `kernels_of`.
+    """
+    return jnp.float32 if form == "float32_results" else compute_dtype

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 from t2t_jax.config import AttentionConfig
 from t2t_jax.functional.attention import attention_weights, merge_heads, split_heads
 from t2t_jax.functional.masks import SegmentMask
-from t2t_jax.kernels.attention import attention, cached_attention
+from t2t_jax.kernels.attention import attention, cache_dtype, cached_attention
 from t2t_jax.kernels.products import linear
 from t2t_jax.modules.context import Context, Mask
 from t2t_jax.modules.matrices import Parameters, matrix
@@ -108,7 +108,8 @@ class MultiHeadAttention(nn.Module):
 
     def remember(self, x: Float[Array, "b k d_model"], context: Context) -> CachedKeysValues:
         """The keys and values of the positions in `x`, as `recall` takes them."""
-        return _positions_last(*self.keys_values(x, context))
+        kept = cache_dtype(x.dtype, context.kernels.products)
+        return _positions_last(*(y.astype(kept) for y in self.keys_values(x, context)))
 
     def recall(
         self,
@@ -166,9 +167,10 @@ class CachedSelfAttention(nn.Module):
         heads = _heads(self.query_key_value(x, context), config.num_heads)
         query, key, value = jnp.split(heads, [config.d_k, 2 * config.d_k], axis=-1)
         new = _positions_last(key, value)
+        form = context.kernels.products
         cache = _write(cache[0], new[0], write_at), _write(cache[1], new[1], write_at)
         assert not isinstance(context.mask, SegmentMask)
-        attended = cached_attention(query, *cache, context.mask, context.kernels.products)
+        attended = cached_attention(query, *cache, context.mask, form)
         return self.output(merge_heads(attended), context), cache
 
 

@@ -15,11 +15,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import ModelConfig
+from t2t_jax.kernels.attention import cache_dtype
 from t2t_jax.kernels.products import next_token_logits
 from t2t_jax.modules.attention import CachedKeysValues, CachedSelfAttention, join_projections
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.layers import DecoderLayer, LayerNorm
-from t2t_jax.modules.matrices import Parameters, Quantize, quantized, transposed
+from t2t_jax.modules.matrices import Parameters, Quantize, quantized, rounded, transposed
 from t2t_jax.modules.transformer import Transformer, declared_parameters
 
 TransformerCache: TypeAlias = tuple[CachedKeysValues, ...]
@@ -179,6 +180,10 @@ class TransformerDecoding:
         declared = declared_parameters(self.network)
         if quantize == "int8":
             params = quantized(params, declared)
+        else:
+            dtype = self.network.config.compute_dtype
+            sides = ("encoder", "decoder")  # embeddings are scaled before they are rounded
+            params |= {side: rounded(params[side], declared[side], dtype) for side in sides}
         decoder: Parameters = params["decoder"]
         layers = _unstacked(decoder["layers"], self.network.config)
         if quantize == "none":
@@ -192,7 +197,8 @@ class TransformerDecoding:
         """See `DecodingModel.empty_cache`."""
         config = self.network.config
         shapes = config.attention.cache_shapes(rows, room * beam_size)
-        keys, values = (jnp.zeros(shape, jnp.dtype(config.compute_dtype)) for shape in shapes)
+        dtype = cache_dtype(config.compute_dtype, self.network.kernels.products)
+        keys, values = (jnp.zeros(shape, dtype) for shape in shapes)
         return ((keys, values),) * config.num_decoder_layers
 
     def memory(self, params: Parameters, inputs: Sequence) -> TransformerMemory:

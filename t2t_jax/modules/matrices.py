@@ -76,6 +76,17 @@ def quantized(params: Parameters, declared: Parameters) -> Parameters:
     )
 
 
+def rounded(params: Parameters, declared: Parameters, dtype: DTypeLike) -> Parameters:
+    """The same parameters with every matrix in the dtype of its products, once and for all steps.
+
+    Args:
+      params: the parameters as training has them.
+      declared: the same tree as a module's `init` returns it; see `quantized`.
+      dtype: dtype of the products.
+    """
+    return _with_matrices(lambda _, x: x.astype(dtype), params, declared)
+
+
 def transposed(params: Parameters, declared: Parameters) -> Parameters:
     """The same parameters with every matrix transposed in memory: one row for every output.
 
