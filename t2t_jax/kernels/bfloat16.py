@@ -84,12 +84,7 @@ def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) 
     x, kernel = operands
     cotangent = jax.lax.optimization_barrier(cotangent)  # written once, for both products
     x_bar = _float32("bto,io->bti", cotangent, kernel).astype(x.dtype)
-    rows, bars = _rows(x), _rows(cotangent)
-    if kernel.shape[0] <= kernel.shape[1]:  # the narrower operand is transposed
-        kernel_bar = _float32("ir,ro->io", transpose(rows), bars)
-    else:
-        transposed = _float32("or,ri->oi", transpose(bars), rows)
-        kernel_bar = transpose(jax.lax.optimization_barrier(transposed))
+    kernel_bar = _float32("ir,ro->io", transpose(_rows(x)), _rows(cotangent))
     return x_bar, kernel_bar.astype(kernel.dtype)
 
 
