@@ -46,7 +46,7 @@ def kernels_of(mesh: Mesh | None) -> Kernels:
     """
     if mesh is None:
         return XLA_KERNELS
-    devices = mesh.devices.flat
+    devices = [*mesh.devices.flat]  # `flat` itself can be gone through only once
     return Kernels(
         attention="cudnn" if all(_capability(device) >= 8 for device in devices) else "xla",
         products="float32_results" if all(map(_is_bfloat16_cpu, devices)) else "plain",

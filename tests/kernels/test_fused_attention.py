@@ -3,20 +3,16 @@
 The kernel itself needs an NVIDIA GPU; its XLA form, which takes the same arguments, does not.
 """
 
-from types import SimpleNamespace
-from unittest.mock import Mock
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 from t2t_jax.functional.attention import scaled_dot_product_attention
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.kernels import attention as attention_module
 from t2t_jax.kernels.attention import attention, fused_attention, is_fused
-from t2t_jax.kernels.choice import Kernels, kernels_of
+from t2t_jax.kernels.choice import Kernels
 
 
 def _arrays(dtype=jnp.float32, length=6, d_k=8, d_v=8):
@@ -52,32 +48,6 @@ def test_values_and_gradients_equal_ours_also_where_nothing_may_be_attended_to(
     for ours, theirs in zip([out, *gradients], [fused_out, *fused_gradients], strict=True):
         ours, theirs = (np.asarray(x, np.float32) for x in (ours, theirs))
         np.testing.assert_allclose(theirs, ours, atol=tolerance)
-
-
-def _mesh(*devices):
-    return Mock(spec=Mesh, devices=np.array(devices, object))
-
-
-def _device(platform="gpu", capability="9.0"):
-    return SimpleNamespace(platform=platform, compute_capability=capability)
-
-
-@pytest.mark.parametrize(
-    ("devices", "kernel"),
-    [
-        ([_device()], "cudnn"),
-        ([_device(capability="8.0")], "cudnn"),
-        ([_device(capability="12.0")], "cudnn"),
-        ([_device(), _device()], "cudnn"),
-        ([_device(), _device(capability="7.5")], "xla"),
-        ([_device(capability="7.5")], "xla"),
-        ([_device(capability="gfx942")], "xla"),
-        ([_device("tpu")], "xla"),
-        ([SimpleNamespace(platform="cpu")], "xla"),
-    ],
-)
-def test_the_devices_of_the_mesh_decide_on_the_kernel_and_not_those_at_hand(devices, kernel):
-    assert kernels_of(_mesh(*devices)).attention == kernel
 
 
 @pytest.mark.parametrize(

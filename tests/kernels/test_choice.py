@@ -1,0 +1,74 @@
+"""The devices of a mesh decide on the kernels and on the dtype of "auto", and not those at hand."""
+
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from t2t_jax.kernels import choice
+from t2t_jax.kernels.choice import XLA_KERNELS, Kernels, fast_compute_dtype, kernels_of
+
+_AMX = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8")
+_AVX512_BF16 = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni")
+_AVX512 = ("avx2", "fma", "avx512f", "avx512_vnni")
+_AVX2 = ("avx2", "fma")
+_CPU, _TPU = SimpleNamespace(platform="cpu"), SimpleNamespace(platform="tpu")
+
+
+def _gpu(capability):
+    return SimpleNamespace(platform="gpu", compute_capability=capability)
+
+
+@pytest.fixture(params=[_AMX, _AVX2], ids=["AMX", "AVX2"])
+def host(request, monkeypatch):
+    """Processors of the host that a mesh of other devices does not depend on."""
+    monkeypatch.setattr(choice, "instruction_sets", lambda: request.param)
+
+
+def _mesh(*devices):
+    return Mock(spec=Mesh, devices=np.array(devices, object))
+
+
+@pytest.mark.parametrize(
+    ("devices", "attention", "dtype"),
+    [
+        ([_gpu("9.0")], "cudnn", "bfloat16"),
+        ([_gpu("8.0")], "cudnn", "bfloat16"),
+        ([_gpu("12.0")], "cudnn", "bfloat16"),
+        ([_gpu("9.0"), _gpu("9.0")], "cudnn", "bfloat16"),
+        ([_gpu("9.0"), _gpu("7.5")], "xla", "float32"),
+        ([_gpu("7.5")], "xla", "float32"),
+        ([_gpu("gfx942")], "xla", "float32"),
+        ([_TPU], "xla", "bfloat16"),
+    ],
+)
+@pytest.mark.usefixtures("host")
+def test_accelerators_are_chosen_for_by_their_kind_alone(devices, attention, dtype):
+    mesh = _mesh(*devices)
+    assert kernels_of(mesh) == Kernels(attention, "plain")
+    assert fast_compute_dtype(mesh) == dtype
+
+
+@pytest.mark.parametrize(
+    ("instruction_sets", "products", "dtype"),
+    [
+        (_AMX, "float32_results", "bfloat16"),
+        (_AVX512_BF16, "float32_results", "bfloat16"),
+        (_AVX512, "plain", "float32"),
+        (_AVX2, "plain", "float32"),
+        (("asimd",), "plain", "float32"),
+        ((), "plain", "float32"),
+    ],
+)
+def test_cpus_are_chosen_for_by_their_instructions(monkeypatch, instruction_sets, products, dtype):
+    monkeypatch.setattr(choice, "instruction_sets", lambda: instruction_sets)
+    for mesh in (_mesh(_CPU), _mesh(_CPU, _CPU)):
+        assert kernels_of(mesh) == Kernels("xla", products)
+        assert fast_compute_dtype(mesh) == dtype
+
+
+@pytest.mark.usefixtures("host")
+def test_without_a_mesh_xla_chooses_everything():
+    assert kernels_of(None) == XLA_KERNELS == Kernels("xla", "plain")
