@@ -5,6 +5,7 @@ import importlib
 import json
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,9 @@ def _columns(tiny_run, program, *flags):
     assert done.returncode == 0, done.stderr
     columns = [json.loads(line) for line in done.stdout.splitlines()]
     for column in columns:
-        low, middle, high = (column[f"seconds_{name}"] for name in ("min", "median", "max"))
-        assert 0 < low <= middle <= high
+        if "refused" not in column:
+            low, middle, high = (column[f"seconds_{name}"] for name in ("min", "median", "max"))
+            assert 0 < low <= middle <= high
         assert column["processor"] == processor_name()
         assert column["instruction_sets"].split() == [*instruction_sets()]
     return columns
@@ -107,6 +109,41 @@ def test_batches_hold_the_corpus_and_padding(tiny_run, config):
         positions = column["target_tokens"] / (1 - column["target_padding"])
         assert positions == pytest.approx(round(positions))
         assert positions <= bound * column["steps"]
+
+
+def test_every_product_is_measured_in_the_form_of_ours_and_in_others(tiny_run, config):
+    flags = ["--rows", "8", "--length", "4", "--few-rows", "3", "--repeats", "1"]
+    columns = _columns(tiny_run, "products", *flags, "--dtypes", "bfloat16", "int8")
+    forms = defaultdict(dict)
+    for column in columns:
+        forms[column["dtype"], column["product"], column["rows"]][column["form"]] = column
+    training = {
+        *("x W", "gradient of x", "gradient of W"),
+        *("logits", "logits: gradient of x", "logits: gradient of table"),
+        *("attention: scores", "attention: values", "attention", "attention and gradients"),
+    }
+    search = {"x W", "logits"}
+    assert {*forms} == {
+        *(("bfloat16", product, 8) for product in training),
+        *(("bfloat16", product, 3) for product in search),
+        *(("int8", product, rows) for product in search for rows in (3, 8)),
+    }
+    for (dtype, product, _), measured in forms.items():
+        expected = {"plain", "float32 result", "in float32"} if dtype == "bfloat16" else set()
+        # Attention computes its two products together.
+        ours = {"t2t_jax"} - {"t2t_jax" for one in ("scores", "values") if one in product}
+        assert {*measured} >= expected | ours
+        done = [column for column in measured.values() if "refused" not in column]
+        assert sum(column["fastest"] for column in done) == 1
+        for column in done:
+            assert _agrees_with_rate(column, column["flops"], "flops_per_second")
+        if ours:
+            assert measured["t2t_jax"]["times_as_fast_as_ours"] == 1
+    model = config.model
+    assert forms["bfloat16", "x W", 8]["plain"]["flops"] == 3 * 2 * 8 * model.d_model * model.d_ff
+    assert forms["int8", "logits", 3]["t2t_jax"]["flops"] == 2 * 3 * model.d_model * 300
+    scores = forms["bfloat16", "attention: scores", 8]["plain"]
+    assert scores["flops"] == 3 * 2 * 8 * 4 * model.num_heads * model.key_size
 
 
 def test_ours_is_compared_in_every_precision(tiny_run):

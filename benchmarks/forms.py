@@ -1,0 +1,210 @@
+"""The products that `benchmarks/products.py` measures, and the forms that they can have.
+
+Equations are those of `einsum`. Their axes are rows r, d_model i, d_ff o and vocabulary v; and in
+attention sequences b, queries q, keys k, heads h, d_k d and d_v e.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from workload import jax
+
+from t2t_jax.functional.attention import masked_softmax, scaled
+from t2t_jax.kernels.attention import attention
+from t2t_jax.kernels.bfloat16 import transpose
+from t2t_jax.kernels.choice import Kernels
+from t2t_jax.kernels.int8 import int8_product
+from t2t_jax.kernels.products import (
+    Transposed,
+    einsum,
+    linear,
+    next_token_logits,
+    pre_softmax_logits,
+)
+
+OURS = "t2t_jax"
+"""The form that t2t_jax computes a product in."""
+
+_FORMS = ("plain", "float32 result", "in float32")
+"""What every product of floating-point operands is measured in."""
+
+# Each product, with the forms that it has besides: the number of an operand to transpose in blocks,
+# or another equation.
+_LINEAR = {
+    "x W": ("ri,io->ro", {}),
+    "gradient of x": ("ro,io->ri", {"W transposed in blocks": 1, "W^T given": "ro,oi->ri"}),
+    "gradient of W": (
+        "ri,ro->io",
+        {"x transposed in blocks": 0, "g transposed in blocks": 1, "x^T given": "ir,ro->io"},
+    ),
+}
+_LOGITS = {
+    "logits": ("ri,vi->rv", {"table transposed in blocks": 1}),
+    "logits: gradient of x": ("rv,vi->ri", {"table transposed in blocks": 1}),
+    "logits: gradient of table": (
+        "rv,ri->vi",
+        {"g transposed in blocks": 0, "x transposed in blocks": 1},
+    ),
+}
+_DECODING = {
+    "x W": ("ri,io->ro", {"W by rows": "ri,oi->ro"}),
+    "logits": ("ri,vi->rv", {"table by columns": "ri,iv->rv"}),
+}
+_SCORES, _VALUES = "bqhd,bkhd->bhqk", "bhqk,bkhe->bqhe"
+_ATTENTION = {"attention: scores": (_SCORES, {}), "attention: values": (_VALUES, {})}
+_FLOAT32_RESULTS = ("ri,vi->rv", _SCORES)
+"""The products whose results are not rounded."""
+
+_INT8 = {
+    "x W": {"W by columns": "ri,io", "W by rows": "ri,oi"},
+    "logits": {"table by columns": "ri,iv", "table by rows": "ri,vi"},
+}
+
+
+class Form(NamedTuple):
+    """A way to compute a product."""
+
+    operands: str
+    """The axes of its operands, as in an equation."""
+    compute: Callable[..., Any]
+
+
+class Product(NamedTuple):
+    """A product, and the forms that it is measured in."""
+
+    name: str
+    equations: Sequence[str]
+    """The equations whose multiply-adds are counted."""
+    forms: Mapping[str, Form]
+
+    @property
+    def is_layers(self) -> bool:
+        """Whether every layer has such a product. There is one table of the vocabulary."""
+        return not any("v" in equation for equation in self.equations)
+
+
+def products(dtype: str, is_training: bool, kernels: Kernels) -> Iterator[Product]:
+    """The products of operands in a dtype: of the rows of training, or of the few of a search.
+
+    Args:
+      dtype: dtype of the operands; with "int8" it is that of the matrices.
+      is_training: whether the rows are those of training.
+      kernels: what t2t_jax computes with, from `kernels_of`.
+    """
+    form = kernels.products
+    if dtype == "int8":
+        yield from _int8_products()
+    elif is_training:
+        yield from _all(_LINEAR, _with_gradients(partial(linear, form=form), "ri,io,ro"))
+        logits = partial(pre_softmax_logits, form=form)
+        yield from _all(_LOGITS, _with_gradients(logits, "ri,vi,rv"))
+        yield from _all(_ATTENTION)
+        yield from _whole_attention(kernels)
+    else:
+        kernel = Form("ri,oi", lambda x, w: linear(x[None], Transposed(w), form=form))
+        table = Form("ri,vi", lambda x, w: next_token_logits(x[None], w, form))
+        yield from _all(_DECODING, (kernel, table))
+
+
+def _all(table: Mapping[str, tuple], ours: Sequence[Form] = ()) -> Iterator[Product]:
+    """All products of a table, with the forms that t2t_jax has of them if they are given."""
+    for (name, (equation, others)), chosen in zip_longest(table.items(), ours):
+        forms = {kind: _form(equation, kind) for kind in _FORMS}
+        for label, other in others.items():
+            is_operand = isinstance(other, int)
+            forms[label] = _in_blocks(equation, other) if is_operand else _form(equation, other)
+        yield Product(name, (equation,), forms | ({OURS: chosen} if chosen else {}))
+
+
+def _form(equation: str, kind: str) -> Form:
+    """A product in one of `_FORMS`, or by another equation with a float32 result."""
+    given = equation if kind in _FORMS else kind
+
+    def compute(a: Any, b: Any) -> Any:
+        if kind == "plain":
+            return einsum(equation, a, b, a.dtype)
+        wide = (a.astype("float32"), b.astype("float32")) if kind == "in float32" else (a, b)
+        return _rounded(equation, einsum(given, *wide, "float32", "float32_results"), a)
+
+    return Form(given.partition("->")[0], compute)
+
+
+def _rounded(equation: str, result: Any, operand: Any) -> Any:
+    return result if equation in _FLOAT32_RESULTS else result.astype(operand.dtype)
+
+
+def _in_blocks(equation: str, number: int) -> Form:
+    """A product with an operand transposed in blocks, and the result too if it then has to be."""
+    operands, _, result = equation.partition("->")
+    axes = operands.split(",")
+    axes[number] = axes[number][::-1]
+    (summed,) = {*axes[0]} & {*axes[1]}
+    # The axes of the result, in the order in which the product of these operands runs.
+    natural = "".join(sorted(axes, key=lambda pair: pair.startswith(summed))).replace(summed, "")
+    changed = f"{','.join(axes)}->{natural}"
+
+    def compute(*pair: Any) -> Any:
+        a, b = (transpose(x) if place == number else x for place, x in enumerate(pair))
+        product = _rounded(equation, einsum(changed, a, b, "float32", "float32_results"), a)
+        return product if natural == result else transpose(jax.lax.optimization_barrier(product))
+
+    return Form(operands, compute)
+
+
+def _with_gradients(function: Callable[..., Any], axes: str) -> tuple[Form, ...]:
+    """A function of x and a matrix, then its gradients of both, given that of its result."""
+
+    def gradient(number: int, x: Any, matrix: Any, cotangent: Any) -> Any:
+        value, pull_back = jax.vjp(function, x[None], matrix)
+        return pull_back(cotangent[None].astype(value.dtype))[number]
+
+    forward = Form(axes[: axes.rindex(",")], lambda x, matrix: function(x[None], matrix))
+    return forward, *(Form(axes, partial(gradient, number)) for number in (0, 1))
+
+
+def _whole_attention(kernels: Kernels) -> Iterator[Product]:
+    """Attention with its softmax, and the same with its gradients."""
+
+    def mask(key: Any) -> Any:
+        return jax.numpy.ones((key.shape[0], 1, 1, key.shape[1]), bool)
+
+    def of_kind(kind: str, query: Any, key: Any, value: Any) -> Any:
+        scores = _form(_SCORES, kind).compute(scaled(query), key)
+        weights = masked_softmax(scores.astype("float32"), mask(key))
+        return _form(_VALUES, kind).compute(weights.astype(value.dtype), value)
+
+    def ours(query: Any, key: Any, value: Any) -> Any:
+        return attention(query, key, value, mask(key), kernels=kernels)
+
+    def gradients(function: Callable[..., Any], *operands: Any) -> Any:
+        value, pull_back = jax.vjp(function, *operands[:-1])
+        return value, pull_back(operands[-1])
+
+    functions = {kind: partial(of_kind, kind) for kind in _FORMS} | {OURS: ours}
+    axes, both = "bqhd,bkhd,bkhe", (_SCORES, _VALUES)
+    forms = {name: Form(axes, function) for name, function in functions.items()}
+    yield Product("attention", both, forms)
+    forms = {
+        name: Form(f"{axes},bqhe", partial(gradients, function))
+        for name, function in functions.items()
+    }
+    yield Product("attention and gradients", 3 * both, forms)  # a gradient of every operand
+
+
+def _int8_products() -> Iterator[Product]:
+    """The products with matrices in 8 bits."""
+
+    def product(axis: int, x: Any, matrix: Any) -> Any:
+        return int8_product(x[None], matrix, axis)
+
+    ours = {"x W": ("ri,io", linear), "logits": ("ri,vi", next_token_logits)}
+    for name, orders in _INT8.items():
+        forms = {
+            order: Form(operands, partial(product, operands.split(",")[1].index("i")))
+            for order, operands in orders.items()
+        }
+        operands, function = ours[name]
+        chosen = Form(operands, lambda x, matrix, call=function: call(x[None], matrix))
+        yield Product(name, (operands,), forms | {OURS: chosen})
