@@ -48,13 +48,26 @@ def _scan(
         variable_axes={"params": 0, "intermediates": 0},
         split_rngs={"params": True, "dropout": True},
         length=depth,
-        # In a loop, XLA on CPUs reads what a layer has kept for its derivative out of arrays of all
-        # layers, slowly: in bfloat16, that takes a seventh of a step. It compiles the layers one by
-        # one in twice the time.
-        unroll=depth if has_form(x, context.kernels.products) else 1,
+        unroll=depth if remat == "none" and _unrolls(x, context) else 1,
         metadata_params={nn.PARTITION_NAME: "layers"},
     )
     return stack(layer, x, None)[0]
+
+
+_LARGE = 1 << 17
+"""Fewest numbers in the input of a layer for which unrolling pays: compiling takes up to twice as
+long."""
+
+
+def _unrolls(x: Float[Array, "b t d"], context: Context) -> bool:
+    """Whether the layers of a stack are compiled one by one and not as a loop.
+
+    In a loop, XLA on CPUs reads what a layer has kept for its derivative out of arrays of all
+    layers. That is slow, and in bfloat16 it takes a seventh of a step. In float32 it is a twentieth,
+    which is not worth other roundings than those of earlier versions.
+    """
+    has_derivative = not context.deterministic
+    return has_form(x, context.kernels.products) and has_derivative and x.size >= _LARGE
 
 
 class Encoder(nn.Module):
