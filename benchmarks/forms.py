@@ -18,7 +18,6 @@ from t2t_jax.kernels.choice import Kernels
 from t2t_jax.kernels.int8 import int8_product
 from t2t_jax.kernels.products import (
     Transposed,
-    einsum,
     linear,
     next_token_logits,
     pre_softmax_logits,
@@ -124,11 +123,15 @@ def _form(equation: str, kind: str) -> Form:
 
     def compute(a: Any, b: Any) -> Any:
         if kind == "plain":
-            return einsum(equation, a, b, a.dtype)
+            return jax.numpy.einsum(equation, a, b)
         wide = (a.astype("float32"), b.astype("float32")) if kind == "in float32" else (a, b)
-        return _rounded(equation, einsum(given, *wide, "float32", "float32_results"), a)
+        return _rounded(equation, _float32(given, *wide), a)
 
     return Form(given.partition("->")[0], compute)
+
+
+def _float32(equation: str, a: Any, b: Any) -> Any:
+    return jax.numpy.einsum(equation, a, b, preferred_element_type="float32")
 
 
 def _rounded(equation: str, result: Any, operand: Any) -> Any:
@@ -147,7 +150,7 @@ def _in_blocks(equation: str, number: int) -> Form:
 
     def compute(*pair: Any) -> Any:
         a, b = (transpose(x) if place == number else x for place, x in enumerate(pair))
-        product = _rounded(equation, einsum(changed, a, b, "float32", "float32_results"), a)
+        product = _rounded(equation, _float32(changed, a, b), a)
         return product if natural == result else transpose(jax.lax.optimization_barrier(product))
 
     return Form(operands, compute)

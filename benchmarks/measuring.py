@@ -6,7 +6,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Annotated, Any, TypeVar
 
@@ -55,6 +55,11 @@ def command(
     asked = parse_flags(kind, arguments, default=kind(fields=config))
     if asked.repeats < 1:
         raise UserError(f"repeats={asked.repeats} is not positive")
+    if asked.fields.model.compute_dtype == "auto":
+        from t2t_jax.modules.models import settled
+        from t2t_jax.parallel.mesh import make_mesh
+
+        asked = replace(asked, fields=settled(asked.fields, make_mesh(asked.fields.parallel)))
     return asked
 
 

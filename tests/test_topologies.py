@@ -89,3 +89,12 @@ def test_processes_train_the_quickstart_as_one_does(tiny_run, tmp_path, processe
     for a, b in zip(_leaves(one), _leaves(several), strict=True):
         np.testing.assert_allclose(b, a, atol=atol)
         assert np.median(np.abs(b - a)) < 1e-5
+
+
+def test_a_run_in_bfloat16_shares_its_products_among_devices(tiny_run, stayed, tmp_path):
+    mesh = ["--parallel.data=2", "--parallel.fsdp=2", "--parallel.tensor=2"]
+    for name, flags in {"one": [], "eight": mesh}.items():
+        narrow = ["--model.compute-dtype=bfloat16", *flags]
+        tiny_run.finish(tmp_path / name, *narrow, devices=8 if flags else 1)
+        curve, wide = tiny_run.losses(tmp_path / name), tiny_run.losses(stayed)
+        np.testing.assert_allclose(list(curve.values()), list(wide.values()), rtol=0.01)

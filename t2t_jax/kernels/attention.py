@@ -1,6 +1,6 @@
 """Equation 1 as it runs fast: fused on GPUs, in blocks for long rows, with a cache in decoding."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,13 @@ def attention(
     Returns:
       The weighted values, in the values' dtype; zeros for a query that may attend to nothing.
     """
+    if has_form(value, kernels.products):
+        # The products are small, and XLA on CPUs would convert the operands of most of them to
+        # float32 one by one.
+        dtype = value.dtype
+        query, key, value = (x.astype(jnp.float32) for x in (query, key, value))
+        dropping: Any = {"dropout_rate": dropout_rate, "dropout_key": dropout_key}
+        return attention(query, key, value, mask, **dropping).astype(dtype)
     drops = dropout_rate > 0 and dropout_key is not None
     fused = kernels.attention == "cudnn" and not drops and is_fused(query, key, value)
     if isinstance(mask, SegmentMask):
@@ -53,12 +60,7 @@ def attention(
         mask = mask.whole()
     if fused:
         return fused_attention(query, key, value, mask)
-    dtype = value.dtype
-    if has_form(value, kernels.products):
-        # The products are small, and XLA on CPUs would convert the operands of most of them to
-        # float32 one by one.
-        query, key, value = (x.astype(jnp.float32) for x in (query, key, value))
-    heads = scaled_dot_product_attention(
+    return scaled_dot_product_attention(
         query,
         key,
         value,
@@ -67,7 +69,6 @@ def attention(
         dropout_key=dropout_key,
         einsum=einsum_float32,
     )
-    return heads.astype(dtype)
 
 
 def is_fused(
@@ -127,7 +128,6 @@ def cached_attention(
     key: Float[Array, "b h d_k k"],
     value: Float[Array, "b h d_v k"],
     mask: Bool[Array, "b #h #q k"],
-    form: ProductForm = "plain",
 ) -> Float[Array, "b q h d_v"]:
     """Equation 1 for a few queries and many keys, as in decoding.
 
@@ -137,24 +137,20 @@ def cached_attention(
 
     Args:
       query: queries of each head.
-      key: keys of each head.
+      key: keys of each head, in the dtype to compute in; see `cache_dtype`.
       value: values of each head.
       mask: True where a query may attend to a key.
-      form: the form of products in bfloat16, from `kernels_of`.
 
     Returns:
-      The weighted values; zeros for a query that may attend to nothing.
+      The weighted values, in the queries' dtype; zeros for a query that may attend to nothing.
     """
-    dtype = query.dtype
-    if has_form(query, form):  # keys and values are in float32, see `cache_dtype`
-        query = query.astype(jnp.float32)
-    scores = einsum_float32("bqhd,bhdk->bhqk", scaled(query), key)
+    scores = einsum_float32("bqhd,bhdk->bhqk", scaled(query.astype(key.dtype)), key)
     weights = masked_softmax(scores, mask).astype(value.dtype)
-    return jnp.einsum("bhqk,bhdk->bqhd", weights, value).astype(dtype)
+    return jnp.einsum("bhqk,bhdk->bqhd", weights, value).astype(query.dtype)
 
 
 def cache_dtype(compute_dtype: DTypeLike, form: ProductForm) -> DTypeLike:
-    """The dtype in which `cached_attention` takes keys and values.
+    """The dtype in which decoding keeps the keys and values for `cached_attention`.
 
     It is float32 in place of bfloat16 on CPUs: with a few queries, the product is no faster in
     bfloat16, and XLA writes to an array in bfloat16 by converting all of it to float32 and back.

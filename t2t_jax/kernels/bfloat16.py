@@ -7,8 +7,6 @@ float32 result, which is then rounded, and a matrix that is needed transposed is
 through blocks, because XLA takes a plain transposition back into the product.
 """
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, BFloat16, DTypeLike, Float, Float32
@@ -18,11 +16,10 @@ _BLOCK = 16
 _Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 3))
 def einsum(
     equation: str, a: BFloat16[Array, "..."], b: BFloat16[Array, "..."], dtype: DTypeLike
 ) -> Float[Array, "..."]:
-    """`jnp.einsum`, summed in float32 and then rounded; so are the products of its derivative.
+    """`jnp.einsum`, summed in float32 and then rounded. It is for decoding, without a derivative.
 
     Args:
       equation: the equation of the sum of products, as for `jnp.einsum`.
@@ -37,28 +34,6 @@ def _float32(
     equation: str, a: Float[Array, "..."], b: Float[Array, "..."]
 ) -> Float32[Array, "..."]:
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
-
-
-def _einsum_forward(
-    equation: str, a: Float[Array, "..."], b: Float[Array, "..."], dtype: DTypeLike
-) -> tuple[Float[Array, "..."], _Operands]:
-    return einsum(equation, a, b, dtype), (a, b)
-
-
-def _einsum_gradient(
-    equation: str, dtype: DTypeLike, operands: _Operands, cotangent: Float[Array, "..."]
-) -> _Operands:
-    del dtype
-    a, b = operands
-    cotangent = cotangent.astype(a.dtype)
-    inputs, result = equation.split("->")
-    of_a, of_b = inputs.split(",")
-    a_bar = _float32(f"{result},{of_b}->{of_a}", cotangent, b)
-    b_bar = _float32(f"{result},{of_a}->{of_b}", cotangent, a)
-    return a_bar.astype(a.dtype), b_bar.astype(b.dtype)
-
-
-einsum.defvjp(_einsum_forward, _einsum_gradient)
 
 
 @jax.custom_vjp

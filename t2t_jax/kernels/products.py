@@ -12,29 +12,6 @@ from t2t_jax.kernels.choice import ProductForm
 from t2t_jax.kernels.int8 import Int8Matrix, int8_product
 
 
-def einsum(
-    equation: str,
-    a: Float[Array, "..."],
-    b: Float[Array, "..."],
-    dtype: DTypeLike,
-    form: ProductForm = "plain",
-) -> Float[Array, "..."]:
-    """`jnp.einsum(equation, a, b)`, summed in float32 and returned in a dtype.
-
-    Args:
-      equation: the equation of the sum of products, as for `jnp.einsum`.
-      a: the first operand.
-      b: the second operand, of the same dtype.
-      dtype: dtype of the result: that of the operands, or float32.
-      form: the form of products in bfloat16, from `kernels_of`.
-    """
-    if has_form(a, form):
-        return bfloat16.einsum(equation, a, b, dtype)
-    if dtype == a.dtype:
-        return jnp.einsum(equation, a, b)
-    return einsum_float32(equation, a, b)
-
-
 def has_form(x: Float[Array, "..."], form: ProductForm) -> bool:
     """Whether products of an array have the form of `kernels.bfloat16`.
 
@@ -211,12 +188,25 @@ def _product_with_rows(
     dtype: DTypeLike,
     form: ProductForm,
 ) -> Float[Array, "b k d_out"]:
-    """The products of every vector with every row of a matrix, as `einsum` computes them.
+    """The products of every vector with every row of a matrix, as `_einsum` computes them.
 
     The rows of the matrix become rows of the product, which XLA's threads on CPUs share, and the
     result is transposed. For many vectors that would cost more than it gains.
     """
     if x.shape[0] * x.shape[1] > _FEW_VECTORS:
-        return einsum("btd,vd->btv", x, rows, dtype, form)
-    product = einsum("vd,bkd->vbk", rows, x, dtype, form)
+        return _einsum("btd,vd->btv", x, rows, dtype, form)
+    product = _einsum("vd,bkd->vbk", rows, x, dtype, form)
     return jax.lax.optimization_barrier(product).transpose(1, 2, 0)
+
+
+def _einsum(
+    equation: str,
+    a: Float[Array, "..."],
+    b: Float[Array, "..."],
+    dtype: DTypeLike,
+    form: ProductForm,
+) -> Float[Array, "..."]:
+    """`jnp.einsum`, summed in float32; the result is in the dtype of the operands or in float32."""
+    if has_form(a, form):
+        return bfloat16.einsum(equation, a, b, dtype)
+    return (jnp.einsum if dtype == a.dtype else einsum_float32)(equation, a, b)

@@ -126,8 +126,7 @@ class MultiHeadAttention(nn.Module):
           mask: True where a query may attend to a key.
           context: the context of the stack.
         """
-        form = context.kernels.products
-        heads = cached_attention(self.queries(x, context), *remembered, mask, form)
+        heads = cached_attention(self.queries(x, context), *remembered, mask)
         return self.output(merge_heads(heads), context)
 
 
@@ -167,10 +166,9 @@ class CachedSelfAttention(nn.Module):
         heads = _heads(self.query_key_value(x, context), config.num_heads)
         query, key, value = jnp.split(heads, [config.d_k, 2 * config.d_k], axis=-1)
         new = _positions_last(key, value)
-        form = context.kernels.products
         cache = _write(cache[0], new[0], write_at), _write(cache[1], new[1], write_at)
         assert not isinstance(context.mask, SegmentMask)
-        attended = cached_attention(query, *cache, context.mask, form)
+        attended = cached_attention(query, *cache, context.mask)
         return self.output(merge_heads(attended), context), cache
 
 

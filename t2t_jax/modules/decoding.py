@@ -145,6 +145,8 @@ class CachedTransformer(Transformer):
         return next_token_logits(x, self.output_matrix(), self.kernels.products), cache
 
 
+_EMBEDDINGS = {"embedding", "source_embedding", "target_embedding"}
+"""Parts of the parameters whose rows are scaled in float32 before they are rounded."""
 _FLAX_FIELDS = ("parent", "name")  # which every module has
 
 
@@ -182,8 +184,10 @@ class TransformerDecoding:
             params = quantized(params, declared)
         else:
             dtype = self.network.config.compute_dtype
-            sides = ("encoder", "decoder")  # embeddings are scaled before they are rounded
-            params |= {side: rounded(params[side], declared[side], dtype) for side in sides}
+            parts = set(params)
+            if self.network.kernels.products == "plain":
+                parts -= _EMBEDDINGS
+            params |= {part: rounded(params[part], declared[part], dtype) for part in parts}
         decoder: Parameters = params["decoder"]
         layers = _unstacked(decoder["layers"], self.network.config)
         if quantize == "none":

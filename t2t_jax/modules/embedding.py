@@ -33,7 +33,7 @@ class TokenEmbedding(nn.Module):
             nn.initializers.normal(stddev=width**-0.5),
             (self.vocab_size, width),
             ("vocab", "embed"),
-            jnp.float32,
+            None,
             summed_axis=-1,  # the output projection sums over d_model
         )
 
@@ -42,6 +42,7 @@ class TokenEmbedding(nn.Module):
         rows = jax.tree.map(lambda x: jnp.take(x, tokens, axis=0), self.matrix())
         if isinstance(rows, Int8Matrix):
             rows = rows.values * rows.scales
+        rows = rows.astype(jnp.float32)
         scale = math.sqrt(self.config.d_model)
         return (rows * scale).astype(self.config.compute_dtype)
 

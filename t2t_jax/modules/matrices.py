@@ -9,6 +9,7 @@ from flax import struct
 from flax.core import meta
 from jaxtyping import Array, DTypeLike, Float
 
+from t2t_jax.kernels.bfloat16 import transpose
 from t2t_jax.kernels.int8 import Int8Matrix, quantize
 from t2t_jax.kernels.products import Transposed
 
@@ -39,7 +40,7 @@ def matrix(
     init: Callable[..., Any],
     shape: tuple[int, int],
     axes: tuple[str, str],
-    dtype: DTypeLike,
+    dtype: DTypeLike | None,
     summed_axis: int = -2,
 ) -> HeldMatrix:
     """A matrix of a module, in the dtype of its products: as training or as decoding holds it.
@@ -50,18 +51,18 @@ def matrix(
       init: the initialiser, a function of a key and a shape.
       shape: shape `[m, n]` of the matrix.
       axes: logical axes of the matrix; see `parallel.axes`.
-      dtype: dtype of the products.
+      dtype: dtype of the products; None leaves the matrix in the dtype in which it is held.
       summed_axis: the axis that products sum over; see `MatrixBox`.
     """
     held: Any = module.get_variable("params", name)
     if isinstance(held, Transposed | Int8Matrix):
-        return held.astype(dtype)
+        return held if dtype is None else held.astype(dtype)
 
     def declared(key: Array, shape: tuple[int, int]) -> MatrixBox:
         return MatrixBox(init(key, shape), axes, summed_axis=summed_axis)
 
     made: Any = module.param(name, declared, shape)  # out of its box
-    return made.astype(dtype)
+    return made if dtype is None else made.astype(dtype)
 
 
 def quantized(params: Parameters, declared: Parameters) -> Parameters:
@@ -80,7 +81,7 @@ def rounded(params: Parameters, declared: Parameters, dtype: DTypeLike) -> Param
     """The same parameters with every matrix in the dtype of its products, once and for all steps.
 
     Args:
-      params: the parameters as training has them.
+      params: the parameters as training has them, or a part of them.
       declared: the same tree as a module's `init` returns it; see `quantized`.
       dtype: dtype of the products.
     """
@@ -97,7 +98,7 @@ def transposed(params: Parameters, declared: Parameters) -> Parameters:
       params: the parameters of one layer.
       declared: the parameters of a stack of such layers as `init` returns them; see `quantized`.
     """
-    return _with_matrices(lambda _, x: Transposed(x.T), params, declared)
+    return _with_matrices(lambda _, x: Transposed(transpose(x)), params, declared)
 
 
 def _with_matrices(

@@ -536,3 +536,13 @@ def test_every_field_is_read_somewhere():
     sources |= {_ROOT / "train.py", _ROOT / "eval.py"}
     read = set().union(*(_fields_read(path.read_text()) for path in sources))
     assert {path for path, _, _ in walk(Config())} - read == set()
+
+
+def test_a_choice_left_open_differs_from_none_that_a_run_has_made():
+    chosen = Config().replace({"model.compute_dtype": "bfloat16"})
+    left_open = Config().replace({"model.compute_dtype": "auto"})
+    changed = {"model.compute_dtype": ("bfloat16", "auto")}
+    assert differences(chosen, left_open) == changed
+    assert differences(chosen, left_open, only_binding=True) == {}
+    assert differences(left_open, chosen, only_binding=True) == {}
+    assert differences(chosen, Config(), only_binding=True)

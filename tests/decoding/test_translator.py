@@ -157,6 +157,20 @@ def test_log_probabilities_of_integers_are_near_those_of_the_full_forward_pass(r
     assert translator.nbest(lines, 1) == exact  # what it has made of the weights, it keeps apart
 
 
+@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("lines", [1, 5])
+def test_log_probabilities_in_bfloat16_are_near_those_of_float32(translator, beam_size, lines):
+    config = translator.config.replace({"model.compute_dtype": "bfloat16"})
+    narrow = Translator(config, translator.vocabulary, translator.params)
+    line = "große fenster gehen oder baum"
+    for hypotheses in narrow.nbest([line] * lines, beam_size, beam_size=beam_size):
+        assert hypotheses
+        for _, _, log_prob, tokens in hypotheses:
+            steps = log_probs(translator, line, list(tokens))
+            expected = sum(steps[place, token] for place, token in enumerate(tokens))
+            assert 0 < abs(log_prob - expected) < 0.05 * abs(expected)
+
+
 def test_blank_lines_stay_blank_in_their_place(translator):
     lines = ["", "rot haus", "   ", "\t\r", "\u2003", "blau baum", "\n"]
     result = translator.translate(lines)

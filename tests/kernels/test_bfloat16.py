@@ -42,15 +42,9 @@ def _assert_is_rounded(result, equation, a, b):
     assert (error <= rounding * np.abs(exact) + 1e-6 * terms).all()
 
 
-def _einsum(equation, dtype):
-    return lambda a, b: bfloat16.einsum(equation, a, b, dtype)
-
-
 _PRODUCTS = {
     "linear": (bfloat16.linear, "btd,dv->btv"),
     "logits": (bfloat16.pre_softmax_logits, "btd,vd->btv"),
-    "einsum": (_einsum("btd,vd->btv", jnp.bfloat16), "btd,vd->btv"),
-    "einsum of few rows": (_einsum("vd,btd->vbt", jnp.float32), "vd,btd->vbt"),
 }
 _SHAPES = [  # of the positions, and the widths of both sides
     ((1, 1), 16, 32),
@@ -84,6 +78,17 @@ def test_products_and_their_gradients_are_exact_sums_that_are_rounded(
     _assert_is_rounded(a_bar, f"{of_result},{of_b}->{of_a}", cotangent, b)
     _assert_is_rounded(b_bar, f"{of_result},{of_a}->{of_b}", cotangent, a)
     assert a_bar.dtype == b_bar.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(("positions", "d", "v"), _SHAPES)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize("equation", ["btd,vd->btv", "vd,btd->vbt"])
+def test_products_of_decoding_are_exact_sums_that_are_rounded(equation, dtype, positions, d, v):
+    x, rows = _normal(0, *positions, d), _normal(1, v, d)
+    a, b = (x, rows) if equation.startswith("b") else (rows, x)
+    result = jax.jit(partial(bfloat16.einsum, equation, dtype=dtype))(a, b)
+    assert result.dtype == dtype
+    _assert_is_rounded(result, equation, a, b)
 
 
 def test_the_embedding_is_rounded_for_the_logits_and_its_gradient_has_its_dtype():

@@ -5,7 +5,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
 from t2t_jax.modules.decoding import TransformerDecoding
 
 _BOS, _LENGTH, _BEAMS = 1, 5, 3
@@ -136,16 +138,30 @@ def test_padding_of_the_source_changes_no_step(make_model, make_batch):
     np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)
 
 
-def test_cache_holds_keys_and_values_of_their_own_widths_in_the_compute_dtype(make_model):
+_KERNELS = pytest.mark.parametrize(
+    ("kernels", "dtype"),
+    [(XLA_KERNELS, jnp.bfloat16), (Kernels(products="float32_results"), jnp.float32)],
+    ids=["xla", "cpu"],
+)
+
+
+@_KERNELS
+def test_cache_of_bfloat16_holds_keys_and_values_of_their_own_widths(make_model, kernels, dtype):
     model = make_model(d_k=6, d_v=10, compute_dtype="bfloat16")
+    model = model._replace(module=model.module.clone(kernels=kernels))
     cache = _empty_cache(model, 2, _BEAMS, _LENGTH)
     assert [[(x.shape, x.dtype) for x in layer] for layer in cache] == 2 * [
-        [((2, 2, 6, 15), jnp.bfloat16), ((2, 2, 10, 15), jnp.bfloat16)]
+        [((2, 2, 6, 15), dtype), ((2, 2, 10, 15), dtype)]
     ]
 
 
-def test_bfloat16_steps_give_float32_logits_near_the_full_pass(make_model, make_batch):
+@_KERNELS
+def test_bfloat16_steps_give_float32_logits_near_the_full_pass(
+    make_model, make_batch, kernels, dtype
+):
+    del dtype
     model = make_model(compute_dtype="bfloat16")
+    model = model._replace(module=model.module.clone(kernels=kernels))
     inputs, _ = make_batch(_SOURCES, [[], []])
     memory = _memory(model.module, model.variables, inputs)
     cache = _empty_cache(model, 2, _BEAMS, _LENGTH)

@@ -1,0 +1,66 @@
+"""Models in bfloat16 with products in their form for CPUs: the same function, but for roundings."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
+from t2t_jax.modules import transformer
+
+_CPU = Kernels(products="float32_results")
+_SOURCES = [[[3, 4, 5, 6, 2], [7, 2]], [[8, 9, 2]]]
+_TARGETS = [[[4, 5, 2], [6, 2]], [[3, 10, 9, 8, 2]]]
+
+
+def _losses_and_gradients(model, batch, **attributes):
+    module = model.module.clone(**attributes)
+
+    def loss(variables):
+        options = {"label_smoothing": 0.1, "deterministic": False, "method": "losses"}
+        rngs = {"dropout": jax.random.key(1)}
+        smoothed, _ = module.apply(variables, batch, rngs=rngs, **options)
+        return smoothed.sum()
+
+    compute = jax.jit(jax.value_and_grad(loss))
+    return compute, jax.tree.leaves(compute(model.variables))
+
+
+def _distance(leaves, others):
+    squares = [
+        np.square(np.float64(a) - np.float64(b)).sum() for a, b in zip(leaves, others, strict=True)
+    ]
+    return np.sqrt(sum(squares))
+
+
+@pytest.mark.parametrize("remat", ["none", "dots", "layer"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"norm_order": "pre", "share_embeddings": False, "d_k": 6, "d_v": 10, "d_ff": 20}],
+    ids=["paper", "others"],
+)
+def test_gradients_are_as_near_to_float32_as_those_of_plain_products(
+    make_model, make_batch, changes, remat
+):
+    batch = make_batch(_SOURCES, _TARGETS)
+    wide, narrow = make_model(**changes), make_model(**changes, compute_dtype="bfloat16")
+    _, exact = _losses_and_gradients(wide, batch)
+    _, plain = _losses_and_gradients(narrow, batch, remat=remat)
+    _, ours = _losses_and_gradients(narrow, batch, remat=remat, kernels=_CPU)
+    assert 0 < _distance(ours, exact) < 1.2 * _distance(plain, exact)
+
+
+def test_layers_with_large_arrays_are_compiled_one_by_one(make_model, make_batch, monkeypatch):
+    model = make_model(compute_dtype="bfloat16")
+    batch = make_batch(_SOURCES, _TARGETS)
+    in_a_loop, looped = _losses_and_gradients(model, batch, kernels=_CPU)
+    monkeypatch.setattr(transformer, "_LARGE", 1)
+    one_by_one, unrolled = _losses_and_gradients(model, batch, kernels=_CPU)
+    loops = [
+        program.lower(model.variables).compile().as_text().count(" while(")
+        for program in (in_a_loop, one_by_one)
+    ]
+    assert loops == [4, 0]
+    assert _distance(unrolled, looped) < 1e-3 * np.sqrt(sum((x**2).sum() for x in looped))
+    _, plain = _losses_and_gradients(model, batch, kernels=XLA_KERNELS)
+    assert plain[0].dtype == unrolled[0].dtype == jnp.float32
