@@ -34,11 +34,11 @@ class AttentionConfig:
 
         Args:
           rows: sentences.
-          slots: positions of each, the last axis.
+          slots: positions of each.
         """
         return (
             (rows, self.num_heads, self.d_k, slots),
-            (rows, self.num_heads, self.d_v, slots),
+            (rows, self.num_heads, slots, self.d_v),
         )
 
     @property

@@ -15,9 +15,18 @@ from jaxtyping import Array, Bool, Float, Int, Int32, Key, UInt32
 
 from t2t_jax.batch import BOS_ID, PAD_ID, one_a_row
 from t2t_jax.decoding.hypotheses import SearchResult, SearchState
-from t2t_jax.decoding.search import add_rows, admit, advance, begin, put, resize, results
+from t2t_jax.decoding.search import (
+    add_rows,
+    admit,
+    advance,
+    begin,
+    lengthened,
+    put,
+    resize,
+    results,
+)
 from t2t_jax.decoding.strategies import Strategy
-from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
+from t2t_jax.modules.decoding_model import Axes, Cache, DecodingModel, Memory
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.axes import RULES
 from t2t_jax.parallel.mesh import replicated
@@ -158,24 +167,26 @@ def proceed(
     )
 
 
-@partial(jax.jit, static_argnames=("mesh", "sizes"))
-def resize_work(mesh: Mesh, sizes: Sizes, work: Work) -> Work:
+@partial(jax.jit, static_argnames=("mesh", "axes", "sizes"))
+def resize_work(mesh: Mesh, axes: Axes, sizes: Sizes, work: Work) -> Work:
     """The same work in arrays of other sizes, with at least as many rows.
 
-    It takes the mesh alone, so that searches with other settings share the compiled program.
+    It takes no `Search`, so that searches with other settings share the compiled program.
 
     Args:
       mesh: the devices, over which rows are split.
+      axes: the axes along which cache and memory become longer, from `DecodingModel.axes`.
       sizes: the new sizes.
       work: the sentences under way.
     """
 
-    def fit(x: Array) -> Array:
-        kept = x[..., : sizes.source_length]
-        return jnp.pad(kept, [(0, 0)] * (x.ndim - 1) + [(0, sizes.source_length - kept.shape[-1])])
+    def fit(x: Array, axis: int) -> Array:
+        kept = jax.lax.slice_in_dim(x, 0, min(x.shape[axis], sizes.source_length), axis=axis)
+        return lengthened(kept, sizes.source_length, axis)
 
-    memory = add_rows(jax.tree.map(fit, work.memory), sizes.rows)
-    return _by_rows(Work(resize(work.state, sizes.rows, sizes.room), memory), mesh)
+    memory = add_rows(jax.tree.map(fit, work.memory, axes.sources), sizes.rows)
+    state = resize(work.state, sizes.rows, sizes.room, axes.slots)
+    return _by_rows(Work(state, memory), mesh)
 
 
 def _keys(

@@ -28,7 +28,7 @@ them plain Python numbers for everything but arrays and keys.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -177,21 +177,23 @@ def results(state: SearchState, alpha: float, pad_id: int = 0) -> SearchResult:
     return found._replace(tokens=jnp.where(positions < found.lengths[:, :, None], tokens, pad_id))
 
 
-def resize(state: SearchState, num_rows: int, room: int) -> SearchState:
+def resize(state: SearchState, num_rows: int, room: int, slot_axes: Any) -> SearchState:
     """The same searches among more rows, and with more room or less.
 
     Args:
       state: the searches, none of which is at position `room` or later.
       num_rows: number of rows, at least as many as there are; new rows are free.
       room: number of places; the newest are kept.
+      slot_axes: for each array of the cache, the axis that has `k` slots for each place.
     """
     old, rows = state.room, state.rows
     next_place = state.clock % old
 
-    def fit(x: Array) -> Array:
-        each = x.shape[-1] // old
-        x = jnp.roll(x, -next_place * each, axis=-1)[..., max(0, old - room) * each :]
-        return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, room * each - x.shape[-1])])
+    def fit(x: Array, axis: int = -1) -> Array:
+        each = x.shape[axis] // old
+        x = jnp.roll(x, -next_place * each, axis)
+        kept = jax.lax.slice_in_dim(x, max(0, old - room) * each, None, axis=axis)
+        return lengthened(kept, room * each, axis)
 
     clock = jnp.full_like(state.clock, min(old, room))
     rows = rows._replace(
@@ -200,7 +202,7 @@ def resize(state: SearchState, num_rows: int, room: int) -> SearchState:
         finished=rows.finished._replace(tokens=fit(rows.finished.tokens)),
     )
     existing = jnp.arange(num_rows) < len(rows.searching)
-    rows, cache = add_rows((rows, jax.tree.map(fit, state.cache)), num_rows)
+    rows, cache = add_rows((rows, jax.tree.map(fit, state.cache, slot_axes)), num_rows)
     return SearchState(clock, rows._replace(searching=rows.searching & existing), cache)
 
 
@@ -218,6 +220,13 @@ def put(tree: _Tree, new: _Tree, places: Int[Array, " n"]) -> _Tree:
 def add_rows(tree: _Tree, num_rows: int) -> _Tree:
     """The arrays with more rows; the new rows are copies of the last one."""
     return jax.tree.map(lambda x: x[jnp.minimum(jnp.arange(num_rows), len(x) - 1)], tree)
+
+
+def lengthened(x: Array, length: int, axis: int) -> Array:
+    """The array with zeros after its last entries along an axis, `length` entries in all."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = 0, length - x.shape[axis]
+    return jnp.pad(x, widths)
 
 
 def search(

@@ -126,14 +126,14 @@ def fused_attention(
 def cached_attention(
     query: Float[Array, "b q h d_k"],
     key: Float[Array, "b h d_k k"],
-    value: Float[Array, "b h d_v k"],
+    value: Float[Array, "b h k d_v"],
     mask: Bool[Array, "b #h #q k"],
 ) -> Float[Array, "b q h d_v"]:
     """Equation 1 for a few queries and many keys, as in decoding.
 
-    The positions are the last axis of keys and values, in the order in which both products run
-    through them. With `[b, k, h, d]` they would be transposed first, again at every step, which on
-    CPUs takes ten times as long as the products.
+    The arrays are in the order in which the products run through them: positions are the last axis
+    of the keys and the last but one of the values. With `[b, k, h, d]` they would be transposed
+    first, again at every step, which on CPUs takes ten times as long as the products.
 
     Args:
       query: queries of each head.
@@ -146,7 +146,8 @@ def cached_attention(
     """
     scores = einsum_float32("bqhd,bhdk->bhqk", scaled(query.astype(key.dtype)), key)
     weights = masked_softmax(scores, mask).astype(value.dtype)
-    return jnp.einsum("bhqk,bhdk->bqhd", weights, value).astype(query.dtype)
+    heads = jnp.einsum("bhqk,bhkd->bhqd", weights, value)
+    return heads.swapaxes(1, 2).astype(query.dtype)
 
 
 def cache_dtype(compute_dtype: DTypeLike, form: ProductForm) -> DTypeLike:

@@ -1,6 +1,7 @@
 """Multi-head attention (section 3.2.2), of whole sentences and of one position at a time."""
 
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -19,8 +20,10 @@ from t2t_jax.parallel.axes import constrain
 # Keys and values of the positions attended to. "_" binds no name, as their number differs from use
 # to use.
 KeysValues = tuple[Float[Array, "b _ h d_k"], Float[Array, "b _ h d_v"]]
-# The same as decoding keeps them, with the positions last; see `cached_attention`.
-CachedKeysValues = tuple[Float[Array, "b h d_k _"], Float[Array, "b h d_v _"]]
+# The same as decoding keeps them, in the order in which `cached_attention` takes them.
+CachedKeysValues = tuple[Float[Array, "b h d_k _"], Float[Array, "b h _ d_v"]]
+CACHED_AXES = 3, 2
+"""The axes of the positions in `CachedKeysValues`."""
 
 
 class Projection(nn.Module):
@@ -109,7 +112,7 @@ class MultiHeadAttention(nn.Module):
     def remember(self, x: Float[Array, "b k d_model"], context: Context) -> CachedKeysValues:
         """The keys and values of the positions in `x`, as `recall` takes them."""
         kept = cache_dtype(x.dtype, context.kernels.products)
-        return _positions_last(*(y.astype(kept) for y in self.keys_values(x, context)))
+        return _cached_order(*(y.astype(kept) for y in self.keys_values(x, context)))
 
     def recall(
         self,
@@ -165,8 +168,8 @@ class CachedSelfAttention(nn.Module):
         config = self.config
         heads = _heads(self.query_key_value(x, context), config.num_heads)
         query, key, value = jnp.split(heads, [config.d_k, 2 * config.d_k], axis=-1)
-        new = _positions_last(key, value)
-        cache = _write(cache[0], new[0], write_at), _write(cache[1], new[1], write_at)
+        new = _cached_order(key, value)
+        cache = cast(Any, jax.tree.map(partial(_write, write_at), cache, new, CACHED_AXES))
         assert not isinstance(context.mask, SegmentMask)
         attended = cached_attention(query, *cache, context.mask)
         return self.output(merge_heads(attended), context), cache
@@ -196,18 +199,19 @@ def _heads(projected: Float[Array, "b t width"], num_heads: int) -> Float[Array,
     return constrain(split_heads(projected, num_heads), "batch", "length", "heads", None)
 
 
-def _positions_last(
+def _cached_order(
     keys: Float[Array, "b k h d_k"], values: Float[Array, "b k h d_v"]
 ) -> CachedKeysValues:
-    return keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 3, 1)
+    return keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)
 
 
 def _write(
-    cache: Float[Array, "b h d slots"], new: Float[Array, "b h d k"], at: int | Array
-) -> Float[Array, "b h d slots"]:
+    at: int | Array, cache: Float[Array, "b h _ _"], new: Float[Array, "b h _ _"], axis: int
+) -> Float[Array, "b h _ _"]:
     new = new.astype(cache.dtype)
-    if cache.shape[0] == new.shape[3] == 1:
+    if cache.shape[0] == new.shape[axis] == 1:
         # Where one hypothesis of one sentence is written in place, XLA on CPUs does so twice, and
         # copies the cache four times.
-        return jnp.where(jnp.arange(cache.shape[3]) == at, new, cache)
-    return jax.lax.dynamic_update_slice_in_dim(cache, new, at, axis=3)
+        slots = jax.lax.broadcasted_iota(jnp.int32, cache.shape, axis)
+        return jnp.where(slots == at, new, cache)
+    return jax.lax.dynamic_update_slice_in_dim(cache, new, at, axis)

@@ -17,14 +17,20 @@ from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import ModelConfig
 from t2t_jax.kernels.attention import cache_dtype
 from t2t_jax.kernels.products import next_token_logits
-from t2t_jax.modules.attention import CachedKeysValues, CachedSelfAttention, join_projections
+from t2t_jax.modules.attention import (
+    CACHED_AXES,
+    CachedKeysValues,
+    CachedSelfAttention,
+    join_projections,
+)
 from t2t_jax.modules.context import Context
+from t2t_jax.modules.decoding_model import Axes
 from t2t_jax.modules.layers import DecoderLayer, LayerNorm
 from t2t_jax.modules.matrices import Parameters, Quantize, quantized, rounded, transposed
 from t2t_jax.modules.transformer import Transformer, declared_parameters
 
 TransformerCache: TypeAlias = tuple[CachedKeysValues, ...]
-"""Self-attention keys and values of each decoder layer, `[b, h, d, room * k]`."""
+"""Self-attention keys and values of each decoder layer, for `room * k` slots."""
 
 
 class TransformerMemory(NamedTuple):
@@ -176,6 +182,12 @@ class TransformerDecoding:
     def shows_attention(self) -> bool:
         """See `DecodingModel.shows_attention`."""
         return True
+
+    @property
+    def axes(self) -> Axes:
+        """See `DecodingModel.axes`."""
+        each_layer = (CACHED_AXES,) * self.network.config.num_decoder_layers
+        return Axes(slots=each_layer, sources=cast(Any, TransformerMemory)(each_layer, 3))
 
     def prepare(self, params: Parameters, quantize: Quantize = "none") -> Parameters:
         """The parameters of a `CachedTransformer`; see `DecodingModel.prepare`."""

@@ -1,6 +1,6 @@
 """The protocol of models that decode: what search, scoring and attention maps ask of a model."""
 
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, Int
 
@@ -8,11 +8,24 @@ from t2t_jax.batch import Batch, Sequence
 from t2t_jax.modules.matrices import Parameters, Quantize
 
 Cache: TypeAlias = Any
-"""The arrays that a model keeps of the tokens generated so far. Their last axis holds the slots."""
+"""The arrays that a model keeps of the tokens generated so far. Their first axis holds the rows."""
 
 Memory: TypeAlias = Any
 """The arrays that a model keeps of its sources, computed once and shared by all hypotheses of a
-source. Their first axis holds the rows, their last the positions of a source."""
+source. Their first axis holds the rows."""
+
+
+class Axes(NamedTuple):
+    """The axes along which the arrays of a model become longer or shorter.
+
+    Both fields are trees like the arrays, with the number of an axis in the place of each array.
+    They are hashable: tuples of tuples.
+    """
+
+    slots: Any
+    """The axis of the slots, for each array of a `Cache`."""
+    sources: Any
+    """The axis of a source's positions, for each array of a `Memory`."""
 
 
 @runtime_checkable
@@ -34,6 +47,10 @@ class DecodingModel(Protocol):
     def shows_attention(self) -> bool:
         """Whether this is one network, so that `attention_weights` can be looked at."""
 
+    @property
+    def axes(self) -> Axes:
+        """Where the arrays of `empty_cache` and of `memory` have their slots and positions."""
+
     def prepare(self, params: Parameters, quantize: Quantize) -> Parameters:
         """The parameters as `memory` and `step` take them.
 
@@ -49,7 +66,7 @@ class DecodingModel(Protocol):
           rows: number of sentences.
           beam_size: hypotheses k of each sentence.
           room: places of the ring that `decoding.search` describes, one for each step. A place has
-            a slot for every hypothesis: the last axis of the arrays is `room * beam_size` long.
+            a slot for every hypothesis: there are `room * beam_size` slots.
         """
 
     def memory(self, params: Parameters, inputs: Sequence) -> Memory:

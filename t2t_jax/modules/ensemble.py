@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int
 
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.functional.loss import label_smoothed_cross_entropy
-from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
+from t2t_jax.modules.decoding_model import Axes, Cache, DecodingModel, Memory
 from t2t_jax.modules.matrices import Parameters, Quantize
 
 
@@ -39,6 +39,12 @@ class Ensemble:
     def shows_attention(self) -> bool:
         """See `DecodingModel.shows_attention`; each member has weights of its own."""
         return False
+
+    @property
+    def axes(self) -> Axes:
+        """See `DecodingModel.axes`."""
+        members = [member.axes for member in self.members]
+        return Axes(tuple(axes.slots for axes in members), tuple(axes.sources for axes in members))
 
     def prepare(self, params: Parameters, quantize: Quantize = "none") -> Parameters:
         """See `DecodingModel.prepare`."""

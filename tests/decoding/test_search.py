@@ -352,7 +352,7 @@ def search_on(strategy, table, sentences, state, leave):
     return advance(strategy, toy_step(table, sentences), state, leave)
 
 
-fit = jax.jit(resize, static_argnums=(1, 2))
+fit = jax.jit(functools.partial(resize, slot_axes=-1), static_argnums=(1, 2))
 read = jax.jit(results, static_argnums=1)
 
 

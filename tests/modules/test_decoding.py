@@ -9,6 +9,7 @@ import pytest
 
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
 from t2t_jax.modules.decoding import TransformerDecoding
+from t2t_jax.modules.ensemble import Ensemble, join_parameters
 
 _BOS, _LENGTH, _BEAMS = 1, 5, 3
 
@@ -73,6 +74,28 @@ def test_ancestry_of_the_tree_written_out():
     assert [_ancestry(0, 4, j) for j in range(3)] == expected
     visible = np.argwhere(_mask(4)[0, 2])
     np.testing.assert_array_equal(visible, [[0, 0], [1, 0], [2, 1], [3, 1], [4, 2]])
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_axes_are_those_that_become_longer(model, make_batch, members):
+    alone = TransformerDecoding(model.module)
+    decoding = Ensemble((alone,) * members) if members > 1 else alone
+    params = model.variables["params"]
+    params = join_parameters([params] * members) if members > 1 else params
+
+    def shapes(room, source_length):
+        inputs, _ = make_batch(_SOURCES, [[], []], source_length)
+        memory = lambda: decoding.memory(decoding.prepare(params, "none"), inputs)  # noqa: E731
+        cache = lambda: decoding.empty_cache(2, _BEAMS, room)  # noqa: E731
+        return jax.eval_shape(cache), jax.eval_shape(memory)
+
+    def check(axis, short, long, factor):
+        expected = np.add(short.shape, np.eye(short.ndim, dtype=int)[axis] * factor)
+        np.testing.assert_array_equal(long.shape, expected)
+
+    short, long = shapes(4, 8), shapes(5, 10)
+    jax.tree.map(partial(check, factor=_BEAMS), decoding.axes.slots, short[0], long[0])
+    jax.tree.map(partial(check, factor=2), decoding.axes.sources, short[1], long[1])
 
 
 def test_cached_steps_of_branching_hypotheses_equal_full_passes(model, make_batch):
@@ -151,7 +174,7 @@ def test_cache_of_bfloat16_holds_keys_and_values_of_their_own_widths(make_model,
     model = model._replace(module=model.module.clone(kernels=kernels))
     cache = _empty_cache(model, 2, _BEAMS, _LENGTH)
     assert [[(x.shape, x.dtype) for x in layer] for layer in cache] == 2 * [
-        [((2, 2, 6, 15), dtype), ((2, 2, 10, 15), dtype)]
+        [((2, 2, 6, 15), dtype), ((2, 2, 15, 10), dtype)]
     ]
 
 
