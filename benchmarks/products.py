@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(f"--rows {asked.rows} is no multiple of --length {asked.length}")
     measuring.compile_afresh()
     mesh = make_mesh(asked.fields.parallel)
-    kernels = kernels_of(mesh)
+    kernels = kernels_of(mesh, "bfloat16")
     columns = [
         {"product": product.name, "rows": rows, "dtype": dtype} | column
         for dtype in asked.dtypes

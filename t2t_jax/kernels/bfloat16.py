@@ -7,6 +7,8 @@ float32 result, which is then rounded, and a matrix that is needed transposed is
 through blocks, because XLA takes a plain transposition back into the product.
 """
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, BFloat16, DTypeLike, Float, Float32
@@ -124,6 +126,27 @@ def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]
 
 
 pre_softmax_logits.defvjp(_logits_forward, _logits_gradient)
+
+
+@cache
+def is_supported() -> bool:
+    """Whether XLA computes products in these forms, and their derivatives, on the CPU at hand.
+
+    XLA can refuse a product of bfloat16 matrices when it runs. No version at hand refuses one of
+    these forms; with one that does, programs multiply as JAX writes products.
+    """
+
+    def loss(x: Array, kernel: Array, bias: Array) -> Array:
+        return pre_softmax_logits(add_bias(linear(x, kernel), bias), kernel).sum()
+
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        matrix = jnp.ones((_BLOCK, _BLOCK), jnp.bfloat16)
+        gradient = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
+        try:
+            jax.block_until_ready(gradient(matrix[None], matrix, matrix[0]))
+        except jax.errors.JaxRuntimeError:
+            return False
+    return True
 
 
 def transpose(matrix: Float[Array, "m n"]) -> Float[Array, "n m"]:

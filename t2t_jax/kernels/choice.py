@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from jax.sharding import Mesh
+from jaxtyping import DTypeLike
 
+from t2t_jax.kernels import bfloat16
 from t2t_jax.system.host import instruction_sets
 
 AttentionKernel: TypeAlias = Literal["xla", "cudnn"]
@@ -34,8 +36,8 @@ XLA_KERNELS = Kernels()
 """Nothing but what XLA makes of the formulas, which runs on any devices."""
 
 
-def kernels_of(mesh: Mesh | None) -> Kernels:
-    """The implementations for the devices of a mesh.
+def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
+    """The implementations for the devices of a mesh, and for a model that computes in some dtype.
 
     cuDNN's fused attention needs NVIDIA GPUs of compute capability 8.0 or later. On CPUs with
     instructions for bfloat16, products of such matrices have forms of their own.
@@ -43,13 +45,15 @@ def kernels_of(mesh: Mesh | None) -> Kernels:
     Args:
       mesh: the devices; of a topology that is only described, a program is compiled for them. None
         means any devices: XLA chooses everything.
+      compute_dtype: the dtype of activations and products.
     """
     if mesh is None:
         return XLA_KERNELS
     devices = [*mesh.devices.flat]  # `flat` itself can be gone through only once
+    has_form = compute_dtype == "bfloat16" and all(map(_is_bfloat16_cpu, devices))
     return Kernels(
         attention="cudnn" if all(_capability(device) >= 8 for device in devices) else "xla",
-        products="float32_results" if all(map(_is_bfloat16_cpu, devices)) else "plain",
+        products="float32_results" if has_form else "plain",
     )
 
 
@@ -77,4 +81,6 @@ def _capability(device: Any) -> float:
 
 
 def _is_bfloat16_cpu(device: Any) -> bool:
-    return device.platform == "cpu" and not _BFLOAT16_ON_CPUS.isdisjoint(instruction_sets())
+    if device.platform != "cpu" or _BFLOAT16_ON_CPUS.isdisjoint(instruction_sets()):
+        return False
+    return bfloat16.is_supported()

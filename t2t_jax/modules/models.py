@@ -31,7 +31,8 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
       vocab_size: entries of the vocabulary.
       mesh: the devices it runs on; None means any; see `kernels_of`.
     """
-    return Transformer(config.model, vocab_size, BOS_ID, config.parallel.remat, kernels_of(mesh))
+    kernels = kernels_of(mesh, config.model.compute_dtype)
+    return Transformer(config.model, vocab_size, BOS_ID, config.parallel.remat, kernels)
 
 
 def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> DecodingModel:
@@ -42,4 +43,5 @@ def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) 
       vocab_size: entries of the vocabulary.
       mesh: the devices it runs on; None means any; see `kernels_of`.
     """
-    return TransformerDecoding(Transformer(model, vocab_size, BOS_ID, kernels=kernels_of(mesh)))
+    kernels = kernels_of(mesh, model.compute_dtype)
+    return TransformerDecoding(Transformer(model, vocab_size, BOS_ID, kernels=kernels))

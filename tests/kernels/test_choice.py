@@ -3,11 +3,12 @@
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from t2t_jax.kernels import choice
+from t2t_jax.kernels import bfloat16, choice
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels, fast_compute_dtype, kernels_of
 
 _AMX = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8")
@@ -47,7 +48,7 @@ def _mesh(*devices):
 @pytest.mark.usefixtures("host")
 def test_accelerators_are_chosen_for_by_their_kind_alone(devices, attention, dtype):
     mesh = _mesh(*devices)
-    assert kernels_of(mesh) == Kernels(attention, "plain")
+    assert kernels_of(mesh, "bfloat16") == Kernels(attention, "plain")
     assert fast_compute_dtype(mesh) == dtype
 
 
@@ -65,10 +66,26 @@ def test_accelerators_are_chosen_for_by_their_kind_alone(devices, attention, dty
 def test_cpus_are_chosen_for_by_their_instructions(monkeypatch, instruction_sets, products, dtype):
     monkeypatch.setattr(choice, "instruction_sets", lambda: instruction_sets)
     for mesh in (_mesh(_CPU), _mesh(_CPU, _CPU)):
-        assert kernels_of(mesh) == Kernels("xla", products)
+        assert kernels_of(mesh, "bfloat16") == Kernels("xla", products)
+        assert kernels_of(mesh, "float32") == XLA_KERNELS
         assert fast_compute_dtype(mesh) == dtype
 
 
 @pytest.mark.usefixtures("host")
 def test_without_a_mesh_xla_chooses_everything():
-    assert kernels_of(None) == XLA_KERNELS == Kernels("xla", "plain")
+    assert kernels_of(None, "bfloat16") == XLA_KERNELS == Kernels("xla", "plain")
+
+
+def test_forms_that_xla_refuses_are_not_taken(monkeypatch):
+    monkeypatch.setattr(choice, "instruction_sets", lambda: _AMX)
+
+    def refuse(*_):
+        raise jax.errors.JaxRuntimeError("Unsupported element type for DotThunk::LHS: BF16")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bfloat16, "linear", refuse)
+        bfloat16.is_supported.cache_clear()
+        assert kernels_of(_mesh(_CPU), "bfloat16") == XLA_KERNELS
+        assert fast_compute_dtype(_mesh(_CPU)) == "float32"
+    bfloat16.is_supported.cache_clear()
+    assert kernels_of(_mesh(_CPU), "bfloat16") == Kernels("xla", "float32_results")
