@@ -20,13 +20,12 @@ from t2t_jax.decoding.search import (
     admit,
     advance,
     begin,
-    lengthened,
     put,
     resize,
     results,
 )
 from t2t_jax.decoding.strategies import Strategy
-from t2t_jax.modules.decoding_model import Axes, Cache, DecodingModel, Memory
+from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.axes import RULES
 from t2t_jax.parallel.mesh import replicated
@@ -153,11 +152,11 @@ def proceed(
     def step(
         tokens: Int32[Array, "b k"],
         positions: Int32[Array, " b"],
-        place: Int32[Array, ""],
+        clock: Int32[Array, ""],
         ancestry_mask: Bool[Array, "b k t k"],
         cache: Cache,
     ) -> tuple[Float[Array, "b k vocab"], Cache]:
-        return model.step(params, tokens, positions, place, ancestry_mask, cache, memory)
+        return model.step(params, tokens, positions, clock, ancestry_mask, cache, memory)
 
     state = advance(strategy, step, state, leave)
     found = results(state, strategy.alpha, PAD_ID)
@@ -167,25 +166,29 @@ def proceed(
     )
 
 
-@partial(jax.jit, static_argnames=("mesh", "axes", "sizes"))
-def resize_work(mesh: Mesh, axes: Axes, sizes: Sizes, work: Work) -> Work:
+@partial(jax.jit, static_argnames=("model", "mesh", "sizes"))
+def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> Work:
     """The same work in arrays of other sizes, with at least as many rows.
 
     It takes no `Search`, so that searches with other settings share the compiled program.
 
     Args:
+      model: the model that decodes.
       mesh: the devices, over which rows are split.
-      axes: the axes along which cache and memory become longer, from `DecodingModel.axes`.
       sizes: the new sizes.
       work: the sentences under way.
     """
 
     def fit(x: Array, axis: int) -> Array:
         kept = jax.lax.slice_in_dim(x, 0, min(x.shape[axis], sizes.source_length), axis=axis)
-        return lengthened(kept, sizes.source_length, axis)
+        widths = [(0, 0)] * x.ndim
+        widths[axis] = 0, sizes.source_length - kept.shape[axis]
+        return jnp.pad(kept, widths)
 
+    axes, beam_size = model.axes, work.state.rows.live.last.shape[1]
     memory = add_rows(jax.tree.map(fit, work.memory, axes.sources), sizes.rows)
-    state = resize(work.state, sizes.rows, sizes.room, axes.slots)
+    empty_cache = jax.eval_shape(partial(model.empty_cache, sizes.rows, beam_size, sizes.room))
+    state = resize(work.state, sizes.rows, sizes.room, empty_cache, axes.slots)
     return _by_rows(Work(state, memory), mesh)
 
 

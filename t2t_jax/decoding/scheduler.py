@@ -210,7 +210,7 @@ class _Decoder:
                     planned = waiting[0][1]
                 fitting = _fitting(sizes, planned, int(positions[held >= 0].max(initial=0)))
                 if fitting != sizes:
-                    work = resize_work(search.mesh, search.model.axes, fitting, work)
+                    work = resize_work(search.model, search.mesh, fitting, work)
                     held = np.append(held, np.full(fitting.rows - sizes.rows, -1))
                     sizes = fitting
                 rows = np.flatnonzero(held < 0)[: min(sizes.arrivals, len(waiting))]

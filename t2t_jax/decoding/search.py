@@ -54,13 +54,13 @@ StepFn: TypeAlias = Callable[
     [Int32[Array, "b k"], Int32[Array, " b"], Int32[Array, ""], Bool[Array, "b k t k"], StepCache],
     tuple[Float[Array, "b k v"], StepCache],
 ]
-"""`step(tokens, positions, place, ancestry_mask, cache) -> logits, cache`.
+"""`step(tokens, positions, clock, ancestry_mask, cache) -> logits, cache`.
 
 `tokens` are the last ones of the hypotheses, and `positions` where they stand in their sentences;
-at position 0 it is the begin-of-sentence id. The step writes its entry at `place` in all k slots of
-its cache, and returns the logits of the tokens that follow. `ancestry_mask[b, j, t, i]` is true
-where slot `i` at place `t` belongs to hypothesis `j`: one slot for every position up to and
-including this one.
+at position 0 it is the begin-of-sentence id. The step, whose number is `clock`, writes its entry in
+all k slots of a place of its cache, and returns the logits of the tokens that follow.
+`ancestry_mask[b, j, t, i]` is true where slot `i` at place `t` belongs to hypothesis `j`: one slot
+for every position up to and including this one, which is at place `clock % t`.
 """
 
 
@@ -145,7 +145,7 @@ def _step(strategy: Strategy, step: StepFn, state: SearchState) -> SearchState:
     slots = jnp.broadcast_to(slots, rows.live.last.shape)
     live = rows.live._replace(ancestry=write_place(rows.live.ancestry, slots, place))
     mask = _ancestry_mask(live.ancestry, state.positions, place)
-    logits, cache = step(live.last, state.positions, place, mask, state.cache)
+    logits, cache = step(live.last, state.positions, state.clock, mask, state.cache)
     state = state._replace(rows=rows._replace(live=live))
     live, finished, more = strategy.extend(state, logits.astype(jnp.float32), place)
     # A row whose sentence has ended runs on with the others, and keeps what it had.
@@ -177,33 +177,53 @@ def results(state: SearchState, alpha: float, pad_id: int = 0) -> SearchResult:
     return found._replace(tokens=jnp.where(positions < found.lengths[:, :, None], tokens, pad_id))
 
 
-def resize(state: SearchState, num_rows: int, room: int, slot_axes: Any) -> SearchState:
+def resize(
+    state: SearchState, num_rows: int, room: int, empty_cache: StepCache, slot_axes: Any
+) -> SearchState:
     """The same searches among more rows, and with more room or less.
 
     Args:
       state: the searches, none of which is at position `room` or later.
       num_rows: number of rows, at least as many as there are; new rows are free.
       room: number of places; the newest are kept.
+      empty_cache: the shapes of a cache for the new sizes; it may have fewer places than the room.
       slot_axes: for each array of the cache, the axis that has `k` slots for each place.
     """
-    old, rows = state.room, state.rows
-    next_place = state.clock % old
+    clock, rows = state.clock, state.rows
+    beam_size = rows.live.last.shape[1]
 
-    def fit(x: Array, axis: int = -1) -> Array:
-        each = x.shape[axis] // old
-        x = jnp.roll(x, -next_place * each, axis)
-        kept = jax.lax.slice_in_dim(x, max(0, old - room) * each, None, axis=axis)
-        return lengthened(kept, room * each, axis)
+    def fit(x: Array) -> Array:
+        return _fit_ring(x, clock, 1, room, -1)
 
-    clock = jnp.full_like(state.clock, min(old, room))
+    def fit_cache(x: Array, new: Any, axis: int) -> Array:
+        return _fit_ring(x, clock, beam_size, new.shape[axis] // beam_size, axis)
+
+    cache = jax.tree.map(fit_cache, state.cache, empty_cache, slot_axes)
     rows = rows._replace(
-        starts=rows.starts + clock - state.clock,
         live=rows.live._replace(tokens=fit(rows.live.tokens), ancestry=fit(rows.live.ancestry)),
         finished=rows.finished._replace(tokens=fit(rows.finished.tokens)),
     )
     existing = jnp.arange(num_rows) < len(rows.searching)
-    rows, cache = add_rows((rows, jax.tree.map(fit, state.cache, slot_axes)), num_rows)
+    rows, cache = add_rows((rows, cache), num_rows)
     return SearchState(clock, rows._replace(searching=rows.searching & existing), cache)
+
+
+def _fit_ring(x: Array, clock: Int32[Array, ""], each: int, places: int, axis: int) -> Array:
+    """The entries of the newest steps in a ring of another size, that of step s at s % places.
+
+    Args:
+      x: an array with a ring along `axis`.
+      clock: number of the next step.
+      each: entries of a place.
+      places: number of places of the new ring.
+      axis: the axis.
+    """
+    old = x.shape[axis] // each
+    oldest_first = jnp.roll(x, -(clock % old) * each, axis)
+    kept = jax.lax.slice_in_dim(oldest_first, max(0, old - places) * each, None, axis=axis)
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = max(0, places - old) * each, 0
+    return jnp.roll(jnp.pad(kept, widths), clock % places * each, axis)
 
 
 def put(tree: _Tree, new: _Tree, places: Int[Array, " n"]) -> _Tree:
@@ -220,13 +240,6 @@ def put(tree: _Tree, new: _Tree, places: Int[Array, " n"]) -> _Tree:
 def add_rows(tree: _Tree, num_rows: int) -> _Tree:
     """The arrays with more rows; the new rows are copies of the last one."""
     return jax.tree.map(lambda x: x[jnp.minimum(jnp.arange(num_rows), len(x) - 1)], tree)
-
-
-def lengthened(x: Array, length: int, axis: int) -> Array:
-    """The array with zeros after its last entries along an axis, `length` entries in all."""
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = 0, length - x.shape[axis]
-    return jnp.pad(x, widths)
 
 
 def search(

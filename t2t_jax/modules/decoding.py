@@ -136,7 +136,7 @@ class CachedTransformer(Transformer):
         self,
         tokens: Int[Array, "b k"],
         positions: Int[Array, " b"],
-        place: Int[Array, ""],
+        clock: Int[Array, ""],
         ancestry_mask: Bool[Array, "b k t k"],
         cache: TransformerCache,
         memory: TransformerMemory,
@@ -147,7 +147,7 @@ class CachedTransformer(Transformer):
         mask = ancestry_mask.reshape(batch, 1, beams, room * beams)
         context = Context(positions, room, mask, kernels=self.kernels)
         x = self.embed("target", tokens, context)
-        x, cache = self.decoder.step(x, cache, memory, place * beams, context)
+        x, cache = self.decoder.step(x, cache, memory, clock % room * beams, context)
         return next_token_logits(x, self.output_matrix(), self.kernels.products), cache
 
 
@@ -228,13 +228,13 @@ class TransformerDecoding:
         params: Parameters,
         tokens: Int[Array, "b k"],
         positions: Int[Array, " b"],
-        place: Int[Array, ""],
+        clock: Int[Array, ""],
         ancestry_mask: Bool[Array, "b k t k"],
         cache: TransformerCache,
         memory: TransformerMemory,
     ) -> tuple[Float[Array, "b k vocab"], TransformerCache]:
         """See `DecodingModel.step`."""
-        arguments = tokens, positions, place, ancestry_mask, cache, memory
+        arguments = tokens, positions, clock, ancestry_mask, cache, memory
         return cast(Any, self._cached.apply({"params": params}, *arguments, method="step"))
 
     def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:

@@ -66,7 +66,8 @@ class DecodingModel(Protocol):
           rows: number of sentences.
           beam_size: hypotheses k of each sentence.
           room: places of the ring that `decoding.search` describes, one for each step. A place has
-            a slot for every hypothesis: there are `room * beam_size` slots.
+            a slot for every hypothesis: there are `room * beam_size` slots, or fewer if the model
+            does not look back so far. Of `n` places, step number s writes to place s % n.
         """
 
     def memory(self, params: Parameters, inputs: Sequence) -> Memory:
@@ -82,7 +83,7 @@ class DecodingModel(Protocol):
         params: Parameters,
         tokens: Int[Array, "b k"],
         positions: Int[Array, " b"],
-        place: Int[Array, ""],
+        clock: Int[Array, ""],
         ancestry_mask: Bool[Array, "b k t k"],
         cache: Cache,
         memory: Memory,
@@ -93,14 +94,14 @@ class DecodingModel(Protocol):
           params: the parameters, from `prepare`.
           tokens: the hypotheses' last tokens; at position 0 that is the begin of sentence.
           positions: the position of these tokens in each sentence, from 0.
-          place: the place of the ring whose slots of the cache the step writes.
+          clock: the number of the step, which says to which place of the cache it writes.
           ancestry_mask: `[b, j, t, i]`: the entry that slot `i` wrote at place `t` belongs to
-            hypothesis `j`'s history (its own entry at `place` included).
+            hypothesis `j`'s history (its own entry at place `clock % t` included).
           cache: the cache from `empty_cache`, or from the step before.
           memory: the memory of the sources, from `memory`.
 
         Returns:
-          The logits, not normalised, and the cache with this place written.
+          The logits, not normalised, and the cache with the step written.
         """
 
     def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:

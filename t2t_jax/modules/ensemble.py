@@ -65,13 +65,13 @@ class Ensemble:
         params: Parameters,
         tokens: Int[Array, "b k"],
         positions: Int[Array, " b"],
-        place: Int[Array, ""],
+        clock: Int[Array, ""],
         ancestry_mask: Bool[Array, "b k t k"],
         cache: tuple[Cache, ...],
         memory: tuple[Memory, ...],
     ) -> tuple[Float[Array, "b k vocab"], tuple[Cache, ...]]:
         """See `DecodingModel.step`."""
-        asked = tokens, positions, place, ancestry_mask
+        asked = tokens, positions, clock, ancestry_mask
         found = [
             member.step(own, *asked, its_cache, its_memory)
             for (member, own), its_cache, its_memory in zip(

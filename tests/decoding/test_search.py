@@ -32,8 +32,9 @@ def make_table(seed, vocab_size, eos_bonus=0.0):
 
 
 def toy_step(table, sentences):
-    def step(tokens, positions, place, mask, cache):
+    def step(tokens, positions, clock, mask, cache):
         batch_size, beam_size, room, _ = mask.shape
+        place = clock % room
         cache = jax.lax.dynamic_update_slice_in_dim(cache, tokens, place * beam_size, axis=1)
         entries = cache.reshape(batch_size, room, beam_size) + 1
         position_at = positions[:, None] - (place - jnp.arange(room)) % room  # [b, t]
@@ -286,9 +287,9 @@ def test_search_stops_early_without_changing_the_result():
     def counted_search(table, num_best):
         step = toy_step(table, sentences)
 
-        def counted_step(tokens, positions, place, mask, cache):
-            jax.debug.callback(lambda place: steps.append(int(place)), place)
-            return step(tokens, positions, place, mask, cache)
+        def counted_step(tokens, positions, clock, mask, cache):
+            jax.debug.callback(lambda clock: steps.append(int(clock)), clock)
+            return step(tokens, positions, clock, mask, cache)
 
         return search(
             BeamSearch(EOS, 2, 0.6, num_best),
@@ -352,7 +353,12 @@ def search_on(strategy, table, sentences, state, leave):
     return advance(strategy, toy_step(table, sentences), state, leave)
 
 
-fit = jax.jit(functools.partial(resize, slot_axes=-1), static_argnums=(1, 2))
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def fit(state, num_rows, room):
+    beam_size = state.rows.live.last.shape[1]
+    return resize(state, num_rows, room, toy_cache(num_rows, room, beam_size), -1)
+
+
 read = jax.jit(results, static_argnums=1)
 
 
@@ -419,7 +425,7 @@ def two_draws(temperature, top_k, top_p):
     """Two tokens each for 6000 sentences, whatever came before: [6000, 2]."""
     count = 6000
 
-    def step(tokens, positions, place, mask, cache):
+    def step(tokens, positions, clock, mask, cache):
         return jnp.broadcast_to(jnp.asarray(LOGITS, jnp.float32), (count, 1, 6)), cache
 
     strategy = Sampling(NO_EOS, temperature, top_k, top_p)
@@ -462,7 +468,7 @@ def half_of_the_probability(logits):
     """One token each for 2000 sentences, with top_p=0.5."""
     return search(
         Sampling(EOS, top_p=0.5),
-        lambda tokens, positions, place, mask, cache: (jnp.tile(logits, (2000, 1, 1)), cache),
+        lambda tokens, positions, clock, mask, cache: (jnp.tile(logits, (2000, 1, 1)), cache),
         (),
         jnp.full((2000,), 1),
         room=1,
