@@ -93,8 +93,7 @@ def test_processes_train_the_quickstart_as_one_does(tiny_run, tmp_path, processe
 
 def test_a_run_in_bfloat16_shares_its_products_among_devices(tiny_run, stayed, tmp_path):
     mesh = ["--parallel.data=2", "--parallel.fsdp=2", "--parallel.tensor=2"]
-    for name, flags in {"one": [], "eight": mesh}.items():
-        narrow = ["--model.compute-dtype=bfloat16", *flags]
-        tiny_run.finish(tmp_path / name, *narrow, devices=8 if flags else 1)
-        curve, wide = tiny_run.losses(tmp_path / name), tiny_run.losses(stayed)
-        np.testing.assert_allclose(list(curve.values()), list(wide.values()), rtol=0.01)
+    few = ["--training.num-train-steps=4"]
+    tiny_run.finish(tmp_path, "--model.compute-dtype=bfloat16", *few, *mesh, devices=8)
+    curve, wide = tiny_run.losses(tmp_path), tiny_run.losses(stayed)
+    np.testing.assert_allclose(list(curve.values()), list(wide.values())[:4], rtol=0.01)

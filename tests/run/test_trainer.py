@@ -20,6 +20,8 @@ import pytest
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
+from t2t_jax.modules.models import settled
+from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.run.loading import load
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.trainer import train
@@ -149,16 +151,17 @@ def test_a_new_run_computes_in_what_is_fast_and_goes_on_in_what_it_began_with(
     config, tmp_path, monkeypatch
 ):
     automatic = config.replace({"model.compute_dtype": "auto", "training.num_train_steps": 1})
-    for dtype, sets in {"bfloat16": ("avx512_bf16",), "float32": ("avx2",)}.items():
-        monkeypatch.setattr("t2t_jax.kernels.choice.instruction_sets", lambda sets=sets: sets)
-        assert train(automatic, tmp_path / dtype) == 0
-        assert read_config(tmp_path / dtype).model.compute_dtype == dtype
-    # The processor is one without bfloat16 now.
+    sets = ["avx512_bf16"]
+    monkeypatch.setattr("t2t_jax.kernels.choice.instruction_sets", lambda: sets)
+    assert train(automatic, tmp_path / "run") == 0
+    assert read_config(tmp_path / "run").model.compute_dtype == "bfloat16"
+    sets.clear()
     longer = automatic.replace({"training.num_train_steps": 2})
-    assert train(longer, tmp_path / "bfloat16") == 0
-    assert read_config(tmp_path / "bfloat16").model.compute_dtype == "bfloat16"
+    assert settled(longer, make_mesh(longer.parallel)).model.compute_dtype == "float32"
+    assert train(longer, tmp_path / "run") == 0
+    assert read_config(tmp_path / "run").model.compute_dtype == "bfloat16"
     with pytest.raises(UserError, match=r"compute_dtype 'bfloat16' -> 'float32'"):
-        train(longer.replace({"model.compute_dtype": "float32"}), tmp_path / "bfloat16")
+        train(longer.replace({"model.compute_dtype": "float32"}), tmp_path / "run")
 
 
 def test_a_run_writes_what_it_promises(undisturbed, config):
