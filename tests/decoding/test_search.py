@@ -414,6 +414,37 @@ def test_sentences_that_come_and_go_give_what_they_give_in_one_batch(strategy, r
         assert_same_hypotheses(found[sentence], hypotheses(together, sentence))
 
 
+@pytest.mark.parametrize("clock", [2, 5, 9, 12, 14])
+@pytest.mark.parametrize(("room", "new_room"), [(5, 8), (8, 5), (8, 8), (10, 2), (2, 10), (4, 3)])
+def test_the_newest_steps_stay_at_their_places_also_in_a_cache_shorter_than_the_room(
+    clock, room, new_room
+):
+    slots, longest = 2, 4
+
+    def ring(places):
+        """The number of the step in all slots of its place; -1 where there is none."""
+        numbers = np.full(places, -1)
+        for step in range(max(0, clock - places), clock):
+            numbers[step % places] = step
+        return np.repeat(numbers, slots)
+
+    def cache(room, of=lambda places: np.full(places * slots, -1)):
+        entries = jnp.array(of(min(room, longest)))
+        return entries[None], entries[None, None]
+
+    none = jnp.zeros(1, jnp.int32)
+    state = begin(cache(room, ring), none, beam_size=slots, room=room, bos_id=BOS)
+    state = state._replace(clock=jnp.int32(clock))
+    found = resize(state, 2, new_room, cache(new_room), (1, 2))
+    expected = ring(min(new_room, longest))
+    known = expected >= max(0, clock - min(room, longest))  # the old cache had no older steps
+    for entries in (found.cache[0][1], found.cache[1][1, 0]):
+        assert entries.shape == expected.shape
+        np.testing.assert_array_equal(np.asarray(entries)[known], expected[known])
+    assert found.clock == clock
+    assert found.room == new_room
+
+
 # Sampling.
 
 LOGITS = np.log(np.array([0.05, 0.3, 0.1, 0.2, 0.1, 0.25]))
