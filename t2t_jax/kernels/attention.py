@@ -1,6 +1,6 @@
 """Equation 1 as it runs fast: fused on GPUs, in blocks for long rows, with a cache in decoding."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -48,8 +48,10 @@ def attention(
         # float32 one by one.
         dtype = value.dtype
         query, key, value = (x.astype(jnp.float32) for x in (query, key, value))
-        dropping: Any = {"dropout_rate": dropout_rate, "dropout_key": dropout_key}
-        return attention(query, key, value, mask, **dropping).astype(dtype)
+        heads = attention(
+            query, key, value, mask, dropout_rate=dropout_rate, dropout_key=dropout_key
+        )
+        return heads.astype(dtype)
     drops = dropout_rate > 0 and dropout_key is not None
     fused = kernels.attention == "cudnn" and not drops and is_fused(query, key, value)
     if isinstance(mask, SegmentMask):

@@ -85,9 +85,9 @@ def test_axes_are_those_that_become_longer(model, make_batch, members):
 
     def shapes(room, source_length):
         inputs, _ = make_batch(_SOURCES, [[], []], source_length)
-        memory = lambda: decoding.memory(decoding.prepare(params, "none"), inputs)  # noqa: E731
-        cache = lambda: decoding.empty_cache(2, _BEAMS, room)  # noqa: E731
-        return jax.eval_shape(cache), jax.eval_shape(memory)
+        prepared = jax.eval_shape(partial(decoding.prepare, quantize="none"), params)
+        memory = jax.eval_shape(decoding.memory, prepared, inputs)
+        return jax.eval_shape(partial(decoding.empty_cache, 2, _BEAMS, room)), memory
 
     def check(axis, short, long, factor):
         expected = np.add(short.shape, np.eye(short.ndim, dtype=int)[axis] * factor)
