@@ -414,8 +414,8 @@ def test_sentences_that_come_and_go_give_what_they_give_in_one_batch(strategy, r
         assert_same_hypotheses(found[sentence], hypotheses(together, sentence))
 
 
-@pytest.mark.parametrize("clock", [2, 5, 9, 12, 14])
-@pytest.mark.parametrize(("room", "new_room"), [(5, 8), (8, 5), (8, 8), (10, 2), (2, 10), (4, 3)])
+@pytest.mark.parametrize("clock", [3, 14])
+@pytest.mark.parametrize(("room", "new_room"), [(5, 8), (8, 5), (10, 2), (2, 10)])
 def test_the_newest_steps_stay_at_their_places_also_in_a_cache_shorter_than_the_room(
     clock, room, new_room
 ):
