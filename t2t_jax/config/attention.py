@@ -85,6 +85,11 @@ class AttentionConfig:
         return self.d_model * (self.projections["query"] + self.num_heads * self.d_v)
 
     @property
+    def matrix_parameters(self) -> int:
+        """Weights in the four matrices."""
+        return self.memory_parameters + self.query_parameters
+
+    @property
     def vector_parameters(self) -> int:
         """Parameters that are not in the four matrices: biases, norms, the vectors of scores."""
         biases = sum(self.projections.values()) + self.d_model
@@ -95,7 +100,7 @@ class AttentionConfig:
     @property
     def num_parameters(self) -> int:
         """All parameters of the attention."""
-        return self.memory_parameters + self.query_parameters + self.vector_parameters
+        return self.matrix_parameters + self.vector_parameters
 
     @property
     def products_per_pair(self) -> int:

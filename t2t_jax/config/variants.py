@@ -12,9 +12,6 @@ from typing import Any
 from t2t_jax.config.config import Config
 from t2t_jax.config.model import ModelConfig
 
-_LAST = "modern"
-"""The row with the changes that most later models made together."""
-
 
 def variants(base: Config, *, window: int = 16) -> dict[str, Config]:
     """A grid: a base config, every change of it by itself, and the usual changes together.
@@ -24,13 +21,14 @@ def variants(base: Config, *, window: int = 16) -> dict[str, Config]:
       window: places of the restricted self-attention; see `ModelConfig.attention_window`.
 
     Returns:
-      Configs by name: `base`, one row for each change, and `modern`.
+      Configs by name: `base`, one row for each change, and `modern` with the changes that most
+      later models made together.
     """
     model = base.model
     nothing: dict[str, Any] = {}
     rows = {"base": nothing} | _norms() | _feed_forward() | _positions() | _attention(model, window)
     rows |= _embeddings() | _depth(model)
-    rows[_LAST] = {
+    rows["modern"] = {
         "norm": "rms",
         "norm_order": "pre",
         "feed_forward": "swiglu",
@@ -123,14 +121,10 @@ def _of_equal_size(base: ModelConfig, row: dict[str, Any]) -> dict[str, Any]:
     model = replace(base, **row)
     attentions = sum(stack.num_layers * (1 + stack.attends_to_source) for stack in base.stacks)
     layers = sum(stack.num_layers for stack in base.stacks)
-    saved = attentions * (_attention_weights(base) - _attention_weights(model))
-    spared = 2 * base.d_ff + saved / (layers * base.d_model)
+    saved = base.attention.matrix_parameters - model.attention.matrix_parameters
+    spared = 2 * base.d_ff + attentions * saved / (layers * base.d_model)
     width = spared / (3 if model.is_gated else 2)
     return row if width == base.d_ff else row | {"d_ff": 8 * round(width / 8)}
-
-
-def _attention_weights(model: ModelConfig) -> int:
-    return model.attention.memory_parameters + model.attention.query_parameters
 
 
 def _paths(row: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 from jaxtyping import DTypeLike
 
 from t2t_jax.kernels import bfloat16
-from t2t_jax.system.host import instruction_sets
+from t2t_jax.system.host import instruction_sets, processor_vendor
 
 AttentionKernel: TypeAlias = Literal["xla", "cudnn"]
 """The implementation of attention: XLA from its products and softmax, or cuDNN's fused kernel."""
@@ -61,13 +61,15 @@ def fast_compute_dtype(mesh: Mesh) -> Literal["float32", "bfloat16"]:
     """The dtype in which training and decoding are fastest on the devices of a mesh.
 
     It is bfloat16 on TPUs, on NVIDIA GPUs of compute capability 8.0 or later, and on CPUs with
-    instructions for it; `benchmarks/products.py` measures the products in both.
+    instructions that multiply it faster than float32: AMX, and AVX-512 BF16 on AMD's processors.
+    On Intel's, AVX-512 BF16 by itself multiplies no faster. `benchmarks/products.py` measures the
+    products in both.
 
     Args:
       mesh: the devices.
     """
     has_bfloat16 = (
-        device.platform == "tpu" or _capability(device) >= 8 or _is_bfloat16_cpu(device)
+        device.platform == "tpu" or _capability(device) >= 8 or _is_fast_bfloat16_cpu(device)
         for device in mesh.devices.flat
     )
     return "bfloat16" if all(has_bfloat16) else "float32"
@@ -84,3 +86,8 @@ def _is_bfloat16_cpu(device: Any) -> bool:
     if device.platform != "cpu" or _BFLOAT16_ON_CPUS.isdisjoint(instruction_sets()):
         return False
     return bfloat16.is_supported()
+
+
+def _is_fast_bfloat16_cpu(device: Any) -> bool:
+    has_amx, is_amd = "amx_bf16" in instruction_sets(), processor_vendor() == "AuthenticAMD"
+    return (has_amx or is_amd) and _is_bfloat16_cpu(device)

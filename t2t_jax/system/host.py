@@ -31,6 +31,17 @@ def processor_name(path: str | Path = "/proc/cpuinfo") -> str:
     return _cpuinfo(path).get("model name") or platform.processor() or platform.machine()
 
 
+def processor_vendor(path: str | Path = "/proc/cpuinfo") -> str:
+    """The maker of an x86 processor, as it names itself: "GenuineIntel" or "AuthenticAMD".
+
+    It is empty where the system does not tell it as Linux does.
+
+    Args:
+      path: the file in which Linux describes the processors.
+    """
+    return _cpuinfo(path).get("vendor_id", "")
+
+
 def instruction_sets(path: str | Path = "/proc/cpuinfo") -> tuple[str, ...]:
     """The processor's instruction sets that matter for matrix products, as Linux spells them.
 

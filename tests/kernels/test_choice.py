@@ -53,18 +53,22 @@ def test_accelerators_are_chosen_for_by_their_kind_alone(devices, attention, dty
 
 
 @pytest.mark.parametrize(
-    ("instruction_sets", "products", "dtype"),
+    ("vendor", "instruction_sets", "products", "dtype"),
     [
-        (_AMX, "float32_results", "bfloat16"),
-        (_AVX512_BF16, "float32_results", "bfloat16"),
-        (_AVX512, "plain", "float32"),
-        (_AVX2, "plain", "float32"),
-        (("asimd",), "plain", "float32"),
-        ((), "plain", "float32"),
+        ("GenuineIntel", _AMX, "float32_results", "bfloat16"),
+        ("AuthenticAMD", _AVX512_BF16, "float32_results", "bfloat16"),
+        ("GenuineIntel", _AVX512_BF16, "float32_results", "float32"),
+        ("AuthenticAMD", _AVX512, "plain", "float32"),
+        ("GenuineIntel", _AVX2, "plain", "float32"),
+        ("", ("asimd",), "plain", "float32"),
+        ("", (), "plain", "float32"),
     ],
 )
-def test_cpus_are_chosen_for_by_their_instructions(monkeypatch, instruction_sets, products, dtype):
+def test_cpus_are_chosen_for_by_their_instructions_and_their_maker(
+    monkeypatch, vendor, instruction_sets, products, dtype
+):
     monkeypatch.setattr(choice, "instruction_sets", lambda: instruction_sets)
+    monkeypatch.setattr(choice, "processor_vendor", lambda: vendor)
     for mesh in (_mesh(_CPU), _mesh(_CPU, _CPU)):
         assert kernels_of(mesh, "bfloat16") == Kernels("xla", products)
         assert kernels_of(mesh, "float32") == XLA_KERNELS

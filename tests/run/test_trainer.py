@@ -160,7 +160,7 @@ def test_a_new_run_computes_in_what_is_fast_and_goes_on_in_what_it_began_with(
             "training.ema_decay": 0.5,
         }
     )
-    sets = ["avx512_bf16"]
+    sets = ["amx_bf16"]
     monkeypatch.setattr("t2t_jax.kernels.choice.instruction_sets", lambda: sets)
     assert train(automatic, tmp_path / "run") == 0
     assert read_config(tmp_path / "run").model.compute_dtype == "bfloat16"

@@ -13,6 +13,7 @@ from t2t_jax.system.host import (
     instruction_sets,
     num_virtual_devices,
     processor_name,
+    processor_vendor,
 )
 
 _PROGRAM = """
@@ -171,6 +172,7 @@ def test_processors_are_told_by_model_and_instruction_sets(tmp_path, vendor, nam
     path = tmp_path / "cpuinfo"
     path.write_text(_X86.format(vendor=vendor, name=name, flags=flags))
     assert processor_name(path) == name
+    assert processor_vendor(path) == vendor
     assert instruction_sets(path) == tuple(known.split())
 
 
@@ -180,6 +182,7 @@ def test_an_arm_processor_has_features_and_may_have_no_name(tmp_path, monkeypatc
     path = tmp_path / "cpuinfo"
     path.write_text(_ARM)
     assert processor_name(path) == "aarch64"
+    assert processor_vendor(path) == ""
     assert instruction_sets(path) == ("asimd", "bf16", "i8mm", "sve")
 
 
