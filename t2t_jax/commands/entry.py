@@ -9,6 +9,7 @@ import tyro
 from t2t_jax.commands.bleu import BleuCommand
 from t2t_jax.commands.compare import CompareCommand
 from t2t_jax.commands.compare_trees import CompareTreesCommand
+from t2t_jax.commands.data import data_command
 from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored_config
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.parse import ParseCommand
@@ -46,6 +47,9 @@ EVAL_COMMANDS: Mapping[str, type[Command]] = MappingProxyType(
 
 COMMANDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
+        "data": {
+            "data": "fetch a public corpus, such as WMT14, and prepare it as text",
+        },
         "training": {
             "train": "train a model, or go on with a run that was stopped",
             "sweep": "train every variant of a grid, and compare them in a table",
@@ -89,7 +93,11 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
     if name not in known:
         hint = did_you_mean(name, known, f"see {program} --help")
         raise UserError(f"{program} has no command {name!r}; {hint}")
-    others: dict[str, Callable[..., Command]] = {"train": train_command, "sweep": sweep_command}
+    others: dict[str, Callable[..., Command]] = {
+        "data": data_command,
+        "train": train_command,
+        "sweep": sweep_command,
+    }
     if name in others:
         return others[name](flags, f"{program} {name}")
     return _eval_command(arguments, program)

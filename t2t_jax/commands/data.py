@@ -1,0 +1,101 @@
+"""The command that fetches a public corpus and prepares it as text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from t2t_jax.commands.flags import check_flags, parse_flags
+from t2t_jax.commands.tables import grid, show
+from t2t_jax.data.download.catalogue import CORPORA, Archive
+from t2t_jax.errors import UserError
+from t2t_jax.system.console import ProgressConsole
+
+
+@dataclass(frozen=True)
+class DataCommand:
+    """Fetch a public corpus, and write it as text files that --data.corpus text:DIR reads.
+
+    What was fetched is kept in DIR/archives. If it is interrupted, the same command goes on.
+    """
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")] = tyro.MISSING
+    """The corpus: wmt14-en-de, wmt14-en-fr, wmt16-en-ro, multi30k-en-de or iwslt14-de-en."""
+    directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = tyro.MISSING
+    """The directory to write to."""
+    mirror: str | None = None
+    """A place with the archives under the names that DIR/SOURCES.md has, such as
+    https://mirror.example/wmt or file:///data/wmt, in place of their own servers."""
+    max_words: int | None = None
+    """Most words of each side of a training pair; None and no --max-ratio: as is usual for the
+    corpus."""
+    max_ratio: float | None = None
+    """Most words of one side for each of the other; None and no --max-words: as is usual for the
+    corpus."""
+
+    def run(self) -> int:
+        """Prepare the corpus and print what it has; returns the exit code."""
+        from t2t_jax.data.download.cleaning import Cleaning
+        from t2t_jax.data.download.prepare import prepare
+        from t2t_jax.data.download.transfer import fetch
+
+        self._check_limits()
+        own = self.max_words is not None or self.max_ratio is not None
+        cleaning = Cleaning(self.max_words, self.max_ratio) if own else None
+        with _bars() as bars:
+
+            def fetch_visibly(archive: Archive, directory: Path) -> Path:
+                task = bars.add_task(archive.name, total=archive.size)
+                return fetch(
+                    archive, directory, self.mirror, lambda n: bars.update(task, completed=n)
+                )
+
+            counts = prepare(self.name, self.directory, fetch_visibly, cleaning)
+        table = grid("split", "pairs", "source words", "target words", "left out")
+        for split, of in counts.items():
+            left_out = ", ".join(f"{why}: {number:,}" for why, number in of.left_out.items())
+            figures = (f"{n:,}" for n in (of.pairs, of.source_words, of.target_words))
+            table.add_row(split, *figures, left_out)
+        show(table)
+        show(f"train on it with --data.corpus text:{self.directory}")
+        return 0
+
+    def _check_limits(self) -> None:
+        if self.max_words is not None and self.max_words < 1:
+            raise UserError(f"--max-words={self.max_words} would leave nothing; give 1 or more")
+        if self.max_ratio is not None and self.max_ratio < 1:
+            raise UserError(f"--max-ratio={self.max_ratio} would leave nothing; give 1 or more")
+
+
+def data_command(arguments: Sequence[str], program: str = "t2t-jax data") -> DataCommand:
+    """The corpus that a command line asks for.
+
+    Args:
+      arguments: the command line, without the program's name.
+      program: the name that help and errors call the program by.
+
+    Raises:
+      UserError: a flag or its value is refused.
+    """
+    if not arguments:
+        raise UserError(
+            f"{program} takes a corpus ({', '.join(CORPORA)}) and a directory, as in {program} "
+            "multi30k-en-de corpora/multi30k; see --help"
+        )
+    check_flags(arguments, ["mirror", "max_words", "max_ratio"])
+    command: DataCommand = parse_flags(DataCommand, arguments, prog=program)
+    return command
+
+
+def _bars() -> Progress:
+    """Bars that show how much of each archive has arrived; on a terminal they move."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=ProgressConsole(stderr=True),
+    )

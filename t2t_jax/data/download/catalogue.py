@@ -1,0 +1,303 @@
+"""The public corpora that `t2t-jax data` prepares: their archives, what is read of them, and how.
+
+Sizes and SHA-256 sums of archives are those that tensorflow-datasets has for the same files
+(`tensorflow_datasets/url_checksums`), those of Multi30k were computed of the files in its
+repository. The test sets of WMT, with MD5 sums, are those of sacreBLEU's own table. Of IWSLT 2014
+no sum is published.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from t2t_jax.data.download.cleaning import Cleaning
+from t2t_jax.errors import UserError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A file that is published on a server."""
+
+    url: str
+    """Where it is published."""
+    size: int | None = None
+    """Its bytes; None if they are not known."""
+    digest: str | None = None
+    """`sha256:` or `md5:` and the sum of its content in hexadecimal digits; None if not known."""
+    saved_as: str = ""
+    """Its name among the archives of a corpus; empty means the last part of the URL."""
+
+    @property
+    def name(self) -> str:
+        """The name of the file on disk, and on a mirror."""
+        return self.saved_as or self.url.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Text:
+    """One side of a part of a corpus: a text in an archive."""
+
+    archive: Archive
+    """The archive that holds it."""
+    member: str = ""
+    """Its path in the tar archive; empty if the archive is the text, packed by gzip."""
+    language: str = ""
+    """The language to take of a translation memory (TMX), which holds both sides."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return f"{self.archive.name}:{self.member}" if self.member else self.archive.name
+
+
+@dataclass(frozen=True)
+class Part:
+    """Sentence pairs that stand in two texts: line n of one translates line n of the other."""
+
+    source: Text
+    target: Text
+
+
+@dataclass(frozen=True)
+class PublicCorpus:
+    """A corpus of sentence pairs as others have used it."""
+
+    about: str
+    """What it is, and who prepared it in this way."""
+    source_language: str
+    target_language: str
+    train: tuple[Part, ...]
+    """Parts of the training set, one after the other."""
+    evaluation: Mapping[str, tuple[Part, ...]]
+    """Parts of dev, test and further test sets, which are never cleaned."""
+    cleaning: Cleaning
+    """Which pairs of the training set are left out."""
+    cleaned_by: str
+    """Whose cleaning that is, or why there is none."""
+    licence: str
+    """What its makers allow."""
+    every_nth_is_dev: int | None = None
+    """Distance of the training pairs that are the development set instead; None means none."""
+
+
+def _wmt_test_set(test_set: str, pair: str) -> tuple[Part]:
+    """A test set as sacreBLEU's table has it: archive, MD5 sum and the two files in it."""
+    from sacrebleu.dataset import DATASETS
+
+    dataset: Any = DATASETS[test_set]
+    (url,), (md5,) = dataset.data, dataset.md5
+    saved_as = f"{test_set.partition('/')[0]}-{url.rpartition('/')[2]}"
+    archive = Archive(url, digest=f"md5:{md5}", saved_as=saved_as)
+    source, target = dataset.langpairs[pair]
+    return (Part(Text(archive, source), Text(archive, target)),)
+
+
+def _members(archive: Archive, stem: str, source: str, target: str) -> Part:
+    """A part whose two files are called alike but for their languages."""
+    return Part(Text(archive, f"{stem}.{source}"), Text(archive, f"{stem}.{target}"))
+
+
+_STATMT = "https://www.statmt.org"
+_EUROPARL_7 = Archive(
+    f"{_STATMT}/wmt13/training-parallel-europarl-v7.tgz",
+    657_632_379,
+    "sha256:0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7",
+)
+_COMMON_CRAWL = Archive(
+    f"{_STATMT}/wmt13/training-parallel-commoncrawl.tgz",
+    918_311_367,
+    "sha256:c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5",
+)
+_NEWS_COMMENTARY_9 = Archive(
+    f"{_STATMT}/wmt14/training-parallel-nc-v9.tgz",
+    80_418_416,
+    "sha256:cb8953f292298e6877ae433c98912b927cb0766b303f4540512ddd286c748485",
+)
+_UNITED_NATIONS = Archive(
+    f"{_STATMT}/wmt13/training-parallel-un.tgz",
+    2_365_634_246,
+    "sha256:29141b5c1eba149a94f7a59d3b1a834b2e47fe0f8758d68dcd77a3d3f497ee47",
+)
+_GIGA_FRENCH = Archive(
+    f"{_STATMT}/wmt10/training-giga-fren.tar",
+    2_595_102_720,
+    "sha256:3ff8319f6919393520559bfbc7ad6a747ec81b3abc7be9993b338d4b017b4d9a",
+)
+_EUROPARL_8 = Archive(
+    "https://data.statmt.org/wmt16/translation-task/training-parallel-ep-v8.tgz",
+    225_018_324,
+    "sha256:8917bd3bef3bc894c8519ca1f8a4c7c330aad08a1263655a9d99ee13d532e3c7",
+)
+_SETIMES = Archive(
+    "https://object.pouta.csc.fi/OPUS-SETIMES/v2/tmx/en-ro.tmx.gz",
+    23_458_958,
+    "sha256:56bfaa2a8c8bdfccb7b50cc926067e2291347d807004e81faab8762ddbf26302",
+)
+_IWSLT14 = Archive(
+    "https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz", saved_as="iwslt14-de-en.tgz"
+)
+_MULTI30K = {
+    "train.en": (568_929, "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f"),
+    "train.de": (637_044, "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6"),
+    "val.en": (21_650, "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28"),
+    "val.de": (24_681, "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a"),
+    "test_2016_flickr.en": (
+        21_077,
+        "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
+    ),
+    "test_2016_flickr.de": (
+        22_890,
+        "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+    ),
+}
+_WMT_LICENCE = (
+    "The WMT shared task releases its data for research; each archive states the terms of its own."
+)
+_NOT_CLEANED = (
+    "not cleaned, as in tensor2tensor; the paper names no cleaning. Pairs with an empty side are "
+    "left out"
+)
+
+
+def _multi30k(stem: str) -> Part:
+    """A part of Multi30k: a file packed by gzip for each language."""
+    place = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
+
+    def text(name: str) -> Text:
+        size, sha256 = _MULTI30K[name]
+        return Text(Archive(f"{place}/{name}.gz", size, f"sha256:{sha256}"))
+
+    return Part(text(f"{stem}.en"), text(f"{stem}.de"))
+
+
+def _iwslt14(stem: str, ending: str = "") -> Part:
+    """A part of IWSLT 2014, whose two files are called alike but for their languages."""
+    return Part(*(Text(_IWSLT14, f"de-en/{stem}.de-en.{side}{ending}") for side in ("de", "en")))
+
+
+def _wmt14_en_de() -> PublicCorpus:
+    return PublicCorpus(
+        about="WMT 2014 English-German, the paper's corpus (section 5.1): Europarl v7, Common "
+        "Crawl and News Commentary v9; newstest2013 as dev, newstest2014 in full as test",
+        source_language="en",
+        target_language="de",
+        train=(
+            _members(_EUROPARL_7, "training/europarl-v7.de-en", "en", "de"),
+            _members(_COMMON_CRAWL, "commoncrawl.de-en", "en", "de"),
+            _members(_NEWS_COMMENTARY_9, "training/news-commentary-v9.de-en", "en", "de"),
+        ),
+        evaluation={
+            "dev": _wmt_test_set("wmt13", "en-de"),
+            "test": _wmt_test_set("wmt14/full", "en-de"),
+            "newstest2014-filtered": _wmt_test_set("wmt14", "en-de"),
+        },
+        cleaning=Cleaning(),
+        cleaned_by=_NOT_CLEANED,
+        licence=_WMT_LICENCE,
+    )
+
+
+def _wmt14_en_fr() -> PublicCorpus:
+    return PublicCorpus(
+        about="WMT 2014 English-French, the paper's larger corpus (section 5.1): Europarl v7, "
+        "Common Crawl, United Nations, the 10^9 corpus and News Commentary v9; newstest2013 as "
+        "dev, newstest2014 as test",
+        source_language="en",
+        target_language="fr",
+        train=(
+            _members(_EUROPARL_7, "training/europarl-v7.fr-en", "en", "fr"),
+            _members(_COMMON_CRAWL, "commoncrawl.fr-en", "en", "fr"),
+            _members(_UNITED_NATIONS, "un/undoc.2000.fr-en", "en", "fr"),
+            Part(
+                Text(_GIGA_FRENCH, "giga-fren.release2.fixed.en.gz"),
+                Text(_GIGA_FRENCH, "giga-fren.release2.fixed.fr.gz"),
+            ),
+            _members(_NEWS_COMMENTARY_9, "training/news-commentary-v9.fr-en", "en", "fr"),
+        ),
+        evaluation={
+            "dev": _wmt_test_set("wmt13", "en-fr"),
+            "test": _wmt_test_set("wmt14/full", "en-fr"),
+        },
+        cleaning=Cleaning(),
+        cleaned_by=_NOT_CLEANED,
+        licence=_WMT_LICENCE,
+    )
+
+
+def _wmt16_en_ro() -> PublicCorpus:
+    return PublicCorpus(
+        about="WMT 2016 English-Romanian: Europarl v8 and SETIMES2; newsdev2016 as dev, "
+        "newstest2016 as test",
+        source_language="en",
+        target_language="ro",
+        train=(
+            _members(_EUROPARL_8, "training-parallel-ep-v8/europarl-v8.ro-en", "en", "ro"),
+            Part(Text(_SETIMES, language="en"), Text(_SETIMES, language="ro")),
+        ),
+        evaluation={
+            "dev": _wmt_test_set("wmt16/dev", "en-ro"),
+            "test": _wmt_test_set("wmt16", "en-ro"),
+        },
+        cleaning=Cleaning(max_words=80, max_ratio=9.0),
+        cleaned_by="the limits of Sennrich et al. 2016 (1 to 80 words, ratio 9), which they set "
+        "for Moses' tokens; here they count words between spaces",
+        licence=_WMT_LICENCE,
+    )
+
+
+def _multi30k_en_de() -> PublicCorpus:
+    return PublicCorpus(
+        about="Multi30k (Elliott et al. 2016), task 1: captions of images in English and German; "
+        "the validation set as dev, test_2016_flickr as test",
+        source_language="en",
+        target_language="de",
+        train=(_multi30k("train"),),
+        evaluation={"dev": (_multi30k("val"),), "test": (_multi30k("test_2016_flickr"),)},
+        cleaning=Cleaning(),
+        cleaned_by="not cleaned, as its makers publish it",
+        licence="Its makers allow research that is not commercial: see "
+        "https://github.com/multi30k/dataset",
+    )
+
+
+def _iwslt14_de_en() -> PublicCorpus:
+    names = "TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"
+    return PublicCorpus(
+        about="IWSLT 2014 German-English, talks, in the splits that fairseq made usual: every 23rd "
+        "pair of the training set as dev, five smaller sets together as test",
+        source_language="de",
+        target_language="en",
+        train=(_iwslt14("train.tags"),),
+        evaluation={"test": tuple(_iwslt14(f"IWSLT14.{name}", ".xml") for name in names)},
+        cleaning=Cleaning(max_words=175, max_ratio=1.5),
+        cleaned_by="the limits of fairseq (1 to 175 words, ratio 1.5), which it sets for Moses' "
+        "tokens in lower case; here they count words between spaces, and cases are kept",
+        licence="TED talks, CC BY-NC-ND: see https://wit3.fbk.eu",
+        every_nth_is_dev=23,
+    )
+
+
+_MAKERS = MappingProxyType(
+    {
+        "wmt14-en-de": _wmt14_en_de,
+        "wmt14-en-fr": _wmt14_en_fr,
+        "wmt16-en-ro": _wmt16_en_ro,
+        "multi30k-en-de": _multi30k_en_de,
+        "iwslt14-de-en": _iwslt14_de_en,
+    }
+)
+CORPORA: tuple[str, ...] = tuple(_MAKERS)
+"""The names of the corpora."""
+
+
+def public_corpus(name: str) -> PublicCorpus:
+    """The corpus of a name, one of `CORPORA`.
+
+    Raises:
+      UserError: there is no such corpus.
+    """
+    if name not in _MAKERS:
+        hint = did_you_mean(name, CORPORA, f"choose {', '.join(CORPORA)}")
+        raise UserError(f"there is no public corpus {name!r}; {hint}")
+    return _MAKERS[name]()

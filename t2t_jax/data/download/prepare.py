@@ -1,0 +1,235 @@
+"""A public corpus as a directory of text files, which `text:DIR` names in a config.
+
+DIR/archives/        the archives as published; they may be removed afterwards
+DIR/train.en ...     one file for each split and language
+DIR/corpus.json      which corpus it is, its settings, and what each split has; written last
+DIR/SOURCES.md       the same for readers, with the archives' addresses and sums
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from itertools import chain, zip_longest
+from pathlib import Path
+
+from t2t_jax.data.download.catalogue import Archive, Part, PublicCorpus, Text, public_corpus
+from t2t_jax.data.download.cleaning import Cleaning
+from t2t_jax.data.download.texts import lines_of
+from t2t_jax.data.download.transfer import digest_of
+from t2t_jax.errors import UserError
+from t2t_jax.system.atomic_file import write_whole, writing_whole
+from t2t_jax.system.records import Schema, read_object
+
+_MANIFEST, _SOURCES, _ARCHIVES = "corpus.json", "SOURCES.md", "archives"
+_SCHEMA = Schema({"corpus": str, "cleaning": dict, "splits": dict})
+
+
+@dataclass
+class Counts:
+    """The pairs of a split: those that were written, and those that were left out."""
+
+    pairs: int = 0
+    source_words: int = 0
+    target_words: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+    """How many pairs were left out for each `cleaning.Fault`."""
+
+    def add(self, source: str, target: str) -> None:
+        """Count a pair that is written."""
+        self.pairs += 1
+        self.source_words += len(source.split())
+        self.target_words += len(target.split())
+
+
+def prepare(
+    name: str,
+    directory: Path,
+    fetch: Callable[[Archive, Path], Path],
+    cleaning: Cleaning | None = None,
+) -> dict[str, Counts]:
+    """Fetch the archives of a public corpus and write its splits as text.
+
+    What is there already is used: a corpus that is complete, and archives that were fetched. Each
+    file takes its name once it is whole.
+
+    Args:
+      name: the name of the corpus, one of `catalogue.CORPORA`.
+      directory: the directory to write to; it is made if need be.
+      fetch: brings an archive into a directory and gives its path; see `transfer.fetch`.
+      cleaning: which training pairs are left out; None means as the catalogue has it.
+
+    Returns:
+      What each split has.
+
+    Raises:
+      UserError: the directory holds something else; an archive cannot be had, is damaged, or its
+        texts are not aligned.
+    """
+    corpus = public_corpus(name)
+    cleaning = cleaning or corpus.cleaning
+    manifest = {"corpus": name, "cleaning": asdict(cleaning)}
+    archives = directory / _ARCHIVES
+    archives.mkdir(parents=True, exist_ok=True)
+    if done := _finished(corpus, directory, manifest):
+        return done
+    _write_manifest(directory, manifest, {})
+    fetched = {archive.name: fetch(archive, archives) for archive in archives_of(corpus)}
+    counts = _write_splits(corpus, directory, cleaning)
+    sums = {name: digest_of(path) for name, path in fetched.items()}
+    sources = _describe(name, corpus, cleaning, counts, sums)
+    write_whole(directory / _SOURCES, sources.encode())
+    _write_manifest(directory, manifest, counts)
+    return counts
+
+
+def archives_of(corpus: PublicCorpus) -> list[Archive]:
+    """The archives of a corpus, each once."""
+    parts = chain(corpus.train, *corpus.evaluation.values())
+    texts = (text for part in parts for text in (part.source, part.target))
+    return list(dict.fromkeys(text.archive for text in texts))
+
+
+def _finished(
+    corpus: PublicCorpus, directory: Path, manifest: Mapping[str, object]
+) -> dict[str, Counts]:
+    """What each split has, if all is there already; empty if it is not.
+
+    Raises:
+      UserError: the directory holds something else.
+    """
+    path = directory / _MANIFEST
+    languages = corpus.source_language, corpus.target_language
+    if not path.exists():
+        for language in languages:
+            for there in sorted(directory.glob(f"*.{language}")):
+                raise UserError(
+                    f"{directory} holds {there.name}, which this command has not written; name an "
+                    "empty directory"
+                )
+        return {}
+    found = read_object(path, _SCHEMA, "remove it to prepare the corpus again")
+    if found["corpus"] != manifest["corpus"]:
+        raise UserError(f"{directory} holds {found['corpus']}; name another directory")
+    files = [directory / f"{split}.{side}" for split in found["splits"] for side in languages]
+    if found["cleaning"] != manifest["cleaning"] or not all(file.is_file() for file in files):
+        return {}
+    return {split: Counts(**counts) for split, counts in found["splits"].items()}
+
+
+def _write_manifest(
+    directory: Path, manifest: Mapping[str, object], counts: Mapping[str, Counts]
+) -> None:
+    splits = {split: asdict(counted) for split, counted in counts.items()}
+    content = json.dumps({**manifest, "splits": splits}, indent=1)
+    write_whole(directory / _MANIFEST, content.encode())
+
+
+def _write_splits(corpus: PublicCorpus, directory: Path, cleaning: Cleaning) -> dict[str, Counts]:
+    counts = {"train": Counts()}
+    if corpus.every_nth_is_dev:
+        counts["dev"] = Counts()
+    with ExitStack() as files:
+        writers = {
+            split: _Writer(corpus, directory, split, counted, files)
+            for split, counted in counts.items()
+        }
+        kept = 0
+        left_out = counts["train"].left_out
+        for source, target in _pairs(corpus.train, directory):
+            if fault := cleaning.fault(source, target):
+                left_out[fault] = left_out.get(fault, 0) + 1
+                continue
+            kept += 1
+            is_dev = corpus.every_nth_is_dev and kept % corpus.every_nth_is_dev == 0
+            writers["dev" if is_dev else "train"].write(source, target)
+    for split, parts in corpus.evaluation.items():
+        counts[split] = Counts()
+        with ExitStack() as files:
+            writer = _Writer(corpus, directory, split, counts[split], files)
+            for source, target in _pairs(parts, directory):
+                writer.write(source, target)
+    return counts
+
+
+class _Writer:
+    """The two files of a split, which take their names once both are whole."""
+
+    def __init__(
+        self, corpus: PublicCorpus, directory: Path, split: str, counts: Counts, files: ExitStack
+    ) -> None:
+        """Open the files; `files` closes them."""
+        languages = corpus.source_language, corpus.target_language
+        self._source, self._target = (
+            files.enter_context(writing_whole(directory / f"{split}.{language}"))
+            for language in languages
+        )
+        self._counts = counts
+
+    def write(self, source: str, target: str) -> None:
+        """Write a pair, and count it."""
+        self._source.write(f"{source}\n".encode())
+        self._target.write(f"{target}\n".encode())
+        self._counts.add(source, target)
+
+
+def _pairs(parts: tuple[Part, ...], directory: Path) -> Iterator[tuple[str, str]]:
+    """The pairs of parts, one part after the other.
+
+    Raises:
+      UserError: the two texts of a part have different numbers of lines.
+    """
+    archives = directory / _ARCHIVES
+    for part in parts:
+        sides = lines_of(part.source, archives), lines_of(part.target, archives)
+        for number, (source, target) in enumerate(zip_longest(*sides)):
+            if source is None or target is None:
+                shorter, longer = part.source, part.target
+                if target is None:
+                    shorter, longer = longer, shorter
+                raise UserError(
+                    f"{shorter.name} ends after {number:,} lines, before {longer.name} does; are "
+                    "these the published archives?"
+                )
+            yield source, target
+
+
+def _describe(
+    name: str,
+    corpus: PublicCorpus,
+    cleaning: Cleaning,
+    counts: Mapping[str, Counts],
+    sums: Mapping[str, str],
+) -> str:
+    """The content of SOURCES.md."""
+    of_catalogue = cleaning == corpus.cleaning
+    limits = ", ".join(f"{key}={value}" for key, value in asdict(cleaning).items())
+    cleaned_by = corpus.cleaned_by if of_catalogue else f"limits given by hand: {limits}"
+    lines = [
+        f"# {name}",
+        "",
+        f"{corpus.about}.",
+        "",
+        f"Made by `t2t-jax data {name}`. Training pairs: {cleaned_by}. Test sets are not cleaned.",
+        "",
+        f"Licence: {corpus.licence}",
+        "",
+        "| split | pairs | source words | target words | left out |",
+        "|---|---|---|---|---|",
+    ]
+    for split, counted in counts.items():
+        left_out = ", ".join(f"{why}: {number:,}" for why, number in counted.left_out.items())
+        figures = f"{counted.pairs:,} | {counted.source_words:,} | {counted.target_words:,}"
+        lines.append(f"| {split} | {figures} | {left_out or 'none'} |")
+    lines += ["", "| archive | published at | SHA-256 |", "|---|---|---|"]
+    for archive in archives_of(corpus):
+        known = "" if archive.digest else " (not known before: compare it with others)"
+        lines.append(f"| {archive.name} | {archive.url} | {sums[archive.name]}{known} |")
+    lines += ["", "| split | texts |", "|---|---|"]
+    for split, parts in {"train": corpus.train, **corpus.evaluation}.items():
+        lines += [f"| {split} | {_shown(part.source)}, {_shown(part.target)} |" for part in parts]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(text: Text) -> str:
+    return text.name + (f" ({text.language})" if text.language else "")

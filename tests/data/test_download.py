@@ -1,0 +1,476 @@
+"""Public corpora from a local server that has small archives of the same layout, and misbehaves."""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sacrebleu.dataset import DATASETS
+
+from t2t_jax.__main__ import main
+from t2t_jax.config import DataConfig
+from t2t_jax.data.corpus import open_corpus
+from t2t_jax.data.download import catalogue, prepare, transfer
+from t2t_jax.data.download.catalogue import CORPORA, Archive, Text, public_corpus
+from t2t_jax.data.download.cleaning import Cleaning
+from t2t_jax.data.download.texts import lines_of
+from t2t_jax.data.download.transfer import fetch
+from t2t_jax.errors import UserError
+
+_AT_ONCE = (0.0, 0.0)
+_BYTES = bytes(range(256)) * 1000
+
+
+def _digest(content, kind="sha256"):
+    return f"{kind}:{hashlib.new(kind, content).hexdigest()}"
+
+
+class _Server(ThreadingHTTPServer):
+    """Files by name, and what goes wrong with the next requests, in order."""
+
+    daemon_threads = True
+
+    def __init__(self, files):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.files, self.troubles, self.asked = files, [], []
+        self.hung, self.may_end = threading.Semaphore(0), threading.Event()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, *_):
+        """A client that was killed is no error."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def log_message(self, *_):
+        """Print nothing."""
+
+    def do_GET(self):
+        name, wanted = self.path.lstrip("/"), self.headers.get("Range", "")
+        self.server.asked.append((name, wanted))
+        trouble = self.server.troubles.pop(0) if self.server.troubles else ""
+        if trouble.isdigit() or name not in self.server.files:
+            self.send_error(int(trouble or 404))
+            return
+        content = self.server.files[name]
+        first = int(wanted.removeprefix("bytes=").rstrip("-") or 0) if wanted else 0
+        if trouble == "no ranges":
+            first, wanted = 0, ""
+        elif trouble == "an earlier range":
+            first = max(0, first - 1000)
+        elif trouble == "a later range":
+            first += 1000
+        if first >= len(content) > 0:
+            self.send_error(416)
+            return
+        body = content[first:]
+        self.send_response(206 if wanted else 200)
+        if wanted:
+            given = f"bytes {first}-{len(content) - 1}/{len(content)}"
+            self.send_header("Content-Range", "bytes ?" if trouble == "no numbers" else given)
+        more = 5000 if trouble == "a lie about the length" else 0
+        self.send_header("Content-Length", str(len(body) + more))
+        self.end_headers()
+        if trouble in ("cut", "hangs"):
+            self.wfile.write(body[: len(body) // 2])
+            if trouble == "hangs":
+                self.wfile.flush()
+                self.server.hung.release()
+                self.server.may_end.wait()
+            return
+        self.wfile.write(b"?" * len(body) if trouble == "wrong bytes" else body)
+
+
+@pytest.fixture
+def server():
+    with _Server({"file": _BYTES}) as running:
+        threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
+        yield running
+        running.may_end.set()
+        running.shutdown()
+
+
+def _archive(server, **known):
+    return Archive(f"{server.url}/file", **known)
+
+
+@pytest.mark.parametrize(
+    "troubles",
+    [
+        [],
+        ["cut"],
+        ["cut", "cut", "cut", "cut", "cut"],  # each brings bytes
+        ["503", "429"],
+        ["cut", "no ranges"],
+        ["cut", "an earlier range"],
+        ["cut", "a later range"],
+        ["cut", "no numbers"],
+        ["a lie about the length"],
+        ["cut", "500", "cut", "500", "500"],
+    ],
+    ids=", then ".join,
+)
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
+def test_a_file_arrives_whatever_happens_on_the_way(tmp_path, server, troubles, is_known):
+    known = {"size": len(_BYTES), "digest": _digest(_BYTES)} if is_known else {}
+    server.troubles = list(troubles)
+    seen = []
+    path = fetch(_archive(server, **known), tmp_path, progress=seen.append, patience=_AT_ONCE)
+    assert path == tmp_path / "file"
+    assert path.read_bytes() == _BYTES
+    assert seen[-1] == len(_BYTES)
+    assert [*tmp_path.iterdir()] == [path]
+    num_requests = len(server.asked)
+    assert fetch(_archive(server, **known), tmp_path) == path  # which asks for nothing
+    assert len(server.asked) == num_requests
+
+
+def test_what_has_arrived_is_kept_and_the_next_call_asks_for_the_rest(tmp_path, server):
+    server.troubles = ["cut", "500", "500", "500"]
+    archive = _archive(server, digest=_digest(_BYTES, "md5"))
+    with pytest.raises(UserError, match=r"answers 500 .*; 128,000 bytes are kept: run the same"):
+        fetch(archive, tmp_path, patience=_AT_ONCE)
+    assert (tmp_path / "file.part").read_bytes() == _BYTES[:128_000]
+    assert fetch(archive, tmp_path).read_bytes() == _BYTES
+    assert server.asked[-1] == ("file", "bytes=128000-")
+
+
+@pytest.mark.parametrize(
+    ("troubles", "known", "message"),
+    [
+        (["404"], {}, "answers 404 Not Found; name another place with --mirror"),
+        (["wrong bytes"], {"digest": _digest(_BYTES)}, "is not the published file: its sha256 sum"),
+        ([], {"size": 100}, "the published file 100; it was removed"),
+        ([], {"size": 2**60}, "make room there, or choose another directory"),
+    ],
+)
+def test_what_cannot_be_had_is_said_in_one_line(tmp_path, server, troubles, known, message):
+    server.troubles = troubles
+    with pytest.raises(UserError, match=message) as refusal:
+        fetch(_archive(server, **known), tmp_path, patience=_AT_ONCE)
+    assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "file").exists()
+    assert fetch(_archive(server), tmp_path).read_bytes() == _BYTES
+
+
+def test_without_a_network_and_with_no_address(tmp_path):
+    with pytest.raises(UserError, match=r"cannot be fetched: .*refused.*; 0 bytes are kept"):
+        fetch(Archive("http://127.0.0.1:9/file"), tmp_path, patience=_AT_ONCE)
+    with pytest.raises(UserError, match="--mirror=mirror is no address; begin it with"):
+        fetch(Archive("http://127.0.0.1:9/file"), tmp_path, mirror="mirror")
+
+
+def test_a_file_that_is_there_and_is_another_one_is_not_touched(tmp_path, server):
+    (tmp_path / "file").write_bytes(b"mine")
+    with pytest.raises(UserError, match="has 4 bytes, and the published file 256,000; remove it"):
+        fetch(_archive(server, size=len(_BYTES)), tmp_path)
+    assert (tmp_path / "file").read_bytes() == b"mine"
+
+
+def test_a_full_disk_is_named_and_a_second_process_is_refused(tmp_path, server, monkeypatch):
+    archive = _archive(server)
+    with monkeypatch.context() as patched:
+        patched.setattr(transfer._Transfer, "go_on", _full)
+        with pytest.raises(
+            UserError, match=r"cannot write .*file\.part: No space left.*; make room"
+        ):
+            fetch(archive, tmp_path)
+    with (tmp_path / "file.part").open("ab") as other:
+        transfer._lock(other, Path("file.part"))
+        with pytest.raises(UserError, match=r"another process is writing .*file\.part"):
+            fetch(archive, tmp_path)
+
+
+def _full(_):
+    raise OSError(28, "No space left on device")
+
+
+# Small archives of every corpus in the catalogue.
+
+
+def _sentences(text):
+    """Five sentences of a side, with what is hard in its format."""
+    name = f"{text.archive.name}:{text.member or text.language}"
+    language = (
+        text.language or name.removesuffix(".gz").removesuffix(".sgm").removesuffix(".xml")[-2:]
+    )
+    return [
+        f"{stem} {language} {number}" for number, stem in enumerate(("A & B", "é", "<b>", "d", "e"))
+    ]
+
+
+def _content(text):
+    """The bytes of a text in the format that its name says."""
+    lines = _sentences(text)
+    if text.member.endswith((".sgm", ".xml")):
+        segments = [f'<seg id="{n}">  {line} </seg>' for n, line in enumerate(lines)]
+        return "\n".join(["<refset>", '<doc docid="x">', *segments, "</doc>"]).encode()
+    if "train.tags" in text.member:
+        lines = ["<url>http://example</url>", *(f" {line} " for line in lines if "<" not in line)]
+        lines.insert(3, "  <title>a talk</title>")
+    plain = "".join(f"{line}\n" for line in lines).encode()
+    return gzip.compress(plain) if text.member.endswith(".gz") else plain
+
+
+def _memory():
+    """A translation memory as OPUS has it."""
+    units = [
+        f'<tu><tuv xml:lang="en"><seg>{english}</seg></tuv>\n'
+        f'<tuv xml:lang="ro"><seg>{romanian}</seg></tuv></tu>'
+        for english, romanian in [("one &amp; two", "unu  și doi"), ("three", "")]
+    ]
+    head = '<?xml version="1.0" encoding="UTF-8" ?>\n<tmx version="1.4"><header /><body>\n'
+    return gzip.compress((head + "\n".join(units) + "</body></tmx>").encode())
+
+
+def _small(corpus):
+    """The archives of a corpus with little in them, by name."""
+    parts = chain(corpus.train, *corpus.evaluation.values())
+    texts = [text for part in parts for text in (part.source, part.target)]
+    files = {}
+    for archive in prepare.archives_of(corpus):
+        own = [text for text in texts if text.archive == archive]
+        if own[0].language:
+            files[archive.name] = _memory()
+        elif not own[0].member:
+            files[archive.name] = gzip.compress(_content(own[0]))
+        else:
+            buffer = io.BytesIO()
+            with tarfile.open(
+                fileobj=buffer, mode="w:gz" if archive.name.endswith("gz") else "w"
+            ) as tar:
+                for text in own[::-1]:  # in another order than they are asked for
+                    info = tarfile.TarInfo(text.member)
+                    info.size = len(_content(text))
+                    tar.addfile(info, io.BytesIO(_content(text)))
+            files[archive.name] = buffer.getvalue()
+    return files
+
+
+def _resized(corpus, files):
+    """The corpus with the sizes and sums of the small archives."""
+
+    def text(text):
+        content = files[text.archive.name]
+        known = {"size": len(content), "digest": _digest(content)}
+        return replace(text, archive=replace(text.archive, **known))
+
+    def parts(parts):
+        return tuple(
+            replace(part, source=text(part.source), target=text(part.target)) for part in parts
+        )
+
+    evaluation = {split: parts(of) for split, of in corpus.evaluation.items()}
+    return replace(corpus, train=parts(corpus.train), evaluation=evaluation)
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_every_corpus_is_read_in_its_own_layout(tmp_path, server, monkeypatch, capsys, name):
+    corpus = public_corpus(name)
+    server.files = _small(corpus)
+    monkeypatch.setattr(prepare, "public_corpus", lambda _: _resized(corpus, server.files))
+    directory = tmp_path / "corpus"
+    command = ["data", name, str(directory), "--mirror", f"{server.url}/"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    languages = corpus.source_language, corpus.target_language
+    found = open_corpus(DataConfig(f"text:{directory}", *languages))
+    assert set(found.splits) == {"train", "test", *corpus.evaluation} | {"dev"}
+    for split, parts in corpus.evaluation.items():
+        sources = list(chain.from_iterable(_sentences(part.source) for part in parts))
+        targets = list(chain.from_iterable(_sentences(part.target) for part in parts))
+        assert found.lines(split) == (sources, targets)
+        assert f"{split:<5}" in printed
+    counts = json.loads((directory / "corpus.json").read_text())["splits"]
+    assert counts["train"]["pairs"] == len(found.lines("train")[0])
+    sources = (directory / "SOURCES.md").read_text()
+    assert all(archive.url in sources for archive in prepare.archives_of(corpus))
+    num_requests = len(server.asked)
+    assert main(command) == 0  # all is there
+    assert capsys.readouterr().out == printed
+    assert len(server.asked) == num_requests == len(server.files)
+
+
+def test_training_sets_are_made_of_their_parts_in_order(tmp_path, server, monkeypatch):
+    corpus = public_corpus("wmt16-en-ro")
+    server.files = _small(corpus)
+    monkeypatch.setattr(prepare, "public_corpus", lambda _: _resized(corpus, server.files))
+    main(["data", "wmt16-en-ro", str(tmp_path / "c"), "--mirror", server.url])
+    found = open_corpus(DataConfig(f"text:{tmp_path / 'c'}", "en", "ro"))
+    europarl = corpus.train[0]
+    assert found.lines("train") == (
+        [*_sentences(europarl.source), "one & two"],
+        [*_sentences(europarl.target), "unu și doi"],
+    )
+    counts = json.loads((tmp_path / "c" / "corpus.json").read_text())["splits"]["train"]
+    assert counts["left_out"] == {"empty": 1}
+    assert counts["source_words"] == len(" ".join(found.lines("train")[0]).split())
+
+
+def test_every_23rd_pair_that_is_kept_is_of_the_development_set(tmp_path, monkeypatch):
+    corpus = public_corpus("iwslt14-de-en")
+    pairs = [(f"s {n}", "" if n == 5 else f"t {n}") for n in range(1, 50)]
+    monkeypatch.setattr(prepare, "_pairs", lambda *_: iter(pairs))
+    prepare._write_splits(replace(corpus, evaluation={}), tmp_path, Cleaning())
+    assert (tmp_path / "dev.de").read_text().split("\n") == ["s 24", "s 47", ""]
+    assert len((tmp_path / "train.en").read_text().splitlines()) == 46
+
+
+def test_segments_are_those_of_sacrebleu(tmp_path):
+    """Of a test set of WMT, sacreBLEU's own conversion is the reference."""
+    text = Text(Archive("http://x/a.tgz"), "test/x-src.en.sgm")
+    content = (
+        '<srcset setid="x" srclang="any">\n<doc sysid="ref" docid="d" genre="news" origlang="en">\n'
+        '<p>\n<seg id="1">It  cost &quot;£ 5&quot;.  </seg>\n</p>\n<seg id="2"></seg>\n'
+        '<seg id="3"> <i>no</i> tag\t</seg>\n</doc>\n</srcset>\n'
+    ).encode()
+    with tarfile.open(tmp_path / "a.tgz", "w:gz") as tar:
+        info = tarfile.TarInfo(text.member)
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
+    (tmp_path / "raw.sgm").write_bytes(content)
+    DATASETS["wmt13"]._convert_format(str(tmp_path / "raw.sgm"), str(tmp_path / "plain"))
+    expected = (tmp_path / "plain").read_text().split("\n")[:-1]
+    assert list(lines_of(text, tmp_path)) == expected
+    assert len(expected) == 3
+
+
+def test_damaged_and_unaligned_archives_are_named(tmp_path, monkeypatch):
+    corpus = public_corpus("wmt14-en-de")
+    files = _small(corpus)
+    archives = tmp_path / "archives"
+    archives.mkdir()
+    for name, content in files.items():
+        (archives / name).write_bytes(content)
+    text = corpus.train[0].source
+    (archives / text.archive.name).write_bytes(files[text.archive.name][:-60])
+    with pytest.raises(UserError, match=r"europarl-v7\.tgz is damaged .*; remove it"):
+        list(lines_of(text, archives))
+    with pytest.raises(UserError, match=r"commoncrawl\.tgz has no file nothing\.en"):
+        list(lines_of(replace(corpus.train[1].source, member="nothing.en"), archives))
+    (archives / "short.gz").write_bytes(gzip.compress(b"one\n"))
+    part = replace(corpus.train[1], source=Text(Archive("http://x/short.gz")))
+    with pytest.raises(UserError, match=r"short\.gz ends after 1 lines, before .*de-en\.de does"):
+        list(prepare._pairs((part,), tmp_path))
+    (archives / "short.gz").write_bytes(gzip.compress(b"one\n\xff\n"))
+    with pytest.raises(UserError, match=r"short\.gz line 2, byte 1 is not UTF-8"):
+        list(prepare._pairs((part,), tmp_path))
+
+
+def test_a_directory_with_something_else_is_refused(tmp_path):
+    (tmp_path / "train.en").write_text("mine\n")
+    with pytest.raises(UserError, match=r"holds train\.en, which this command has not written"):
+        main(["data", "multi30k-en-de", str(tmp_path)])
+    (tmp_path / "corpus.json").write_text('{"corpus": "wmt14-en-de", "cleaning": {}, "splits": {}}')
+    with pytest.raises(UserError, match="holds wmt14-en-de; name another directory"):
+        main(["data", "multi30k-en-de", str(tmp_path)])
+    assert (tmp_path / "train.en").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "takes a corpus .wmt14-en-de, .*iwslt14-de-en. and a directory, as in"),
+        (["wmt14-ende", "D"], "no public corpus 'wmt14-ende'; did you mean wmt14-en-de"),
+        (["wmt14-en-de", "D", "--miror", "m"], "unknown flag --miror; did you mean --mirror"),
+        (["wmt14-en-de", "D", "--max-words", "0"], "--max-words=0 would leave nothing"),
+        (["wmt14-en-de", "D", "--max-ratio", "0.5"], "--max-ratio=0.5 would leave nothing"),
+    ],
+)
+def test_command_lines_that_are_refused(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        main(["data", *arguments])
+
+
+_WORDS = st.text("ab ", max_size=12)
+
+
+@given(_WORDS, _WORDS, st.integers(1, 5), st.floats(1, 4))
+def test_cleaning_counts_words_and_treats_sides_alike(source, target, max_words, max_ratio):
+    cleaning = Cleaning(max_words, max_ratio)
+    fault = cleaning.fault(source, target)
+    assert fault == cleaning.fault(target, f"  {source} ")
+    lengths = len(source.split()), len(target.split())
+    kept = (
+        min(lengths) >= 1 and max(lengths) <= max_words and max(lengths) <= max_ratio * min(lengths)
+    )
+    assert (fault is None) == kept
+    assert (Cleaning().fault(source, target) is None) == (min(lengths) > 0)
+
+
+_PROGRAM = """
+import json, sys
+from t2t_jax.data.download import catalogue
+catalogue._MULTI30K = json.loads(sys.argv.pop(1))
+from t2t_jax.__main__ import start
+start()
+"""
+
+
+def test_a_command_that_is_killed_twice_ends_with_the_right_files(tmp_path, server):
+    names = [name.removesuffix(".gz") for name in _small(public_corpus("multi30k-en-de"))]
+    plain = {name: f"{name} sentence\n".encode() * 20_000 for name in names}
+    server.files = {f"{name}.gz": gzip.compress(text, 0) for name, text in plain.items()}
+    known = {
+        name: (len(content), hashlib.sha256(content).hexdigest())
+        for name, content in ((name.removesuffix(".gz"), of) for name, of in server.files.items())
+    }
+    directory = tmp_path / "corpus"
+    command = [sys.executable, "-c", _PROGRAM, json.dumps(known), "data", "multi30k-en-de"]
+    command += [str(directory), "--mirror", f"{server.url}/"]
+    server.troubles = ["hangs", "", "hangs"]
+    for _ in range(2):
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            assert server.hung.acquire(timeout=60)
+            _wait_for_bytes(directory)
+            os.kill(process.pid, signal.SIGKILL)
+        assert not (directory / "train.en").exists()
+    assert subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+    for split, stem in {"train": "train", "dev": "val", "test": "test_2016_flickr"}.items():
+        for language in ("en", "de"):
+            written = (directory / f"{split}.{language}").read_bytes()
+            assert written == plain[f"{stem}.{language}"]
+    assert [wanted for _, wanted in server.asked if wanted]  # it went on, and did not begin again
+    (directory / "corpus.json").unlink()
+    for path in directory.glob("*.??"):
+        path.unlink()
+    damaged = directory / "archives" / "val.de.gz"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 2
+    assert f"error: {damaged} is not the published file" in refused.stderr
+
+
+def _wait_for_bytes(directory):
+    """Wait until a process has written what a server sent it before it hung."""
+    for _ in range(600):
+        if any(path.stat().st_size for path in directory.glob("archives/*.part")):
+            return
+        threading.Event().wait(0.1)
+    raise AssertionError("nothing has arrived")
+
+
+def test_the_help_names_every_corpus(capsys):
+    with pytest.raises(SystemExit):
+        main(["data", "--help"])
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert all(name in printed for name in CORPORA)
+    assert set(catalogue._MAKERS) == set(CORPORA)
