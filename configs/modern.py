@@ -17,8 +17,7 @@ embeddings that are not shared.
 """
 
 from t2t_jax import Config
-from t2t_jax.config.variants import variants
-from t2t_jax.published import DIFFERENCES
+from t2t_jax.config.variants import PUBLISHED_DIFFERENCES, variants
 
 BASE = Config().replace(
     {
@@ -33,23 +32,4 @@ BASE = Config().replace(
 
 VARIANTS = variants(BASE, window=32)
 
-PUBLISHED = {
-    "rms-norm": DIFFERENCES["rms_norm"],
-    "pre-norm": DIFFERENCES["pre_norm"],
-    "gelu": DIFFERENCES["gelu"],
-    "silu": DIFFERENCES["swish"],
-    "glu": DIFFERENCES["glu"],
-    "reglu": DIFFERENCES["reglu"],
-    "geglu": DIFFERENCES["geglu"],
-    "swiglu": DIFFERENCES["swiglu"],
-    "rotary": DIFFERENCES["rotary"],
-    "relative-bias": DIFFERENCES["relative_positions"],
-    "multi-query": DIFFERENCES["multi_query"],
-    "grouped-query": DIFFERENCES["grouped_query_t5"],
-    "window": DIFFERENCES["local_attention"],
-    "untied": DIFFERENCES["untied_embeddings"],
-    "tied-target": DIFFERENCES["tied_decoder_embeddings"],
-    "deep-narrow": DIFFERENCES["layers_24"],
-    "shallow-wide": DIFFERENCES["layers_6"],
-}
-"""What papers report for the change of a row, or for the nearest to it."""
+PUBLISHED = PUBLISHED_DIFFERENCES

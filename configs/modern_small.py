@@ -19,7 +19,7 @@ captions have 15 subwords.
 """
 
 from t2t_jax import Config
-from t2t_jax.config.variants import variants
+from t2t_jax.config.variants import PUBLISHED_DIFFERENCES, variants
 
 CORPUS = "text:corpora/multi30k"
 
@@ -50,7 +50,10 @@ BASE = Config().replace(
         "evaluation.every_steps": 10_000,
         "evaluation.num_sentences": 100,
         "evaluation.num_samples": 1,
+        "decoding.length_penalty": 1.0,
     }
 )
 
 VARIANTS = variants(BASE, window=4)
+
+PUBLISHED = PUBLISHED_DIFFERENCES
