@@ -3,7 +3,10 @@
     python -m t2t_jax.sweep --config configs/modern_small.py --workdir runs/modern_small \
         --seeds 2 --jobs 2
 
-Hardware: two CPU cores. It has not been trained here as a whole yet.
+Hardware: 2 cores of an Intel Xeon virtual machine (AVX-512, no AMX), in float32, 23 November 2026.
+Time: 130 minutes for the 64 runs, beside other work.
+Score: 21.41 sacreBLEU and a perplexity of 16.99 for the base row; all rows are in
+docs/results/modern_small.md.
 
 The corpus is Multi30k (Elliott et al. 2016), 29,000 image captions in English and German, and its
 validation set of 1,014 as dev. Its licence keeps it out of this repository: put `train.en train.de
@@ -11,11 +14,13 @@ dev.en dev.de` from https://github.com/multi30k/dataset (data/task1/raw: train a
 `corpora/multi30k`. Any other corpus does too, as `text:DIR` in CORPUS below.
 
 The rows are those of configs/modern.py. The base is a fourth of the paper's in width and has a
-third of its layers: 1.5 million parameters, with 2,048 tokens a step, pairs of up to 64 subwords
-packed into rows, a vocabulary of 4,000, a warmup of 400 steps and 800 steps, about four passes
-over the corpus. Models learn for too short a time to overfit: a row says what a change does to how
-fast a small model learns, and not to how good a large one becomes. The window is of 4 places, as
-captions have 15 subwords.
+third of its layers: 1.4 million parameters. Not the paper's: 1,024 tokens a step, pairs of up to 64
+subwords packed into rows, a vocabulary of 4,000, a warmup of 400 steps and 800 steps, not two
+passes over the corpus. Models learn for too short a time to overfit, and so there is no dropout: a
+row says what a change does to how fast a small model learns, and not to how good a large one
+becomes. Translations of models that have learned so little are too short, and the length penalty
+of 1.0 makes them longer than the paper's 0.6. The window is of 4 places, as captions have 17
+subwords.
 """
 
 from t2t_jax import Config
