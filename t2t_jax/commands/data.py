@@ -56,9 +56,8 @@ class DataCommand:
             counts = prepare(self.name, self.directory, fetch_visibly, cleaning)
         table = grid("split", "pairs", "source words", "target words", "left out")
         for split, of in counts.items():
-            left_out = ", ".join(f"{why}: {number:,}" for why, number in of.left_out.items())
             figures = (f"{n:,}" for n in (of.pairs, of.source_words, of.target_words))
-            table.add_row(split, *figures, left_out)
+            table.add_row(split, *figures, of.reasons)
         show(table)
         show(f"train on it with --data.corpus text:{self.directory}")
         return 0

@@ -93,9 +93,9 @@ def _wmt_test_set(test_set: str, pair: str) -> tuple[Part]:
     return (Part(Text(archive, source), Text(archive, target)),)
 
 
-def _members(archive: Archive, stem: str, source: str, target: str) -> Part:
+def _members(archive: Archive, stem: str, source: str, target: str, ending: str = "") -> Part:
     """A part whose two files are called alike but for their languages."""
-    return Part(Text(archive, f"{stem}.{source}"), Text(archive, f"{stem}.{target}"))
+    return Part(*(Text(archive, f"{stem}.{side}{ending}") for side in (source, target)))
 
 
 _STATMT = "https://www.statmt.org"
@@ -169,11 +169,6 @@ def _multi30k(stem: str) -> Part:
         return Text(Archive(f"{place}/{name}.gz", size, f"sha256:{sha256}"))
 
     return Part(text(f"{stem}.en"), text(f"{stem}.de"))
-
-
-def _iwslt14(stem: str, ending: str = "") -> Part:
-    """A part of IWSLT 2014, whose two files are called alike but for their languages."""
-    return Part(*(Text(_IWSLT14, f"de-en/{stem}.de-en.{side}{ending}") for side in ("de", "en")))
 
 
 def _wmt14_en_de() -> PublicCorpus:
@@ -268,8 +263,13 @@ def _iwslt14_de_en() -> PublicCorpus:
         "pair of the training set as dev, five smaller sets together as test",
         source_language="de",
         target_language="en",
-        train=(_iwslt14("train.tags"),),
-        evaluation={"test": tuple(_iwslt14(f"IWSLT14.{name}", ".xml") for name in names)},
+        train=(_members(_IWSLT14, "de-en/train.tags.de-en", "de", "en"),),
+        evaluation={
+            "test": tuple(
+                _members(_IWSLT14, f"de-en/IWSLT14.{name}.de-en", "de", "en", ".xml")
+                for name in names
+            )
+        },
         cleaning=Cleaning(max_words=175, max_ratio=1.5),
         cleaned_by="the limits of fairseq (1 to 175 words, ratio 1.5), which it sets for Moses' "
         "tokens in lower case; here they count words between spaces, and cases are kept",

@@ -35,6 +35,11 @@ class Counts:
     left_out: dict[str, int] = field(default_factory=dict)
     """How many pairs were left out for each `cleaning.Fault`."""
 
+    @property
+    def reasons(self) -> str:
+        """How many pairs were left out, and why; empty if none was."""
+        return ", ".join(f"{why}: {number:,}" for why, number in self.left_out.items())
+
     def add(self, source: str, target: str) -> None:
         """Count a pair that is written."""
         self.pairs += 1
@@ -74,13 +79,19 @@ def prepare(
     if done := _finished(corpus, directory, manifest):
         return done
     _write_manifest(directory, manifest, {})
-    fetched = {archive.name: fetch(archive, archives) for archive in archives_of(corpus)}
+    fetched = {archive: fetch(archive, archives) for archive in archives_of(corpus)}
     counts = _write_splits(corpus, directory, cleaning)
-    sums = {name: digest_of(path) for name, path in fetched.items()}
+    sums = {archive.name: _sha256(archive, path) for archive, path in fetched.items()}
     sources = _describe(name, corpus, cleaning, counts, sums)
     write_whole(directory / _SOURCES, sources.encode())
     _write_manifest(directory, manifest, counts)
     return counts
+
+
+def _sha256(archive: Archive, path: Path) -> str:
+    """The sum of an archive, which `fetch` has compared with the published one if there is one."""
+    kind, _, published = (archive.digest or "").partition(":")
+    return published if kind == "sha256" else digest_of(path)
 
 
 def archives_of(corpus: PublicCorpus) -> list[Archive]:
@@ -218,9 +229,8 @@ def _describe(
         "|---|---|---|---|---|",
     ]
     for split, counted in counts.items():
-        left_out = ", ".join(f"{why}: {number:,}" for why, number in counted.left_out.items())
         figures = f"{counted.pairs:,} | {counted.source_words:,} | {counted.target_words:,}"
-        lines.append(f"| {split} | {figures} | {left_out or 'none'} |")
+        lines.append(f"| {split} | {figures} | {counted.reasons or 'none'} |")
     lines += ["", "| archive | published at | SHA-256 |", "|---|---|---|"]
     for archive in archives_of(corpus):
         known = "" if archive.digest else " (not known before: compare it with others)"
