@@ -1,0 +1,57 @@
+r"""The rows of the paper's Table 3 on heads and width, at a size that two CPU cores can tell apart.
+
+    python -m t2t_jax.sweep --config configs/table3_width.py --workdir runs/table3_width \
+        --seeds 2 --jobs 2
+
+Hardware: it has not been trained here yet.
+
+These are rows of `configs/table3_small.py` again whose direction that grid could not tell: rows (A)
+and the widths of rows (C). Models are a fourth of the paper's in width and have a third of its
+layers: every ratio to the base model is the paper's. The corpus and the recipe are those of
+`configs/modern_small.py`, without dropout, as models learn for too short a time to overfit. Rows
+keep the paper's labels; the column "differs in" has the values.
+"""
+
+from t2t_jax import Config
+from t2t_jax.paper import TABLE_3
+
+CORPUS = "text:corpora/multi30k"
+
+BASE = Config().replace(
+    {
+        "data.corpus": CORPUS,
+        "data.vocab_size": 4000,
+        "data.max_length": 64,
+        "data.batching": "pack",
+        "data.source_tokens_per_step": 1024,
+        "data.target_tokens_per_step": 1024,
+        "training.num_train_steps": 800,
+        "training.warmup_steps": 400,
+        "training.log_every_steps": 100,
+        "checkpoint.every_steps": 400,
+        "checkpoint.every_minutes": None,
+        "checkpoint.keep": 1,
+        "checkpoint.keep_best": False,
+        "checkpoint.average": 1,
+        "evaluation.every_steps": 10_000,
+        "evaluation.num_sentences": 100,
+        "evaluation.num_samples": 1,
+        "decoding.length_penalty": 1.0,
+    }
+)
+
+ROWS = ("base", "A-h1", "A-h4", "A-h16", "A-h32", "C-d256", "C-d1024", "C-ff1024", "C-ff4096")
+
+VARIANTS = {
+    name: BASE.replace(
+        {
+            **TABLE_3[name].changes(narrower=4, shallower=3),
+            "model.dropout_rate": 0.0,
+            "model.compute_dtype": "auto",
+        }
+    )
+    for name in ROWS
+}
+
+PUBLISHED = {name: TABLE_3[name] for name in ROWS}
+"""What the paper reports for each variant, at its size and on its corpus."""
