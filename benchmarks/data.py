@@ -23,6 +23,7 @@ from functools import partial
 from itertools import chain, count
 from typing import Any
 
+import command_line
 import measuring
 
 from t2t_jax.config import DataConfig
@@ -34,13 +35,13 @@ from t2t_jax.tasks import task_of
 
 
 @dataclass(frozen=True)
-class Data(measuring.Benchmark):
+class Data(command_line.Benchmark):
     """Measure the host's part in training."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measure what the command line asks for."""
-    asked = measuring.command(Data, arguments)
+    asked = command_line.command(Data, arguments)
     config = asked.fields.data
     corpus = open_corpus(config)
     vocabulary = prepare_vocabulary(
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         for what in ("lines", "pairs", "target_tokens", "tokens"):
             if what in column:
                 column[f"{what}_per_second"] = column[what] / column["seconds_median"]
-    common = measuring.setting(asked) | {"corpus": config.corpus, "vocabulary": len(vocabulary)}
+    common = command_line.setting(asked) | {"corpus": config.corpus, "vocabulary": len(vocabulary)}
     measuring.show(common, columns, asked.json)
     if not asked.json:
         fed = {

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+import command_line
 import measuring
 import numpy as np
 import workload
@@ -26,7 +27,7 @@ from t2t_jax.system.program import run
 
 
 @dataclass(frozen=True)
-class Decode(measuring.Benchmark):
+class Decode(command_line.Benchmark):
     """Measure the search with a config's model."""
 
     batch_sizes: tuple[int, ...] = (1, 8, 32)
@@ -41,7 +42,7 @@ class Decode(measuring.Benchmark):
 
 def main(arguments: Sequence[str]) -> int:
     """Measure what the command line asks for."""
-    asked = measuring.command(Decode, arguments)
+    asked = command_line.command(Decode, arguments)
     measuring.compile_afresh()
     params = workload.random_parameters(asked.fields)
     columns, searches = [], {}
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         column |= measuring.spread(seconds[number])
         column["tokens_per_second"] = column["tokens"] / column["seconds_median"]
         column["sentences_per_second"] = column["batch_size"] / column["seconds_median"]
-    common = measuring.device_setting(asked) | {
+    common = command_line.device_setting(asked) | {
         "source_length": asked.source_length,
         "target_length": asked.target_length,
         "process_bytes": measuring.process_bytes(),

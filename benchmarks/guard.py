@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import command_line
 import measuring
 import workload
 from workload import jax
@@ -37,7 +38,7 @@ _HOST = ("infeed", "outfeed", "send", "recv", "xla_python", "xla_ffi_python")
 
 
 @dataclass(frozen=True)
-class Guard(measuring.Benchmark):
+class Guard(command_line.Benchmark):
     """Count the operations, bytes and copies of a config's steps."""
 
     shape: str = "32x32"
@@ -174,15 +175,15 @@ def compilations(config: Config, lengths: Sequence[int]) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """Count what the command line asks for."""
-    asked = measuring.command(Guard, arguments)
-    rows, length = measuring.rows_and_tokens(asked.shape, "--shape")
+    asked = command_line.command(Guard, arguments)
+    rows, length = command_line.rows_and_tokens(asked.shape, "--shape")
     config = asked.fields
     columns = [
         {"of": "training"} | training_counts(config, rows, length),
         {"of": "decoding"} | decoding_counts(config, asked.batch_size),
         {"of": "16, 24, 16, 24 tokens", "compilations": compilations(config, (16, 24, 16, 24))},
     ]
-    measuring.show(measuring.device_setting(asked), columns, asked.json)
+    measuring.show(command_line.device_setting(asked), columns, asked.json)
     return 0
 
 

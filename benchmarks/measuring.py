@@ -1,4 +1,4 @@
-"""What the benchmarks share: their flags, timing in turns, a peak to compare with, and output."""
+"""What the benchmarks share: timing in turns, a peak to compare with, and output."""
 
 import os
 import resource
@@ -6,73 +6,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from importlib.metadata import version
-from typing import Annotated, Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
-import tyro
-
-from t2t_jax.commands.flags import check_flags, names, parse_flags, peek
-from t2t_jax.config import Config, differences, format_differences, walk
-from t2t_jax.config.file import load_config
-from t2t_jax.errors import UserError
 from t2t_jax.system.host import instruction_sets, processor_name
 from t2t_jax.system.records import as_line
 
 _Key = TypeVar("_Key", bound=Hashable)
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """Flags of every benchmark; those of `train.py` are among them."""
-
-    config: str = "configs/base.py"
-    """Config file: configs/base.py, or configs/grid.py:NAME."""
-    repeats: int = 5
-    """Times that everything is measured, each in turn with all others."""
-    json: bool = False
-    """Print one JSON object for each column of the table."""
-    fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
-        default_factory=Config
-    )
-
-
-_Command = TypeVar("_Command", bound=Benchmark)
-
-
-def command(
-    kind: type[_Command],
-    arguments: Sequence[str],
-    change: Callable[[Config], Config] = lambda config: config,
-) -> _Command:
-    """Parse the command line of a benchmark; `change` is applied to the config before the flags.
-
-    Raises:
-      UserError: a flag or its value is refused.
-    """
-    check_flags(arguments, [*names(kind), *(path for path, _, _ in walk(Config()))])
-    config = change(load_config(peek(arguments)[0] or kind.config))
-    asked = parse_flags(kind, arguments, default=kind(fields=config))
-    if asked.repeats < 1:
-        raise UserError(f"repeats={asked.repeats} is not positive")
-    if asked.fields.model.compute_dtype == "auto":
-        from t2t_jax.modules.models import settled
-        from t2t_jax.parallel.mesh import make_mesh
-
-        asked = replace(asked, fields=settled(asked.fields, make_mesh(asked.fields.parallel)))
-    return asked
-
-
-def rows_and_tokens(shape: str, flag: str = "--shapes") -> tuple[int, int]:
-    """The shape of a batch, as `flag` gives it: "32x64" is 32 rows of 64 tokens.
-
-    Raises:
-      UserError: the text is no such shape.
-    """
-    rows, _, length = shape.partition("x")
-    if not (rows.isdecimal() and length.isdecimal() and int(rows) and int(length)):
-        raise UserError(f"{flag} {shape} is not rows x tokens; write it as 32x64")
-    return int(rows), int(length)
 
 
 def machine() -> dict[str, Any]:
@@ -81,27 +21,6 @@ def machine() -> dict[str, Any]:
         "processor": processor_name(),
         "instruction_sets": " ".join(instruction_sets()),
         "cpu_cores": os.cpu_count(),
-    }
-
-
-def setting(asked: Benchmark) -> dict[str, Any]:
-    """The facts that the figures of all columns depend on."""
-    return machine() | {
-        "config": asked.config,
-        "changes": format_differences(differences(load_config(asked.config), asked.fields))
-        or "none",
-        "repeats": asked.repeats,
-        "jax": version("jax"),
-    }
-
-
-def device_setting(asked: Benchmark) -> dict[str, Any]:
-    """The facts of `setting`, with the devices and the dtype of a benchmark that runs JAX."""
-    import jax
-
-    return setting(asked) | {
-        "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-        "compute_dtype": asked.fields.model.compute_dtype,
     }
 
 
@@ -158,8 +77,19 @@ def spread(seconds: Sequence[float], name: str = "seconds") -> dict[str, float]:
     }
 
 
-def matrix_product(mesh: Any, dtype: str) -> tuple[Callable[[], object], float]:
-    """A large matrix product over all devices of a mesh, and its floating point operations."""
+def matrix_product(
+    mesh: Any, dtype: str, *, precision: str | None = None
+) -> tuple[Callable[[], object], float]:
+    """A large matrix product over all devices of a mesh, and its floating point operations.
+
+    Its operands are normal random numbers: on zeros and ones, GPUs need less power and are faster.
+
+    Args:
+      mesh: the devices.
+      dtype: the dtype of the operands.
+      precision: what products in float32 are rounded to; see `jax.default_matmul_precision`. None
+        is what the devices do by themselves, which on NVIDIA GPUs is TF32.
+    """
     import jax
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
@@ -167,10 +97,13 @@ def matrix_product(mesh: Any, dtype: str) -> tuple[Callable[[], object], float]:
     size = 2048 if mesh.devices.flat[0].platform == "cpu" else 8192
     rows = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     whole = NamedSharding(mesh, PartitionSpec())
-    ones = jax.jit(jnp.ones, static_argnums=(0, 1), out_shardings=rows)
-    a = ones((size * mesh.size, size), dtype)
-    b = jax.device_put(jnp.ones((size, size), dtype), whole)
-    multiply = jax.jit(jnp.matmul, out_shardings=rows)
+
+    def normal(seed: int, height: int, place: NamedSharding) -> jax.Array:
+        make = partial(jax.random.normal, shape=(height, size), dtype=dtype)
+        return jax.jit(make, out_shardings=place)(jax.random.key(seed))
+
+    a, b = normal(0, size * mesh.size, rows), normal(1, size, whole)
+    multiply = jax.jit(partial(jnp.matmul, precision=precision), out_shardings=rows)
     return lambda: multiply(a, b).block_until_ready(), 2.0 * a.size * size
 
 

@@ -30,7 +30,7 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
-import measuring
+import command_line
 import tyro
 from systems.available import Kind, System, available_systems, build_mkl_fast_path
 from systems.protocol import Decoding, Training, Work, Worker, call_program
@@ -48,7 +48,7 @@ _QUIET_LOAD = 0.5  # mean number of processes that are ready to run
 
 
 @dataclass(frozen=True)
-class Prepared(measuring.Benchmark):
+class Prepared(command_line.Benchmark):
     """Flags of the commands whose work systems prepare before it is measured."""
 
     systems: tuple[str, ...] = ()
@@ -106,8 +106,8 @@ class Translate:
 def _train(arguments: Sequence[str]) -> None:
     import workload
 
-    asked = measuring.command(Train, arguments)
-    shapes = [measuring.rows_and_tokens(shape) for shape in asked.shapes]
+    asked = command_line.command(Train, arguments)
+    shapes = [command_line.rows_and_tokens(shape) for shape in asked.shapes]
     config = asked.fields
     with _systems("train", asked) as systems:
         for rows, length in shapes:
@@ -126,7 +126,7 @@ def _train(arguments: Sequence[str]) -> None:
 def _decode(arguments: Sequence[str]) -> None:
     import workload
 
-    asked = measuring.command(Decode, arguments)
+    asked = command_line.command(Decode, arguments)
     with _temporary_folder() as folder, _systems("decode", asked) as systems:
         weights = _shared_weights(asked.fields, folder)
         for beam_size, rows in product(asked.beam_sizes, asked.batch_sizes):

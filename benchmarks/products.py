@@ -30,6 +30,7 @@ from functools import cache, partial
 from math import prod
 from typing import Any, Literal
 
+import command_line
 import measuring
 from forms import OURS, Product, products
 from workload import jax
@@ -46,7 +47,7 @@ _FASTER = 1.1
 
 
 @dataclass(frozen=True)
-class Products(measuring.Benchmark):
+class Products(command_line.Benchmark):
     """Measure the forms of a config's matrix products."""
 
     rows: int = 1024
@@ -61,7 +62,7 @@ class Products(measuring.Benchmark):
 
 def main(arguments: Sequence[str]) -> int:
     """Measure what the command line asks for."""
-    asked = measuring.command(Products, arguments)
+    asked = command_line.command(Products, arguments)
     if min(asked.rows, asked.length, *asked.few_rows) < 1:
         raise UserError("--rows, --length and --few-rows have to be positive")
     if asked.rows % asked.length:
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
         for product in products(dtype, rows == asked.rows, kernels)
         for column in _measured(product, _sizes(asked, rows), dtype, asked.repeats)
     ]
-    common = measuring.device_setting(asked) | {
+    common = command_line.device_setting(asked) | {
         "length": asked.length,
         "form_of_products": kernels.products,
         "auto_compute_dtype": fast_compute_dtype(mesh),

@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import command_line
 import measuring
 
 from t2t_jax.config import Config
@@ -53,7 +54,7 @@ def get_config() -> Config:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure what the command line asks for."""
-    asked = measuring.command(measuring.Benchmark, arguments, _with_small_step)
+    asked = command_line.command(command_line.Benchmark, arguments, _with_small_step)
     _prepare(asked.fields)
     imports = {name: partial(_import, name) for name in ("t2t_jax", "t2t_jax.run.trainer")}
     import_seconds = measuring.in_turns(
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
                 runs.append(_first_step(asked.fields, Path(folder), cache))
     columns = [{"started": cache} | _summary(runs) for cache, runs in started.items()]
     bare = statistics.median(import_seconds["python"])
-    common = measuring.setting(asked) | {
+    common = command_line.setting(asked) | {
         f"import_{name}_seconds": statistics.median(import_seconds[name]) - bare for name in imports
     }
     measuring.show(common, columns, asked.json)

@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import command_line
 import measuring
 from counting import count
 from layer_types import Layer, LayerType, layer_types
@@ -44,7 +45,7 @@ from t2t_jax.system.program import run
 
 
 @dataclass(frozen=True)
-class Table1(measuring.Benchmark):
+class Table1(command_line.Benchmark):
     """Measure the layer types of the paper's Table 1."""
 
     repeats: int = 3
@@ -68,7 +69,7 @@ class Table1(measuring.Benchmark):
 
 def main(arguments: Sequence[str]) -> int:
     """Measure what the command line asks for."""
-    asked = measuring.command(Table1, arguments)
+    asked = command_line.command(Table1, arguments)
     _check(asked)
     measuring.compile_afresh()
     model = asked.fields.model
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     types = _chosen(asked, kernels)
     columns = _measured(asked, types)
     add_exponents(columns)
-    common = measuring.device_setting(asked) | {
+    common = command_line.device_setting(asked) | {
         **{name: getattr(asked, name) for name in ("rows", "window", "kernel_width")},
         "d_model": model.d_model,
         "num_heads": model.num_heads,

@@ -18,25 +18,21 @@ Memory: `program_bytes` is what the compiled step takes on a device, parameters 
 included; `process_bytes` is the most that this process had, the compiler and all shapes included.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
+import command_line
 import measuring
 import workload
 
-from t2t_jax.config import Config
 from t2t_jax.errors import UserError
-from t2t_jax.modules.cost import model_flops_per_step, num_parameters
-from t2t_jax.modules.models import make_model
+from t2t_jax.modules.cost import num_parameters
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.program import run
-from t2t_jax.training.step import compile_train_step, create_state
 
 
 @dataclass(frozen=True)
-class TrainStep(measuring.Benchmark):
+class TrainStep(command_line.Benchmark):
     """Measure the training step of a config."""
 
     shapes: tuple[str, ...] = ("32x32", "16x64", "8x128")
@@ -45,65 +41,36 @@ class TrainStep(measuring.Benchmark):
 
 def main(arguments: Sequence[str]) -> int:
     """Measure what the command line asks for."""
-    asked = measuring.command(TrainStep, arguments)
+    asked = command_line.command(TrainStep, arguments)
     config = asked.fields
     if config.parallel.backend != "jit":
         raise UserError(
             "the step is compiled by parallel.backend='jit'; add --parallel.backend jit"
         )
-    shapes = [measuring.rows_and_tokens(shape) for shape in asked.shapes]
+    shapes = [command_line.rows_and_tokens(shape) for shape in asked.shapes]
     measuring.compile_afresh()
-    columns, steps = zip(*_compiled(config, shapes), strict=True)
+    steps = workload.training_steps(config, shapes)
     product, product_flops = measuring.matrix_product(
         make_mesh(config.parallel), config.model.compute_dtype
     )
-    seconds = measuring.in_turns({**dict(enumerate(steps)), "peak": product}, asked.repeats)
+    calls = {number: step.take for number, step in enumerate(steps)}
+    seconds = measuring.in_turns({**calls, "peak": product}, asked.repeats)
     peak = product_flops / min(seconds["peak"])
-    for number, column in enumerate(columns):
-        column |= measuring.spread(seconds[number])
+    columns = [
+        step.figures | measuring.spread(seconds[number]) for number, step in enumerate(steps)
+    ]
+    for column in columns:
         median = column["seconds_median"]
         column["target_tokens_per_second"] = column["target_tokens"] / median
         column["tokens_per_second"] = column["tokens"] / median
         column["mfu"] = column["model_flops"] / median / peak
-    common = measuring.device_setting(asked) | {
+    common = command_line.device_setting(asked) | {
         "parameters": num_parameters(config.model, config.data.vocab_size),
         "matrix_flops_per_second": peak,
         "process_bytes": measuring.process_bytes(),
     }
     measuring.show(common, columns, asked.json)
     return 0
-
-
-def _compiled(
-    config: Config, shapes: Sequence[tuple[int, int]]
-) -> list[tuple[dict[str, Any], Callable[[], object]]]:
-    """For each shape, figures of its program and a function that takes a step on a shared state."""
-    mesh = make_mesh(config.parallel)
-    model = make_model(config, config.data.vocab_size, mesh)
-    state = create_state(config, model, mesh)
-    step = compile_train_step(config, model, mesh)
-
-    def take(program: Any, batch: Any) -> float:
-        nonlocal state
-        state, metrics = program(state, batch)
-        return float(metrics.losses.smoothed)
-
-    steps = []
-    for rows, length in shapes:
-        batch = workload.full_batch(config, mesh, rows, length)
-        program, cost = measuring.compiled(step, state, batch)
-        tokens = rows * length
-        flops = model_flops_per_step(
-            config.model,
-            config.data.vocab_size,
-            tokens,
-            tokens,
-            source_length=length,
-            target_length=length,
-        )
-        figures = {"rows": rows, "length": length, "target_tokens": tokens, "tokens": 2 * tokens}
-        steps.append((figures | cost | {"model_flops": flops}, partial(take, program, batch)))
-    return steps
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import workload
-from measuring import machine, rows_and_tokens, show
+from command_line import rows_and_tokens
+from measuring import machine, show
 
 from t2t_jax.commands.flags import check_flags, names, parse_flags
 from t2t_jax.config.file import load_grid

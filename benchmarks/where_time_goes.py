@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import command_line
 import measuring
 import workload
 from workload import jax
@@ -40,7 +41,7 @@ _PARTS = {
 
 
 @dataclass(frozen=True)
-class Profile(measuring.Benchmark):
+class Profile(command_line.Benchmark):
     """Profile a config's training step, and a search with its model."""
 
     shape: str = "32x32"
@@ -53,9 +54,9 @@ class Profile(measuring.Benchmark):
 
 def main(arguments: Sequence[str]) -> int:
     """Profile what the command line asks for."""
-    asked = measuring.command(Profile, arguments)
+    asked = command_line.command(Profile, arguments)
     config = asked.fields.replace({"decoding.beam_size": asked.beam_size})
-    rows, length = measuring.rows_and_tokens(asked.shape, "--shape")
+    rows, length = command_line.rows_and_tokens(asked.shape, "--shape")
     columns = []
     for name, (program, call) in {
         f"training {asked.shape}": _training(config, rows, length),
@@ -64,14 +65,14 @@ def main(arguments: Sequence[str]) -> int:
         seconds = measuring.in_turns({name: call}, asked.repeats)[name]
         shares = _shares(program, call)
         columns.append({"of": name} | measuring.spread(seconds) | shares)
-    measuring.show(measuring.device_setting(asked), columns, asked.json)
+    measuring.show(command_line.device_setting(asked), columns, asked.json)
     return 0
 
 
 def _training(config: Any, rows: int, length: int) -> tuple[str, Callable[[], object]]:
     """The text of the compiled step, and a function that takes a step."""
-    program, take = workload.training_program(config, rows, length)
-    return program.as_text(), take
+    (step,) = workload.training_steps(config, [(rows, length)])
+    return step.program.as_text(), step.take
 
 
 def _search(config: Any, batch_size: int) -> tuple[str, Callable[[], object]]:

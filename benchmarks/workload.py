@@ -3,10 +3,11 @@
 Import it before JAX: it sets the process up as `train.py` and `eval.py` do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import measuring
 import numpy as np
 
 from t2t_jax.system.program import prepare_process
@@ -26,6 +27,8 @@ from t2t_jax.decoding.programs import (  # noqa: E402
     proceed,
 )
 from t2t_jax.decoding.scheduler import strategy_of  # noqa: E402
+from t2t_jax.kernels.choice import Kernels  # noqa: E402
+from t2t_jax.modules.cost import model_flops_per_step  # noqa: E402
 from t2t_jax.modules.models import make_decoding_model, make_model  # noqa: E402
 from t2t_jax.parallel.mesh import batch_layout, make_mesh, put_rows  # noqa: E402
 from t2t_jax.training.step import compile_train_step, create_state  # noqa: E402
@@ -40,27 +43,72 @@ def random_tokens(rows: int, length: int, vocab_size: int, seed: int = 0) -> np.
     return tokens.astype(np.int32)
 
 
+class CompiledStep(NamedTuple):
+    """A compiled training step on a full batch."""
+
+    program: Any
+    """What the step was compiled to."""
+    take: Callable[[], float]
+    """Takes a step, waits for it and returns its loss."""
+    figures: dict[str, Any]
+    """The batch, the operations of the model, and the seconds and bytes of compiling."""
+
+
 def training(config: Config, rows: int, length: int) -> Callable[[], float]:
     """A compiled training step: each call takes a step, waits for it and returns its loss."""
-    _, take = training_program(config, rows, length)
+    take = training_steps(config, [(rows, length)])[0].take
     take()
     return take
 
 
-def training_program(config: Config, rows: int, length: int) -> tuple[Any, Callable[[], float]]:
-    """The compiled training step, and a function that takes a step and returns its loss."""
+def training_steps(
+    config: Config, shapes: Iterable[tuple[int, int]], kernels: Kernels | None = None
+) -> list[CompiledStep]:
+    """Compiled training steps on full batches, which share their state.
+
+    Args:
+      config: the config, with a dtype that is settled.
+      shapes: rows of each batch, and the tokens of each side of a row.
+      kernels: the implementations of attention and products; None means those for the devices.
+    """
     mesh = make_mesh(config.parallel)
     model = make_model(config, config.data.vocab_size, mesh)
-    batch = full_batch(config, mesh, rows, length)
+    if kernels is not None:
+        model = model.clone(kernels=kernels)
     state = create_state(config, model, mesh)
-    step = compile_train_step(config, model, mesh).lower(state, batch).compile()
+    step = compile_train_step(config, model, mesh)
 
-    def take() -> float:
+    def take(program: Any, batch: Batch) -> float:
         nonlocal state
-        state, metrics = step(state, batch)
+        state, metrics = program(state, batch)
         return float(metrics.losses.smoothed / metrics.losses.tokens)
 
-    return step, take
+    steps = []
+    for rows, length in shapes:
+        batch = full_batch(config, mesh, rows, length)
+        program, cost = measuring.compiled(step, state, batch)
+        steps.append(
+            CompiledStep(program, partial(take, program, batch), _of(config, rows, length) | cost)
+        )
+    return steps
+
+
+def _of(config: Config, rows: int, length: int) -> dict[str, Any]:
+    tokens = rows * length
+    return {
+        "rows": rows,
+        "length": length,
+        "target_tokens": tokens,
+        "tokens": 2 * tokens,
+        "model_flops": model_flops_per_step(
+            config.model,
+            config.data.vocab_size,
+            tokens,
+            tokens,
+            source_length=length,
+            target_length=length,
+        ),
+    }
 
 
 def full_batch(config: Config, mesh: Mesh, rows: int, length: int) -> Batch:
