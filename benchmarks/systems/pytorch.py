@@ -1,5 +1,7 @@
 """PyTorch: `torch.nn.Transformer`, as it is or through `torch.compile` (`--compile`).
 
+It runs on an NVIDIA GPU if there is one, and else on the CPU.
+
 The first argument is its precision: float32, or bfloat16 by `torch.autocast`, which computes matrix
 products in bfloat16 and the loss in float32.
 
@@ -19,6 +21,9 @@ from torch.nn import functional
 from systems.protocol import Training, serve
 from t2t_jax.batch import BOS_ID
 from t2t_jax.config import Config
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+"""Where the model is: on an NVIDIA GPU if there is one."""
 
 
 class Transformer(nn.Module):
@@ -83,7 +88,7 @@ def training_step(
       autocast: whether `torch.autocast` computes the forward pass and the loss in bfloat16.
     """
     training = work.config.training
-    inputs, targets = torch.tensor(work.inputs), torch.tensor(work.targets)
+    inputs, targets = (torch.tensor(side, device=DEVICE) for side in (work.inputs, work.targets))
     previous = functional.pad(targets[:, :-1], (1, 0), value=BOS_ID)
     adam = torch.optim.Adam(
         parameters,
@@ -94,7 +99,7 @@ def training_step(
     )
 
     def loss_of(inputs: Tensor, previous: Tensor, targets: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=autocast):
             return functional.cross_entropy(
                 logits(inputs, previous).flatten(0, 1),
                 targets.flatten(),
@@ -117,7 +122,7 @@ def training_step(
 def train(work: Training) -> Callable[[], float]:
     """Prepare a training step of `torch.nn.Transformer`."""
     precision, *flags = sys.argv[1:]
-    model = Transformer(work.config, len(work.targets[0]))
+    model = Transformer(work.config, len(work.targets[0])).to(DEVICE)
     return training_step(
         model,
         model.parameters(),

@@ -80,11 +80,13 @@ def command_line(command: str) -> str:
 def prepare_process() -> None:
     """Set what is global to the process of a program, before it imports JAX."""
     import absl.logging
-    import platformdirs
 
-    # What one run compiles, the next one finds.
-    compiled = platformdirs.user_cache_path("t2t_jax") / "compiled"
-    with contextlib.suppress(OSError):  # then nothing is kept
+    # What one run compiles, the next one finds. Without a place for it, nothing is kept. A bare
+    # machine, where a benchmark runs from a checkout, may not have platformdirs.
+    with contextlib.suppress(OSError, ModuleNotFoundError):
+        import platformdirs
+
+        compiled = platformdirs.user_cache_path("t2t_jax") / "compiled"
         compiled.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(compiled))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")

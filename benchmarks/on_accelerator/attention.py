@@ -1,0 +1,80 @@
+"""Attention as XLA computes it from its products and softmax, beside the fused kernel of cuDNN.
+
+Normal random queries, keys and values of 8 heads of 64, a causal mask over sentences of different
+lengths, derivatives by a random cotangent; both in bfloat16. Errors are ||x - reference|| /
+||reference||, with float32 as the reference. Where there is no cuDNN, JAX's own implementation
+takes its place.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import measuring
+from workload import jax
+
+from on_accelerator.sizes import repeats
+from t2t_jax.config import ParallelConfig
+from t2t_jax.functional.attention import scaled_dot_product_attention
+from t2t_jax.kernels.attention import fused_attention
+from t2t_jax.kernels.choice import kernels_of
+from t2t_jax.parallel.mesh import make_mesh
+
+jnp = jax.numpy
+
+
+def measure(tiny: bool) -> Iterator[dict[str, Any]]:
+    """The rows of this part."""
+    has_cudnn = kernels_of(make_mesh(ParallelConfig()), "bfloat16").attention == "cudnn"
+    fused = partial(fused_attention, implementation="cudnn" if has_cudnn else "xla")
+    name = "cuDNN's" if has_cudnn else "JAX's own, as there is no cuDNN"
+    for rows, length in [(2, 16)] if tiny else [(392, 64), (98, 256), (12, 2048)]:
+        arrays, mask, cotangent = _random(rows, length)
+        both = {"products and softmax": scaled_dot_product_attention, name: fused}
+        calls = {of: _with_gradients(function, mask, cotangent) for of, function in both.items()}
+        exact = _with_gradients(scaled_dot_product_attention, mask, cotangent)(
+            *(x.astype(jnp.float32) for x in arrays)
+        )
+        waiting = {of: partial(_wait, call, arrays) for of, call in calls.items()}
+        seconds = measuring.in_turns(waiting, repeats(tiny))
+        for of, call in calls.items():
+            forward, *backward = (
+                _error(x, right) for x, right in zip(call(*arrays), exact, strict=True)
+            )
+            yield {
+                "table": "attention, forward and backward",
+                "batch": f"{rows}x{length}",
+                "kernel": of,
+                "error": forward,
+                "largest error of a gradient": max(backward),
+                "milliseconds": 1e3 * min(seconds[of]),
+            }
+
+
+def _random(rows: int, length: int) -> tuple[list[jax.Array], jax.Array, jax.Array]:
+    """Queries, keys and values; a mask; and a cotangent."""
+    shape = rows, length, 8, 64
+    keys = jax.random.split(jax.random.key(0), 5)
+    *arrays, cotangent = (jax.random.normal(key, shape, jnp.bfloat16) for key in keys[:4])
+    lengths = jax.random.randint(keys[4], (rows, 1, 1, 1), length // 2, length + 1)
+    place = jnp.arange(length)
+    return arrays, (place <= place[:, None]) & (place < lengths), cotangent
+
+
+def _with_gradients(
+    function: Callable[..., jax.Array], mask: jax.Array, cotangent: jax.Array
+) -> Callable[..., tuple[jax.Array, ...]]:
+    def call(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        heads, pull = jax.vjp(lambda *x: function(*x, mask), *arrays)
+        return heads, *pull(cotangent.astype(heads.dtype))
+
+    return jax.jit(call)
+
+
+def _wait(call: Callable[..., Any], arrays: list[jax.Array]) -> None:
+    jax.block_until_ready(call(*arrays))
+
+
+def _error(found: jax.Array, right: jax.Array) -> float:
+    difference = found.astype(jnp.float32) - right
+    return float(jnp.linalg.norm(difference.ravel()) / jnp.linalg.norm(right.ravel()))

@@ -1,0 +1,175 @@
+"""The page that is made of the figures of `accelerator.py`: what each part is, tables and goals."""
+
+import ast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+NOTE = "note"
+"""The table of rows that are remarks on a part."""
+
+_Row = Mapping[str, Any]
+
+
+class Part(NamedTuple):
+    """A part of the program."""
+
+    name: str
+    """The module that measures it."""
+    title: str
+    """Its headline on the page."""
+    seconds: int
+    """Its share of the time, in seconds of nine minutes."""
+    packages: tuple[str, ...] = ()
+    """Packages that it needs beside JAX, Flax, Optax and jaxtyping."""
+
+    @property
+    def lacks(self) -> list[str]:
+        """Those of `packages` that are not installed."""
+        return [name for name in self.packages if find_spec(name) is None]
+
+
+_TRAINER = ("grain", "orbax", "platformdirs", "sentencepiece", "tensorboardX", "tyro")
+
+PARTS = (
+    Part("devices", "Devices", 30),
+    Part("parity", "The same results as on the CPU", 90),
+    Part("attention", "Fused attention", 30),
+    Part("training", "Training steps", 140),
+    Part("programs", "Whole programs", 70, (*_TRAINER, "sacrebleu", "sacremoses")),
+    Part("parts_of_a_step", "Where the time of a step goes", 30),
+    Part("decoding", "Searches", 70),
+    Part("resume", "Killed and resumed", 50, (*_TRAINER, "sacrebleu", "sacremoses")),
+    Part("pytorch", "Beside PyTorch", 60, ("torch", "tyro")),
+)
+"""All parts, in the order of what they are worth."""
+
+
+class Goal(NamedTuple):
+    """A goal that a figure is compared with."""
+
+    text: str
+    """The goal in words."""
+    part: str
+    """The part whose figures tell."""
+    find: Callable[[Sequence[_Row]], float | None]
+    """The figure, out of the part's rows; None where it was not measured."""
+    least: float
+    """The least figure that reaches the goal."""
+
+
+def _share_of_peak(model: str) -> Callable[[Sequence[_Row]], float | None]:
+    def find(rows: Sequence[_Row]) -> float | None:
+        return _most(
+            row.get("share_of_peak")
+            for row in rows
+            if row.get("model") == model and row.get("dtype") == "bfloat16"
+        )
+
+    return find
+
+
+def _most(figures: Iterable[float | None]) -> float | None:
+    return max((figure for figure in figures if figure is not None), default=None)
+
+
+def _least_of(name: str, **where: str) -> Callable[[Sequence[_Row]], float | None]:
+    def find(rows: Sequence[_Row]) -> float | None:
+        matching = (row for row in rows if all(row.get(k) == v for k, v in where.items()))
+        return min((row[name] for row in matching if name in row), default=None)
+
+    return find
+
+
+def _beside_pytorch(rows: Sequence[_Row]) -> float | None:
+    ratios = [
+        row["times_the_milliseconds_of_ours"]
+        for row in rows
+        if "PyTorch" in row.get("system", "") and "times_the_milliseconds_of_ours" in row
+    ]
+    return min(ratios, default=None)
+
+
+GOALS = (
+    Goal("base: 40% of the bfloat16 peak", "training", _share_of_peak("base"), 0.4),
+    Goal("big: 50% of the bfloat16 peak", "training", _share_of_peak("big"), 0.5),
+    Goal("1.3 times as fast as compiled PyTorch", "pytorch", _beside_pytorch, 1.3),
+    Goal(
+        "the loop at 95% of the bare step's speed",
+        "programs",
+        _least_of("speed_beside_the_bare_step"),
+        0.95,
+    ),
+    *(
+        Goal(
+            f"the CPU's tokens in float32, {search}",
+            "parity",
+            _least_of(f"{tokens} equal", **{"computed in": "float32, highest precision"}),
+            1.0,
+        )
+        for search, tokens in (("greedy", "greedy tokens"), ("beam 4", "tokens of a beam of 4"))
+    ),
+)
+"""What the figures are measured against."""
+
+
+def page(rows: Sequence[_Row]) -> str:
+    """The page of rows as `accelerator.py` writes them down, in Markdown."""
+    by_part = {part.name: [row for row in rows if row["part"] == part.name] for part in PARTS}
+    text = ["# An accelerator, measured", "", *_goals(by_part)]
+    for part in PARTS:
+        text += ["", f"## {part.title}", "", _description(part)]
+        own = by_part[part.name]
+        for row in own:
+            if row["table"] == NOTE:
+                text += ["", f"**{row['note']}**"]
+        for table in dict.fromkeys(row["table"] for row in own if row["table"] != NOTE):
+            text += ["", f"### {table[0].upper()}{table[1:]}", ""]
+            text += _table([row for row in own if row["table"] == table])
+        if not own:
+            text += ["", "Not measured."]
+    return "\n".join(text) + "\n"
+
+
+def _goals(by_part: Mapping[str, Sequence[_Row]]) -> list[str]:
+    lines = ["| goal | measured | |", "|---|---|---|"]
+    for goal in GOALS:
+        figure = goal.find(by_part[goal.part])
+        if figure is None:
+            lines.append(f"| {goal.text} | not measured | |")
+        else:
+            verdict = "reached" if figure >= goal.least else "missed"
+            lines.append(f"| {goal.text} | {_cell(figure)} | {verdict} |")
+    return lines
+
+
+def _description(part: Part) -> str:
+    """The docstring of the part's module, which is not imported: it would need what it needs."""
+    source = Path(__file__).with_name(f"{part.name}.py").read_text(encoding="utf-8")
+    return ast.get_docstring(ast.parse(source)) or ""
+
+
+def _table(rows: Sequence[_Row]) -> list[str]:
+    """A table with a column for each figure; of a single row, a line for each figure."""
+    hidden = {"part", "time", "table"}
+    names = [name for name in dict.fromkeys(n for row in rows for n in row) if name not in hidden]
+    if len(rows) == 1:
+        pairs = [f"| {_words(name)} | {_cell(rows[0][name])} |" for name in names]
+        return ["| | |", "|---|---|", *pairs, "", f"Measured at {rows[0]['time']}."]
+    head = [f"| {' | '.join(map(_words, names))} |", "|---" * len(names) + "|"]
+    cells = ([_cell(row.get(name, "")) for name in names] for row in rows)
+    times = f"Measured from {rows[0]['time']} to {rows[-1]['time']}."
+    return [*head, *(f"| {' | '.join(row)} |" for row in cells), "", times]
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

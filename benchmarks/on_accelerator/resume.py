@@ -1,0 +1,96 @@
+"""Whether a run that was killed and resumed ends with the same bits, and what that costs.
+
+A small model learns from the bundled corpus: twice without a stop, and once killed (SIGKILL) after
+its first checkpoint and started again. The parameters at the end are compared bit for bit, with
+XLA as it is and with `--xla_gpu_deterministic_ops=true`, which the cost of a step is told for too.
+"""
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_STEPS = 24
+_FLAGS = {
+    "XLA as it is": "",
+    "--xla_gpu_deterministic_ops=true": "--xla_gpu_deterministic_ops=true",
+}
+
+
+def measure(tiny: bool) -> Iterator[dict[str, Any]]:
+    """The rows of this part."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = {}
+        for number, (name, flag) in enumerate([*_FLAGS.items()][: 1 if tiny else None]):
+            variables = dict(os.environ)
+            variables["XLA_FLAGS"] = f"{variables.get('XLA_FLAGS', '')} {flag}".strip()
+            workdirs = [Path(folder, f"{number}-{of}") for of in ("first", "second", "killed")]
+            for workdir in workdirs[:2]:
+                _train(workdir, variables, tiny).wait()
+            killed = _kill_after_a_checkpoint(workdirs[2], variables, tiny)
+            _train(workdirs[2], variables, tiny).wait()
+            runs[name] = workdirs, killed
+        for name, (workdirs, killed) in runs.items():
+            first, second, resumed = (_parameters(workdir) for workdir in workdirs)
+            yield {
+                "table": "runs",
+                "compiled with": name,
+                "steps": _STEPS,
+                "killed after step": killed,
+                "two runs are equal bit for bit": first == second,
+                "the resumed run is equal bit for bit": first == resumed,
+                "milliseconds a step": 1e3 * _seconds_of_a_step(workdirs[0]),
+            }
+
+
+def _train(workdir: Path, environment: dict[str, str], tiny: bool) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "train.py", "--config=configs/quickstart.py"]
+    command += [f"--workdir={workdir}", f"--training.num-train-steps={_STEPS}"]
+    command += ["--training.log-every-steps=4", "--checkpoint.every-steps=8"]
+    command += ["--checkpoint.keep=1", "--checkpoint.average=1", "--checkpoint.keep-best=False"]
+    command += ["--evaluation.num-sentences=1", "--evaluation.num-samples=0"]
+    if tiny:
+        command += ["--model.d-model=32", "--model.d-ff=64", "--data.vocab-size=500"]
+        command += ["--data.source-tokens-per-step=256", "--data.target-tokens-per-step=256"]
+        command += ["--decoding.max-extra-length=5"]
+    return subprocess.Popen(command, env=environment)
+
+
+def _kill_after_a_checkpoint(workdir: Path, environment: dict[str, str], tiny: bool) -> int:
+    """Kill a run once a checkpoint is on the disk; returns the last step that its log has."""
+    process = _train(workdir, environment, tiny)
+    while process.poll() is None and not any(r["of"] == "checkpoint" for r in _records(workdir)):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return max((record["step"] for record in _records(workdir)), default=0)
+
+
+def _records(workdir: Path) -> list[dict[str, Any]]:
+    file = workdir / "log.jsonl"
+    whole = file.read_text().splitlines(keepends=True) if file.is_file() else []
+    return [json.loads(line) for line in whole if line.endswith("\n")]
+
+
+def _seconds_of_a_step(workdir: Path) -> float:
+    lines = [record for record in _records(workdir) if record["of"] == "train"]
+    return statistics.median(
+        line["target_tokens"] / line["target_tokens_per_second"] / 4 for line in lines[1:]
+    )
+
+
+def _parameters(workdir: Path) -> list[bytes]:
+    """The bytes of all arrays of parameters."""
+    import jax
+
+    import t2t_jax
+
+    params = t2t_jax.load(workdir, average=1).params
+    return [x.tobytes() for x in jax.device_get(jax.tree.leaves(params))]

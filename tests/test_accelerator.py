@@ -1,0 +1,158 @@
+"""The program that measures an accelerator: tried on the CPU, in its tiny form."""
+
+import importlib
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = [sys.executable, "benchmarks/accelerator.py", "--tiny"]
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """A function that imports a module of the benchmarks by its name."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module
+
+
+def _measured(folder):
+    """The rows by part, and the notes by part."""
+    rows, notes = {}, {}
+    for line in (folder / "figures.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if row["table"] == "note":
+            notes[row["part"]] = row["note"]
+        else:
+            rows.setdefault(row["part"], []).append(row)
+    return rows, notes
+
+
+def test_every_part_fills_its_section(tmp_path, module):
+    done = subprocess.run(
+        [*PROGRAM, "--minutes", "15", "--out", tmp_path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == (tmp_path / "page.md").read_text().strip()
+    rows, notes = _measured(tmp_path)
+    has_torch = importlib.util.find_spec("torch") is not None
+    assert {*notes} == ({*()} if has_torch else {"pytorch"})
+    assert {*rows} | {*notes} == {part.name for part in module("on_accelerator.page").PARTS}
+    # The devices are the CPU itself.
+    (parity,) = rows["parity"]
+    for array in ("log-probabilities", "gradients"):
+        assert parity[f"error of {array}"] == 0
+    assert parity["losses of 20 steps"] == 0
+    assert parity["greedy tokens equal"] == parity["tokens of a beam of 4 equal"] == 1
+    for row in rows["attention"]:
+        assert 0 < row["error"] <= row["largest error of a gradient"] < 0.01  # of bfloat16
+    first, *steps = rows["training"]
+    assert first["remark"] == "these devices have no fused attention"
+    for step in steps:
+        if "remark" not in step:
+            seconds = step["milliseconds_median"] / 1000
+            assert step["target_tokens_per_second"] * seconds == pytest.approx(4 * 8)
+    assert sum(row["share_of_the_time"] for row in rows["parts_of_a_step"]) == pytest.approx(1)
+    (resumed,) = rows["resume"]
+    assert 8 <= resumed["killed after step"] <= resumed["steps"]
+    assert resumed["the resumed run is equal bit for bit"]
+
+
+def test_a_signal_leaves_what_was_measured_and_ends_the_part(tmp_path):
+    command = [*PROGRAM, "--out", tmp_path, "--parts", "devices", "training"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as program:
+        file = tmp_path / "figures.jsonl"
+        while not (file.is_file() and file.read_text()):
+            assert program.poll() is None
+            time.sleep(0.1)
+        program.send_signal(signal.SIGTERM)
+        page, _ = program.communicate(timeout=60)
+        assert program.returncode == 128 + signal.SIGTERM
+    rows, notes = _measured(tmp_path)
+    assert rows["devices"][0]["platform"] == "cpu"
+    assert notes == {
+        "devices": "The program was stopped here.",
+        "training": "There was no time left for this part.",
+    }
+    assert "| platform | cpu |" in page
+
+
+def test_parts_end_at_their_limits_and_the_program_goes_on(tmp_path):
+    command = [*PROGRAM, "--minutes", "0.02", "--out", tmp_path, "--parts", "devices", "decoding"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows, notes = _measured(tmp_path)
+    assert not rows
+    assert notes["devices"] == "This part was ended at its limit of 0 s."
+    assert {*notes} == {"devices", "decoding"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--parts", "gpus"], "there is no part gpus; the parts are devices, parity, "),
+        (["--minutes", "0"], "--minutes 0.0 is not a time; give a number above 0"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path, flags, reason):
+    command = [*PROGRAM, "--out", tmp_path / "never", *flags]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {reason}")
+    assert not (tmp_path / "never").exists()
+
+
+def test_a_part_that_is_measured_again_replaces_its_figures_and_no_others(tmp_path, module):
+    accelerator, parts = module("accelerator"), module("on_accelerator.page").PARTS
+    devices, parity = parts[:2]
+    figures = accelerator.Figures(tmp_path, parts)
+    figures.add(devices, {"table": "copies", "copy": "on the device", "gigabytes_per_second": 1.5})
+    figures.add(parity, {"table": "beside float32 on the CPU", "greedy tokens equal": 0.5})
+    figures = accelerator.Figures(tmp_path, [parity])
+    figures.note(parity, "It fell over.")
+    rows, notes = _measured(tmp_path)
+    assert [*rows] == ["devices"]
+    assert notes == {"parity": "It fell over."}
+    assert "| gigabytes per second | 1.5 |" in (tmp_path / "page.md").read_text()
+
+
+def test_figures_are_set_against_the_goals(module):
+    rows = [
+        {"part": "training", "model": "base", "dtype": "bfloat16", "share_of_peak": 0.38},
+        {"part": "training", "model": "base", "dtype": "bfloat16", "share_of_peak": 0.45},
+        {"part": "training", "model": "base", "dtype": "float32", "share_of_peak": 0.9},
+        {"part": "training", "model": "big", "dtype": "bfloat16", "remark": "out of memory"},
+        {"part": "programs", "speed_beside_the_bare_step": 0.9},
+        *(
+            {
+                "part": "pytorch",
+                "system": system,
+                "model": model,
+                "times_the_milliseconds_of_ours": times,
+            }
+            for system, model, times in [
+                ("t2t_jax bfloat16", "base", 1.0),
+                ("PyTorch bfloat16, compiled", "base", 1.6),
+                ("t2t_jax bfloat16", "big", 1.0),
+                ("PyTorch bfloat16, compiled", "big", 1.4),
+            ]
+        ),
+    ]
+    lines = module("on_accelerator.page").page(
+        [{"table": "one", "time": "now", **row} for row in rows]
+    )
+    assert "| base: 40% of the bfloat16 peak | 0.45 | reached |" in lines
+    assert "| big: 50% of the bfloat16 peak | not measured | |" in lines
+    assert "| the loop at 95% of the bare step's speed | 0.9 | missed |" in lines
+    assert "| 1.3 times as fast as compiled PyTorch | 1.4 | reached |" in lines
+    assert "| the CPU's tokens in float32, greedy | not measured | |" in lines
