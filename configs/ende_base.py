@@ -1,7 +1,8 @@
 """The paper's base model for WMT 2014 English-German.
 
+    t2t-jax data wmt14-en-de corpora/wmt14-en-de
     python train.py --config configs/ende_base.py --workdir runs/ende_base
-    python eval.py bleu --workdir runs/ende_base
+    python eval.py bleu --workdir runs/ende_base --split test newstest2014-filtered
 
 Hardware: 8 NVIDIA P100 in the paper. It has not been trained here.
 Time: 12 hours in the paper (100,000 steps of 0.4 s).
@@ -9,8 +10,8 @@ Score: 27.3 BLEU on newstest2014, the test split (Table 2 of the paper). On news
 split on which it tuned, 25.8 BLEU and a perplexity of 4.92 before checkpoint averaging
 (Table 3).
 
-The data is 4.5 million pairs from TensorFlow Datasets; where they are not prepared, `train.py` says
-how. Every constant is the paper's. A device takes 4,096 positions at once, which affects its memory
+The data is 4.5 million pairs. Every constant is the paper's; docs/reproduce.md is the road to its
+figures, with what it costs. A device takes 4,096 positions at once, which affects its memory
 alone: raise `parallel.tokens_per_device` where there is more.
 """
 
@@ -20,7 +21,7 @@ from t2t_jax import Config
 def get_config() -> Config:
     return Config().replace(
         {
-            "data.corpus": "tfds:wmt14_translate/de-en",
+            "data.corpus": "wmt14-en-de:corpora/wmt14-en-de",
             "data.source_language": "en",
             "data.target_language": "de",
             "data.vocab_size": 37_000,

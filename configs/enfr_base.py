@@ -1,5 +1,6 @@
 """The paper's base model for WMT 2014 English-French.
 
+    t2t-jax data wmt14-en-fr corpora/wmt14-en-fr
     python train.py --config configs/enfr_base.py --workdir runs/enfr_base
     python eval.py bleu --workdir runs/enfr_base
 
@@ -9,8 +10,7 @@ Score: 38.1 BLEU on newstest2014, the test split (Table 2 of the paper); newstes
 split.
 
 Two things differ from the paper. Its 32,000 subwords are word-pieces, ours the same number of
-byte-pair encodings. It has 36 million pairs; TensorFlow Datasets has all 41 million of WMT,
-unfiltered.
+byte-pair encodings. It has 36 million pairs; here are all 41 million of WMT, unfiltered.
 """
 
 from t2t_jax import Config
@@ -19,7 +19,7 @@ from t2t_jax import Config
 def get_config() -> Config:
     return Config().replace(
         {
-            "data.corpus": "tfds:wmt14_translate/fr-en",
+            "data.corpus": "wmt14-en-fr:corpora/wmt14-en-fr",
             "data.source_language": "en",
             "data.target_language": "fr",
             "data.vocab_size": 32_000,

@@ -21,7 +21,7 @@ from t2t_jax.config.variants import PUBLISHED_DIFFERENCES, variants
 
 BASE = Config().replace(
     {
-        "data.corpus": "tfds:wmt14_translate/de-en",
+        "data.corpus": "wmt14-en-de:corpora/wmt14-en-de",
         "data.source_language": "en",
         "data.target_language": "de",
         "data.vocab_size": 37_000,

@@ -189,7 +189,7 @@ CONSTANTS = (
         "data",
         "5.1",
         {
-            "data.corpus": "tfds:wmt14_translate/de-en",
+            "data.corpus": "wmt14-en-de",
             "data.source_language": "en",
             "data.target_language": "de",
         },
@@ -261,7 +261,7 @@ _BIG = {
     "training.num_train_steps": 300_000,
     "checkpoint.average": 20,
 }
-# No corpus of ours is this one: TensorFlow Datasets has 41M pairs, and our subwords are byte pairs.
+# No corpus of ours is this one: WMT publishes 41M pairs, and our subwords are byte pairs.
 _FRENCH = {
     "data.corpus": "WMT 2014 fr-en, 36M pairs, word-pieces",
     "data.target_language": "fr",

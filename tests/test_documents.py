@@ -28,7 +28,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 # Documents whose commands are not run: they show commands as indented text, or none.
 LINKED = [*DOCUMENTS, *(ROOT / name for name in ("CHANGELOG.md", "SECURITY.md"))]
 LINKED += [ROOT / "benchmarks/README.md", *sorted((ROOT / "t2t_jax/data/bundled").glob("*.md"))]
-PARALLEL_TEXT = ("train", "dev", "test")
+PARALLEL_TEXT = ("train", "dev", "test", "newstest2014-filtered")
 TREE = "(TOP (S (NP (DT The) (NN {})) (VP (VBZ {})) (. .)))\n"
 
 SMALL = {
@@ -53,6 +53,7 @@ SMALL = {
 }
 # Commands that need what no machine of a test has: the reason stands beside them.
 ELSEWHERE = {"10.0.0.1:8476": "another host", "slurm_partition=gpu": "a Slurm cluster"}
+ELSEWHERE["t2t-jax data"] = "a network; tests/test_reproduce.py has a server of its own"
 
 
 class Block(NamedTuple):
@@ -88,6 +89,8 @@ def calls(path):
     """Each call of a program in a document: the program, and its arguments."""
     for block in blocks(path, "bash"):
         for line in commands(block):
+            if line.startswith("t2t-jax data"):
+                continue
             for script, entry_point, text in PROGRAM.findall(line):
                 arguments = shlex.split(text.replace("$i", "0").replace("$SHARED/", ""))
                 if entry_point:  # `t2t-jax train` is train.py, `t2t-jax bleu` is `eval.py bleu`

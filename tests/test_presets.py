@@ -31,7 +31,7 @@ _BASE = {
     "model.dropout_rate": 0.1,
     "model.attention_dropout_rate": 0.0,
     "model.activation_dropout_rate": 0.0,
-    "data.corpus": "tfds:wmt14_translate/de-en",
+    "data.corpus": "wmt14-en-de:corpora/wmt14-en-de",
     "data.source_language": "en",
     "data.target_language": "de",
     "data.vocab_size": 37_000,
@@ -63,7 +63,7 @@ _BIG = {
     "checkpoint.average": 20,
 }
 _FRENCH = {
-    "data.corpus": "tfds:wmt14_translate/fr-en",
+    "data.corpus": "wmt14-en-fr:corpora/wmt14-en-fr",
     "data.target_language": "fr",
     "data.vocab_size": 32_000,
 }

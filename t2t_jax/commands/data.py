@@ -59,7 +59,8 @@ class DataCommand:
             figures = (f"{n:,}" for n in (of.pairs, of.source_words, of.target_words))
             table.add_row(split, *figures, of.reasons)
         show(table)
-        show(f"train on it with --data.corpus text:{self.directory}")
+        # With other limits it is no longer the corpus that everybody knows by this name.
+        show(f"train on it with --data.corpus {'text' if own else self.name}:{self.directory}")
         return 0
 
     def _check_limits(self) -> None:

@@ -25,8 +25,8 @@ class OnSplit(DecodingFlags):
 
     command: ClassVar[str]
     """Name of the command; it is the one by which the task of the corpus has to be scored."""
-    split: str = "test"
-    """Split of the corpus: train, dev, test, or another test set by its name."""
+    split: tuple[str, ...] = ("test",)
+    """Splits of the corpus: train, dev, test, or other test sets by their names."""
     corpus: str | None = None
     """Corpus to score on, as data.corpus names it; None is the one trained on."""
     num_sentences: int | None = None
@@ -34,7 +34,7 @@ class OnSplit(DecodingFlags):
     json: bool = False
     """Print one JSON object instead of a table."""
     output: Path | None = None
-    """File for what is decoded, one sentence a line."""
+    """File for what is decoded, one sentence a line; for a single split."""
     before_averaging: bool = False
     """Also score the parameters of the newest checkpoint alone, without any average."""
     cache_dir: str | None = None
@@ -42,11 +42,21 @@ class OnSplit(DecodingFlags):
 
     def run(self) -> int:
         """Evaluate, add the figures to the run's scores and print them; returns the exit code."""
+        if self.output is not None and len(self.split) > 1:
+            raise UserError(
+                f"--output {self.output} holds what is decoded of one split, and --split names "
+                f"{len(self.split)}; give one of them at a time"
+            )
+        models = [dataclasses.replace(self, average=1)] if self.before_averaging else []
+        records = []
         with self._hypotheses() as file:
-            if self.before_averaging:
-                alone = dataclasses.replace(self, average=1)
-                self._print(alone.measure(alone.load()))
-            self._print(self.measure(self.load(), file))
+            for model in (*models, self):
+                translator = model.load()
+                for split in self.split:
+                    records.append(self.measure(translator, split, file if model is self else None))
+                    self._print(records[-1])
+        if len(self.workdir) == 1 and not self.json:
+            self._print_beside_the_paper(records)
         return 0
 
     def _hypotheses(self) -> contextlib.AbstractContextManager[BinaryIO | None]:
@@ -62,11 +72,22 @@ class OnSplit(DecodingFlags):
         else:
             show(_figures(record))
 
-    def measure(self, translator: "Translator", file: BinaryIO | None = None) -> dict[str, Any]:
+    def _print_beside_the_paper(self, records: list[dict[str, Any]]) -> None:
+        """Print the paper's figure and every deviation, if a test set is the paper's."""
+        from t2t_jax.run.report import beside_the_paper
+        from t2t_jax.workdir import read_config
+
+        for line in beside_the_paper(read_config(self.workdir[0]), records):
+            show(line)
+
+    def measure(
+        self, translator: "Translator", split: str, file: BinaryIO | None = None
+    ) -> dict[str, Any]:
         """The figures of a model, which are also added to `scores.jsonl` in its run directory.
 
         Args:
           translator: the model.
+          split: the split of the corpus.
           file: for what is decoded.
         """
         from t2t_jax.data.corpus import open_corpus
@@ -82,7 +103,7 @@ class OnSplit(DecodingFlags):
         if task.command != self.command:
             raise UserError(f"{corpus.name} {task.wrong_command} {command_line(task.command)}")
         evaluation = evaluate(
-            translator, corpus, self.split, num_sentences=self.num_sentences, **self.settings
+            translator, corpus, split, num_sentences=self.num_sentences, **self.settings
         )
         if file:
             file.writelines(f"{line}\n".encode() for line in evaluation.hypotheses)

@@ -21,8 +21,9 @@ class DataConfig:
     """The corpus, its vocabulary and how its pairs become batches: section 5.1."""
 
     corpus: str = field(default="bundled:", metadata=MAY_CHANGE)  # a hash guards its content
-    """`bundled:`, `text:DIR` (train.en train.de dev.* test.*, also .gz), `tfds:NAME/CONFIG`, or
-    `trees:DIR` (train.mrg dev.mrg: sentences to constituency trees; DIR+DIR to train on both)."""
+    """`bundled:`, `text:DIR` (train.en train.de dev.* test.*, also .gz), `NAME:DIR` (a
+    public corpus such as wmt14-en-de, which `t2t-jax data NAME DIR` has made), `tfds:NAME/CONFIG`,
+    or `trees:DIR` (train.mrg dev.mrg: sentences to constituency trees; DIR+DIR trains on both)."""
     source_language: str = "en"
     """Language translated from; the file suffix or the TFDS feature name."""
     target_language: str = "de"

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from t2t_jax.config import DataConfig
+from t2t_jax.data.download.catalogue import CORPORA
+from t2t_jax.data.download.prepare import check_holds
 from t2t_jax.data.lines import Survey, check_aligned, read_lines, survey
 from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, linearise, read_trees
 from t2t_jax.errors import UserError
@@ -26,6 +28,10 @@ Chunk = tuple[list[str], list[str]]
 SPLITS = ("train", "dev", "test")
 
 _CHUNK_LINES = 50_000
+_SAME_IN_TFDS = {
+    "tfds:wmt14_translate/de-en": "wmt14-en-de",
+    "tfds:wmt14_translate/fr-en": "wmt14-en-fr",
+}
 _TFDS_SPLITS = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
 
 
@@ -43,12 +49,27 @@ def scheme_of(name: str) -> str:
     return name.partition(":")[0]
 
 
+def public_name(name: str) -> str:
+    """What a corpus is known as: one that anybody can get has the same name wherever it is kept.
+
+    Args:
+      name: the corpus as a config names it.
+
+    Returns:
+      A name such as wmt14-en-de for a public corpus, from TensorFlow Datasets too; for any other
+      corpus, `name` itself.
+    """
+    scheme = scheme_of(name)
+    return scheme if scheme in CORPORA else _SAME_IN_TFDS.get(name, name)
+
+
 @dataclass(frozen=True)
 class Corpus:
     """Sentence pairs of one language pair, or sentences and their trees, in splits."""
 
     name: str
-    """The corpus as the config names it: bundled:, text:DIR, tfds:NAME/CONFIG or trees:DIR."""
+    """The corpus as the config names it: bundled:, text:DIR, NAME:DIR, tfds:NAME/CONFIG or
+    trees:DIR."""
     parts: Mapping[str, Split]
     """The splits of the corpus, by name."""
 
@@ -103,13 +124,18 @@ def open_corpus(config: DataConfig) -> Corpus:
         parts = _text_splits(bundled, *languages)
     elif scheme == "text" and place:
         parts = _text_splits(_directory(place), *languages)
+    elif scheme in CORPORA and place:
+        directory = Path(os.path.expanduser(place))
+        check_holds(scheme, directory)
+        parts = _text_splits(directory, *languages)
     elif scheme == "tfds" and place:
         parts = _tfds_splits(place, *languages)
     elif scheme == "trees" and all(place.split("+")):
         parts = _tree_splits(*map(_directory, place.split("+")))
     else:
         raise UserError(
-            f"corpus={config.corpus!r} is not bundled:, text:DIR, tfds:NAME/CONFIG or trees:DIR"
+            f"corpus={config.corpus!r} is not bundled:, text:DIR, tfds:NAME/CONFIG or trees:DIR, "
+            f"nor a public corpus in a directory, NAME:DIR, where NAME is {', '.join(CORPORA)}"
         )
     for name in SPLITS:  # other test sets may be large, and never asked for
         if name in parts:

@@ -207,6 +207,16 @@ def test_scores_before_and_after_averaging_are_printed_and_recorded(workdir, cap
     assert averaged["test_set"].endswith(" test")
 
 
+def test_several_splits_are_scored_in_one_call(workdir, capsys, tmp_path):
+    command("bleu", "--workdir", workdir, "--split", "test", "dev", "--json", "--beam-size", "1")
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [record["split"] for record in records] == ["test", "dev"]
+    assert read_scores(workdir)[-2:] == records
+    with pytest.raises(UserError, match="--split names 2; give one of them at a time"):
+        command("bleu", "--workdir", workdir, "--split", "test", "dev", "--output", tmp_path / "o")
+    assert not (tmp_path / "o").exists()
+
+
 @pytest.mark.parametrize(
     ("steps", "decays", "cells"),
     [

@@ -10,8 +10,7 @@ import subprocess
 import sys
 import tarfile
 import threading
-from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 
@@ -29,82 +28,16 @@ from t2t_jax.data.download.cleaning import Cleaning
 from t2t_jax.data.download.texts import lines_of
 from t2t_jax.data.download.transfer import fetch
 from t2t_jax.errors import UserError
+from tests.data.archive_server import BYTES, digest_of, resized, sentences, serving, small
 
 _AT_ONCE = (0.0, 0.0)
-_BYTES = bytes(range(256)) * 1000
-
-
-def _digest(content, kind="sha256"):
-    return f"{kind}:{hashlib.new(kind, content).hexdigest()}"
-
-
-class _Server(ThreadingHTTPServer):
-    """Files by name, and what goes wrong with the next requests, in order."""
-
-    daemon_threads = True
-
-    def __init__(self, files):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.files, self.troubles, self.asked = files, [], []
-        self.hung, self.may_end = threading.Semaphore(0), threading.Event()
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def handle_error(self, *_):
-        """A client that was killed is no error."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-
-    def log_message(self, *_):
-        """Print nothing."""
-
-    def do_GET(self):
-        name, wanted = self.path.lstrip("/"), self.headers.get("Range", "")
-        self.server.asked.append((name, wanted))
-        trouble = self.server.troubles.pop(0) if self.server.troubles else ""
-        if trouble.isdigit() or name not in self.server.files:
-            self.send_error(int(trouble or 404))
-            return
-        content = self.server.files[name]
-        first = int(wanted.removeprefix("bytes=").rstrip("-") or 0) if wanted else 0
-        if trouble == "no ranges":
-            first, wanted = 0, ""
-        elif trouble == "an earlier range":
-            first = max(0, first - 1000)
-        elif trouble == "a later range":
-            first += 1000
-        if first >= len(content) > 0:
-            self.send_error(416)
-            return
-        body = content[first:]
-        self.send_response(206 if wanted else 200)
-        if wanted:
-            given = f"bytes {first}-{len(content) - 1}/{len(content)}"
-            self.send_header("Content-Range", "bytes ?" if trouble == "no numbers" else given)
-        more = 5000 if trouble == "a lie about the length" else 0
-        self.send_header("Content-Length", str(len(body) + more))
-        self.end_headers()
-        if trouble in ("cut", "hangs"):
-            self.wfile.write(body[: len(body) // 2])
-            if trouble == "hangs":
-                self.wfile.flush()
-                self.server.hung.release()
-                self.server.may_end.wait()
-            return
-        self.wfile.write(b"?" * len(body) if trouble == "wrong bytes" else body)
+_WRONG_SUM = {"digest": digest_of(BYTES)}
 
 
 @pytest.fixture
 def server():
-    with _Server({"file": _BYTES}) as running:
-        threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
+    with serving() as running:
         yield running
-        running.may_end.set()
-        running.shutdown()
 
 
 def _archive(server, **known):
@@ -129,13 +62,13 @@ def _archive(server, **known):
 )
 @pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
 def test_a_file_arrives_whatever_happens_on_the_way(tmp_path, server, troubles, is_known):
-    known = {"size": len(_BYTES), "digest": _digest(_BYTES)} if is_known else {}
+    known = {"size": len(BYTES), "digest": digest_of(BYTES)} if is_known else {}
     server.troubles = list(troubles)
     seen = []
     path = fetch(_archive(server, **known), tmp_path, progress=seen.append, patience=_AT_ONCE)
     assert path == tmp_path / "file"
-    assert path.read_bytes() == _BYTES
-    assert seen[-1] == len(_BYTES)
+    assert path.read_bytes() == BYTES
+    assert seen[-1] == len(BYTES)
     assert [*tmp_path.iterdir()] == [path]
     num_requests = len(server.asked)
     assert fetch(_archive(server, **known), tmp_path) == path  # which asks for nothing
@@ -144,11 +77,11 @@ def test_a_file_arrives_whatever_happens_on_the_way(tmp_path, server, troubles, 
 
 def test_what_has_arrived_is_kept_and_the_next_call_asks_for_the_rest(tmp_path, server):
     server.troubles = ["cut", "500", "500", "500"]
-    archive = _archive(server, digest=_digest(_BYTES, "md5"))
+    archive = _archive(server, digest=digest_of(BYTES, "md5"))
     with pytest.raises(UserError, match=r"answers 500 .*; 128,000 bytes are kept: run the same"):
         fetch(archive, tmp_path, patience=_AT_ONCE)
-    assert (tmp_path / "file.part").read_bytes() == _BYTES[:128_000]
-    assert fetch(archive, tmp_path).read_bytes() == _BYTES
+    assert (tmp_path / "file.part").read_bytes() == BYTES[:128_000]
+    assert fetch(archive, tmp_path).read_bytes() == BYTES
     assert server.asked[-1] == ("file", "bytes=128000-")
 
 
@@ -156,7 +89,11 @@ def test_what_has_arrived_is_kept_and_the_next_call_asks_for_the_rest(tmp_path, 
     ("troubles", "known", "message"),
     [
         (["404"], {}, "answers 404 Not Found; name another place with --mirror"),
-        (["wrong bytes"], {"digest": _digest(_BYTES)}, "is not the published file: its sha256 sum"),
+        (
+            ["wrong bytes"],
+            {"digest": digest_of(BYTES)},
+            "is not the published file: its sha256 sum",
+        ),
         ([], {"size": 100}, "the published file 100; it was removed"),
         ([], {"size": 2**60}, "make room there, or choose another directory"),
     ],
@@ -167,7 +104,7 @@ def test_what_cannot_be_had_is_said_in_one_line(tmp_path, server, troubles, know
         fetch(_archive(server, **known), tmp_path, patience=_AT_ONCE)
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "file").exists()
-    assert fetch(_archive(server), tmp_path).read_bytes() == _BYTES
+    assert fetch(_archive(server), tmp_path).read_bytes() == BYTES
 
 
 def test_without_a_network_and_with_no_address(tmp_path):
@@ -180,7 +117,7 @@ def test_without_a_network_and_with_no_address(tmp_path):
 def test_a_file_that_is_there_and_is_another_one_is_not_touched(tmp_path, server):
     (tmp_path / "file").write_bytes(b"mine")
     with pytest.raises(UserError, match="has 4 bytes, and the published file 256,000; remove it"):
-        fetch(_archive(server, size=len(_BYTES)), tmp_path)
+        fetch(_archive(server, size=len(BYTES)), tmp_path)
     assert (tmp_path / "file").read_bytes() == b"mine"
 
 
@@ -202,90 +139,11 @@ def _full(_):
     raise OSError(28, "No space left on device")
 
 
-# Small archives of every corpus in the catalogue.
-
-
-def _sentences(text):
-    """Five sentences of a side, with what is hard in its format."""
-    name = f"{text.archive.name}:{text.member or text.language}"
-    language = (
-        text.language or name.removesuffix(".gz").removesuffix(".sgm").removesuffix(".xml")[-2:]
-    )
-    return [
-        f"{stem} {language} {number}" for number, stem in enumerate(("A & B", "é", "<b>", "d", "e"))
-    ]
-
-
-def _content(text):
-    """The bytes of a text in the format that its name says."""
-    lines = _sentences(text)
-    if text.member.endswith((".sgm", ".xml")):
-        segments = [f'<seg id="{n}">  {line} </seg>' for n, line in enumerate(lines)]
-        return "\n".join(["<refset>", '<doc docid="x">', *segments, "</doc>"]).encode()
-    if "train.tags" in text.member:
-        lines = ["<url>http://example</url>", *(f" {line} " for line in lines if "<" not in line)]
-        lines.insert(3, "  <title>a talk</title>")
-    plain = "".join(f"{line}\n" for line in lines).encode()
-    return gzip.compress(plain) if text.member.endswith(".gz") else plain
-
-
-def _memory():
-    """A translation memory as OPUS has it."""
-    units = [
-        f'<tu><tuv xml:lang="en"><seg>{english}</seg></tuv>\n'
-        f'<tuv xml:lang="ro"><seg>{romanian}</seg></tuv></tu>'
-        for english, romanian in [("one &amp; two", "unu  și doi"), ("three", "")]
-    ]
-    head = '<?xml version="1.0" encoding="UTF-8" ?>\n<tmx version="1.4"><header /><body>\n'
-    return gzip.compress((head + "\n".join(units) + "</body></tmx>").encode())
-
-
-def _small(corpus):
-    """The archives of a corpus with little in them, by name."""
-    parts = chain(corpus.train, *corpus.evaluation.values())
-    texts = [text for part in parts for text in (part.source, part.target)]
-    files = {}
-    for archive in prepare.archives_of(corpus):
-        own = [text for text in texts if text.archive == archive]
-        if own[0].language:
-            files[archive.name] = _memory()
-        elif not own[0].member:
-            files[archive.name] = gzip.compress(_content(own[0]))
-        else:
-            buffer = io.BytesIO()
-            with tarfile.open(
-                fileobj=buffer, mode="w:gz" if archive.name.endswith("gz") else "w"
-            ) as tar:
-                for text in own[::-1]:  # in another order than they are asked for
-                    info = tarfile.TarInfo(text.member)
-                    info.size = len(_content(text))
-                    tar.addfile(info, io.BytesIO(_content(text)))
-            files[archive.name] = buffer.getvalue()
-    return files
-
-
-def _resized(corpus, files):
-    """The corpus with the sizes and sums of the small archives."""
-
-    def text(text):
-        content = files[text.archive.name]
-        known = {"size": len(content), "digest": _digest(content)}
-        return replace(text, archive=replace(text.archive, **known))
-
-    def parts(parts):
-        return tuple(
-            replace(part, source=text(part.source), target=text(part.target)) for part in parts
-        )
-
-    evaluation = {split: parts(of) for split, of in corpus.evaluation.items()}
-    return replace(corpus, train=parts(corpus.train), evaluation=evaluation)
-
-
 @pytest.mark.parametrize("name", CORPORA)
 def test_every_corpus_is_read_in_its_own_layout(tmp_path, server, monkeypatch, capsys, name):
     corpus = public_corpus(name)
-    server.files = _small(corpus)
-    monkeypatch.setattr(prepare, "public_corpus", lambda _: _resized(corpus, server.files))
+    server.files = small(corpus)
+    monkeypatch.setattr(prepare, "public_corpus", lambda _: resized(corpus, server.files))
     directory = tmp_path / "corpus"
     command = ["data", name, str(directory), "--mirror", f"{server.url}/"]
     assert main(command) == 0
@@ -294,30 +152,56 @@ def test_every_corpus_is_read_in_its_own_layout(tmp_path, server, monkeypatch, c
     found = open_corpus(DataConfig(f"text:{directory}", *languages))
     assert set(found.splits) == {"train", "test", *corpus.evaluation} | {"dev"}
     for split, parts in corpus.evaluation.items():
-        sources = list(chain.from_iterable(_sentences(part.source) for part in parts))
-        targets = list(chain.from_iterable(_sentences(part.target) for part in parts))
+        sources = list(chain.from_iterable(sentences(part.source) for part in parts))
+        targets = list(chain.from_iterable(sentences(part.target) for part in parts))
         assert found.lines(split) == (sources, targets)
         assert f"{split:<5}" in printed
     counts = json.loads((directory / "corpus.json").read_text())["splits"]
     assert counts["train"]["pairs"] == len(found.lines("train")[0])
     sources = (directory / "SOURCES.md").read_text()
     assert all(archive.url in sources for archive in prepare.archives_of(corpus))
+    by_name = open_corpus(DataConfig(f"{name}:{directory}", *languages))
+    assert by_name.fingerprint("train") == found.fingerprint("train")
     num_requests = len(server.asked)
     assert main(command) == 0  # all is there
     assert capsys.readouterr().out == printed
     assert len(server.asked) == num_requests == len(server.files)
 
 
+def test_a_directory_that_does_not_hold_the_public_corpus_of_its_name_is_refused(tmp_path):
+    name, corpus = "multi30k-en-de", public_corpus("multi30k-en-de")
+    config = DataConfig(f"{name}:{tmp_path}")
+    with pytest.raises(UserError, match=f"does not exist; run t2t-jax data {name} none"):
+        open_corpus(DataConfig(f"{name}:none"))
+    with pytest.raises(UserError, match=f"does not hold {name}; run t2t-jax data {name} "):
+        open_corpus(config)
+    usual = {"corpus": name, "cleaning": asdict(corpus.cleaning), "splits": {"train": {}}}
+    for changes, message in [
+        ({"corpus": "wmt14-en-de"}, f"holds wmt14-en-de, and not {name}"),
+        (
+            {"cleaning": asdict(Cleaning(9))},
+            f"another cleaning than is usual.* text:{tmp_path}",
+        ),
+        ({}, f"does not hold all of {name} yet; run t2t-jax data {name} "),
+    ]:
+        (tmp_path / "corpus.json").write_text(json.dumps(usual | changes))
+        with pytest.raises(UserError, match=message):
+            open_corpus(config)
+    (tmp_path / "corpus.json").write_text("{")
+    with pytest.raises(UserError, match=r"is damaged.* remove it, and run t2t-jax data"):
+        open_corpus(config)
+
+
 def test_training_sets_are_made_of_their_parts_in_order(tmp_path, server, monkeypatch):
     corpus = public_corpus("wmt16-en-ro")
-    server.files = _small(corpus)
-    monkeypatch.setattr(prepare, "public_corpus", lambda _: _resized(corpus, server.files))
+    server.files = small(corpus)
+    monkeypatch.setattr(prepare, "public_corpus", lambda _: resized(corpus, server.files))
     main(["data", "wmt16-en-ro", str(tmp_path / "c"), "--mirror", server.url])
     found = open_corpus(DataConfig(f"text:{tmp_path / 'c'}", "en", "ro"))
     europarl = corpus.train[0]
     assert found.lines("train") == (
-        [*_sentences(europarl.source), "one & two"],
-        [*_sentences(europarl.target), "unu și doi"],
+        [*sentences(europarl.source), "one & two"],
+        [*sentences(europarl.target), "unu și doi"],
     )
     counts = json.loads((tmp_path / "c" / "corpus.json").read_text())["splits"]["train"]
     assert counts["left_out"] == {"empty": 1}
@@ -354,7 +238,7 @@ def test_segments_are_those_of_sacrebleu(tmp_path):
 
 def test_damaged_and_unaligned_archives_are_named(tmp_path, monkeypatch):
     corpus = public_corpus("wmt14-en-de")
-    files = _small(corpus)
+    files = small(corpus)
     archives = tmp_path / "archives"
     archives.mkdir()
     for name, content in files.items():
@@ -426,7 +310,7 @@ start()
 
 
 def test_a_command_that_is_killed_twice_ends_with_the_right_files(tmp_path, server):
-    names = [name.removesuffix(".gz") for name in _small(public_corpus("multi30k-en-de"))]
+    names = [name.removesuffix(".gz") for name in small(public_corpus("multi30k-en-de"))]
     plain = {name: f"{name} sentence\n".encode() * 20_000 for name in names}
     server.files = {f"{name}.gz": gzip.compress(text, 0) for name, text in plain.items()}
     known = {

@@ -16,7 +16,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.paper import TABLE_3
-from t2t_jax.run.report import build_report
+from t2t_jax.run.report import beside_the_paper, build_report
 from t2t_jax.run.report.curves import plot
 
 _CONFIGS = Path(t2t_jax.__file__).parents[1] / "configs"
@@ -173,6 +173,8 @@ def test_deviations_of_a_preset_are_all_named(tmp_path, name, expected):
     ("path", "value", "name"),
     [
         ("data.source_language", "fr", "data"),
+        ("data.corpus", "text:corpora/wmt14-en-de", "data"),
+        ("data.corpus", "wmt16-en-ro:corpora/wmt14-en-de", "data"),
         ("data.batching", "pack", "batches by length"),
         ("model.norm_order", "pre", "order of layer norm"),
         ("model.share_embeddings", False, "shared embeddings"),
@@ -197,6 +199,29 @@ def test_a_changed_setting_is_named_and_shown_beside_the_paper_s(tmp_path, path,
     ((mark, *_, paper, ours),) = [row for row in _cells(report, "Settings") if row[1] == name]
     assert mark == "≠"
     assert paper != ours
+
+
+@pytest.mark.parametrize("corpus", ["wmt14-en-de:elsewhere", "tfds:wmt14_translate/de-en"])
+def test_the_paper_s_corpus_is_the_same_wherever_it_is_kept(tmp_path, corpus):
+    scores = [_score("test", 3003, corpus=corpus)]
+    if corpus.startswith("wmt14"):
+        scores.append(_score("newstest2014-filtered", 2737, corpus=corpus))
+    config = _config("ende_base", data__corpus=corpus)
+    report = build_report(_write(tmp_path, config, scores=scores))
+    assert report.deviations == []
+    names = [row[0] for row in _cells(report, "Scores")]
+    assert names[0] == "newstest2014 (full, 3,003 sentences)"
+    assert names[1:] == ["newstest2014 (filtered, 2,737 sentences)"] * (len(scores) - 1)
+
+
+def test_a_score_on_a_test_set_of_the_paper_is_set_beside_its_figure():
+    config = _config("ende_base", checkpoint__every_steps=1400)
+    figure, *_, settings, precision = beside_the_paper(config, [_score("test", 3003)])
+    assert figure == "The paper, base, English-German: 27.3 BLEU on newstest2014 (Table 2)."
+    assert settings.endswith("Deviations: time between checkpoints.")
+    assert precision == "Computed in float32; the paper counts single precision."
+    for other in (_score("test", 100), _score("test", 3003, corpus="bundled:")):
+        assert beside_the_paper(config, [other]) == []
 
 
 def test_what_the_paper_does_not_publish_is_no_deviation(tmp_path):
@@ -302,7 +327,7 @@ def test_french_data_deviates_in_the_pairs_and_the_subwords(tmp_path):
     ((mark, *_, theirs, ours),) = [r for r in _cells(report, "Settings") if r[1] == "data"]
     assert mark == "≠"
     assert "36M pairs, word-pieces" in theirs
-    assert "tfds:wmt14_translate/fr-en" in ours
+    assert "wmt14-en-fr:corpora/wmt14-en-fr" in ours
 
 
 @pytest.mark.parametrize(

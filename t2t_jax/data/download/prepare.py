@@ -7,6 +7,7 @@ DIR/SOURCES.md       the same for readers, with the archives' addresses and sums
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -86,6 +87,35 @@ def prepare(
     write_whole(directory / _SOURCES, sources.encode())
     _write_manifest(directory, manifest, counts)
     return counts
+
+
+def check_holds(name: str, directory: Path) -> None:
+    """Check that a directory holds a public corpus as `prepare` makes it by default.
+
+    Args:
+      name: the name of the corpus, one of `catalogue.CORPORA`.
+      directory: the directory.
+
+    Raises:
+      UserError: it holds something else, not all of it, or the corpus with another cleaning.
+    """
+    path = directory / _MANIFEST
+    way_out = f"run t2t-jax data {name} {directory}"
+    if not os.path.isdir(directory):  # also of a name that no file can have
+        raise UserError(f"corpus directory {directory} does not exist; {way_out}")
+    if not path.is_file():
+        raise UserError(f"{directory} has no {_MANIFEST}, so it does not hold {name}; {way_out}")
+    corpus = public_corpus(name)
+    manifest = read_object(path, _SCHEMA, f"remove it, and {way_out}")
+    if manifest["corpus"] != name:
+        raise UserError(f"{directory} holds {manifest['corpus']}, and not {name}")
+    if manifest["cleaning"] != asdict(corpus.cleaning):
+        raise UserError(
+            f"{directory} holds {name} with another cleaning than is usual; name it "
+            f"text:{directory}, as scores on it are those of a corpus of your own"
+        )
+    if not {"train", *corpus.evaluation} <= manifest["splits"].keys():
+        raise UserError(f"{directory} does not hold all of {name} yet; {way_out}")
 
 
 def _sha256(archive: Archive, path: Path) -> str:

@@ -1,4 +1,5 @@
 """One page on a run: its settings beside the paper's, its cost, its curves and its scores."""
 
+from t2t_jax.run.report.build import beside_the_paper as beside_the_paper
 from t2t_jax.run.report.build import build_report as build_report
 from t2t_jax.run.report.page import RunReport as RunReport

@@ -1,14 +1,36 @@
 """The report on a run, from what its directory holds."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from t2t_jax.config import Config
 from t2t_jax.run.report.cost import cost_section
 from t2t_jax.run.report.curves import curves_section
 from t2t_jax.run.report.page import RunReport, deviations
-from t2t_jax.run.report.scores import last_evaluation, scores_section
+from t2t_jax.run.report.scores import last_evaluation, scored_test_set, scores_section
 from t2t_jax.run.report.settings import published_settings, settings_section
+from t2t_jax.system.records import Record
 from t2t_jax.tasks import task_of
 from t2t_jax.workdir import read_config, read_log, read_scores
+
+
+def beside_the_paper(config: Config, scores: Sequence[Record]) -> list[str]:
+    """What the paper reports for the experiment that a run repeats, and how the run deviates.
+
+    Args:
+      config: the config of the run.
+      scores: evaluations of the run, as `scores.jsonl` keeps them.
+
+    Returns:
+      Lines of text; none if no score is on a test set of the paper's.
+    """
+    task = task_of(config.data.corpus)
+    experiment = task.experiment(config)
+    if not any(scored_test_set(score) in experiment.comparable for score in scores):
+        return []
+    published = published_settings(experiment, config, scores)
+    settings = settings_section(task, experiment, config, published, scores)
+    return [*experiment.figures, *settings.notes]
 
 
 def build_report(workdir: Path, sustained_tflops: float | None = None) -> RunReport:

@@ -6,6 +6,7 @@ from typing import Any
 
 from t2t_jax import paper
 from t2t_jax.config import Config
+from t2t_jax.data.corpus import public_name
 from t2t_jax.run.report.page import (
     DEVIATES,
     UNKNOWN,
@@ -86,7 +87,8 @@ def _settings(
         stated = [path for path in values if published[path] != paper.UNPUBLISHED]
         theirs = {path: published[path] for path in stated}
         ours = {path: attrgetter(path)(config) for path in stated or values}
-        same = ours == theirs or name in experiment.unchecked
+        known = {path: public_name(ours[path]) for path in ours.keys() & {"data.corpus"}}
+        same = {**ours, **known} == theirs or name in experiment.unchecked
         mark = DEVIATES if stated and not same else ""
         cell = all_shown(theirs) if stated else paper.UNPUBLISHED
         rows.append((mark, name, _section(experiment, constant), cell, all_shown(ours)))
@@ -116,8 +118,9 @@ def _test_sets(experiment: PublishedExperiment, scores: Sequence[Record]) -> lis
 
 def _split(experiment: PublishedExperiment, score: Record) -> str:
     """The split that was scored: train, dev, test, or another by its name."""
+    name = scored_test_set(score).partition(" ")[0]
     split = str(score.get("split"))
-    return {name: split for split, name in experiment.test_sets.items()}.get(split, split)
+    return {name: split for split, name in experiment.test_sets.items()}.get(name, split)
 
 
 def _searches(
