@@ -54,12 +54,14 @@ class RunLog:
             force_jupyter=False,
         )
         self._path = log_file(workdir)
-        kept = [
+        known = [
             (line, record)
             for line, record in read_record_lines(self._path, LOG_SCHEMA)
-            if record["step"] <= start_step and record["of"] != END
+            if record["step"] <= start_step
         ]
+        kept = [(line, record) for line, record in known if record["of"] != END]
         self.history = History.of(record for _, record in kept)
+        self._end_before = History.of(record for _, record in known).end
         self._recorded = {(record["of"], record["step"]) for _, record in kept}
         if is_main():
             write_whole(self._path, "".join(line for line, _ in kept).encode())
@@ -177,10 +179,20 @@ class RunLog:
             if all(record.get("rule") != rule for record in self.history.warnings):
                 self._record(step, WARNING, {"rule": rule, "text": text})
 
-    def end(self, step: int, text: str) -> None:
-        """Say and record why the training ended after a step."""
-        self.say(text)
-        self._record(step, END, {"text": text})
+    def end(self, step: int, reason: str, advice: str) -> None:
+        """Say and record why the training ended after a step.
+
+        A run that was over already keeps the record that it had.
+
+        Args:
+          step: the last step.
+          reason: why it ended, as a sentence without its full stop.
+          advice: what comes next, which is said only.
+        """
+        self.say(f"{reason}; {advice}")
+        before = self._end_before or {}
+        same = (before.get("step"), before.get("text")) == (step, reason)
+        self._record(step, END, before if same else {"text": reason})
 
     def checkpoint(self, step: int | None) -> None:
         """Record that the state after a step is on the disk, unless that is recorded already."""

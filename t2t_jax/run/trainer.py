@@ -110,7 +110,8 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
                 run.introduce(state, time.monotonic() - start)
                 step, signal = run.loop(state, batches)
                 log.checkpoint(checkpoints.wait())
-                log.end(step, run.last_words(step, signal, f"{task.command} --workdir {workdir}"))
+                score = f"{task.command} --workdir {workdir}"
+                log.end(step, *run.last_words(step, signal, score))
                 return 128 + signal if signal else 0
 
 
@@ -237,8 +238,8 @@ class _Run:
                     return step, agreed
         return step, 0
 
-    def last_words(self, step: int, signal: int, score: str) -> str:
-        """The last line of a training: why it ended, and what comes next.
+    def last_words(self, step: int, signal: int, score: str) -> tuple[str, str]:
+        """Why a training ended, and what comes next.
 
         Args:
           step: the last step.
@@ -247,11 +248,12 @@ class _Run:
         """
         last = self.config.training.num_train_steps
         if signal:
-            return f"stopped after step {step:,}; the same command goes on from there"
+            return f"stopped after step {step:,}", "the same command goes on from there"
         if step < last and (reason := self._reason_to_stop()):
             best = " --step best" if self.config.checkpoint.keep_best else ""
-            return f"{reason} after step {step:,} of {last:,}; score: {command_line(score + best)}"
-        return f"{step:,} steps are done; score: {command_line(score)}"
+            ended = f"{reason} after step {step:,} of {last:,}"
+            return ended, f"score: {command_line(score + best)}"
+        return f"{step:,} steps are done", f"score: {command_line(score)}"
 
     def _reason_to_stop(self) -> str | None:
         return reason_to_stop(self.config.training, self.log.history.evaluations)

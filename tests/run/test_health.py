@@ -9,6 +9,7 @@ import pytest
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.tokenized import TokenizedSplit
+from t2t_jax.errors import UserError
 from t2t_jax.run.health import RULES, CorpusFigures, Health, corpus_figures, unigram_nll
 from t2t_jax.run.history import History
 from t2t_jax.run.log import RunLog
@@ -174,9 +175,26 @@ def test_a_warning_is_said_once_by_a_process_and_recorded_once_in_a_run(tmp_path
     assert _warnings(tmp_path) == both[:1]
 
 
-def test_the_reason_of_the_end_is_recorded_until_the_run_goes_on(tmp_path):
+def test_the_reason_of_the_end_is_recorded_until_the_run_goes_on(tmp_path, capsys):
     with _log(tmp_path, 0) as log:
-        log.end(5, "stopped after step 5")
+        log.end(5, "5 steps are done", "score them")
+    assert capsys.readouterr().out == "5 steps are done; score them\n"
+    content = (tmp_path / "log.jsonl").read_text()
     with _log(tmp_path, 5) as log:
         assert log.history.end is None
-    assert "stopped" not in (tmp_path / "log.jsonl").read_text()
+        assert (tmp_path / "log.jsonl").read_text() == ""
+        log.end(5, "5 steps are done", "score them")
+    assert (tmp_path / "log.jsonl").read_text() == content  # time included
+
+
+def test_what_refused_to_go_on_is_recorded_as_the_end(tmp_path):
+    def diverge():
+        with _log(tmp_path, 3) as log:
+            log.step(4)
+            raise UserError("the loss was not finite")
+
+    with pytest.raises(UserError, match="not finite"):
+        diverge()
+    (record,) = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
+    assert (record["step"], record["of"]) == (4, "end")
+    assert record["text"] == "error: the loss was not finite"
