@@ -70,15 +70,13 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
     """
     start = time.monotonic()
     workdir = Path(workdir)
-    goes_on = check_workdir(config, workdir)
+    goes_on = workdir if check_workdir(config, workdir) else None
     mesh = make_mesh(config.parallel)
-    config = _settled(config, mesh, workdir if goes_on else None)
+    config = _settled(config, mesh, goes_on)
     check_memory(config, config.data.vocab_size, mesh)
     corpus = open_corpus(config.data)
     task = task_of(corpus.name)
-    vocabulary = run_vocabulary(
-        config, corpus, workdir if goes_on else None, across_scripts=task.across_scripts
-    )
+    vocabulary = run_vocabulary(config, corpus, goes_on, across_scripts=task.across_scripts)
     split = prepare(config.data, corpus, vocabulary, "train")
     batches = Batches(split, config.data, config.training.seed)
     check_memory(config, len(vocabulary), mesh, batches.shapes)
@@ -110,8 +108,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
                 run.introduce(state, time.monotonic() - start)
                 step, signal = run.loop(state, batches)
                 log.checkpoint(checkpoints.wait())
-                score = f"{task.command} --workdir {workdir}"
-                log.end(step, *run.last_words(step, signal, score))
+                log.end(step, *run.last_words(step, signal, f"{task.command} --workdir {workdir}"))
                 return 128 + signal if signal else 0
 
 
