@@ -36,10 +36,20 @@ _VOCABULARY_HASH = "vocabulary.sha256"
 _LOG, _SCORES, _LOCK = "log.jsonl", "scores.jsonl", ".lock"
 _SECONDS_TO_BE_SEEN = 60.0
 
-LOG_SCHEMA = Schema({"step": int, "of": str}, {"loss": NUMBER, "target_tokens_per_second": NUMBER})
+_FIGURES = ("loss", "nll", "perplexity", "learning_rate", "gradient_norm", "data_wait", "score")
+LOG_SCHEMA = Schema(
+    {"step": int, "of": str},
+    dict.fromkeys((*_FIGURES, "target_tokens", "target_tokens_per_second", "time"), NUMBER)
+    | {"measure": dict, "rule": str, "text": str},
+)
 """The fields of a record of `log.jsonl` that its readers rely on."""
 CHECKPOINT = "checkpoint"
 """Value of a log record's field `of`: the state after the record's step is on the disk."""
+WARNING = "warning"
+"""Value of a log record's field `of`: a rule of `run.health` found what makes a run fail."""
+END = "end"
+"""Value of a log record's field `of`: the training ended, for the reason in the field `text`. It is
+removed when the run goes on."""
 _SCORE_SCHEMA = Schema(
     optional={
         "corpus": str,
@@ -157,7 +167,7 @@ def _check_nothing_lost(workdir: Path) -> None:
     log = read_log(workdir)
     proof = [record["step"] for record in log if record["of"] == CHECKPOINT]
     if not checkpoints.exists():
-        proof += [record["step"] for record in log]
+        proof += [record["step"] for record in log if record["step"] > 0]
     if proof or (_has_steps(best) and not checkpoints.exists()):
         told = f"{workdir / _LOG} has step {max(proof):,}" if proof else f"there is {best}"
         raise UserError(

@@ -25,7 +25,7 @@ from t2t_jax.training.checkpoint import Checkpoints
 
 STEPS = 4
 # Figures of the log that depend on the clock.
-CLOCK = ("time", "seconds", "target_tokens_per_second")
+CLOCK = ("time", "seconds", "target_tokens_per_second", "data_wait")
 
 
 class Killed(BaseException):

@@ -19,6 +19,7 @@ from t2t_jax.commands.score import ScoreCommand
 from t2t_jax.commands.sweep import sweep_command
 from t2t_jax.commands.train import train_command
 from t2t_jax.commands.translate import TranslateCommand
+from t2t_jax.commands.watch import WatchCommand
 from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.errors import UserError, did_you_mean
 
@@ -41,6 +42,7 @@ EVAL_COMMANDS: Mapping[str, type[Command]] = MappingProxyType(
         "parseval": ParsevalCommand,
         "compare": CompareCommand,
         "compare-trees": CompareTreesCommand,
+        "watch": WatchCommand,
     }
 )
 """The commands of `eval.py`: each is the dataclass of its flags."""
@@ -52,6 +54,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "training": {
             "train": "train a model, or go on with a run that was stopped",
+            "watch": "draw the curves of runs, finished or under way, in the terminal",
             "sweep": "train every variant of a grid, and compare them in a table",
         },
         "using a trained model": {

@@ -67,6 +67,9 @@ class TrainingConfig:
     """Steps in a row with a non-finite loss or gradient (each is skipped) that end the run."""
     log_every_steps: int = field(default=100, metadata=MAY_CHANGE)
     """Steps between lines of the log."""
+    stop_after_evaluations_without_gain: int | None = field(default=None, metadata=MAY_CHANGE)
+    """Evaluations on dev in a row that bring no better score, after which the run ends before its
+    last step; None trains all num_train_steps."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -76,7 +79,7 @@ class TrainingConfig:
         check_fits(self, "num_train_steps", "warmup_steps", "learning_rate_factor", "adam_epsilon")
         check_range(self, 0, 0.99, "label_smoothing")
         check_range(self, 0, 2**31 - 1, "seed")
-        check_positive(self, "clip_gradient_norm")
+        check_positive(self, "clip_gradient_norm", "stop_after_evaluations_without_gain")
         check_fits(self, "clip_gradient_norm")
         require(
             self.ema_decay is None or 0 < self.ema_decay < 1,

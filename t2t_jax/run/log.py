@@ -1,5 +1,6 @@
 """The log of a run: a progress bar, `W/log.jsonl` and TensorBoard events."""
 
+import json
 import math
 import sys
 import time
@@ -16,26 +17,35 @@ from tensorboardX.summary import scalar
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.evaluation import Evaluation
+from t2t_jax.run.health import Health
+from t2t_jax.run.history import History
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.console import ProgressConsole
 from t2t_jax.system.records import as_line, read_record_lines
-from t2t_jax.workdir import CHECKPOINT, LOG_SCHEMA, log_file
+from t2t_jax.workdir import CHECKPOINT, END, LOG_SCHEMA, WARNING, log_file
 
 
 class RunLog:
     """The log of a run. Records of steps that a resumed run will take again are removed first.
 
     Of several processes, all know what was recorded, and process 0 alone prints and writes.
+
+    Attributes:
+      history: what was recorded so far.
     """
 
-    def __init__(self, workdir: Path, start_step: int, num_train_steps: int) -> None:
+    def __init__(
+        self, workdir: Path, start_step: int, num_train_steps: int, health: Health | None = None
+    ) -> None:
         """Open the log after `start_step` steps.
 
         Args:
           workdir: the run directory.
           start_step: steps already taken.
           num_train_steps: steps to take in all.
+          health: what the records are looked through for; None looks for nothing.
         """
+        self._health, self._step = health, start_step
         self._console = ProgressConsole(
             soft_wrap=True,
             quiet=not is_main(),
@@ -44,11 +54,14 @@ class RunLog:
             force_jupyter=False,
         )
         self._path = log_file(workdir)
-        kept = [
+        known = [
             (line, record)
             for line, record in read_record_lines(self._path, LOG_SCHEMA)
             if record["step"] <= start_step
         ]
+        kept = [(line, record) for line, record in known if record["of"] != END]
+        self.history = History.of(record for _, record in kept)
+        self._end_before = History.of(record for _, record in known).end
         self._recorded = {(record["of"], record["step"]) for _, record in kept}
         if is_main():
             write_whole(self._path, "".join(line for line, _ in kept).encode())
@@ -85,8 +98,11 @@ class RunLog:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Take the progress bar away and close the files."""
+        """Take the progress bar away and close the files; what refused to go on is recorded."""
         self._progress.stop()
+        if isinstance(error, UserError):
+            with suppress(UserError):  # where the log itself cannot be written
+                self._record(self._step, END, {"text": f"error: {error}"})
         if is_main():
             with suppress(OSError):  # an earlier write has failed for the same reason
                 self._events.close()
@@ -99,6 +115,7 @@ class RunLog:
 
     def step(self, step: int) -> None:
         """Move the progress bar."""
+        self._step = step
         self._progress.update(self._bar, completed=step)
 
     def has_evaluation(self, step: int, split: str) -> bool:
@@ -115,15 +132,26 @@ class RunLog:
         """
         line = (
             f"loss {figures['loss']:.3f}  learning rate {figures['learning_rate']:.2e}  "
-            f"{figures['target_tokens_per_second']:,.0f} target tokens/s"
+            f"{figures['target_tokens_per_second']:,.0f} target tokens/s  "
+            f"{figures['data_wait']:.0%} waiting for data"
         )
         self._progress.update(self._bar, figures=line)
         if not self._console.is_terminal:
             self.say(f"step {step:,}  {line}  {_minutes(seconds_left)} left")
         self._record(step, "train", figures)
+        self.look(step)
 
-    def evaluation(self, step: int, evaluation: Evaluation, num_samples: int) -> None:
-        """Record the scores on a split and print some of the translations."""
+    def evaluation(
+        self, step: int, evaluation: Evaluation, num_samples: int, measure: dict[str, Any]
+    ) -> None:
+        """Record the scores on a split and print some of the translations.
+
+        Args:
+          step: the step after which the model was evaluated.
+          evaluation: the scores.
+          num_samples: how many translations to print.
+          measure: the settings that define the scores: scores by another measure are not compared.
+        """
         summary = evaluation.summary()
         self.say(
             f"step {step:,}  {evaluation.split}: loss {summary['loss']:.3f}  "
@@ -135,7 +163,36 @@ class RunLog:
             self.say(
                 f"    source     {source}\n    reference  {reference}\n    model      {hypothesis}"
             )
-        self._record(step, evaluation.split, summary)
+        score = {"score": evaluation.scores.best, "measure": measure}
+        self._record(step, evaluation.split, summary | score)
+        self.look(step)
+
+    def look(self, step: int) -> None:
+        """Look through what was recorded up to a step, and say and record what is found to fail.
+
+        Each warning is said once by a process, and recorded once in a run.
+        """
+        if self._health is None:
+            return
+        for rule, text in self._health.news(self.history):
+            self.say(f"warning: {text}")
+            if all(record.get("rule") != rule for record in self.history.warnings):
+                self._record(step, WARNING, {"rule": rule, "text": text})
+
+    def end(self, step: int, reason: str, advice: str) -> None:
+        """Say and record why the training ended after a step.
+
+        A run that was over already keeps the record that it had.
+
+        Args:
+          step: the last step.
+          reason: why it ended, as a sentence without its full stop.
+          advice: what comes next, which is said only.
+        """
+        self.say(f"{reason}; {advice}")
+        before = self._end_before or {}
+        same = (before.get("step"), before.get("text")) == (step, reason)
+        self._record(step, END, before if same else {"text": reason})
 
     def checkpoint(self, step: int | None) -> None:
         """Record that the state after a step is on the disk, unless that is recorded already."""
@@ -144,11 +201,12 @@ class RunLog:
             self._record(step, CHECKPOINT, {})
 
     def _record(self, step: int, name: str, figures: dict[str, Any]) -> None:
+        line = as_line({"step": step, "of": name, "time": time.time(), **figures})
+        self.history.add(json.loads(line))  # as a run that goes on reads it
         if not is_main():
             return
-        record = {"step": step, "of": name, "time": time.time(), **figures}
         try:
-            self._file.write(as_line(record) + "\n")
+            self._file.write(line + "\n")
             for figure, value in figures.items():
                 if isinstance(value, int | float) and math.isfinite(value):
                     self._add_event(step, summary=scalar(f"{name}/{figure}", value))

@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -12,7 +13,10 @@ from t2t_jax.config import TrainingConfig
 from t2t_jax.errors import UserError
 from t2t_jax.evaluation.perplexity import perplexity
 from t2t_jax.run.log import RunLog
+from t2t_jax.run.waiting import DataWait
 from t2t_jax.training.step import Metrics
+
+_T = TypeVar("_T")
 
 # The metrics of so many newest steps stay on the device. The host waits for older ones only, so the
 # device always has a step to go on with.
@@ -39,6 +43,15 @@ class StepMeter:
         self._read: list[Metrics] = []
         self._started = time.monotonic()
         self._seconds = self._seconds_in_all = 0.0
+        self._data_wait = DataWait()
+
+    def timed(self, batches: Iterator[_T]) -> Iterator[_T]:
+        """Yield the batches of the steps; the log has how long the devices wait for them."""
+        return self._data_wait.timed(batches)
+
+    def close(self) -> None:
+        """Take no more steps."""
+        self._data_wait.close()
 
     def add(self, step: int, metrics: Metrics) -> None:
         """Take the metrics of a step, and read those of an earlier one.
@@ -46,6 +59,7 @@ class StepMeter:
         Raises:
           UserError: too many steps in a row were not finite.
         """
+        self._data_wait.launched(metrics)
         self._pending.append((step, metrics))
         if len(self._pending) > _LAG:
             self._read_one()
@@ -90,6 +104,7 @@ class StepMeter:
             "gradient_norm": float(last.gradient_norm),
             "target_tokens": tokens.sum(),
             "target_tokens_per_second": tokens.sum() / seconds,
+            "data_wait": min(1.0, self._data_wait.take() / seconds),
             "devices": self._num_devices,
             "nonfinite_steps": int(last.nonfinite_total),
         }

@@ -18,12 +18,15 @@ from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.tokenized import prepare
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model, settled
 from t2t_jax.modules.network import Network
 from t2t_jax.parallel.memory import within_memory
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
-from t2t_jax.parallel.processes import Agreement, bound_together, check_same, is_main
+from t2t_jax.parallel.processes import Agreement, bound_together, check_same, is_main, of_main
+from t2t_jax.run.early_stopping import reason_to_stop
 from t2t_jax.run.evaluation import evaluate, prepare_evaluation
+from t2t_jax.run.health import Health, corpus_figures
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.system.program import command_line
@@ -57,29 +60,28 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
       workdir: its directory: config, vocabulary, checkpoints and logs.
 
     Returns:
-      The exit code: 0 when the run is at its end, 128 + n when signal n stopped it (with a
-      checkpoint; the same call goes on from there). Of several processes, all return the same,
-      whichever of them got the signal.
+      The exit code: 0 when the run is at its end (its last step, or the evaluation after which
+      `training.stop_after_evaluations_without_gain` ends it), 128 + n when signal n stopped it
+      (with a checkpoint; the same call goes on from there). Of several processes, all return the
+      same, whichever of them got the signal.
 
     Raises:
       UserError: the config, the corpus or the run directory does not fit, or the loss diverged.
     """
     start = time.monotonic()
     workdir = Path(workdir)
-    goes_on = check_workdir(config, workdir)
+    goes_on = workdir if check_workdir(config, workdir) else None
     mesh = make_mesh(config.parallel)
-    config = _settled(config, mesh, workdir if goes_on else None)
+    config = _settled(config, mesh, goes_on)
     check_memory(config, config.data.vocab_size, mesh)
     corpus = open_corpus(config.data)
     task = task_of(corpus.name)
-    vocabulary = run_vocabulary(
-        config, corpus, workdir if goes_on else None, across_scripts=task.across_scripts
-    )
+    vocabulary = run_vocabulary(config, corpus, goes_on, across_scripts=task.across_scripts)
     split = prepare(config.data, corpus, vocabulary, "train")
     batches = Batches(split, config.data, config.training.seed)
     check_memory(config, len(vocabulary), mesh, batches.shapes)
-    if "dev" in corpus.splits:
-        prepare_evaluation(config, corpus, vocabulary, "dev")
+    _check_dev(config, corpus, vocabulary)
+    health = Health(config, corpus_figures(split, batches))
     check_same(_facts(config, corpus, vocabulary))
 
     model = make_model(config, len(vocabulary), mesh)
@@ -98,14 +100,15 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
         ):
             state = _initial_state(config, model, mesh, checkpoints)
             claim(workdir, config, corpus, vocabulary)  # fields that may change, now that all fits
-            with RunLog(workdir, int(state.step), config.training.num_train_steps) as log:
+            with RunLog(workdir, int(state.step), config.training.num_train_steps, health) as log:
                 log.checkpoint(int(state.step) or None)
                 log.say(describe_corpus(split, batches))
+                log.look(int(state.step))
                 run = _Run(config, corpus, vocabulary, model, mesh, checkpoints, log, stop)
                 run.introduce(state, time.monotonic() - start)
                 step, signal = run.loop(state, batches)
                 log.checkpoint(checkpoints.wait())
-                log.say(_last_words(step, signal, f"{task.command} --workdir {workdir}"))
+                log.end(step, *run.last_words(step, signal, f"{task.command} --workdir {workdir}"))
                 return 128 + signal if signal else 0
 
 
@@ -125,11 +128,17 @@ def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:
     )
 
 
-def _last_words(step: int, signal: int, score: str) -> str:
-    """The last line of a training: why it ended, and what comes next."""
-    if signal:
-        return f"stopped after step {step:,}; the same command goes on from there"
-    return f"{step:,} steps are done; score: {command_line(score)}"
+def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
+    """Refuse a dev split that cannot be scored, and a config that needs one where there is none."""
+    if "dev" in corpus.splits:
+        prepare_evaluation(config, corpus, vocabulary, "dev")
+        return
+    patience = config.training.stop_after_evaluations_without_gain
+    if patience is not None:
+        raise UserError(
+            f"training.stop_after_evaluations_without_gain={patience} has no effect, as "
+            f"{corpus.name} has no dev split; add one, or leave the field out"
+        )
 
 
 def _facts(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> dict[str, str]:
@@ -174,7 +183,7 @@ class _Run:
         )
         first, last = int(state.step), self.config.training.num_train_steps
         end = self.config.training.schedule_end
-        if first < last:
+        if first < last and self._reason_to_stop() is None:
             if end is not None and end < last:
                 self.log.say(
                     f"the learning rate is 0 from training.schedule_steps={end} on: the steps "
@@ -191,13 +200,17 @@ class _Run:
         config, agreement = self.config, Agreement()
         first, last = int(state.step), config.training.num_train_steps
         train_step = compile_train_step(config, self.model, self.mesh)
-        meter = StepMeter(self.log, config.training, first, self.mesh.size)
         clock = _Clock(config.checkpoint.every_minutes)
         step, agreed = first, _NOTHING
         if first and self._evaluates(first) and not self.log.has_evaluation(first, "dev"):
             self._evaluate(first, state)  # a signal or a kill had cut it short
-        with closing(batches.prefetch(first, last, self._rows)) as ahead:
-            for step, batch in enumerate(ahead, first + 1):
+        if self._is_over():
+            return first, 0
+        with (
+            closing(StepMeter(self.log, config.training, first, self.mesh.size)) as meter,
+            closing(batches.prefetch(first, last, self._rows)) as ahead,
+        ):
+            for step, batch in enumerate(meter.timed(ahead), first + 1):
                 layout = self._layout(batches.shape(step - 1))
                 state, metrics = train_step(state, layout.put(batch))
                 meter.add(step, metrics)
@@ -210,6 +223,9 @@ class _Run:
                             clock.restart()
                         if evaluates:
                             self._evaluate(step, state)
+                    if evaluates and self._is_over():
+                        self._save(state)
+                        return step, 0
                 agreed = agreement(self.stop.number or clock.proposal())
                 if agreed != _NOTHING:
                     with meter.paused():
@@ -218,6 +234,30 @@ class _Run:
                 if agreed > _CHECKPOINT:
                     return step, agreed
         return step, 0
+
+    def last_words(self, step: int, signal: int, score: str) -> tuple[str, str]:
+        """Why a training ended, and what comes next.
+
+        Args:
+          step: the last step.
+          signal: the number of the signal that stopped it; 0 for none.
+          score: the command that scores the run, without the program's name.
+        """
+        last = self.config.training.num_train_steps
+        if signal:
+            return f"stopped after step {step:,}", "the same command goes on from there"
+        if step < last and (reason := self._reason_to_stop()):
+            best = " --step best" if self.config.checkpoint.keep_best else ""
+            ended = f"{reason} after step {step:,} of {last:,}"
+            return ended, f"score: {command_line(score + best)}"
+        return f"{step:,} steps are done", f"score: {command_line(score)}"
+
+    def _reason_to_stop(self) -> str | None:
+        return reason_to_stop(self.config.training, self.log.history.evaluations)
+
+    def _is_over(self) -> bool:
+        """Whether the run ends before its last step; all processes get process 0's answer."""
+        return bool(of_main(int(self._reason_to_stop() is not None)))
 
     def _save(self, state: TrainState) -> None:
         """Begin to write a state; the one before is on the disk then, and the log has it."""
@@ -259,7 +299,7 @@ class _Run:
             # In this order, as `training.checkpoint` says: states, the best, the log.
             self.log.checkpoint(self.checkpoints.wait())
             self.checkpoints.save_if_best(state, evaluation.scores.best, measure)
-            self.log.evaluation(step, evaluation, settings.num_samples)
+            self.log.evaluation(step, evaluation, settings.num_samples, measure)
 
 
 class _Clock:

@@ -47,11 +47,17 @@ _RESULT_SCHEMA = Schema(
         "target_tokens_per_second": _FIGURE,
         "hypotheses": list,
         "references": list,
-    }
+    },
+    {"checkpoints": list},
 )
 """The fields of a result that `tables` and `comparison` rely on."""
 # Fields that may change during a run, but change what a finished one scores.
-_SCORED = ("training.num_train_steps", "checkpoint.average", "decoding.")
+_SCORED = (
+    "training.num_train_steps",
+    "training.stop_after_evaluations_without_gain",
+    "checkpoint.average",
+    "decoding.",
+)
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,7 @@ def train_and_score(config: Config, workdir: Path) -> int:
     if code := train(config, workdir):
         return code
     translator = load(workdir)
-    if translator.steps[-1] != config.training.num_train_steps:
+    if translator.steps[-1] > config.training.num_train_steps:  # fewer: its dev score did not rise
         raise UserError(
             f"{workdir} was trained to step {translator.steps[-1]}, past the "
             f"{config.training.num_train_steps} of its variant; move that directory away"

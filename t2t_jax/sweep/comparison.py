@@ -67,7 +67,7 @@ class VariantRow(NamedTuple):
     num_parameters: int
     """Exact number of the model's parameters."""
     num_train_steps: int
-    """Steps of training."""
+    """Steps of training: those of the config, or fewer where every seed ended before them."""
     target_tokens_per_second: float
     """Speed of training: the mean over the seeds of each one's median."""
     published: PublishedFigures | None
@@ -131,10 +131,16 @@ def _row(grid: Grid, results: Results, variant: str) -> VariantRow:
         _change(grid, results, variant, seeds, "tokenized_split_bleu"),
         None if variant == grid.base else _p_value(base_seeds, seeds),
         num_parameters(config.model, config.data.vocab_size),
-        config.training.num_train_steps,
+        max(_last_step(config, result) for result in seeds),
         statistics.fmean(result["target_tokens_per_second"] for result in seeds),
         grid.published.get(variant),
     )
+
+
+def _last_step(config: Config, result: Mapping[str, Any]) -> int:
+    """The step after which the training of a seed ended."""
+    steps = result.get("checkpoints")
+    return int(steps[-1]) if steps else config.training.num_train_steps
 
 
 def _subwords(config: Config) -> tuple[Any, ...]:

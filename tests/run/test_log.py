@@ -12,7 +12,12 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from t2t_jax.errors import UserError
 from t2t_jax.run.log import RunLog
 
-FIGURES = {"loss": 2.5, "learning_rate": 1e-3, "target_tokens_per_second": 1234.5}
+FIGURES = {
+    "loss": 2.5,
+    "learning_rate": 1e-3,
+    "target_tokens_per_second": 1234.5,
+    "data_wait": 0.034,
+}
 
 
 def _log(workdir, start_step):
@@ -58,7 +63,8 @@ def test_what_is_not_a_terminal_gets_plain_lines(tmp_path, capsys):
         log.training(7, FIGURES, seconds_left=600.0)
     printed = capsys.readouterr().out
     assert printed == (
-        "step 7  loss 2.500  learning rate 1.00e-03  1,234 target tokens/s  10 min left\n"
+        "step 7  loss 2.500  learning rate 1.00e-03  1,234 target tokens/s  3% waiting for data  "
+        "10 min left\n"
     )
 
 
@@ -88,7 +94,8 @@ from t2t_jax.run.log import RunLog
 with RunLog(Path(sys.argv[1]), 0, 9) as log:
     for step in range(1, 2000):
         log.say("a line " * 20)
-    log.training(9, {"loss": 1.0, "learning_rate": 1.0, "target_tokens_per_second": 1.0}, 0.0)
+    figures = ("loss", "learning_rate", "target_tokens_per_second", "data_wait")
+    log.training(9, dict.fromkeys(figures, 1.0), 0.0)
 """
 
 

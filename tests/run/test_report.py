@@ -555,6 +555,18 @@ def test_records_without_a_figure_are_left_out(tmp_path, missing):
     assert ("steps", "100,000", "40") in _cells(report, "Cost of training")
 
 
+def test_warnings_and_the_reason_of_an_early_end_are_in_the_report(tmp_path):
+    warning = {"step": 7, "of": "warning", "rule": "much_padding", "text": "half is padding"}
+    end = {"step": 90, "of": "end", "text": "dev rose no more"}
+    report = build_report(_write(tmp_path, _config("ende_base"), log=[warning, end]))
+    (said,) = (section for section in report.sections if section.title == "What the training said")
+    assert said.notes == ["dev rose no more"]
+    assert said.rows == [("7", "half is padding")]
+    done = [end | {"step": 100_000}]
+    sections = build_report(_write(tmp_path, _config("ende_base"), log=done)).sections
+    assert "What the training said" not in [section.title for section in sections]
+
+
 def test_lines_of_the_log_that_are_no_records_are_left_out(tmp_path):
     workdir = _write(tmp_path, _SMALL, _log(100, 100))
     whole = build_report(workdir)

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from t2t_jax.config import Config, to_dict
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep import launchers
-from t2t_jax.sweep.cell import _speed, cells, num_seeds_in
+from t2t_jax.sweep.cell import _speed, cells, num_seeds_in, train_and_score
 from t2t_jax.sweep.launchers import Cluster
 
 GRID = Grid({"base": Config()}, {})
@@ -101,6 +102,40 @@ def test_a_directory_that_was_moved_away_is_not_a_seed(cell, tmp_path, name):
     moved.mkdir()
     (moved / "result.json").write_bytes(b"{")
     assert num_seeds_in(GRID, tmp_path) == 1
+
+
+PATIENCE = "training.stop_after_evaluations_without_gain"
+
+
+def _trained_to(step, monkeypatch):
+    """Let the training of a cell, and the scoring of what it left, be done at once."""
+    lines = SimpleNamespace(**{name: RESULT[name] for name in ("hypotheses", "references")})
+    record = {**RESULT, "checkpoints": [step]}
+    del record["config"]
+    for name, what in {
+        "trainer.train": 0,
+        "loading.load": SimpleNamespace(steps=(step,)),
+        "evaluation.evaluate": lines,
+        "evaluation.score_record": record,
+    }.items():
+        monkeypatch.setattr(f"t2t_jax.run.{name}", lambda *_, what=what: what)
+
+
+def test_a_cell_whose_training_ended_early_is_finished_until_more_is_asked_for(
+    cell, tmp_path, monkeypatch
+):
+    _trained_to(400, monkeypatch)
+    patient = cell.config.replace({PATIENCE: 3})
+    assert train_and_score(patient, cell.workdir) == 0
+    (finished,) = cells(Grid({"base": patient}, {}), tmp_path, 1)
+    assert finished.result()["checkpoints"] == [400]
+    assert cell.result() is None
+
+
+def test_a_cell_that_was_trained_past_its_last_step_is_refused(cell, monkeypatch):
+    _trained_to(400, monkeypatch)
+    with pytest.raises(UserError, match="was trained to step 400, past the 300 of its variant"):
+        train_and_score(cell.config.replace({"training.num_train_steps": 300}), cell.workdir)
 
 
 def test_a_log_without_speeds_gives_no_speed():

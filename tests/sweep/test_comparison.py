@@ -72,6 +72,13 @@ def test_means_deviations_and_differences_are_those_of_the_seeds():
     assert one_head.published.dev_bleu == 24.9
 
 
+def test_the_steps_are_those_that_were_taken():
+    ended = [result(5.0, 20.0) | {"checkpoints": [100, last]} for last in (300, 400)]
+    found = rows({"base": ended, "A-h1": [result(6.0, 10.0)]})
+    assert found["base"].num_train_steps == 400
+    assert found["A-h1"].num_train_steps == Config().training.num_train_steps
+
+
 def test_differences_that_another_seed_could_make_are_within_the_noise():
     noisy = {"base": [result(5.0, 20.0), result(6.0, 22.0)], "A-h1": [result(5.8, 20.5)]}
     row = rows(noisy)["A-h1"]

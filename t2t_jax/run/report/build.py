@@ -6,6 +6,7 @@ from pathlib import Path
 from t2t_jax.config import Config
 from t2t_jax.run.report.cost import cost_section
 from t2t_jax.run.report.curves import curves_section
+from t2t_jax.run.report.health import health_sections
 from t2t_jax.run.report.page import RunReport, deviations
 from t2t_jax.run.report.scores import last_evaluation, scored_test_set, scores_section
 from t2t_jax.run.report.settings import published_settings, settings_section
@@ -54,6 +55,7 @@ def build_report(workdir: Path, sustained_tflops: float | None = None) -> RunRep
         settings,
         cost_section(experiment, config, published, log, sustained_tflops),
         curves_section(log),
+        *health_sections(config, log),
         scores_section(task, experiment, [*last_evaluation(config, log), *scores]),
     ]
     return RunReport(f"Report on {workdir}", deviations(settings.rows), sections)

@@ -1,0 +1,47 @@
+"""The command that draws the curves of runs in the terminal."""
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from t2t_jax.errors import UserError
+from t2t_jax.system.console import ResultConsole
+
+_WIDTH = 100  # columns where there is no terminal that has its own
+
+
+@dataclass(frozen=True)
+class WatchCommand:
+    """Draw the curves of a run, or of several in the same axes: loss, dev, gradient norm, speed.
+
+    The runs may be under way. What made a run fail, and why it ended, is told too.
+    """
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
+        tyro.MISSING
+    )
+    """Directories of the runs."""
+    follow: bool = False
+    """Draw again whenever a log has grown, until all runs have ended. Ctrl-C ends it before."""
+    interval: float = 5.0
+    """With --follow: seconds between two looks at the logs."""
+
+    def run(self) -> int:
+        """Draw the runs; returns the exit code, which is 128 + n where signal n ended it."""
+        if not self.runs:
+            raise UserError("no run is given; name its directory, as in watch runs/base")
+        if not 0 < self.interval < math.inf:
+            raise UserError(f"--interval {self.interval} is no time; give seconds above 0, as 5")
+        from t2t_jax.run.watch import follow, show
+
+        width = None if sys.stdout.isatty() else _WIDTH
+        console = ResultConsole(width=width, highlight=False, markup=False)
+        if not self.follow:
+            show(self.runs, console)
+            return 0
+        signal = follow(self.runs, console, self.interval)
+        return 128 + signal if signal else 0

@@ -1,0 +1,72 @@
+"""Whether a run ends before its last step, because its score on dev no longer rises.
+
+The answer follows from the recorded evaluations and the config alone. So a run that was killed and
+goes on ends after the same evaluation as one that was not, and a run that has ended goes on as soon
+as the config asks for more patience.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from t2t_jax.config import TrainingConfig
+from t2t_jax.run.history import dev_score
+from t2t_jax.system.records import Record
+
+
+class Plateau(NamedTuple):
+    """The best evaluation of a run, and what came after it."""
+
+    best: float
+    """The best score on dev so far."""
+    best_step: int
+    """The first step that had it."""
+    last: float
+    """The last score on dev; minus infinity if it was not finite."""
+    last_step: int
+    """The step of the last evaluation."""
+    evaluations: int
+    """The number of evaluations since the best, none of which was better."""
+
+    def __str__(self) -> str:
+        """What is known of the scores, as the beginning of a sentence."""
+        return (
+            f"dev scored {self.best:.2f} at step {self.best_step:,}, and no better in the "
+            f"{self.evaluations} evaluation(s) since ({self.last:.2f} at step {self.last_step:,})"
+        )
+
+
+def plateau(evaluations: Sequence[Record]) -> Plateau | None:
+    """How long the score on dev has not risen; None without an evaluation.
+
+    Args:
+      evaluations: the records of all evaluations on dev, the oldest first. Those by another measure
+        than the last one (another beam size, or number of sentences) are not compared with it.
+    """
+    if not evaluations:
+        return None
+    measure = evaluations[-1].get("measure")
+    scored = [
+        (-math.inf if (score := dev_score(record)) is None else score, record["step"])
+        for record in evaluations
+        if record.get("measure") == measure
+    ]
+    scores = [score for score, _ in scored]
+    first_best = scores.index(max(scores))
+    return Plateau(*scored[first_best], *scored[-1], len(scored) - 1 - first_best)
+
+
+def reason_to_stop(config: TrainingConfig, evaluations: Sequence[Record]) -> str | None:
+    """Why a run ends after the last of its evaluations, as the first half of a sentence.
+
+    Args:
+      config: says how many evaluations without a better score end a run.
+      evaluations: the records of all evaluations on dev, the oldest first.
+
+    Returns:
+      The reason; None if the run goes on.
+    """
+    patience, since = config.stop_after_evaluations_without_gain, plateau(evaluations)
+    if patience is None or since is None or since.evaluations < patience:
+        return None
+    return f"{since}, which ends the run (training.stop_after_evaluations_without_gain={patience})"

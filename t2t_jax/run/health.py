@@ -1,0 +1,249 @@
+"""What makes a run fail, found while it trains: rules over its corpus and its log.
+
+A rule is a function of the config, of figures of the corpus and of what the run has recorded. It
+answers with a sentence that says what was observed, why that is bad and what to change, or with
+None. It knows nothing else and keeps nothing, so it gives the same answer after every restart,
+except where it looks at times. `RULES` has all of them.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Integer
+
+from t2t_jax.config import Config
+from t2t_jax.data.batching import Batches
+from t2t_jax.data.tokenized import TokenizedSplit
+from t2t_jax.run.early_stopping import plateau
+from t2t_jax.run.history import History
+from t2t_jax.system.records import Record
+
+_MOST_SKIPPED = 0.05
+_MOST_PADDING = 0.4
+_MOST_WAITING = 0.1
+_SHORTEST_WAIT = 5.0  # seconds of training: a shorter interval may hold a hiccup and little else
+_WINDOW = 5
+_GROWTH = 3.0
+_EVALUATIONS = 3
+_SAMPLED_TOKENS = 4_000_000
+
+
+class CorpusFigures(NamedTuple):
+    """What the rules know of the training text."""
+
+    num_pairs_read: int
+    """Pairs in the corpus."""
+    skipped: Mapping[str, int]
+    """Pairs left out of training, by reason."""
+    padding: float
+    """Share of all positions, of sources and targets, that hold padding."""
+    unigram_nll: float
+    """Negative log-likelihood per target token under the frequencies of the target tokens."""
+
+
+Rule = Callable[[Config, CorpusFigures, History], str | None]
+"""Says what it observed, why that is bad and what helps; None if there is nothing to say."""
+
+
+def corpus_figures(split: TokenizedSplit, batches: Batches) -> CorpusFigures:
+    """The figures of a train split that the rules look at.
+
+    Args:
+      split: the tokenised pairs.
+      batches: the batches that are made of them.
+    """
+    waste = batches.padding_waste
+    tokens = {"source": len(split.source_tokens), "target": len(split.target_tokens)}
+    positions = sum(tokens[side] / (1 - waste[side]) for side in tokens)
+    padding = 1 - sum(tokens.values()) / positions
+    nll = unigram_nll(split.target_tokens)
+    return CorpusFigures(split.num_pairs_read, split.skipped, padding, nll)
+
+
+def unigram_nll(tokens: Integer[np.ndarray, " n"], most: int = _SAMPLED_TOKENS) -> float:
+    """The loss of the model that knows how frequent each token is, and nothing else.
+
+    It is the entropy of the tokens' frequencies, in nats per token. Of many tokens a sample is
+    counted, which is taken at even distances and so from all parts of the corpus.
+
+    Args:
+      tokens: the target tokens of all pairs.
+      most: how many of them to count at most.
+    """
+    counts = np.bincount(tokens[:: -(-len(tokens) // most)])
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def many_pairs_skipped(config: Config, corpus: CorpusFigures, history: History) -> str | None:
+    """More than 5% of the pairs are left out of training."""
+    del history
+    skipped = sum(corpus.skipped.values())
+    share = skipped / max(1, corpus.num_pairs_read)
+    if share <= _MOST_SKIPPED:
+        return None
+    reason = max(corpus.skipped, key=lambda name: corpus.skipped[name])
+    way_out = (
+        f"raise data.max_length={config.data.max_length} in a new run, or split long lines"
+        if reason == "too_long"
+        else "check that both sides of the corpus have their lines, in the same order"
+    )
+    return (
+        f"{skipped:,} of {corpus.num_pairs_read:,} pairs ({share:.1%}) are left out of training, "
+        f"most of them as {reason.replace('_', ' ')}: the model sees other text than the corpus "
+        f"has; {way_out}"
+    )
+
+
+def much_padding(config: Config, corpus: CorpusFigures, history: History) -> str | None:
+    """More than 40% of the positions of batches, on both sides together, hold padding."""
+    del history
+    if corpus.padding <= _MOST_PADDING:
+        return None
+    way_out = (
+        "use data.batching=pack, which puts several pairs in a row,"
+        if config.data.batching == "bucket"
+        else "make data.source_tokens_per_step and data.target_tokens_per_step as unequal as the "
+        f"two sides are, or lower data.max_length={config.data.max_length},"
+    )
+    return (
+        f"{corpus.padding:.0%} of the positions of batches hold padding, and as large a share of "
+        f"the time computes nothing; {way_out} in a new run"
+    )
+
+
+def loss_above_unigram(config: Config, corpus: CorpusFigures, history: History) -> str | None:
+    """After the warmup, the loss is above that of a model which knows only frequencies.
+
+    The loss is `nll`, without label smoothing, as a mean over steps that all came after the warmup.
+    """
+    warmup = config.training.warmup_steps
+    if len(history.training) < 2:
+        return None
+    before, last = history.training[-2:]
+    nll = last.get("nll")
+    if before["step"] < warmup or nll is None or nll <= corpus.unigram_nll:
+        return None
+    return (
+        f"the loss at step {last['step']:,}, after the warmup, is {nll:.3f} nats per target token, "
+        f"above the {corpus.unigram_nll:.3f} of a model that knows only how frequent each token "
+        f"is: nothing is learned; {_calmer(config)}, and check that line n of one side of the "
+        "corpus is the translation of line n of the other"
+    )
+
+
+def gradient_norm_grows(config: Config, corpus: CorpusFigures, history: History) -> str | None:
+    """The gradient norm has grown threefold within 15 lines of the log, after the warmup.
+
+    The median of the last 5 lines is compared with that of the 5 that came 10 lines before. In runs
+    that learn, both windows differ by less than a factor of 2. A line whose norm was not finite
+    counts for nothing.
+    """
+    del corpus
+    warmup = config.training.warmup_steps
+    recent = [r for r in history.training[-3 * _WINDOW :] if r["step"] > warmup]
+    if len(recent) < 3 * _WINDOW:
+        return None
+    earlier, later = _median_norm(recent[:_WINDOW]), _median_norm(recent[-_WINDOW:])
+    if earlier is None or later is None or later <= _GROWTH * earlier:
+        return None
+    return (
+        f"the gradient norm grew from {earlier:.3g} to {later:.3g} between steps "
+        f"{recent[0]['step']:,} and {recent[-1]['step']:,} (medians of {_WINDOW} lines of the "
+        f"log), as before a divergence; {_calmer(config)}, or set training.clip_gradient_norm to "
+        f"about {earlier:.2g}"
+    )
+
+
+def devices_wait_for_data(config: Config, corpus: CorpusFigures, history: History) -> str | None:
+    """In two lines of the log in a row, the devices waited for data more than 10% of the time.
+
+    Two, because the first line of a run has the time in which everything starts. A line of fewer
+    than 5 seconds of training does not count.
+    """
+    del corpus
+    lines = history.training[-2:]
+    waits = [r.get("data_wait") or 0.0 for r in lines if _seconds(r) >= _SHORTEST_WAIT]
+    if len(waits) < 2 or min(waits) <= _MOST_WAITING:
+        return None
+    return (
+        f"at step {lines[-1]['step']:,} the devices spent {waits[-1]:.0%} of the time waiting for "
+        "data: the host makes batches more slowly than they are used; give the process more CPU "
+        f"cores, raise data.prefetch={config.data.prefetch}, or put data.cache_dir on a faster disk"
+    )
+
+
+def dev_score_falls(config: Config, corpus: CorpusFigures, history: History) -> str | None:
+    """The last 3 evaluations on dev are all without a better score than one before them."""
+    del corpus
+    since = plateau(history.evaluations)
+    if since is None or since.evaluations < _EVALUATIONS:
+        return None
+    return (
+        f"{since}: further steps may make the model worse on text that it has not seen; use the "
+        "best checkpoint (--step best), raise model.dropout_rate="
+        f"{config.model.dropout_rate} in a new run, or end such runs by "
+        "training.stop_after_evaluations_without_gain"
+    )
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "many_pairs_skipped": many_pairs_skipped,
+        "much_padding": much_padding,
+        "loss_above_unigram": loss_above_unigram,
+        "gradient_norm_grows": gradient_norm_grows,
+        "devices_wait_for_data": devices_wait_for_data,
+        "dev_score_falls": dev_score_falls,
+    }
+)
+"""All rules, by the name under which the log records what they say."""
+
+
+class Health:
+    """The rules for one run. What one of them has said in this process is not said again."""
+
+    def __init__(self, config: Config, corpus: CorpusFigures) -> None:
+        """Know the run.
+
+        Args:
+          config: the config of the run.
+          corpus: figures of its training text.
+        """
+        self._config, self._corpus = config, corpus
+        self._said: set[str] = set()
+
+    def news(self, history: History) -> Iterator[tuple[str, str]]:
+        """The rules that have something to say for the first time, each with its sentence."""
+        for name, rule in RULES.items():
+            if name in self._said:
+                continue
+            text = rule(self._config, self._corpus, history)
+            if text is not None:
+                self._said.add(name)
+                yield name, text
+
+
+def _calmer(config: Config) -> str:
+    """The way out of a learning rate that is too high, for a run with this config."""
+    training = config.training
+    rate = (
+        f"training.learning_rate_factor={training.learning_rate_factor:g}"
+        if training.peak_learning_rate is None
+        else f"training.peak_learning_rate={training.peak_learning_rate:g}"
+    )
+    return f"lower {rate} or raise training.warmup_steps={training.warmup_steps} in a new run"
+
+
+def _median_norm(records: Sequence[Record]) -> float | None:
+    norms = [norm for record in records if (norm := record.get("gradient_norm")) is not None]
+    return statistics.median(norms) if norms else None
+
+
+def _seconds(record: Record) -> float:
+    """The seconds of training that a record covers; 0 if it does not tell."""
+    tokens, rate = record.get("target_tokens"), record.get("target_tokens_per_second")
+    return tokens / rate if tokens and rate else 0.0

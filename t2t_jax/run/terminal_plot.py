@@ -1,0 +1,70 @@
+"""A plot of several curves as text: the one place that knows the library which draws it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_COLOURS = (4, 1, 2, 5, 6, 3)  # of the 16 that terminals have: blue, red, green, magenta, ...
+_MARKERS = "*o+x#@=%"
+_TICKS = 4
+
+
+class Curve(NamedTuple):
+    """A curve over the steps of a run."""
+
+    steps: list[int]
+    """The steps at which it is known, rising."""
+    values: list[float]
+    """Its value at each of them, finite."""
+
+
+def colour_of(number: int) -> int:
+    """The colour of the curve with a number, as one of the terminal's 16."""
+    return _COLOURS[number % len(_COLOURS)]
+
+
+def marker_of(number: int) -> str:
+    """The character that the curve with a number is drawn with where there are no colours."""
+    return _MARKERS[number % len(_MARKERS)]
+
+
+def plot(title: str, curves: Sequence[Curve], width: int, height: int, coloured: bool) -> str:
+    """Draw curves in the same axes.
+
+    Args:
+      title: what is drawn; of a single curve, the last value is added.
+      curves: the curves, of which at least one has a value; one without any is left out.
+      width: characters of a line.
+      height: lines.
+      coloured: draw each curve in its `colour_of`, by ANSI's escape codes, and in fine dots; else
+        several curves are drawn with their `marker_of`.
+    """
+    import plotext  # a moment to import, and needed here alone
+
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plot_size(width, height)
+    plotext.title(f"{title}: {_number(curves[0].values[-1])}" if len(curves) == 1 else title)
+    fine = coloured or len(curves) == 1
+    for number, curve in enumerate(curves):
+        if curve.steps:
+            marker = "braille" if fine else marker_of(number)
+            colour = {"color": colour_of(number)} if coloured else {}
+            plotext.plot(curve.steps, curve.values, marker=marker, **colour)
+    places = _ticks([step for curve in curves for step in curve.steps])
+    plotext.xticks(places, [f"{place:,.0f}" for place in places])
+    places = _ticks([value for curve in curves for value in curve.values])
+    plotext.yticks(places, [_number(place) for place in places])
+    drawn = plotext.build()
+    return str(drawn if coloured else plotext.uncolorize(drawn))
+
+
+def _ticks(values: Sequence[float]) -> list[float]:
+    """Places of the ticks of an axis on which there are these values."""
+    low, high = min(values), max(values)
+    if low == high:
+        return [low]
+    return [low + (high - low) * n / (_TICKS - 1) for n in range(_TICKS)]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

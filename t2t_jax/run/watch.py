@@ -1,0 +1,251 @@
+"""The curves of runs in a terminal, from their logs: once, or again whenever a log has grown."""
+
+import itertools
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from t2t_jax.errors import UserError
+from t2t_jax.run.early_stopping import plateau
+from t2t_jax.run.history import History, dev_score, score_name
+from t2t_jax.run.terminal_plot import Curve, colour_of, marker_of, plot
+from t2t_jax.system.records import Record
+from t2t_jax.system.signals import StopSignal
+from t2t_jax.workdir import log_file, read_config, read_log
+
+_UNKNOWN = "–"
+_NARROWEST_PAIR = 80  # columns of a console in which two plots are side by side
+_LOWEST, _HIGHEST = 8, 14  # lines of a plot
+_TIMED_LINES = 10  # lines of the log from which the time of a step is estimated
+_POLL_SECONDS = 0.1  # a signal is noticed within this time
+
+
+class WatchedRun(NamedTuple):
+    """A run as its directory shows it."""
+
+    name: str
+    """The name by which it is told from the others."""
+    num_train_steps: int
+    """The steps it is to take."""
+    history: History
+    """What it has recorded so far."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is known that nothing more comes.
+
+        A run of a release before 0.1.1 does not record its end: there, the evaluation after the
+        last step is taken for it.
+        """
+        evaluated = self.history.evaluations[-1]["step"] if self.history.evaluations else 0
+        return self.history.end is not None or evaluated >= self.num_train_steps
+
+
+def show(workdirs: Sequence[Path], console: Console) -> None:
+    """Print the page of runs once.
+
+    Args:
+      workdirs: the run directories.
+      console: where it is printed; one that is not a terminal gets plain text.
+
+    Raises:
+      UserError: one is not a run directory, or is damaged, or its log has no line yet.
+    """
+    runs = _read(workdirs)
+    for workdir, run in zip(workdirs, runs, strict=True):
+        if not run.history.training:
+            raise UserError(
+                f"{log_file(workdir)} has no line of training yet; wait for it with --follow"
+            )
+    console.print(_page(runs, console))
+
+
+def follow(workdirs: Sequence[Path], console: Console, interval: float) -> int:
+    """Draw the page of runs again whenever a log has changed, until all runs have ended.
+
+    Args:
+      workdirs: the run directories.
+      console: a terminal, where the page stays in its place; or else each page follows the last.
+      interval: seconds between two looks at the logs.
+
+    Returns:
+      The number of the signal that ended it; 0 if the runs did.
+
+    Raises:
+      UserError: one is not a run directory, or is damaged.
+    """
+    runs = _read(workdirs)  # which warns of damaged lines, once
+    with StopSignal() as stop, Live(console=console, auto_refresh=False) as live:
+
+        def draw() -> None:
+            page = _page(runs, console)
+            if console.is_terminal:
+                live.update(page, refresh=True)
+            else:
+                console.print(page)
+
+        draw()
+        seen = _signature(workdirs)
+        while not stop.number and not all(run.has_ended for run in runs):
+            _sleep(interval, lambda: bool(stop.number))
+            if (now := _signature(workdirs)) != seen:
+                seen = now
+                with redirect_stderr(None):
+                    runs = _read(workdirs)
+                draw()
+            elif console.is_terminal:
+                draw()  # its size may be another
+        return stop.number
+
+
+def _sleep(seconds: float, until: Callable[[], bool]) -> None:
+    end = time.monotonic() + seconds
+    while not until() and (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, _POLL_SECONDS))
+
+
+def _signature(workdirs: Sequence[Path]) -> list[tuple[int, ...]]:
+    """Something that differs once a log has changed."""
+    found: list[tuple[int, ...]] = []
+    for workdir in workdirs:
+        try:
+            status = log_file(workdir).stat()
+            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+        except OSError:
+            found.append(())
+    return found
+
+
+def _read(workdirs: Sequence[Path]) -> list[WatchedRun]:
+    return [
+        WatchedRun(
+            name, read_config(workdir).training.num_train_steps, History.of(read_log(workdir))
+        )
+        for name, workdir in zip(_names(workdirs), workdirs, strict=True)
+    ]
+
+
+def _names(workdirs: Sequence[Path]) -> list[str]:
+    """The paths of the runs, without the directories that all of them are in."""
+    if len(workdirs) == 1:
+        return [str(workdirs[0])]
+    paths = [os.path.abspath(workdir) for workdir in workdirs]
+    common = os.path.commonpath([os.path.dirname(path) for path in paths])
+    return [os.path.relpath(path, common) for path in paths]
+
+
+def _page(runs: Sequence[WatchedRun], console: Console) -> Group:
+    """The table of runs, what they said, and their curves."""
+    told = _told(runs)
+    lines = console.height - len(runs) - len(told) - 3 if console.is_terminal else 100
+    plots = _plots(runs, console, max(_LOWEST, min(_HIGHEST, lines // 3)))
+    return Group(_table(runs), *told, *plots)
+
+
+def _table(runs: Sequence[WatchedRun]) -> Table:
+    """A row for each run; of several runs, it is also the legend of the plots."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("run", overflow="fold")
+    score = next((score_name(r.history.evaluations[-1]) for r in runs if r.history.evaluations), "")
+    heads = ("step", "loss", f"best dev {score}".rstrip(), "tokens/s", "waiting", "left")
+    for head in (*heads, "warnings"):
+        table.add_column(head, justify="right")
+    for number, run in enumerate(runs):
+        name = Text(run.name)
+        if len(runs) > 1:
+            name = Text(f"{marker_of(number)} {run.name}", f"color({colour_of(number)})")
+        table.add_row(name, *_cells(run))
+    return table
+
+
+def _cells(run: WatchedRun) -> list[str]:
+    """The cells of a run's row beside its name."""
+    history = run.history
+    last = history.training[-1] if history.training else {"step": 0}
+    since = plateau(history.evaluations)
+    return [
+        f"{last['step']:,} / {run.num_train_steps:,}",
+        _shown(last.get("loss"), ".3f"),
+        _UNKNOWN if since is None else f"{since.best:.2f} at {since.best_step:,}",
+        _shown(last.get("target_tokens_per_second"), ",.0f"),
+        _shown(last.get("data_wait"), ".0%"),
+        "ended" if run.has_ended else _duration(_seconds_left(run)),
+        f"{len(history.warnings)}",
+    ]
+
+
+def _shown(value: float | None, form: str) -> str:
+    return _UNKNOWN if value is None else format(value, form)
+
+
+def _seconds_left(run: WatchedRun) -> float | None:
+    """The time to the last step, as the last lines of the log were apart; None if unknown.
+
+    The median leaves out the lines between which there was an evaluation or a pause.
+    """
+    lines = [(r["step"], r["time"]) for r in run.history.training if r.get("time") is not None]
+    lines = lines[-_TIMED_LINES - 1 :]
+    pairs = itertools.pairwise(lines)
+    per_step = [(t - u) / (s - r) for (r, u), (s, t) in pairs if s > r]
+    return statistics.median(per_step) * (run.num_train_steps - lines[-1][0]) if per_step else None
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return _UNKNOWN
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min"
+
+
+def _told(runs: Sequence[WatchedRun]) -> list[Text]:
+    """The warnings of the runs, and why those that have ended did."""
+    lines = []
+    for run in runs:
+        name = f"{run.name}: " if len(runs) > 1 else ""
+        lines += [
+            Text(f"{name}step {record['step']:,}: warning: {record.get('text', '')}", "yellow")
+            for record in run.history.warnings
+        ]
+        if run.history.end:
+            lines.append(Text(f"{name}{run.history.end.get('text', '')}"))
+    return lines
+
+
+def _plots(runs: Sequence[WatchedRun], console: Console, height: int) -> list[RenderableType]:
+    """The plots of all figures that a run has, two beside each other if there is room."""
+    columns = 2 if console.width >= _NARROWEST_PAIR else 1
+    width, coloured = console.width // columns, console.color_system is not None
+    evaluations = [record for run in runs for record in run.history.evaluations]
+    score = score_name(evaluations[-1]) if evaluations else "score"
+    figures: dict[str, tuple[bool, Callable[[Record], float | None]]] = {
+        "training loss, nats per token": (False, lambda r: r.get("nll")),
+        "perplexity on dev": (True, lambda r: r.get("perplexity")),
+        f"{score} on dev": (True, dev_score),
+        "gradient norm": (False, lambda r: r.get("gradient_norm")),
+        "target tokens/s": (False, lambda r: r.get("target_tokens_per_second")),
+        "learning rate": (False, lambda r: r.get("learning_rate")),
+    }
+    drawn = []
+    for title, (on_dev, figure) in figures.items():
+        curves = [_curve(run, on_dev, figure) for run in runs]
+        if any(curve.steps for curve in curves):
+            drawn.append(Text.from_ansi(plot(title, curves, width, height, coloured)))
+    rows = Table.grid()
+    for first in range(0, len(drawn), columns):
+        rows.add_row(*drawn[first : first + columns])
+    return [rows] if drawn else [Text("nothing to draw yet")]
+
+
+def _curve(run: WatchedRun, on_dev: bool, figure: Callable[[Record], float | None]) -> Curve:
+    records = run.history.evaluations if on_dev else run.history.training
+    points = [(r["step"], value) for r in records if (value := figure(r)) is not None]
+    return Curve([step for step, _ in points], [value for _, value in points])

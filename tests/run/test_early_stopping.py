@@ -1,0 +1,153 @@
+"""The end of a run whose score on dev no longer rises."""
+
+import json
+import shutil
+from dataclasses import dataclass
+
+import pytest
+
+from t2t_jax.config import TrainingConfig
+from t2t_jax.config.file import load_config
+from t2t_jax.errors import UserError
+from t2t_jax.run.early_stopping import plateau, reason_to_stop
+from t2t_jax.run.evaluation import CorpusLoss, Evaluation
+from t2t_jax.run.meter import StepMeter
+from t2t_jax.run.trainer import train
+
+FIELD = "training.stop_after_evaluations_without_gain"
+
+
+def _evaluations(*scores, **fields):
+    return [
+        {"step": 10 * n, "of": "dev", "score": score, **fields} for n, score in enumerate(scores, 1)
+    ]
+
+
+def _stops(evaluations, patience):
+    config = TrainingConfig(stop_after_evaluations_without_gain=patience)
+    return reason_to_stop(config, evaluations) is not None
+
+
+def test_a_plateau_counts_the_evaluations_since_the_first_best():
+    assert plateau(_evaluations(1.0, 3.0, 2.0, 3.0)) == (3.0, 20, 3.0, 40, 2)
+    assert plateau(_evaluations(1.0)).evaluations == 0
+    assert plateau([]) is None
+
+
+def test_a_score_that_was_not_finite_is_no_gain():
+    assert plateau(_evaluations(None, 2.0, None)).evaluations == 1
+    assert plateau(_evaluations(None, None)).evaluations == 1
+
+
+def test_scores_by_another_measure_are_not_compared():
+    greedy = _evaluations(9.0, 9.0, measure={"beam_size": 1})
+    beam = _evaluations(5.0, measure={"beam_size": 4})
+    assert plateau(greedy + beam).evaluations == 0
+
+
+def test_the_evaluations_of_the_first_release_have_their_score_under_its_own_name():
+    old = [{"step": n, "of": "dev", "bleu": score} for n, score in ((1, 5.0), (2, 4.0))]
+    assert plateau(old) == (5.0, 1, 4.0, 2, 1)
+    assert plateau([{"step": 1, "of": "dev", "f1": 50.0}]).best == 50.0
+
+
+def test_a_run_ends_once_the_patience_is_used_up_and_never_without_the_field():
+    evaluations = _evaluations(1.0, 3.0, 2.0, 3.0)
+    assert [_stops(evaluations[:n], 2) for n in range(5)] == [False] * 4 + [True]
+    assert not _stops(evaluations, 3)
+    assert not _stops(evaluations, None)
+
+
+@dataclass(frozen=True)
+class Score:
+    value: float
+
+    @property
+    def best(self):
+        return self.value
+
+
+SCORES = {2: 1.0, 4: 3.0, 6: 2.0, 8: 3.0, 10: 1.0, 12: 5.0}
+
+
+@pytest.fixture
+def scripted(tiny_run, monkeypatch):
+    """A config of 12 steps whose evaluations, after every second one, find `SCORES`."""
+    taken = {}
+    add = StepMeter.add
+
+    def adding(meter, step, metrics):
+        taken["step"] = step
+        add(meter, step, metrics)
+
+    def evaluate(*_, **__):
+        return Evaluation(
+            "dev", CorpusLoss(1.0, 1.0, 1), Score(SCORES[taken["step"]]), [], [], [], 0
+        )
+
+    monkeypatch.setattr(StepMeter, "add", adding)
+    monkeypatch.setattr("t2t_jax.run.trainer.evaluate", evaluate)
+    config = load_config(str(tiny_run.folder / "tiny.py"))
+    return config.replace({"evaluation.every_steps": 2, "checkpoint.every_steps": 3, FIELD: 2})
+
+
+def _records(workdir):
+    return list(map(json.loads, (workdir / "log.jsonl").read_text().splitlines()))
+
+
+def _told(workdir):
+    """All of a log that does not depend on the clock, and the checkpoints."""
+    clock = ("time", "target_tokens_per_second", "data_wait")
+    kept = [{name: r[name] for name in r if name not in clock} for r in _records(workdir)]
+    steps = sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())
+    return sorted(map(json.dumps, kept)), steps
+
+
+def _evaluated(workdir):
+    return [record["step"] for record in _records(workdir) if record["of"] == "dev"]
+
+
+def test_a_run_ends_before_its_last_step_and_goes_on_when_asked_for_more(
+    scripted, tmp_path, capsys
+):
+    run, killed = tmp_path / "run", tmp_path / "killed"
+    reason = "dev scored 3.00 at step 4, and no better in the 2 evaluation(s) since"
+    assert train(scripted, run) == 0
+    printed = capsys.readouterr().out
+    assert f"{reason} (3.00 at step 8), which ends the run ({FIELD}=2) after step 8" in printed
+    assert f"bleu --workdir {run} --step best" in printed
+    assert _evaluated(run) == [2, 4, 6, 8]
+    assert _records(run)[-1]["of"] == "end"
+    shares = [record["data_wait"] for record in _records(run) if record["of"] == "train"]
+    assert len(shares) == 8
+    assert all(0 <= share <= 1 for share in shares)
+
+    told = _told(run)
+    assert told[1] == [6, 8]
+    assert train(scripted, run) == 0
+    printed = capsys.readouterr().out
+    assert reason in printed
+    assert "begins" not in printed
+    assert _told(run) == told
+
+    shutil.copytree(run, killed)
+    shutil.rmtree(killed / "checkpoints" / "8")  # as a kill before that was written leaves it
+    assert train(scripted, killed) == 0
+    assert "step 7 of 12 begins" in capsys.readouterr().out
+    assert _told(killed) == told
+
+    assert train(scripted.replace({FIELD: None}), run) == 0
+    assert _evaluated(run) == [2, 4, 6, 8, 10, 12]
+    assert [record["of"] for record in _records(run)].count("end") == 1
+    assert _told(run)[1] == [9, 12]
+
+
+def test_the_field_is_refused_where_there_is_no_dev_split(scripted, tmp_path):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for language in ("en", "de"):
+        (corpus / f"train.{language}").write_text("one line\nand another one\n" * 200)
+    config = scripted.replace({"data.corpus": f"text:{corpus}", "data.vocab_size": 30})
+    with pytest.raises(UserError, match=rf"{FIELD}=2 has no effect.*has no dev split; add one"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
