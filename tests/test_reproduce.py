@@ -68,7 +68,7 @@ def test_every_command_of_the_road_runs(tmp_path, small_wmt, capsys):
             assert main([command, *flags, *mirror]) == 0
     assert {*called} == {"data", "train", "bleu", "report"}
     printed = capsys.readouterr().out
-    # In the report, to which a model of this size is a base one; five sentences are no newstest2014.
+    # By the report, to which so small a model is a base one. Five sentences are no newstest2014.
     assert printed.count("27.3 BLEU on newstest2014 (Table 2)") == 1
     for size in ("base", "big"):
         lines = (tmp_path / f"runs/ende_{size}/scores.jsonl").read_text().splitlines()
