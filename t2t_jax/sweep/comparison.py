@@ -3,12 +3,19 @@
 A difference counts only if it is larger than what another seed would change (Student's t over
 seeds), and, for BLEU, if the choice of the sentences is unlikely to have made it (paired bootstrap,
 Koehn 2004).
+
+A seed decides the order of the training pairs for all variants alike, so a score is taken to be the
+sum of what the variant makes of it, what the seed does, and noise: variants are compared seed by
+seed. The noise is taken to be as large for one variant as for another; of perplexities, in relation
+to their size.
 """
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, PublishedFigures, describe_difference
@@ -18,6 +25,10 @@ from t2t_jax.modules.cost import num_parameters
 
 SIGNIFICANT = 0.05
 """A difference with a p-value below this is not put down to the choice of sentences."""
+
+_LEAST_FREEDOM = 3
+"""Degrees of freedom that the noise needs where variants are compared seed by seed: with fewer,
+Student's t is so large that more is lost than won."""
 
 Results = Mapping[str, Sequence[dict[str, Any]]]
 """By variant, the results of the seeds that are finished, as `Cell.result` gives them."""
@@ -31,7 +42,8 @@ class Change(NamedTuple):
     sd: float | None
     """Standard deviation over the variant's seeds; None for a single seed."""
     difference: float | None
-    """The mean less that of the base; None where the two cannot be compared."""
+    """The mean less that of the base, over the seeds that both have if there are any; None where
+    the two cannot be compared."""
     error: float | None
     """Standard error of the difference over seeds; None if no variant has two seeds."""
     margin: float | None
@@ -161,23 +173,56 @@ def _change(
     sd = statistics.stdev(own) if len(own) > 1 else None
     if variant == grid.base or not {variant, grid.base} <= comparable.keys():
         return Change(mean, sd, None, None, None)
-    base = [result[measure] for result in comparable[grid.base]]
-    difference = mean - statistics.fmean(base)
-    pooled, freedom = _pooled_sd([[r[measure] for r in group] for group in comparable.values()])
+    scores = {
+        name: {_seed(result): float(result[measure]) for result in results}
+        for name, results in comparable.items()
+    }
+    theirs, base = scores[variant], scores[grid.base]
+    sd_of_noise, freedom = _noise(scores, by_seed=True, relative=measure == "perplexity")
+    if freedom >= _LEAST_FREEDOM and (shared := theirs.keys() & base.keys()):
+        theirs, base = ({seed: one[seed] for seed in shared} for one in (theirs, base))
+    else:
+        sd_of_noise, freedom = _noise(scores, by_seed=False, relative=measure == "perplexity")
+    means = [statistics.fmean(one.values()) for one in (theirs, base)]
+    difference = means[0] - means[1]
     if not freedom:
         return Change(mean, sd, difference, None, None)
     from scipy.stats import t as student  # slow to import
 
-    error = pooled * math.sqrt(1 / len(own) + 1 / len(base))
+    sizes = means if measure == "perplexity" else (1.0, 1.0)
+    error = sd_of_noise * math.hypot(
+        sizes[0] / math.sqrt(len(theirs)), sizes[1] / math.sqrt(len(base))
+    )
     return Change(mean, sd, difference, error, float(student.ppf(0.975, freedom)) * error)
 
 
-def _pooled_sd(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """The standard deviation over seeds, taken to be the same for all variants, and its degrees of
-    freedom: with a few seeds each, a variant's own says next to nothing."""
-    squares = [(statistics.variance(group), len(group) - 1) for group in groups if len(group) > 1]
-    freedom = sum(count for _, count in squares)
-    return math.sqrt(sum(v * count for v, count in squares) / max(freedom, 1)), freedom
+def _noise(
+    scores: Mapping[str, Mapping[int, float]], *, by_seed: bool, relative: bool
+) -> tuple[float, int]:
+    """The standard deviation of the noise, and its degrees of freedom, by least squares.
+
+    It is taken to be the same for all variants: with a few seeds each, a variant's own says next to
+    nothing.
+
+    Args:
+      scores: by variant and seed.
+      by_seed: whether a score has a part that the seed adds to all variants; otherwise that is part
+        of the noise.
+      relative: whether the noise is in relation to the score; it is that of the logarithm then.
+    """
+    cells = [(name, seed, score) for name, of in scores.items() for seed, score in of.items()]
+    levels = [[name for name, _, _ in cells]]
+    if by_seed:
+        levels.append([str(seed) for _, seed, _ in cells])
+    parts = [np.unique(level, return_inverse=True)[1] for level in levels]
+    design = np.concatenate([np.eye(part.max() + 1)[part] for part in parts], axis=1)
+    y = np.array([score for _, _, score in cells])
+    if relative:
+        y = np.log(y)
+    fitted, _, rank, _ = np.linalg.lstsq(design, y)
+    freedom = len(y) - int(rank)
+    squares = float(((y - design @ fitted) ** 2).sum())
+    return math.sqrt(squares / max(freedom, 1)), freedom
 
 
 def _p_value(base: Sequence[dict[str, Any]], seeds: Sequence[dict[str, Any]]) -> float | None:

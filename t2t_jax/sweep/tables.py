@@ -82,8 +82,9 @@ def _markdown(
         f"({first['target_tokens']:,} of them).",
         f"- sacreBLEU: `{first['bleu_signature']}`.",
         f"- tokenized_split_bleu, the paper's BLEU: {first['tokenized_split_bleu_signature']}.",
-        f"- Δ: less that of `{grid.base}`, and the standard error of this difference over seeds, "
-        "from the standard deviation pooled over all rows.",
+        f"- Δ: less that of `{grid.base}`, of the same seeds, and the standard error of this "
+        "difference, from the noise of all rows together (of perplexities, in relation to their "
+        "size).",
         f"- p: sacreBLEU's paired bootstrap against `{grid.base}` of the same seed, the largest "
         "over seeds.",
         "- A difference is within the noise if 0 is in its 95% confidence interval over seeds "

@@ -51,8 +51,8 @@ def rows(results, grid=GRID):
 def test_means_deviations_and_differences_are_those_of_the_seeds():
     found = rows(
         {
-            "base": [result(5.0, 20.0), result(5.2, 22.0)],
-            "A-h1": [result(6.0, 10.0), result(6.4, 14.0)],
+            "base": [result(5.0, 20.0), result(5.2, 22.0, seed=1)],
+            "A-h1": [result(6.0, 10.0), result(6.4, 14.0, seed=1)],
         }
     )
     base, one_head = found["base"], found["A-h1"]
@@ -62,10 +62,12 @@ def test_means_deviations_and_differences_are_those_of_the_seeds():
     assert base.p_value is None
     assert base.verdict == ""
     assert one_head.perplexity.difference == pytest.approx(1.1)
-    # Variances 0.02 and 0.08 with one degree of freedom each pool to 0.05; two seeds on each side.
-    assert one_head.perplexity.error == pytest.approx(math.sqrt(0.05 * (1 / 2 + 1 / 2)))
+    # Variances of the logarithms with one degree of freedom each, pooled; two seeds on each side.
+    noise = math.sqrt((math.log(5.2 / 5.0) ** 2 / 2 + math.log(6.4 / 6.0) ** 2 / 2) / 2)
+    error = noise * math.sqrt((6.2**2 + 5.1**2) / 2)
+    assert one_head.perplexity.error == pytest.approx(error)
     # Half of a 95% interval with two degrees of freedom: Student's t is 4.303.
-    assert one_head.perplexity.margin == pytest.approx(4.303 * math.sqrt(0.05), rel=1e-3)
+    assert one_head.perplexity.margin == pytest.approx(4.303 * error, rel=1e-3)
     assert one_head.bleu.difference == pytest.approx(-9.0)
     assert one_head.bleu.error == pytest.approx(math.sqrt((2 + 8) / 2))
     assert one_head.difference == "num_heads=1"
@@ -79,8 +81,43 @@ def test_the_steps_are_those_that_were_taken():
     assert found["A-h1"].num_train_steps == Config().training.num_train_steps
 
 
+FOUR = Grid({name: Config() for name in ("base", "a", "b", "c")}, {})
+BY_SEED = {"base": (20.0, 18.0), "a": (22.0, 20.2), "b": (19.0, 17.0), "c": (21.0, 19.4)}
+
+
+def test_with_enough_rows_variants_are_compared_seed_by_seed():
+    results = {
+        name: [result(math.exp(bleu / 10), bleu, seed=seed) for seed, bleu in enumerate(scores)]
+        for name, scores in BY_SEED.items()
+    }
+    a = rows(results, FOUR)["a"]
+    assert a.bleu.difference == pytest.approx((2.0 + 2.2) / 2)
+    # The seeds differ by 2, 1.8, 2 and 1.6 in the rows, 1.85 at the mean: half of the rest is the
+    # noise of each of the two scores. Of eight scores, four rows and two seeds take five degrees.
+    squares = sum(2 * ((d - 1.85) / 2) ** 2 for d in (2.0, 1.8, 2.0, 1.6))
+    noise = math.sqrt(squares / 3)
+    assert a.bleu.error == pytest.approx(noise * math.sqrt(2 / 2))
+    assert a.bleu.margin == pytest.approx(3.1824 * noise, rel=1e-4)
+    # Perplexities are compared by their logarithms, which are a tenth of the BLEUs here.
+    sizes = [(math.exp(x / 10) + math.exp(y / 10)) / 2 for x, y in ((22, 20.2), (20, 18))]
+    assert a.perplexity.difference == pytest.approx(sizes[0] - sizes[1])
+    assert a.perplexity.error == pytest.approx(noise / 10 * math.hypot(*sizes) / math.sqrt(2))
+
+
+def test_a_variant_with_one_seed_is_compared_with_the_base_under_that_seed():
+    results = {
+        name: [result(5.0, bleu, seed=seed) for seed, bleu in enumerate(scores)]
+        for name, scores in BY_SEED.items()
+    }
+    results["more"] = [result(5.0, 19.0, seed=1)]
+    grid = Grid({**FOUR.variants, "more": Config()}, {})
+    more = rows(results, grid)["more"]
+    assert more.bleu.mean == 19.0
+    assert more.bleu.difference == pytest.approx(19.0 - 18.0)
+
+
 def test_differences_that_another_seed_could_make_are_within_the_noise():
-    noisy = {"base": [result(5.0, 20.0), result(6.0, 22.0)], "A-h1": [result(5.8, 20.5)]}
+    noisy = {"base": [result(5.0, 20.0), result(6.0, 22.0, seed=1)], "A-h1": [result(5.8, 20.5)]}
     row = rows(noisy)["A-h1"]
     assert row.perplexity.within_noise
     assert row.bleu.within_noise
@@ -88,7 +125,7 @@ def test_differences_that_another_seed_could_make_are_within_the_noise():
 
 
 def test_bleu_differs_only_if_the_choice_of_sentences_cannot_have_made_it():
-    seeds = {"base": [result(5.0, 20.0), result(5.0, 20.1)]}
+    seeds = {"base": [result(5.0, 20.0), result(5.0, 20.1, seed=1)]}
     same = rows({**seeds, "A-h1": [result(9.0, 10.0)]})["A-h1"]
     assert not same.bleu.within_noise
     assert same.p_value > 0.05  # the translations are the same
@@ -122,7 +159,7 @@ def test_perplexities_over_other_subwords_are_not_compared():
     assert found["words"].perplexity.mean == 65.0
     assert found["words"].bleu.difference == 0
     assert found["words"].verdict == "BLEU within the noise"
-    assert found["A-h1"].perplexity.error == 0  # their noise is not this one's
+    assert found["A-h1"].perplexity.error == pytest.approx(0, abs=1e-12)  # not their noise
 
 
 def test_scores_on_other_sentences_are_refused():
@@ -141,11 +178,12 @@ def test_without_the_base_there_are_means_and_no_differences():
 
 
 def test_the_files_hold_every_variant_beside_the_paper(tmp_path):
-    results = {"base": [result(5.0, 20.0), result(5.2, 22.0)], "A-h1": [result(6.0, 10.0)]}
+    base = [result(5.0, 20.0), result(5.2, 22.0, seed=1)]
+    results = {"base": base, "A-h1": [result(6.0, 10.0)]}
     write_tables(GRID, results, tmp_path)
     text = (tmp_path / "table.md").read_text()
     line = next(line for line in text.splitlines() if line.startswith("| A-h1"))
-    assert re.search(r"\| num_heads=1 \| 1 \| 6\.00 \| \+0\.90 ± 0\.17 \| 10\.00 \| -11\.00 ", line)
+    assert re.search(r"\| num_heads=1 \| 1 \| 6\.00 \| \+0\.90 ± 0\.19 \| 10\.00 \| -11\.00 ", line)
     assert line.endswith("| 5.29 | 24.9 |  |")
     assert "16 sentences of text:DIR dev" in text
     assert "`nrefs:1`" in text
