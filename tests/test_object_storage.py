@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -17,7 +18,7 @@ import pytest
 from rich.console import Console
 from werkzeug.serving import make_server
 
-from t2t_jax.commands.entry import eval_command
+from t2t_jax.commands.entry import data_command, eval_command
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import DataConfig
 from t2t_jax.config.file import checked_grid, load_config
@@ -36,6 +37,7 @@ from t2t_jax.system.atomic_file import write_whole, writing_whole
 from t2t_jax.system.bucket import BucketPath, as_path, on_this_machine
 from t2t_jax.system.records import Schema, append_line, read_records
 from t2t_jax.training import bucket_manager
+from t2t_jax.training.storage import steps_in
 
 STEPS = 4
 
@@ -99,13 +101,44 @@ def config(tiny_run):
     return load_config(str(tiny_run.folder / "tiny.py")).replace(fields)
 
 
+class Pair(NamedTuple):
+    """The same run in a directory, and, after kills and failures, in a bucket."""
+
+    local: Path
+    there: Path
+    account: dict
+    """All that the one in the directory promises to be the same."""
+
+
 @pytest.fixture(scope="module")
 def trained(store, config, tmp_path_factory):
-    """The same run in a directory and in a bucket."""
-    runs = tmp_path_factory.mktemp("trained") / "run", as_path("s3://bucket/trained")
-    for run in runs:
-        assert train(config, run) == 0
-    return runs
+    local, there = tmp_path_factory.mktemp("trained") / "run", as_path("s3://bucket/trained")
+    assert train(config, local) == 0
+    send = BucketPath.send
+
+    def failing(path, file):
+        if path.name == bucket_manager._LAST:
+            store.failures = 10**6
+        send(path, file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BucketPath, "send", failing)
+        with pytest.raises(UserError, match=r"checkpoint in s3://.* cannot be written.*It failed"):
+            train(config, there)
+        store.failures = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunLog, "evaluation", _dying)  # the best is in the store, its record is not
+        with pytest.raises(Killed):
+            train(config, there)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lock, "_SETTLE_SECONDS", 0.0)
+        patch.setattr(store, "delay", 0.01)
+        assert train(config, there) == 0
+    return Pair(local, there, _account(local))
+
+
+def _dying(*_, **__):
+    raise Killed
 
 
 def _put(local: Path, target: Path) -> None:
@@ -123,9 +156,7 @@ def _account(workdir):
     return {
         "log": sorted(map(json.dumps, kept)),
         "steps": [newest.steps, best.steps],
-        "checkpoints": bucket_manager.steps_in_bucket(workdir / "checkpoints")
-        if isinstance(workdir, BucketPath)
-        else sorted(int(path.name) for path in (workdir / "checkpoints").iterdir()),
+        "checkpoints": steps_in(workdir / "checkpoints"),
         "parameters": _bits(newest) + _bits(best),
     }
 
@@ -350,24 +381,23 @@ def test_machines_share_a_cache_in_a_bucket(place, config, tmp_path, monkeypatch
 # Runs.
 
 
-def test_a_run_in_a_bucket_is_that_of_a_directory(trained):
-    local, there = trained
-    assert _account(there) == _account(local)
-    assert _bits(load(str(there), average=2)) == _bits(load(local, average=2))
-    assert not (there / ".lock").exists()
-    assert [path.name for path in there.glob("events*")] == []
+def test_kills_failures_and_a_slow_store_change_nothing(trained):
+    assert _account(trained.there) == trained.account
+    assert not (trained.there / ".lock").exists()
+    assert [*trained.there.glob("events*")] == []
 
 
-def test_a_run_can_be_copied_into_a_bucket_and_back(trained, place, tmp_path):
-    local, there = trained
-    _put(local, place)
-    assert _bits(load(place)) == _bits(load(local))
-    bucket.fetch(there.objects(), there, tmp_path / "copy")
-    assert _bits(load(tmp_path / "copy")) == _bits(load(local))
+def test_a_run_in_a_bucket_is_averaged_as_in_a_directory(trained):
+    assert _bits(load(str(trained.there), average=2)) == _bits(load(trained.local, average=2))
+
+
+def test_a_run_can_be_copied_out_of_a_bucket(trained, tmp_path):
+    bucket.fetch(trained.there.objects(), trained.there, tmp_path)
+    assert _account(tmp_path) == trained.account
 
 
 def test_commands_take_a_run_in_a_bucket(trained, capsys, tmp_path):
-    _, there = trained
+    there = trained.there
     assert eval_command(["report", "--workdir", str(there)]).run() == 0
     assert (there / "report.md").read_text().startswith("# Report on s3://bucket/trained")
     assert eval_command(["watch", str(there)]).run() == 0
@@ -378,42 +408,12 @@ def test_commands_take_a_run_in_a_bucket(trained, capsys, tmp_path):
     assert eval_command(["translate", *flags]).run() == 0
     assert target.read_bytes().count(b"\n") == 2
     assert train_command(["--workdir", str(there)]).workdir == there
+    with pytest.raises(UserError, match="copy it into the bucket afterwards"):
+        data_command(["multi30k-en-de", "s3://bucket/corpus"]).run()
 
 
-def _dying(method):
-    """A method that ends the process; one that sends objects sends all but a checkpoint's mark."""
-
-    def dying(self, *arguments):
-        if isinstance(self, BucketPath) and self.name != bucket_manager._LAST:
-            return method(self, *arguments)
-        raise Killed
-
-    return dying
-
-
-def test_kills_failures_and_damage_change_nothing(
-    trained, config, place, store, monkeypatch, capsys
-):
-    monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0.0)
-    for owner, name in ((BucketPath, "send"), (RunLog, "evaluation")):
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, _dying(getattr(owner, name)))
-            with pytest.raises(Killed):
-                train(config, place)
-    send = BucketPath.send
-
-    def failing(path, local):
-        if path.name == bucket_manager._LAST:
-            store.failures = 10**6
-        send(path, local)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(BucketPath, "send", failing)
-        with pytest.raises(UserError, match=r"checkpoint in s3://.* cannot be written.*It failed"):
-            train(config, place)
-    store.failures, store.delay = 0, 0.01
-    assert train(config, place) == 0
-    store.delay = 0.0
+def test_a_damaged_checkpoint_is_set_aside(trained, config, place, capsys):
+    _put(trained.local, place)  # as a run that is copied into a bucket
     (place / "checkpoints/4/origin/metadata").write_bytes(b"{}")
     with pytest.raises(UserError, match=r"4 cannot be read.*the one before it is step=2"):
         load(place, average=1)
@@ -421,7 +421,7 @@ def test_kills_failures_and_damage_change_nothing(
     assert train(config, place) == 0
     assert "it is now s3://bucket/" in capsys.readouterr().err
     assert (place / "damaged/4/_CHECKPOINT_METADATA").exists()
-    assert _account(place) == _account(trained[0])
+    assert steps_in(place / "checkpoints") == [2, 4]
 
 
 def test_a_second_trainer_is_refused(config, place):
@@ -435,7 +435,7 @@ def test_a_second_trainer_is_refused(config, place):
 def test_a_grid_in_a_bucket_gets_its_table(trained, config, place):
     grid = checked_grid({"base": config}, {}, "the grid")
     cell = cells(grid, place, 1)[0]
-    _put(trained[0], cell.workdir)
+    _put(trained.local, cell.workdir)
     assert train_and_score(cell.config, cell.workdir) == 0
     outcome = collect(grid, place, 1, Console(quiet=True))
     assert [row.variant for row in outcome.rows] == ["base"]
