@@ -30,7 +30,7 @@ from t2t_jax.run.loading import load
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.trainer import train
 from t2t_jax.sweep.cell import cells, train_and_score
-from t2t_jax.sweep.grid import collect
+from t2t_jax.sweep.grid import collect, run_grid
 from t2t_jax.sweep.launchers import Cluster
 from t2t_jax.system import bucket, lock
 from t2t_jax.system.atomic_file import write_whole, writing_whole
@@ -455,3 +455,26 @@ def test_two_processes_of_a_run_share_a_bucket(tiny_run, place, tmp_path):
     more = ["--training.num_train_steps", "6", "--parallel.fsdp", "2"]
     tiny_run.finish(place, *more, processes=2)
     assert load(place, average=1).steps == (6,)
+
+
+@pytest.mark.faults
+def test_a_program_that_is_killed_goes_on_in_a_bucket(tiny_run, place, tmp_path):
+    (program,) = tiny_run.start(place)
+    while not steps_in(place / "checkpoints"):
+        assert program.poll() is None
+        time.sleep(0.05)
+    program.kill()
+    program.communicate()
+    tiny_run.finish(place)
+    tiny_run.finish(tmp_path / "undisturbed")
+    assert tiny_run.losses(place) == tiny_run.losses(tmp_path / "undisturbed")
+    assert _bits(load(place)) == _bits(load(tmp_path / "undisturbed"))
+
+
+@pytest.mark.faults
+def test_the_processes_of_a_grid_train_in_a_bucket(config, place, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    outcome = run_grid({"base": config}, place, console=Console(quiet=True))
+    assert [row.variant for row in outcome.rows] == ["base"]
+    assert (place / "table.png").is_file()
+    assert (place / "base/seed0/result.json").is_file()
