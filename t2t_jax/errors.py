@@ -21,6 +21,7 @@ _WAYS_OUT = {
     errno.EISDIR: "name a file, not a directory",
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ELOOP: "a link leads back to itself: remove it",
+    errno.EREMOTEIO: "the store has failed: try again, the same command goes on from there",
     errno.EIO: "the device has failed: look at it, or choose another place",
 }
 

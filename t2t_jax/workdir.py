@@ -9,13 +9,11 @@ W/log.jsonl, events    see `run.log`
 W/scores.jsonl         what `eval.py` measured, one evaluation a line
 """
 
-import fcntl
 import hashlib
-import os
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,9 +21,10 @@ from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.tokenized import prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.errors import UserError, warn
+from t2t_jax.errors import UserError
 from t2t_jax.parallel.processes import is_main, of_main, one_without
-from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.atomic_file import check_writable, write_whole
+from t2t_jax.system.lock import holding
 from t2t_jax.system.records import NUMBER, Record, Schema, append_line, read_records
 
 CHECKPOINTS, BEST = "checkpoints", "best"
@@ -149,9 +148,7 @@ def check_workdir(config: Config, workdir: Path) -> bool:
             )
     elif workdir.exists() and (not workdir.is_dir() or any(_visible(workdir))):
         raise UserError(f"{workdir} exists and is not a run directory; choose another --workdir")
-    there = next(path for path in (workdir, *workdir.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise UserError(f"cannot write {workdir}: {there} is not a writable directory")
+    check_writable(workdir)
     return goes_on
 
 
@@ -271,7 +268,7 @@ def read_scores(workdir: Path) -> list[Record]:
 
 @contextmanager
 def locked(workdir: Path) -> Iterator[None]:
-    """Hold the directory, which is made if need be; the kernel lets go when the process ends.
+    """Hold the directory, which is made if need be, as `system.lock` says.
 
     Of several processes, process 0 holds it, and the others see that it is the same directory.
 
@@ -283,23 +280,14 @@ def locked(workdir: Path) -> Iterator[None]:
         yield
         return
     workdir.mkdir(parents=True, exist_ok=True)
-    with (workdir / _LOCK).open("a") as file:
+    mark = secrets.randbelow(2**31)
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(holding(workdir / _LOCK, str(mark)))
         except BlockingIOError as error:
             raise UserError(
                 f"another process trains in {workdir}; wait for it, or choose another --workdir"
             ) from error
-        except OSError as error:  # some network filesystems have no locks
-            warn(
-                f"{workdir} cannot be locked ({error.strerror}): make sure that no other process "
-                "trains in it"
-            )
-        mark = secrets.randbelow(2**31)
-        file.truncate(0)
-        file.write(str(mark))
-        file.flush()
-        os.fsync(file.fileno())
         _check_shared(workdir, of_main(mark))
         yield
 
@@ -319,7 +307,7 @@ def _finds(path: Path, mark: int) -> bool:
     latest = time.monotonic() + _SECONDS_TO_BE_SEEN
     while True:
         with suppress(OSError):
-            if path.read_text() == str(mark):
+            if path.read_text().split()[:1] == [str(mark)]:
                 return True
         if time.monotonic() > latest:
             return False

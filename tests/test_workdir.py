@@ -237,6 +237,6 @@ def test_a_filesystem_without_locks_is_told_and_used(run, monkeypatch, capsys, n
     def refuse(*_):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("t2t_jax.workdir.fcntl.flock", refuse)
+    monkeypatch.setattr("t2t_jax.system.lock.fcntl.flock", refuse)
     assert train(config, workdir) == 0
     assert "cannot be locked" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from t2t_jax.commands.flags import check_flags, parse_flags
 from t2t_jax.commands.tables import grid, show
 from t2t_jax.data.download.catalogue import CORPORA, Archive
 from t2t_jax.errors import UserError
+from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.console import ProgressConsole
 
 
@@ -43,6 +44,11 @@ class DataCommand:
         from t2t_jax.data.download.transfer import fetch
 
         self._check_limits()
+        if isinstance(self.directory, BucketPath):
+            raise UserError(
+                f"archives are fetched to this machine, and {self.directory} is in a bucket; name "
+                "a directory here, and copy it into the bucket afterwards"
+            )
         own = self.max_words is not None or self.max_ratio is not None
         cleaning = Cleaning(self.max_words, self.max_ratio) if own else None
         with _bars() as bars:

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import io
 import os
+import threading
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -16,10 +17,17 @@ from typing import Any
 
 import tyro
 from rich.text import Text
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+)
 
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.system.bucket import as_path
 
+_parsing = threading.Lock()
 _MAY_BE_EMPTY = ("--data.cache-dir", "--cache-dir")
 
 
@@ -62,7 +70,7 @@ def peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", nargs="?")
-    parser.add_argument("--workdir", nargs="*", type=Path, default=[])
+    parser.add_argument("--workdir", nargs="*", type=as_path, default=[])
     named, _ = parser.parse_known_args(arguments)
     for workdir in named.workdir:
         check_name(workdir)
@@ -110,14 +118,38 @@ def parse_flags(command: Any, arguments: Sequence[str], **settings: Any) -> Any:
     """
     printed = io.StringIO()
     try:
-        with contextlib.redirect_stderr(printed):
+        # What tyro knows of types, and the standard error, are those of the whole process.
+        with _parsing, contextlib.redirect_stderr(printed):
             return tyro.cli(
-                command, args=arguments, config=(tyro.conf.FlagCreatePairsOff,), **settings
+                command,
+                args=arguments,
+                config=(tyro.conf.FlagCreatePairsOff,),
+                registry=_registry(),
+                **settings,
             )
     except SystemExit as end:
         if not end.code:  # --help
             raise
         raise _refusal(end, printed.getvalue()) from end
+
+
+def _registry() -> ConstructorRegistry:
+    """How tyro makes values out of words: a path may also be one in a bucket."""
+    registry = ConstructorRegistry()
+
+    @registry.primitive_rule
+    def paths(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
+        if info.type is not Path:
+            return None
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="PATH",
+            instance_from_str=lambda words: as_path(words[0]),
+            is_instance=lambda value: isinstance(value, Path),
+            str_from_instance=lambda path: [str(path)],
+        )
+
+    return registry
 
 
 def _refusal(end: BaseException, printed: str) -> UserError:

@@ -1,6 +1,5 @@
 """The command that trains a grid of configs and compares them in a table."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from t2t_jax.modules.cost import num_parameters
 from t2t_jax.sweep.grid import GridOutcome, check_seeds, chosen_variants, collect, run_grid
 from t2t_jax.sweep.launchers import Cluster, Launcher, Local
 from t2t_jax.sweep.published_columns import published_columns
+from t2t_jax.system.atomic_file import check_writable
 from t2t_jax.system.console import ResultConsole
 
 
@@ -112,11 +112,7 @@ def sweep_command(
 
 def _check_place(workdir: Path) -> None:
     check_name(workdir)
-    there = next(path for path in (workdir, *workdir.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise UserError(
-            f"cannot write {workdir}: {there} is not a writable directory; choose another --workdir"
-        )
+    check_writable(workdir)
 
 
 def _print(outcome: GridOutcome, workdir: Path) -> None:

@@ -40,7 +40,8 @@ class DataConfig:
     target_tokens_per_step: int = 25_000
     """Upper bound on target positions in one step, padding included, over all devices."""
     cache_dir: str = field(default="", metadata=MAY_CHANGE)
-    """Where tokenised corpora are kept; empty means the user's cache folder."""
+    """Where tokenised corpora are kept; empty means the user's cache folder. In a bucket (s3://, gs://)
+    machines share them."""
     prefetch: int = field(default=4, metadata=MAY_CHANGE)
     """Batches made ahead of the step that needs them."""
 

@@ -6,8 +6,12 @@ program, can cost the time to make an entry again, but never changes what a mode
 
 Entries appear in one step: two processes may make the same one at once, and one that is killed
 leaves nothing that looks finished.
+
+A cache in a bucket is shared by machines, each of which keeps its own copy of what it uses: arrays
+are mapped from files into memory.
 """
 
+import dataclasses
 import errno
 import hashlib
 import json
@@ -18,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,6 +32,7 @@ from jaxtyping import Shaped
 
 from t2t_jax.config import DataConfig
 from t2t_jax.errors import UserError, warn
+from t2t_jax.system.bucket import BucketPath, as_path, send_tree
 from t2t_jax.system.records import Schema, parse_object
 
 Contents = Mapping[str, bytes | Shaped[np.ndarray, "..."]]
@@ -52,6 +58,10 @@ def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
     Raises:
       UserError: the cache cannot be written, or has no room.
     """
+    shared = as_path(config.cache_dir) if config.cache_dir else None
+    if isinstance(shared, BucketPath):
+        on_this_machine = dataclasses.replace(config, cache_dir="")
+        return entry(on_this_machine, name, partial(_shared, shared / name, make))
     folder = _root(config) / name
     if folder.exists():
         fault = _fault(folder)
@@ -66,6 +76,45 @@ def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
     if fault := _fault(folder):
         raise UserError(f"{folder} was written, but is damaged ({fault}); remove it, or {_WAY_OUT}")
     return folder
+
+
+def _shared(place: BucketPath, make: Callable[[], Contents]) -> Contents:
+    """The contents of an entry that a bucket has; made, and put there, if it has none.
+
+    Args:
+      place: the folder of the entry in the bucket.
+      make: makes the contents.
+    """
+    if (kept := _fetched(place)) is not None:
+        return kept
+    made = make()
+    try:
+        with tempfile.TemporaryDirectory(prefix="t2t_jax-") as folder:
+            _write_all(Path(folder), made)
+            send_tree(Path(folder), place, last=_DIGESTS)
+    except OSError as error:
+        reason = error.strerror or error
+        warn(f"{place} cannot be written ({reason}); this machine alone keeps what was made")
+    return made
+
+
+def _fetched(place: BucketPath) -> Contents | None:
+    """The contents of an entry in a bucket; None, with a warning, if they are damaged."""
+    try:
+        digests = parse_object((place / _DIGESTS).read_bytes(), _SCHEMA)["blake2b"]
+        contents = {name: (place / name).read_bytes() for name in digests}
+    except FileNotFoundError:
+        return None
+    except UserError:
+        raise
+    except ValueError as error:
+        warn(f"{place / _DIGESTS} is damaged ({error}); the entry is made again")
+        return None
+    for name, content in contents.items():
+        if hashlib.blake2b(content).hexdigest() != digests[name]:
+            warn(f"{place / name} is not what was written; the entry is made again")
+            return None
+    return contents
 
 
 def _root(config: DataConfig) -> Path:
@@ -116,13 +165,18 @@ def _replace(folder: Path, contents: Contents) -> None:
     ) as outer:
         unfinished = Path(outer) / "entry"
         unfinished.mkdir()
-        digests = {name: _write(unfinished / name, file) for name, file in contents.items()}
-        (unfinished / _DIGESTS).write_text(json.dumps({"blake2b": digests}))
+        _write_all(unfinished, contents)
         with suppress(OSError):  # a damaged entry, which is removed with the temporary folder
             if folder.exists() and _fault(folder):
                 folder.rename(Path(outer) / "damaged")
         with suppress(OSError):  # another process has written the same entry by now
             unfinished.rename(folder)
+
+
+def _write_all(folder: Path, contents: Contents) -> None:
+    """Write the files of an entry, and their hashes."""
+    digests = {name: _write(folder / name, file) for name, file in contents.items()}
+    (folder / _DIGESTS).write_text(json.dumps({"blake2b": digests}))
 
 
 class _Hashing:

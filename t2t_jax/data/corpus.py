@@ -21,6 +21,7 @@ from t2t_jax.data.download.prepare import check_holds
 from t2t_jax.data.lines import Survey, check_aligned, read_lines, survey
 from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, linearise, read_trees
 from t2t_jax.errors import UserError
+from t2t_jax.system.bucket import as_path, is_directory
 
 Chunk = tuple[list[str], list[str]]
 """Some consecutive pairs of a split: its source lines, and as many target lines."""
@@ -125,7 +126,7 @@ def open_corpus(config: DataConfig) -> Corpus:
     elif scheme == "text" and place:
         parts = _text_splits(_directory(place), *languages)
     elif scheme in CORPORA and place:
-        directory = Path(os.path.expanduser(place))
+        directory = as_path(os.path.expanduser(place))
         check_holds(scheme, directory)
         parts = _text_splits(directory, *languages)
     elif scheme == "tfds" and place:
@@ -144,8 +145,8 @@ def open_corpus(config: DataConfig) -> Corpus:
 
 
 def _directory(name: str) -> Path:
-    directory = Path(os.path.expanduser(name))
-    if not os.path.isdir(directory):  # also of a name that no file can have
+    directory = as_path(os.path.expanduser(name))
+    if not is_directory(directory):
         raise UserError(f"corpus directory {directory} does not exist")
     return directory
 
@@ -209,7 +210,7 @@ def _find(directory: Path, name: str) -> _File | None:
       UserError: what has this name is no file, and the split one of train, dev and test.
     """
     paths = (directory / name, directory / f"{name}.gz")
-    files = [path for path in paths if os.path.isfile(path)]
+    files = [path for path in paths if path.is_file()]
     for path in paths:
         if name.startswith(SPLITS) and os.path.lexists(path) and path not in files:
             raise UserError(

@@ -40,7 +40,12 @@ def open_text(path: Path) -> gzip.GzipFile | io.BufferedReader:
     Raises:
       OSError: it cannot be opened.
     """
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+    file = path.open("rb")
+    if path.suffix != ".gz":
+        return file
+    unpacked = gzip.GzipFile(fileobj=file, mode="rb")
+    unpacked.myfileobj = file  # type: ignore[assignment]  # which it closes when it is closed
+    return unpacked
 
 
 @contextmanager

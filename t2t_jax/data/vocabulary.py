@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from sentencepiece import sentencepiece_model_pb2
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.bucket import as_path
 
 RECIPE_VERSION = 1
 """Raised whenever `train_vocabulary` would make another vocabulary from the same text."""
@@ -76,10 +76,10 @@ class Vocabulary:
           UserError: the file is missing or damaged.
         """
         try:
-            there = Path(path)
+            there = as_path(path)
             if there.is_fifo() or there.stat().st_size > _MAX_MODEL_BYTES:
                 raise ValueError("no SentencePiece model, but a pipe or far too large")
-            return Vocabulary(Path(path).read_bytes())
+            return Vocabulary(there.read_bytes())
         except OSError as error:
             raise UserError(f"vocabulary {path} cannot be read: {error.strerror}") from error
         except ValueError as error:

@@ -14,6 +14,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import make_mesh
+from t2t_jax.system.bucket import as_path
 from t2t_jax.training.averaging import load_parameters, reads_ema
 from t2t_jax.training.step import abstract_state
 from t2t_jax.workdir import read_config, read_vocabulary
@@ -48,7 +49,7 @@ def load(
                 f"workdir={each!r} is a {type(each).__name__}; give the path of a run directory, "
                 "or a list of several"
             )
-    runs = [_open(Path(each)) for each in given]
+    runs = [_open(as_path(each)) for each in given]
     if not runs:
         raise UserError("no run directory is given; name one, or several for an ensemble")
     for other in runs[1:]:

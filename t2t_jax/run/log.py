@@ -20,6 +20,7 @@ from t2t_jax.run.evaluation import Evaluation
 from t2t_jax.run.health import Health
 from t2t_jax.run.history import History
 from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.console import ProgressConsole
 from t2t_jax.system.records import as_line, read_record_lines
 from t2t_jax.workdir import CHECKPOINT, END, LOG_SCHEMA, WARNING, log_file
@@ -70,7 +71,9 @@ class RunLog:
             # Its name has the time, which is that of an older file if the clock was set back. The
             # number makes the names differ.
             number = len([*workdir.glob("events.out.tfevents.*")])
-            self._events = EventsWriter(str(workdir / "events"), f".{number}")
+            self._events: EventsWriter | None = None
+            if not isinstance(workdir, BucketPath):  # whose objects cannot grow
+                self._events = EventsWriter(str(workdir / "events"), f".{number}")
             # This makes TensorBoard forget the events of later steps.
             start = SessionLog(status=SessionLog.START)
             self._add_event(start_step + 1, session_log=start)
@@ -105,7 +108,8 @@ class RunLog:
                 self._record(self._step, END, {"text": f"error: {error}"})
         if is_main():
             with suppress(OSError):  # an earlier write has failed for the same reason
-                self._events.close()
+                if self._events:
+                    self._events.close()
             with suppress(OSError):
                 self._file.close()
 
@@ -210,7 +214,8 @@ class RunLog:
             for figure, value in figures.items():
                 if isinstance(value, int | float) and math.isfinite(value):
                     self._add_event(step, summary=scalar(f"{name}/{figure}", value))
-            self._events.flush()
+            if self._events:
+                self._events.flush()
         except OSError as error:
             raise UserError(
                 f"{self._path} and TensorBoard's events cannot be written ({error.strerror}); make "
@@ -218,7 +223,8 @@ class RunLog:
             ) from error
 
     def _add_event(self, step: int, **what: Any) -> None:
-        self._events.write_event(Event(wall_time=time.time(), step=step, **what))
+        if self._events:
+            self._events.write_event(Event(wall_time=time.time(), step=step, **what))
 
 
 def _minutes(seconds: float) -> str:

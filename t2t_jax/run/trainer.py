@@ -29,6 +29,7 @@ from t2t_jax.run.evaluation import evaluate, prepare_evaluation
 from t2t_jax.run.health import Health, corpus_figures
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.meter import StepMeter
+from t2t_jax.system.bucket import as_path
 from t2t_jax.system.program import command_line
 from t2t_jax.system.quiet import orbax_kept_quiet
 from t2t_jax.system.signals import StopSignal
@@ -69,7 +70,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
       UserError: the config, the corpus or the run directory does not fit, or the loss diverged.
     """
     start = time.monotonic()
-    workdir = Path(workdir)
+    workdir = as_path(workdir)
     goes_on = workdir if check_workdir(config, workdir) else None
     mesh = make_mesh(config.parallel)
     config = _settled(config, mesh, goes_on)

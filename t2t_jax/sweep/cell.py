@@ -23,6 +23,7 @@ from t2t_jax.config import Config, differences, format_differences, from_dict, t
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.bucket import as_path, on_this_machine
 from t2t_jax.system.records import Record, Schema, read_object
 
 SPLIT = "dev"
@@ -80,9 +81,10 @@ class Cell:
     def log(self) -> Path:
         """The file for what the cell's process prints.
 
-        On one machine, the process that holds a lock on it is the one that trains the cell.
+        On one machine, the process that holds a lock on it is the one that trains the cell. The
+        file of a cell in a bucket is on this machine, in the user's directory for states.
         """
-        return self.workdir.with_suffix(".log")
+        return on_this_machine(self.workdir.with_suffix(".log"))
 
     def result(self) -> dict[str, Any] | None:
         """The result of the cell; None as long as there is none.
@@ -214,7 +216,7 @@ def main(arguments: Sequence[str]) -> int:
     The second argument is the process of the sweep. When that ends, this one stops as SIGTERM would
     stop it: a sweep that was killed leaves nothing running that the next one does not know of.
     """
-    workdir, parent = Path(arguments[0]), int(arguments[1])
+    workdir, parent = as_path(arguments[0]), int(arguments[1])
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # the sweep ended before the call above

@@ -14,6 +14,7 @@ from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.sweep.cell import cells, num_seeds_in
 from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.run import run_cells
+from t2t_jax.system.bucket import as_path
 from t2t_jax.system.console import ProgressConsole
 from t2t_jax.system.records import Record
 
@@ -72,7 +73,7 @@ def run_grid(
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
     check_seeds(seeds)
-    workdir = Path(workdir)
+    workdir = as_path(workdir)
     wanted = [cell for cell in cells(grid, workdir, seeds) if cell.variant in chosen]
     console = console or ProgressConsole()
     signal = run_cells(wanted, launcher or Local(jobs), console)

@@ -16,6 +16,7 @@ from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell, train_and_score
 from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.bucket import BucketPath
 
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
@@ -160,6 +161,11 @@ class Cluster:
         """
         import submitit
 
+        if isinstance(workdir, BucketPath):
+            raise UserError(
+                f"jobs of a cluster are written into --workdir, and {workdir} is in a bucket; "
+                "choose a directory that the nodes share"
+            )
         parameters = _parsed(settings)
         if not {"timeout_min", "slurm_time"} & parameters.keys():
             raise UserError("a job needs a time limit, such as --slurm timeout_min=1440 (minutes)")

@@ -1,8 +1,9 @@
-"""The one way in which files are written: a reader finds a file complete, or not at all."""
+"""The one way in which files and objects are written: complete, or not at all."""
 
 import io
 import os
 import secrets
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from t2t_jax.errors import UserError, way_out_of
+from t2t_jax.system.bucket import BucketPath, as_path
 
 _unfinished: set[Path] = set()
 _opening = threading.Lock()
@@ -48,12 +50,56 @@ def writing_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     It is written beside its place under a hidden name that holds the number of this process, and
     that nobody else uses. After an error in the `with` block, and when a signal ends the program,
-    that file is removed.
+    that file is removed. What belongs in a bucket is written on this machine, and sent at the end.
 
     Raises:
       UserError: the file cannot be written; what was there before is still there.
     """
-    path = Path(path)
+    path = as_path(path)
+    with _sent(path) if isinstance(path, BucketPath) else _renamed(path) as file:
+        yield file
+
+
+def check_writable(directory: Path) -> None:
+    """Refuse a directory, which need not be there yet, where nothing can be written.
+
+    Whether the credentials allow it to write to a bucket is known once something is written.
+
+    Raises:
+      UserError: what is there is no directory, or this user may not write to it, or there is no
+        such bucket.
+    """
+    if isinstance(directory, BucketPath):
+        directory.exists()  # which refuses a bucket that is none
+        return
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise UserError(
+            f"cannot write {directory}: {there} is not a writable directory; choose another "
+            "--workdir"
+        )
+
+
+@contextmanager
+def _sent(path: BucketPath) -> Iterator[BinaryIO]:
+    """A temporary file of this machine, which is sent to a bucket once it is complete."""
+    with tempfile.NamedTemporaryFile(prefix="t2t_jax-") as file:
+        unfinished = Path(file.name)
+        _unfinished.add(unfinished)
+        try:
+            yield file  # type: ignore[misc]
+            file.flush()
+            try:
+                path.send(unfinished)
+            except OSError as error:
+                raise cannot_write(path, error) from error
+        finally:
+            _unfinished.discard(unfinished)
+
+
+@contextmanager
+def _renamed(path: Path) -> Iterator[BinaryIO]:
+    """A file under a hidden name, which takes the name of a path once it is on the disk."""
     unfinished = _hidden_name(path)
     try:
         file = _open(unfinished, path)
@@ -108,7 +154,8 @@ def _finish(file: BinaryIO, unfinished: Path, path: Path) -> None:
 
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> UserError:
     """The error that says why a file cannot be written, and what helps."""
-    parent = Path(path).parent
-    if not os.path.isdir(parent):
+    path = as_path(path)
+    parent = path.parent
+    if not isinstance(path, BucketPath) and not os.path.isdir(parent):
         return UserError(f"cannot write {path}: there is no directory {parent}; make it first")
     return UserError(f"cannot write {path}: {error.strerror or error}; {way_out_of(error)}")

@@ -16,7 +16,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record
 from t2t_jax.training.origin import Identity, check_origin, check_unaltered, warn_of_age
 from t2t_jax.training.step import Parameters
-from t2t_jax.training.storage import UnreadableError, reading_checkpoints, restore
+from t2t_jax.training.storage import UnreadableError, reading_checkpoints, restore, steps_in
 from t2t_jax.workdir import BEST, CHECKPOINTS, read_config, read_fingerprints
 
 # A trainer that replaces its checkpoints removes some while they are read here.
@@ -76,7 +76,7 @@ def load_parameters(
     only_one = step == "best" or item == "ema"
     usual = 1 if only_one else identity.config.checkpoint.average
     for attempts_left in reversed(range(_ATTEMPTS)):
-        there = _steps(directory)
+        there = steps_in(directory)
         chosen = _choose(there, average, step, directory, usual)
         try:
             return _mean(directory, chosen, item, like, identity), chosen
@@ -107,15 +107,11 @@ def _checked(average: Any, step: Any) -> tuple[int | None, int | Literal["best"]
     )
 
 
-def _steps(directory: Path) -> list[int]:
-    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
-
-
 def _changes(directory: Path, there: Sequence[int]) -> bool:
     """Whether checkpoints are added to a directory, or removed from it, within a moment."""
     latest = time.monotonic() + _SECONDS_FOR_A_CHANGE
     while time.monotonic() < latest:
-        if _steps(directory) != list(there):
+        if steps_in(directory) != list(there):
             return True
         time.sleep(0.05)
     return False

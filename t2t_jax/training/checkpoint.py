@@ -50,6 +50,7 @@ from t2t_jax.training.origin import (
 )
 from t2t_jax.training.step import TrainState
 from t2t_jax.training.storage import (
+    Manager,
     UnreadableError,
     open_manager,
     reading_checkpoints,
@@ -121,11 +122,11 @@ class Checkpoints:
         self._identity = identity
         config = identity.config.checkpoint
         self._last = self._open(CHECKPOINTS, _NewestAndDue(config))
-        self._best: ocp.CheckpointManager | None = None
+        self._best: Manager | None = None
         if config.keep_best:
             self._best = self._open(BEST, _BestAndSafe(self._last.latest_step))
 
-    def _open(self, name: str, keep: _NewestAndDue | _BestAndSafe) -> ocp.CheckpointManager:
+    def _open(self, name: str, keep: _NewestAndDue | _BestAndSafe) -> Manager:
         (self._workdir / name).mkdir(parents=True, exist_ok=True)
         return open_manager(self._workdir / name, keep)
 
@@ -165,7 +166,7 @@ class Checkpoints:
         self._forget_best_after(-1 if state is None else int(state.step))
         return state
 
-    def _read(self, reader: ocp.CheckpointManager, step: int, like: TrainState) -> TrainState:
+    def _read(self, reader: Manager, step: int, like: TrainState) -> TrainState:
         """The state after a step, if all processes can read it."""
         directory = self._workdir / CHECKPOINTS
         place = directory / str(step)

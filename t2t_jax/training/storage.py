@@ -4,16 +4,22 @@ import gc
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import orbax.checkpoint as ocp
 
 from t2t_jax.errors import UserError
+from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.quiet import orbax_kept_quiet
+from t2t_jax.training.bucket_manager import BucketManager, steps_in_bucket
 
 _ATTEMPTS = 20
+
+Manager: TypeAlias = ocp.CheckpointManager | BucketManager
+"""What writes and reads the checkpoints in a directory."""
 
 
 class UnreadableError(UserError):
@@ -24,9 +30,31 @@ class UnreadableError(UserError):
         super().__init__(f"checkpoint {place} cannot be read ({reason})")
 
 
+def steps_in(directory: Path) -> list[int]:
+    """The steps of the checkpoints in a directory that are whole, the oldest first."""
+    if isinstance(directory, BucketPath):
+        return steps_in_bucket(directory)
+    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
+
+
+def open_manager(directory: Path, keep: Any = None) -> Manager:
+    """The manager of the checkpoints in a directory, to write or to read them.
+
+    Args:
+      directory: has one directory for each checkpoint, named by its step.
+      keep: Orbax's policy of which checkpoints stay; None opens them for reading only.
+
+    Returns:
+      Orbax's own; for a directory in a bucket, one with the methods of it that are used here.
+    """
+    if isinstance(directory, BucketPath):
+        return BucketManager(directory, keep, partial(_open_local, alone=True))
+    return _open_local(directory, keep, alone=keep is None)
+
+
 @orbax_kept_quiet()
-def open_manager(directory: Path, keep: Any = None) -> ocp.CheckpointManager:
-    """Orbax's manager of the checkpoints in a directory, to write or to read them.
+def _open_local(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointManager:
+    """Orbax's manager of the checkpoints in a directory of a file system.
 
     All processes write together, and agree through JAX's coordinator. By default Orbax would run
     programs on the devices instead, from threads of its own, and these would come between training
@@ -35,6 +63,7 @@ def open_manager(directory: Path, keep: Any = None) -> ocp.CheckpointManager:
     Args:
       directory: has one directory for each checkpoint, named by its step.
       keep: Orbax's policy of which checkpoints stay; None opens them for reading only.
+      alone: whether this process works without the others.
     """
     read_only = keep is None
     options = ocp.CheckpointManagerOptions(
@@ -43,8 +72,8 @@ def open_manager(directory: Path, keep: Any = None) -> ocp.CheckpointManager:
         read_only=read_only,
         cleanup_tmp_directories=not read_only,
         multiprocessing_options=ocp.options.MultiprocessingOptions(
-            primary_host=jax.process_index() if read_only else 0,
-            active_processes={jax.process_index()} if read_only else {*range(jax.process_count())},
+            primary_host=jax.process_index() if alone else 0,
+            active_processes={jax.process_index()} if alone else {*range(jax.process_count())},
             barrier_sync_key_prefix=directory.name,
         ),
     )
@@ -59,7 +88,7 @@ def open_manager(directory: Path, keep: Any = None) -> ocp.CheckpointManager:
 
 
 @contextmanager
-def reading_checkpoints(directory: Path) -> Iterator[ocp.CheckpointManager]:
+def reading_checkpoints(directory: Path) -> Iterator[Manager]:
     """The checkpoints in a directory, to be read by this process alone."""
     quiet, unheard = orbax_kept_quiet(), warnings.catch_warnings()
     with quiet, unheard, closing(open_manager(directory)) as manager:
@@ -80,16 +109,22 @@ def writing_checkpoints(directory: Path) -> Iterator[None]:
     try:
         with orbax_kept_quiet():
             yield
+    except UserError:
+        raise
     except Exception as error:  # of many kinds
+        way_out = "see to the store" if isinstance(directory, BucketPath) else "make room"
         raise UserError(
             f"a checkpoint in {directory} cannot be written ({_reason(error)}); the ones before it "
-            "are whole: make room, and the same command goes on from them"
+            f"are whole: {way_out}, and the same command goes on from them"
         ) from error
 
 
 @orbax_kept_quiet()
 def restore(
-    manager: ocp.CheckpointManager, directory: Path, step: int, **items: ocp.args.CheckpointArgs
+    manager: Manager,
+    directory: Path,
+    step: int,
+    **items: ocp.args.CheckpointArgs,
 ) -> Any:
     """Read some items of a checkpoint, such as its parameters.
 
@@ -100,7 +135,7 @@ def restore(
     place = directory / str(step)
     try:
         return manager.restore(step, args=ocp.args.Composite(**items))
-    except MemoryError:
+    except (MemoryError, UserError):
         raise
     except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file.
         if isinstance(_first(error), KeyboardInterrupt):  # in a thread of Orbax's

@@ -7,7 +7,6 @@ DIR/SOURCES.md       the same for readers, with the archives' addresses and sums
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -20,6 +19,7 @@ from t2t_jax.data.download.texts import lines_of
 from t2t_jax.data.download.transfer import digest_of
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole, writing_whole
+from t2t_jax.system.bucket import is_directory
 from t2t_jax.system.records import Schema, read_object
 
 _MANIFEST, _SOURCES, _ARCHIVES = "corpus.json", "SOURCES.md", "archives"
@@ -101,7 +101,7 @@ def check_holds(name: str, directory: Path) -> None:
     """
     path = directory / _MANIFEST
     way_out = f"run t2t-jax data {name} {directory}"
-    if not os.path.isdir(directory):  # also of a name that no file can have
+    if not is_directory(directory):
         raise UserError(f"corpus directory {directory} does not exist; {way_out}")
     if not path.is_file():
         raise UserError(f"{directory} has no {_MANIFEST}, so it does not hold {name}; {way_out}")

@@ -1,0 +1,401 @@
+"""Paths in object stores: `s3://bucket/name` and `gs://bucket/name`, beside those of file systems.
+
+`as_path` makes a path of a name. The rest of the program asks a path what it asks any `Path`, and
+does not know which of the two it has. What an object store cannot give has a form here:
+
+- A directory is what the names of objects begin with. One that is empty is an object `.directory`.
+- An object is written whole, or not at all: there is nothing to be renamed. What is appended to is
+  written again as a whole, at every write.
+- What is read is fetched to this machine first.
+
+The stores are reached through fsspec, by its packages s3fs and gcsfs. They have the settings, the
+credentials and the address of the store from where the store's own tools have them.
+"""
+
+import errno
+import functools
+import io
+import os
+import stat
+import tempfile
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path, PosixPath
+from typing import Any
+
+import platformdirs
+
+from t2t_jax.errors import UserError
+
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "s3": {"config_kwargs": {"connect_timeout": 10}},
+    "gs": {},
+}
+_CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run: aws configure",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or run: gcloud auth application-default login",
+}
+_ADDRESSES = {
+    "s3": "check the network, and AWS_ENDPOINT_URL if the store is not Amazon's",
+    "gs": "check the network",
+}
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_AT_ONCE = 8  # objects that are sent or fetched at the same time
+_EMPTY_DIRECTORY = ".directory"
+
+
+def as_path(name: str | os.PathLike[str]) -> Path:
+    """The path of a file, a directory or an object, by its name.
+
+    Args:
+      name: a path of a file system, or `s3://bucket/name` or `gs://bucket/name`.
+
+    Returns:
+      A `BucketPath` for the latter two; otherwise an ordinary path.
+    """
+    text = os.fspath(name)
+    # An ordinary path that was made of such a name has lost one of the two slashes.
+    is_bucket = text.startswith(("s3://", "gs://")) or (
+        isinstance(name, Path) and text.startswith(("s3:/", "gs:/"))
+    )
+    return BucketPath(text) if is_bucket else Path(name)
+
+
+def on_this_machine(path: Path) -> Path:
+    """A place of this machine for what belongs beside a path, and cannot be in a bucket.
+
+    Args:
+      path: any path.
+
+    Returns:
+      The path itself, if it is of a file system; for one in a bucket, a path of the user's own
+      directory for states of programs, which is the same at every call.
+    """
+    if not isinstance(path, BucketPath):
+        return path
+    return platformdirs.user_state_path("t2t_jax") / "buckets" / str(path).replace("://", "/", 1)
+
+
+def is_directory(path: Path) -> bool:
+    """Whether there is a directory; of a name that no file can have, there is none."""
+    return path.is_dir() if isinstance(path, BucketPath) else os.path.isdir(path)
+
+
+class BucketPath(PosixPath):
+    """An object of a store, or what the names of several objects begin with.
+
+    It has those methods of `Path` that the program uses of a path that a user may give. They raise
+    the errors that an ordinary path raises, and a `UserError` where the store itself, the bucket or
+    the credentials are missing.
+    """
+
+    def __str__(self) -> str:
+        """The name as it was given: `s3://bucket/name`."""
+        return super().__str__().replace(":/", "://", 1)
+
+    def __fspath__(self) -> str:
+        """The name as it was given, which no function for files knows."""
+        return str(self)
+
+    @property
+    def _key(self) -> str:
+        return str(self).partition("://")[2]
+
+    @property
+    def _store(self) -> Any:
+        return _file_system(self.parts[0].rstrip(":"), os.getpid())
+
+    def absolute(self) -> "BucketPath":
+        """The path itself: no name in a store depends on the working directory."""
+        return self
+
+    def resolve(self, strict: bool = False) -> "BucketPath":
+        """The path itself: a store has no links."""
+        del strict
+        return self
+
+    def expanduser(self) -> "BucketPath":
+        """The path itself: a store has no homes."""
+        return self
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Kind, size and time of change, as an ordinary path has them.
+
+        Raises:
+          FileNotFoundError: there is neither an object of this name nor one below it.
+        """
+        del follow_symlinks
+        with _reaching(self):
+            found = self._store.info(self._key)
+        kind = stat.S_IFDIR if found["type"] == "directory" else stat.S_IFREG
+        changed = found.get("LastModified") or found.get("mtime")
+        nanoseconds = int(changed.timestamp() * 1e9) if hasattr(changed, "timestamp") else 0
+        size = int(found.get("size") or 0)
+        seconds = nanoseconds // 10**9
+        fields = (kind | 0o600, 0, 0, 1, 0, 0, size, seconds, seconds, seconds)
+        return os.stat_result(fields, {"st_mtime_ns": nanoseconds})
+
+    def exists(self, *, follow_symlinks: bool = True) -> bool:
+        """Whether there is an object of this name, or one below it."""
+        del follow_symlinks
+        return self._kind() is not None
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        """Whether there is an object of this name."""
+        del follow_symlinks
+        return self._kind() == stat.S_IFREG
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        """Whether there is an object below this name."""
+        del follow_symlinks
+        return self._kind() == stat.S_IFDIR
+
+    def _kind(self) -> int | None:
+        try:
+            return stat.S_IFMT(self.stat().st_mode)
+        except FileNotFoundError:
+            return None
+
+    def iterdir(self) -> Generator["BucketPath", None, None]:
+        """The objects and the directories right below this name.
+
+        Raises:
+          FileNotFoundError: there are none.
+        """
+        with _reaching(self):
+            listed = self._store.ls(self._key, detail=False)
+        names = sorted({each.rstrip("/").rpartition("/")[2] for each in listed})
+        yield from (self / name for name in names if f"{self._key}/{name}" != self._key)
+
+    def glob(self, pattern: str) -> Generator["BucketPath", None, None]:
+        """The objects below this name that match a pattern."""
+        with _reaching(self):
+            found = self._store.glob(f"{self._key}/{pattern}")
+        yield from (BucketPath(f"{self.parts[0]}//{each}") for each in sorted(found))
+
+    def objects(self) -> list["BucketPath"]:
+        """All objects below this name, at any depth; [] if there are none."""
+        with _reaching(self):
+            found = self._store.find(self._key)
+        return [BucketPath(f"{self.parts[0]}//{each}") for each in found]
+
+    def open(  # type: ignore[override]
+        self, mode: str = "r", buffering: int = -1, encoding: str | None = None
+    ) -> Any:
+        """Open the object for reading, or for appending; `write_bytes` writes one.
+
+        What is read is a copy on this machine, which is whole before its first byte is read.
+
+        Raises:
+          FileNotFoundError: there is no object of this name to read.
+        """
+        del buffering
+        raw: Any
+        if mode.startswith("a"):
+            raw = _Appended(self)
+            if "b" in mode:
+                return raw
+            return io.TextIOWrapper(io.BufferedWriter(raw), encoding=encoding, line_buffering=True)
+        if not mode.startswith("r") or "+" in mode:
+            raise io.UnsupportedOperation(f"{self} is written whole, by write_bytes, not by {mode}")
+        with tempfile.NamedTemporaryFile(prefix="t2t_jax-") as fetched:
+            self.fetch_to(Path(fetched.name))
+            # It stays readable when its name is gone.
+            raw = io.BufferedReader(io.FileIO(fetched.name))
+        return raw if "b" in mode else io.TextIOWrapper(raw, encoding=encoding)
+
+    def read_bytes(self) -> bytes:
+        """The content of the object.
+
+        Raises:
+          FileNotFoundError: there is no such object.
+        """
+        with _reaching(self):
+            return bytes(self._store.cat_file(self._key))
+
+    def read_text(self, encoding: Any = None, errors: Any = None, newline: Any = None) -> str:
+        """The content of the object as text."""
+        del newline
+        return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
+
+    def write_bytes(self, data: Any) -> int:
+        """Write the object whole: a reader finds what was there before, or all that is new."""
+        with _reaching(self):
+            self._store.pipe_file(self._key, bytes(data))
+        return len(data)
+
+    def write_text(self, data: str, encoding: Any = None, *_: Any, **others: Any) -> int:
+        """Write the object whole, as `write_bytes` does."""
+        del others
+        return self.write_bytes(data.encode(encoding or "utf-8"))
+
+    def create(self, data: bytes) -> None:
+        """Write the object only if there is none: of several writers at once, one succeeds.
+
+        Raises:
+          FileExistsError: there is an object of this name.
+        """
+        with _reaching(self):
+            self._store.pipe_file(self._key, data, mode="create")
+
+    def fetch_to(self, local: Path) -> None:
+        """Copy the object into a file of this machine.
+
+        Raises:
+          FileNotFoundError: there is no such object.
+        """
+        with _reaching(self):
+            self._store.get_file(self._key, str(local))
+
+    def send(self, local: Path) -> None:
+        """Write the object whole, with the content of a file of this machine."""
+        with _reaching(self):
+            self._store.put_file(str(local), self._key)
+
+    def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        """Make an empty directory, which is an object of a name that begins with a dot."""
+        del mode, parents
+        if not self.exists():
+            (self / _EMPTY_DIRECTORY).write_bytes(b"")
+        elif not exist_ok:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self))
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Remove the object."""
+        try:
+            with _reaching(self):
+                self._store.rm_file(self._key)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    def remove_tree(self) -> None:
+        """Remove all objects below this name."""
+        remove(self.objects())
+
+    def rename(self, target: Any) -> "BucketPath":
+        """Copy the object, or all objects below the name, and remove them. A kill leaves both."""
+        target = BucketPath(target)
+        moved = self.objects()
+        with _reaching(self):
+            for each in moved:
+                self._store.cp_file(each._key, target._key + each._key.removeprefix(self._key))
+        remove(moved)
+        return target
+
+
+def send_tree(local: Path, target: BucketPath, last: str) -> None:
+    """Write the files below a directory of this machine as objects, one of them after all others.
+
+    Args:
+      local: the directory.
+      target: where the objects belong.
+      last: the name of the file that is sent when all others are in the store.
+    """
+    files = [path for path in local.rglob("*") if path.is_file() and path != local / last]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for _ in pool.map(lambda path: (target / path.relative_to(local)).send(path), files):
+            pass
+    (target / last).send(local / last)
+
+
+def fetch(objects: Iterable[BucketPath], source: BucketPath, local: Path) -> None:
+    """Copy objects below a name into a directory of this machine.
+
+    Args:
+      objects: the objects.
+      source: the name that all of theirs begin with.
+      local: the directory, which has the rest of their names afterwards.
+
+    Raises:
+      FileNotFoundError: one of them is gone.
+    """
+    places = [(each, local / str(each).removeprefix(f"{source}/")) for each in objects]
+    for _, place in places:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for _ in pool.map(lambda pair: pair[0].fetch_to(pair[1]), places):
+            pass
+
+
+def remove(objects: Iterable[BucketPath]) -> None:
+    """Remove objects of one bucket; those that are gone already do not matter."""
+    objects = list(objects)
+    if objects:
+        with _reaching(objects[0]), suppress(FileNotFoundError):
+            objects[0]._store.rm([each._key for each in objects])
+
+
+class _Appended(io.RawIOBase):
+    """An object that is appended to: at each write, all of it is written again."""
+
+    def __init__(self, path: BucketPath) -> None:
+        self._path = path
+        try:
+            self._content = path.read_bytes()
+        except FileNotFoundError:
+            self._content = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        self._content += bytes(data)
+        self._path.write_bytes(self._content)
+        return len(data)
+
+
+@functools.cache
+def _file_system(scheme: str, process: int) -> Any:
+    """The store of a scheme. A forked process has its own: connections belong to one process."""
+    del process
+    package, extra = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}[scheme]
+    try:
+        import fsspec
+
+        # What other processes write is to be seen, so no list of objects is kept.
+        return fsspec.filesystem(scheme, use_listings_cache=False, **_SETTINGS[scheme])
+    except ImportError as error:
+        raise UserError(
+            f"{scheme}:// needs the package {package}; install it: pip install 't2t-jax[{extra}]'"
+        ) from error
+
+
+@contextmanager
+def _reaching(path: BucketPath) -> Iterator[None]:
+    """Turn what a store's library raises into the errors of files, and into one line each.
+
+    Raises:
+      OSError: as for files, with the name of the path.
+      UserError: there is no such bucket, there are no credentials, or the store does not answer.
+    """
+    scheme, name = path.parts[0].rstrip(":"), str(path)
+    try:
+        yield
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        if "bucket does not exist" in str(error):
+            bucket = "/".join(path.parts[1:2])
+            raise UserError(
+                f"{name} cannot be reached: there is no bucket {bucket}; make it, or check its name"
+            ) from error
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from error
+    except PermissionError as error:
+        raise PermissionError(errno.EACCES, _in_words(error), name) from error
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno in _NO_ROOM:  # on this machine, for what is fetched
+            raise
+        raise OSError(errno.EREMOTEIO, _in_words(error), name) from error
+    except Exception as error:  # of many kinds, from the libraries of the stores
+        kind = type(error).__name__
+        way_out = (_CREDENTIALS if "Credential" in kind else _ADDRESSES)[scheme]
+        raise UserError(f"{name} cannot be reached: {_in_words(error)}; {way_out}") from error
+
+
+def _in_words(error: Exception) -> str:
+    """What a store said, in one line."""
+    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

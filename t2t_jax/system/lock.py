@@ -1,0 +1,172 @@
+"""Locks that keep two runs out of one directory, in a file system or in a bucket."""
+
+import fcntl
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from t2t_jax.errors import warn
+from t2t_jax.system.bucket import BucketPath
+
+_BEAT_SECONDS = 20.0
+_SILENT_SECONDS = 3 * _BEAT_SECONDS  # of an owner that is taken for dead
+_SETTLE_SECONDS = 2.0  # within which two that take over at once see each other
+
+_held: set[str] = set()
+
+
+@contextmanager
+def holding(path: Path, mark: str) -> Iterator[None]:
+    """Hold a lock, whose file begins with a word that other processes can look for.
+
+    Of a file, the kernel lets go when the process ends, however it ends. An object is written only
+    if there is none, again and again while it is held, and removed at the end. If its owner was
+    killed, the next one takes it over: at once if it sees on its own machine that the owner is
+    gone, and otherwise when nothing has been written for a minute.
+
+    Args:
+      path: the file or the object.
+      mark: the word.
+
+    Raises:
+      BlockingIOError: another process holds it.
+    """
+    with _holding_object(path, mark) if isinstance(path, BucketPath) else _holding_file(path, mark):
+        yield
+
+
+@contextmanager
+def _holding_file(path: Path, mark: str) -> Iterator[None]:
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError as error:  # some network filesystems have no locks
+            warn(
+                f"{path.parent} cannot be locked ({error.strerror}): make sure that no other "
+                "process trains in it"
+            )
+        file.truncate(0)
+        file.write(mark)
+        file.flush()
+        os.fsync(file.fileno())
+        yield
+
+
+@contextmanager
+def _holding_object(path: BucketPath, mark: str) -> Iterator[None]:
+    _acquire(path, mark)
+    ended = threading.Event()
+    beating = threading.Thread(target=_beat, args=(path, mark, ended), daemon=True, name="lock")
+    beating.start()
+    _held.add(mark)
+    try:
+        yield
+    finally:
+        _held.discard(mark)
+        ended.set()
+        beating.join()
+        with suppress(OSError, ValueError):  # as of a store that is gone; others wait a minute then
+            if _mark_of(path) == mark:
+                path.unlink(missing_ok=True)
+
+
+def _acquire(path: BucketPath, mark: str) -> None:
+    content = f"{mark} {_this_process()} 0".encode()
+    while True:
+        try:
+            path.create(content)
+            return
+        except FileExistsError:
+            if not _is_abandoned(path):
+                continue  # it is gone by now
+        path.write_bytes(content)
+        time.sleep(_SETTLE_SECONDS)
+        if _mark_of(path) != mark:
+            raise BlockingIOError
+        return
+
+
+def _is_abandoned(path: BucketPath) -> bool:
+    """Whether a lock is there whose owner is gone; False if there is no lock any more.
+
+    Raises:
+      BlockingIOError: its owner lives.
+    """
+    seen = _content_of(path)
+    if seen and len(seen.split()) == 1:
+        return True  # the file of a directory, from which the run was copied
+    machine, _, process = (seen.split()[1:2] or [""])[0].partition("/")
+    here, _, _ = _this_process().partition("/")
+    if seen and machine == here:
+        number, _, started = process.partition("-")
+        is_own = number == str(os.getpid())  # left by a store that failed when it was to be removed
+        if _start_of(number) == started and (not is_own or seen.split()[0] in _held):
+            raise BlockingIOError
+        return True
+    if seen:
+        warn(
+            f"{path} is there: another process trains in this directory, or was killed in it; this "
+            f"one waits for {_SILENT_SECONDS:.0f} s to see which"
+        )
+    latest = time.monotonic() + _SILENT_SECONDS
+    while seen and time.monotonic() < latest:
+        time.sleep(_SETTLE_SECONDS)
+        now = _content_of(path)
+        if now and now != seen:
+            raise BlockingIOError
+        seen = now
+    return bool(seen)
+
+
+def _beat(path: BucketPath, mark: str, ended: threading.Event) -> None:
+    """Write a lock again and again; end the program as SIGTERM would if another has taken it."""
+    count = 0
+    while not ended.wait(_BEAT_SECONDS):
+        count += 1
+        with suppress(OSError, ValueError):  # the store is away for a while
+            if _mark_of(path) != mark:
+                warn(f"{path} was taken by another process; this one stops")
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            path.write_bytes(f"{mark} {_this_process()} {count}".encode())
+
+
+def _content_of(path: BucketPath) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def _mark_of(path: BucketPath) -> str:
+    return (_content_of(path).split() or [""])[0]
+
+
+def _this_process() -> str:
+    """This process as MACHINE/NUMBER-START, by which another one can tell whether it lives."""
+    number = str(os.getpid())
+    return f"{_machine()}/{number}-{_start_of(number)}"
+
+
+def _machine() -> str:
+    """What tells machines, and containers with processes of their own, from each other."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}:{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:  # a system that does not have them: every lock is waited for
+        return f"unknown:{os.urandom(8).hex()}"
+
+
+def _start_of(number: str) -> str:
+    """The time at which a process of this machine was started; empty if there is none."""
+    try:
+        status = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return status.rpartition(")")[2].split()[19]

@@ -1,0 +1,480 @@
+"""Runs, corpora and caches in a bucket, on moto's S3 server at the loopback address."""
+
+import gzip
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+from werkzeug.serving import make_server
+
+from t2t_jax.commands.entry import data_command, eval_command
+from t2t_jax.commands.train import train_command
+from t2t_jax.config import DataConfig
+from t2t_jax.config.file import checked_grid, load_config
+from t2t_jax.data import cache
+from t2t_jax.data.corpus import open_corpus
+from t2t_jax.data.tokenized import prepare, prepare_vocabulary
+from t2t_jax.errors import UserError
+from t2t_jax.run.loading import load
+from t2t_jax.run.log import RunLog
+from t2t_jax.run.trainer import train
+from t2t_jax.sweep.cell import cells, train_and_score
+from t2t_jax.sweep.grid import collect, run_grid
+from t2t_jax.sweep.launchers import Cluster
+from t2t_jax.system import bucket, lock
+from t2t_jax.system.atomic_file import write_whole, writing_whole
+from t2t_jax.system.bucket import BucketPath, as_path, on_this_machine
+from t2t_jax.system.records import Schema, append_line, read_records
+from t2t_jax.training import bucket_manager
+from t2t_jax.training.storage import steps_in
+
+STEPS = 4
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing of the run may catch it."""
+
+
+class Store:
+    """An S3 server of this machine, which can be told to fail or to be slow."""
+
+    def __init__(self, application):
+        self._application = application
+        self.failures = 0  # how many of the next requests are answered by 500
+        self.delay = 0.0  # seconds before each answer
+
+    def __call__(self, environ, start_response):
+        time.sleep(self.delay)
+        if self.failures > 0:
+            self.failures -= 1
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            start_response("500 Internal Server Error", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>InternalError</Code><Message>It failed.</Message></Error>"]
+        return self._application(environ, start_response)
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    from moto.server import DomainDispatcherApplication, create_backend_app
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    store = Store(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, store, threaded=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    settings = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_MAX_ATTEMPTS": "3",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        bucket._file_system("s3", os.getpid()).mkdir("bucket")
+        yield store
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def place(store, request) -> Path:
+    """A place in the bucket that no other test has."""
+    return as_path(f"s3://bucket/{request.node.name.partition('[')[0]}")
+
+
+@pytest.fixture(scope="module")
+def config(tiny_run):
+    fields = {"training.num_train_steps": STEPS, "evaluation.every_steps": 2}
+    return load_config(str(tiny_run.folder / "tiny.py")).replace(fields)
+
+
+class Pair(NamedTuple):
+    """The same run in a directory, and, after kills and failures, in a bucket."""
+
+    local: Path
+    there: Path
+    account: dict
+    """All that the one in the directory promises to be the same."""
+
+
+@pytest.fixture(scope="module")
+def trained(store, config, tmp_path_factory):
+    local, there = tmp_path_factory.mktemp("trained") / "run", as_path("s3://bucket/trained")
+    assert train(config, local) == 0
+    send = BucketPath.send
+
+    def failing(path, file):
+        if path.name == bucket_manager._LAST:
+            store.failures = 10**6
+        send(path, file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BucketPath, "send", failing)
+        with pytest.raises(UserError, match=r"checkpoint in s3://.* cannot be written.*It failed"):
+            train(config, there)
+        store.failures = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunLog, "evaluation", _dying)  # the best is in the store, its record is not
+        with pytest.raises(Killed):
+            train(config, there)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lock, "_SETTLE_SECONDS", 0.0)
+        patch.setattr(store, "delay", 0.01)
+        assert train(config, there) == 0
+    return Pair(local, there, _account(local))
+
+
+def _dying(*_, **__):
+    raise Killed
+
+
+def _put(local: Path, target: Path) -> None:
+    for path in local.rglob("*"):
+        if path.is_file():
+            (target / path.relative_to(local)).write_bytes(path.read_bytes())
+
+
+def _account(workdir):
+    """All that a run promises to be the same: parameters, the log, and the best."""
+    clock = ("time", "seconds", "target_tokens_per_second", "data_wait")
+    records = [json.loads(line) for line in (workdir / "log.jsonl").read_text().splitlines()]
+    kept = [{name: r[name] for name in r if name not in clock} for r in records]
+    newest, best = load(workdir, average=1), load(workdir, step="best")
+    return {
+        "log": sorted(map(json.dumps, kept)),
+        "steps": [newest.steps, best.steps],
+        "checkpoints": steps_in(workdir / "checkpoints"),
+        "parameters": _bits(newest) + _bits(best),
+    }
+
+
+def _bits(translator):
+    return [np.asarray(x).tobytes() for x in jax.tree.leaves(translator.params)]
+
+
+# Paths.
+
+
+def test_a_name_becomes_a_path_of_its_own_kind(tmp_path):
+    assert type(as_path(str(tmp_path))) is type(tmp_path)
+    there = as_path("s3://bucket/runs/base")
+    assert isinstance(there, BucketPath)
+    assert [str(path) for path in (there, there / "best" / "4", there.parent)] == [
+        "s3://bucket/runs/base",
+        "s3://bucket/runs/base/best/4",
+        "s3://bucket/runs",
+    ]
+    assert isinstance(there.with_suffix(".log"), BucketPath)
+    assert as_path(Path("gs://bucket/x")) == as_path("gs://bucket/x")  # which lost a slash
+    assert on_this_machine(tmp_path) == tmp_path
+    assert not isinstance(on_this_machine(there), BucketPath)
+
+
+def test_objects_answer_as_files_do(place):
+    assert not place.exists()
+    with pytest.raises(FileNotFoundError):
+        list(place.iterdir())
+    (place / "empty").mkdir(parents=True)
+    with pytest.raises(FileExistsError):
+        (place / "empty").mkdir()
+    write_whole(place / "text", "one\ntwö\n".encode())
+    assert place.is_dir()
+    assert (place / "empty").is_dir()
+    assert (place / "text").is_file()
+    assert (place / "text").stat().st_size == 9
+    assert sorted(path.name for path in place.iterdir()) == ["empty", "text"]
+    assert [*place.glob("t*")] == [place / "text"]
+    with (place / "text").open(encoding="utf-8") as file:
+        assert file.readlines() == ["one\n", "twö\n"]
+    with pytest.raises(OSError, match="written whole"):
+        (place / "text").open("w")
+    place.rename(as_path("s3://bucket/renamed"))
+    assert not place.exists()
+    assert as_path("s3://bucket/renamed/text").read_text() == "one\ntwö\n"
+    as_path("s3://bucket/renamed/text").unlink()
+    as_path("s3://bucket/renamed/text").unlink(missing_ok=True)
+
+
+def test_a_failure_midway_leaves_the_object_that_was_there(place):
+    write_whole(place / "file", b"before")
+    with pytest.raises(ZeroDivisionError), writing_whole(place / "file") as file:
+        file.write(bytes(1 // 0))
+    assert (place / "file").read_bytes() == b"before"
+
+
+def test_a_log_that_was_cut_goes_on_with_a_line_of_its_own(place):
+    (place / "log").write_bytes(b'{"a": 1}\n{"a"')
+    append_line(place / "log", {"a": 2})
+    assert (place / "log").read_bytes() == b'{"a": 1}\n{"a"\n{"a": 2}\n'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("t2t_jax.system.records.warn", lambda message: None)
+        assert read_records(place / "log", Schema({"a": int})) == [{"a": 1}, {"a": 2}]
+
+
+# What the store does.
+
+
+def test_answers_of_500_are_asked_for_again(store, place):
+    store.failures = 2
+    (place / "file").write_bytes(b"x")
+    store.failures = 1
+    assert (place / "file").read_bytes() == b"x"
+
+
+def test_a_store_that_keeps_failing_ends_in_one_line(store, place):
+    store.failures = 10**6
+    try:
+        with pytest.raises(UserError, match=r"cannot write s3://bucket/.*It failed.*try again"):
+            write_whole(place / "file", b"x")
+    finally:
+        store.failures = 0
+
+
+@pytest.fixture
+def fresh_connection():
+    """Another connection than other tests have, with the settings of the moment."""
+    import s3fs
+
+    def forget():
+        bucket._file_system.cache_clear()
+        s3fs.S3FileSystem.clear_instance_cache()
+
+    forget()
+    yield
+    forget()
+
+
+REFUSALS = {
+    "no bucket": ({}, "s3://none/run", "there is no bucket none"),
+    "no credentials": (
+        {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
+        "s3://bucket/run",
+        "credentials.*AWS_ACCESS_KEY_ID",
+    ),
+    "no network": (
+        {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_MAX_ATTEMPTS": "1"},
+        "s3://bucket/run",
+        "127.0.0.1:1.*check the network",
+    ),
+}
+
+
+@pytest.mark.usefixtures("store", "fresh_connection")
+@pytest.mark.parametrize(("settings", "name", "told"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_a_store_that_cannot_be_reached_is_one_line(settings, name, told, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable, value in settings.items():
+        monkeypatch.delenv(variable) if value is None else monkeypatch.setenv(variable, value)
+    with pytest.raises(UserError, match=told) as caught:
+        load(name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("fresh_connection")
+@pytest.mark.parametrize(
+    ("scheme", "package", "extra"), [("s3", "s3fs", "s3"), ("gs", "gcsfs", "gcs")]
+)
+def test_a_missing_package_is_named_with_its_extra(scheme, package, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
+    with pytest.raises(
+        UserError, match=rf"{package}; install it: pip install 't2t-jax\[{extra}\]'"
+    ):
+        load(f"{scheme}://bucket/run")
+
+
+# The lock.
+
+
+def test_a_lock_keeps_others_out_and_goes_with_its_owner(place):
+    with lock.holding(place / "lock", "7"):
+        assert (place / "lock").read_text().split()[0] == "7"
+        with pytest.raises(BlockingIOError), lock.holding(place / "lock", "8"):
+            pass
+    assert not (place / "lock").exists()
+
+
+def test_the_lock_of_a_process_that_was_killed_here_is_taken_over(place, monkeypatch):
+    monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0.0)
+    program = (
+        "import os, sys; from t2t_jax.system import lock, bucket\n"
+        "with lock.holding(bucket.as_path(sys.argv[1]), '7'): os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(place / "lock")], check=False)
+    assert (place / "lock").exists()
+    with lock.holding(place / "lock", "8"):
+        assert (place / "lock").read_text().split()[0] == "8"
+
+
+@pytest.mark.parametrize("beats", [True, False])
+def test_the_lock_of_another_machine_is_taken_over_once_it_is_silent(place, monkeypatch, beats):
+    monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(lock, "_SILENT_SECONDS", 0.2)
+    contents = (f"7 elsewhere/1-1 {n if beats else 0}".encode() for n in range(10**6))
+    (place / "lock").write_bytes(next(contents))
+    read_text = BucketPath.read_text
+
+    def read(path, *arguments, **options):
+        path.write_bytes(next(contents))
+        return read_text(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        if beats:
+            patch.setattr(BucketPath, "read_text", read)
+            with pytest.raises(BlockingIOError), lock.holding(place / "lock", "8"):
+                pass
+            return
+        with lock.holding(place / "lock", "8"):
+            assert (place / "lock").read_text().startswith("8 ")
+
+
+# Corpora and caches.
+
+
+def test_a_corpus_in_a_bucket_is_that_of_the_directory(place, tiny_run):
+    _put(tiny_run.folder / "corpus", place)
+    (place / "train.en").rename(place / "was")
+    (place / "train.en.gz").write_bytes(gzip.compress((place / "was").read_bytes()))
+    here, there = (
+        open_corpus(DataConfig(corpus=f"text:{folder}"))
+        for folder in (tiny_run.folder / "corpus", place)
+    )
+    assert here.splits == there.splits
+    assert here.fingerprint("train") == there.fingerprint("train")
+    assert here.lines("dev") == there.lines("dev")
+    with pytest.raises(UserError, match="corpus directory s3://bucket/nothing does not exist"):
+        open_corpus(DataConfig(corpus="text:s3://bucket/nothing"))
+
+
+def test_machines_share_a_cache_in_a_bucket(place, config, tmp_path, monkeypatch, capsys):
+    shared = config.replace({"data.cache_dir": str(place)}).data
+    corpus, made = open_corpus(shared), []
+    monkeypatch.setattr(cache, "send_tree", lambda *a, **o: (made.append(1), send(*a, **o)))
+    send = bucket.send_tree
+    splits = []
+    for machine in ("one", "two"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / machine))
+        splits.append(prepare(shared, corpus, prepare_vocabulary(shared, corpus), "dev"))
+    assert len(made) == 2  # the vocabulary and the tokens, by the first machine
+    np.testing.assert_array_equal(splits[0].source_tokens, splits[1].source_tokens)
+    tokens = next(place.glob("tokens-*/source_tokens.npy"))
+    tokens.write_bytes(tokens.read_bytes()[:-1] + b"\xff")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "three"))
+    prepare(shared, corpus, prepare_vocabulary(shared, corpus), "dev")
+    assert "source_tokens.npy is not what was written" in capsys.readouterr().err
+    assert len(made) == 3
+
+
+# Runs.
+
+
+def test_kills_failures_and_a_slow_store_change_nothing(trained):
+    assert _account(trained.there) == trained.account
+    assert not (trained.there / ".lock").exists()
+    assert [*trained.there.glob("events*")] == []
+
+
+def test_a_run_in_a_bucket_is_averaged_as_in_a_directory(trained):
+    assert _bits(load(str(trained.there), average=2)) == _bits(load(trained.local, average=2))
+
+
+def test_a_run_can_be_copied_out_of_a_bucket(trained, tmp_path):
+    bucket.fetch(trained.there.objects(), trained.there, tmp_path)
+    assert _account(tmp_path) == trained.account
+
+
+def test_commands_take_a_run_in_a_bucket(trained, capsys, tmp_path):
+    there = trained.there
+    assert eval_command(["report", "--workdir", str(there)]).run() == 0
+    assert (there / "report.md").read_text().startswith("# Report on s3://bucket/trained")
+    assert eval_command(["watch", str(there)]).run() == 0
+    assert "4 / 4" in capsys.readouterr().out
+    (tmp_path / "lines").write_text("Hello\nWorld\n")
+    target = as_path("s3://bucket/translated")
+    flags = ["--workdir", str(there), "--input", str(tmp_path / "lines"), "--output", str(target)]
+    assert eval_command(["translate", *flags]).run() == 0
+    assert target.read_bytes().count(b"\n") == 2
+    assert train_command(["--workdir", str(there)]).workdir == there
+    with pytest.raises(UserError, match="copy it into the bucket afterwards"):
+        data_command(["multi30k-en-de", "s3://bucket/corpus"]).run()
+
+
+def test_a_damaged_checkpoint_is_set_aside(trained, config, place, capsys):
+    _put(trained.local, place)  # as a run that is copied into a bucket
+    (place / "checkpoints/4/origin/metadata").write_bytes(b"{}")
+    with pytest.raises(UserError, match=r"4 cannot be read.*the one before it is step=2"):
+        load(place, average=1)
+    capsys.readouterr()
+    assert train(config, place) == 0
+    assert "it is now s3://bucket/" in capsys.readouterr().err
+    assert (place / "damaged/4/_CHECKPOINT_METADATA").exists()
+    assert steps_in(place / "checkpoints") == [2, 4]
+
+
+def test_a_second_trainer_is_refused(config, place):
+    with (
+        lock.holding(place / ".lock", "7"),
+        pytest.raises(UserError, match="another process trains in s3://"),
+    ):
+        train(config, place)
+
+
+def test_a_grid_in_a_bucket_gets_its_table(trained, config, place):
+    grid = checked_grid({"base": config}, {}, "the grid")
+    cell = cells(grid, place, 1)[0]
+    _put(trained.local, cell.workdir)
+    assert train_and_score(cell.config, cell.workdir) == 0
+    outcome = collect(grid, place, 1, Console(quiet=True))
+    assert [row.variant for row in outcome.rows] == ["base"]
+    assert (place / "table.md").is_file()
+    assert not isinstance(cell.log, BucketPath)
+    with pytest.raises(UserError, match="choose a directory that the nodes share"):
+        Cluster(place, ["timeout_min=1"])
+
+
+@pytest.mark.faults
+def test_two_processes_of_a_run_share_a_bucket(tiny_run, place, tmp_path):
+    flags = ["--training.num_train_steps", "4", "--parallel.fsdp", "2"]
+    tiny_run.finish(place, *flags, processes=2)
+    tiny_run.finish(tmp_path / "one", *flags[:2])
+    there, here = tiny_run.losses(place), tiny_run.losses(tmp_path / "one")
+    np.testing.assert_allclose([*there.values()], [*here.values()], rtol=1e-5)
+    more = ["--training.num_train_steps", "6", "--parallel.fsdp", "2"]
+    tiny_run.finish(place, *more, processes=2)
+    assert load(place, average=1).steps == (6,)
+
+
+@pytest.mark.faults
+def test_a_program_that_is_killed_goes_on_in_a_bucket(tiny_run, place, tmp_path):
+    (program,) = tiny_run.start(place)
+    while not steps_in(place / "checkpoints"):
+        assert program.poll() is None
+        time.sleep(0.05)
+    program.kill()
+    program.communicate()
+    tiny_run.finish(place)
+    tiny_run.finish(tmp_path / "undisturbed")
+    assert tiny_run.losses(place) == tiny_run.losses(tmp_path / "undisturbed")
+    assert _bits(load(place)) == _bits(load(tmp_path / "undisturbed"))
+
+
+@pytest.mark.faults
+def test_the_processes_of_a_grid_train_in_a_bucket(config, place, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    outcome = run_grid({"base": config}, place, console=Console(quiet=True))
+    assert [row.variant for row in outcome.rows] == ["base"]
+    assert (place / "table.png").is_file()
+    assert (place / "base/seed0/result.json").is_file()
