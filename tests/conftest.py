@@ -64,6 +64,7 @@ _LONG = (
     "test_benchmarks.py",
     "test_guard.py",
     "test_checkpoint.py",
+    "test_object_storage.py",
     "test_notebook.py",
     "test_commands.py",
     "test_scoring.py",

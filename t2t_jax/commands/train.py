@@ -19,7 +19,7 @@ class TrainCommand:
     """Train a Transformer, or go on with a run that was stopped."""
 
     workdir: Path = tyro.MISSING
-    """Directory of the run."""
+    """Directory of the run, which may be in a bucket: s3://BUCKET/NAME or gs://BUCKET/NAME."""
     config: str | None = None
     """Config file: configs/base.py, or configs/grid.py:NAME. A run goes on without one."""
     compile_only: str | None = None

@@ -31,7 +31,8 @@ def load(
     """The translator of a run, or of several runs as an ensemble. It needs only the directories.
 
     Args:
-      workdir: the run directory; several make an ensemble, whose config is that of the first.
+      workdir: the run directory, which may be in a bucket, as `s3://bucket/name`; several make an
+        ensemble, whose config is that of the first.
       average: how many of the last checkpoints of a run to average (section 6.1). None is the
         moving average of a run with `training.ema_decay`, or else what its `checkpoint.average`
         says, or all if there are fewer; of the best there is one.

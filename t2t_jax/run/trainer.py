@@ -58,7 +58,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
 
     Args:
       config: the run.
-      workdir: its directory: config, vocabulary, checkpoints and logs.
+      workdir: the directory for all that it writes, or its place in a bucket, `s3://bucket/name`.
 
     Returns:
       The exit code: 0 when the run is at its end (its last step, or the evaluation after which
