@@ -34,9 +34,15 @@ def _measured(folder):
     return rows, notes
 
 
-def test_every_part_fills_its_section(tmp_path, module):
+_QUICK = ("devices", "parity", "attention", "parts_of_a_step")
+"""The parts that are not tested as programs of their own elsewhere."""
+
+
+@pytest.mark.parametrize("parts", [_QUICK, pytest.param((), marks=pytest.mark.slow, id="all")])
+def test_every_part_fills_its_section(tmp_path, module, parts):
+    chosen = ["--parts", *parts] if parts else []
     done = subprocess.run(
-        [*PROGRAM, "--minutes", "15", "--out", tmp_path],
+        [*PROGRAM, "--minutes", "15", "--out", tmp_path, *chosen],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -45,9 +51,10 @@ def test_every_part_fills_its_section(tmp_path, module):
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == (tmp_path / "page.md").read_text().strip()
     rows, notes = _measured(tmp_path)
-    has_torch = importlib.util.find_spec("torch") is not None
-    assert {*notes} == ({*()} if has_torch else {"pytorch"})
-    assert {*rows} | {*notes} == {part.name for part in module("on_accelerator.page").PARTS}
+    expected = {part.name for part in module("on_accelerator.page").PARTS}
+    lacking = {"pytorch"} if importlib.util.find_spec("torch") is None else {*()}
+    assert {*notes} == (lacking if not parts else {*()})
+    assert {*rows} | {*notes} == ({*parts} or expected)
     # The devices are the CPU itself.
     (parity,) = rows["parity"]
     for array in ("log-probabilities", "gradients"):
@@ -56,13 +63,15 @@ def test_every_part_fills_its_section(tmp_path, module):
     assert parity["greedy tokens equal"] == parity["tokens of a beam of 4 equal"] == 1
     for row in rows["attention"]:
         assert 0 < row["error"] <= row["largest error of a gradient"] < 0.01  # of bfloat16
+    assert sum(row["share_of_the_time"] for row in rows["parts_of_a_step"]) == pytest.approx(1)
+    if parts:
+        return
     first, *steps = rows["training"]
     assert first["remark"] == "these devices have no fused attention"
     for step in steps:
         if "remark" not in step:
             seconds = step["milliseconds_median"] / 1000
             assert step["target_tokens_per_second"] * seconds == pytest.approx(4 * 8)
-    assert sum(row["share_of_the_time"] for row in rows["parts_of_a_step"]) == pytest.approx(1)
     (resumed,) = rows["resume"]
     assert 8 <= resumed["killed after step"] <= resumed["steps"]
     assert resumed["the resumed run is equal bit for bit"]

@@ -432,6 +432,7 @@ def test_a_second_trainer_is_refused(config, place):
         train(config, place)
 
 
+@pytest.mark.slow
 def test_a_grid_in_a_bucket_gets_its_table(trained, config, place):
     grid = checked_grid({"base": config}, {}, "the grid")
     cell = cells(grid, place, 1)[0]

@@ -103,6 +103,7 @@ _NOT_STATED = {
     "training.seed",
     "training.max_nonfinite_steps",
     "training.log_every_steps",
+    "training.stop_after_evaluations_without_gain",
     "checkpoint.keep",
     "checkpoint.keep_best",
     "evaluation.every_steps",

@@ -60,7 +60,7 @@ def _models():
     Without those of grids that have the rows of another one.
     """
     models = {name: (ModelConfig(**_TINY | odd), 17) for name, odd in _ODD.items()}
-    others = {"modern_small", "table3_small", "score_functions"}
+    others = {"modern_small", "table3_small", "table3_width", "score_functions"}
     for path in sorted((_ROOT / "configs").glob("*.py")):
         if path.stem in others:
             continue

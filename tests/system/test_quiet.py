@@ -35,7 +35,8 @@ def python(body, said=""):
 
 def test_importing_the_code_of_checkpoints_changes_nothing_global():
     python(
-        "import jax, flax.linen, orbax.checkpoint, optax\n"  # which do as they like
+        # These do as they like; the last one imports boto3 where it is installed.
+        "import jax, flax.linen, orbax.checkpoint, optax, tensorboardX\n"
         "before = state()\n"
         "import t2t_jax.training.checkpoint, t2t_jax.run.loading, t2t_jax.run.trainer\n"
         "assert state() == before, (before, state())\n"
