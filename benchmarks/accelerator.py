@@ -142,7 +142,7 @@ def _measure(part: Part, seconds: float, tiny: bool, figures: Figures, stop: Sto
         try:
             for line in _lines(process, deadline, stop):
                 figures.add(part, json.loads(line))
-            is_over = process.stdout is not None and time.monotonic() < deadline and not stop.number
+            is_over = time.monotonic() < deadline and not stop.number
             code = process.wait() if is_over else None
         finally:
             with suppress(ProcessLookupError):

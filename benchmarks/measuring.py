@@ -120,14 +120,15 @@ def show(common: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], as_jso
             print(as_line({**common, **column}), flush=True)
         return
     for name, value in common.items():
-        print(f"{name:<32}{_cell(value)}")
+        print(f"{name:<32}{cell(value)}")
     print()
     for name in dict.fromkeys(name for column in columns for name in column):
-        cells = [_cell(column[name]) if name in column else "" for column in columns]
+        cells = [cell(column[name]) if name in column else "" for column in columns]
         print(f"{name:<32}" + "".join(f"{cell:>16}" for cell in cells))
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """A figure as tables show it."""
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

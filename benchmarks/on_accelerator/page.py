@@ -2,9 +2,12 @@
 
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from measuring import cell
 
 NOTE = "note"
 """The table of rows that are remarks on a part."""
@@ -59,53 +62,49 @@ class Goal(NamedTuple):
     """The least figure that reaches the goal."""
 
 
-def _share_of_peak(model: str) -> Callable[[Sequence[_Row]], float | None]:
+def _figure(
+    pick: Callable[[Iterable[float]], float], name: str, **where: str
+) -> Callable[[Sequence[_Row]], float | None]:
+    """Finds one of the figures of a name, in the rows whose other cells hold these texts."""
+
     def find(rows: Sequence[_Row]) -> float | None:
-        return _most(
-            row.get("share_of_peak")
-            for row in rows
-            if row.get("model") == model and row.get("dtype") == "bfloat16"
-        )
+        matching = (row for row in rows if all(text in row.get(n, "") for n, text in where.items()))
+        found = [row[name] for row in matching if name in row]
+        return pick(found) if found else None
 
     return find
-
-
-def _most(figures: Iterable[float | None]) -> float | None:
-    return max((figure for figure in figures if figure is not None), default=None)
-
-
-def _least_of(name: str, **where: str) -> Callable[[Sequence[_Row]], float | None]:
-    def find(rows: Sequence[_Row]) -> float | None:
-        matching = (row for row in rows if all(row.get(k) == v for k, v in where.items()))
-        return min((row[name] for row in matching if name in row), default=None)
-
-    return find
-
-
-def _beside_pytorch(rows: Sequence[_Row]) -> float | None:
-    ratios = [
-        row["times_the_milliseconds_of_ours"]
-        for row in rows
-        if "PyTorch" in row.get("system", "") and "times_the_milliseconds_of_ours" in row
-    ]
-    return min(ratios, default=None)
 
 
 GOALS = (
-    Goal("base: 40% of the bfloat16 peak", "training", _share_of_peak("base"), 0.4),
-    Goal("big: 50% of the bfloat16 peak", "training", _share_of_peak("big"), 0.5),
-    Goal("1.3 times as fast as compiled PyTorch", "pytorch", _beside_pytorch, 1.3),
+    Goal(
+        "base: 40% of the bfloat16 peak",
+        "training",
+        _figure(max, "share_of_peak", model="base", dtype="bfloat16"),
+        0.4,
+    ),
+    Goal(
+        "big: 50% of the bfloat16 peak",
+        "training",
+        _figure(max, "share_of_peak", model="big", dtype="bfloat16"),
+        0.5,
+    ),
+    Goal(
+        "1.3 times as fast as compiled PyTorch",
+        "pytorch",
+        _figure(min, "times_the_milliseconds_of_ours", system="PyTorch"),
+        1.3,
+    ),
     Goal(
         "the loop at 95% of the bare step's speed",
         "programs",
-        _least_of("speed_beside_the_bare_step"),
+        _figure(min, "speed_beside_the_bare_step"),
         0.95,
     ),
     *(
         Goal(
             f"the CPU's tokens in float32, {search}",
             "parity",
-            _least_of(f"{tokens} equal", **{"computed in": "float32, highest precision"}),
+            _figure(min, f"{tokens} equal", **{"computed in": "float32, highest precision"}),
             1.0,
         )
         for search, tokens in (("greedy", "greedy tokens"), ("beam 4", "tokens of a beam of 4"))
@@ -144,6 +143,7 @@ def _goals(by_part: Mapping[str, Sequence[_Row]]) -> list[str]:
     return lines
 
 
+@cache
 def _description(part: Part) -> str:
     """The docstring of the part's module, which is not imported: it would need what it needs."""
     source = Path(__file__).with_name(f"{part.name}.py").read_text(encoding="utf-8")
@@ -170,6 +170,4 @@ def _words(name: str) -> str:
 def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return cell(value)

@@ -30,16 +30,15 @@ def measure(tiny: bool) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         # The CPU takes longest, and works while the devices do.
         cpu = _start(Path(folder, "cpu.npz"), "float32", {"JAX_PLATFORMS": "cpu"}, flags)
-        files = {}
         for number, name in enumerate([*_CASES][: 1 if tiny else None]):
             dtype, environment = _CASES[name]
-            files[name] = Path(folder, f"{number}.npz")
-            _end(_start(files[name], dtype, environment, flags))
+            file = Path(folder, f"{number}.npz")
+            _end(_start(file, dtype, environment, flags))
             if cpu is not None:
                 _end(cpu)
                 cpu, reference = None, _read(Path(folder, "cpu.npz"))
             yield {"table": "beside float32 on the CPU", "computed in": name} | _errors(
-                _read(files[name]), reference
+                _read(file), reference
             )
 
 

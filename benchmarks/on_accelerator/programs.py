@@ -6,7 +6,6 @@ device. The file is the bundled test set, in English. The model has learned too 
 sentences, so that translations are nearly as long as they may be.
 """
 
-import json
 import statistics
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from on_accelerator.logs import seconds_of_a_step
 from on_accelerator.sizes import config_of, repeats
 from t2t_jax.config import Config, DataConfig, differences
 from t2t_jax.config.file import load_config
@@ -31,7 +31,7 @@ def measure(tiny: bool) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         config, workdir = _config(tiny), Path(folder, "run")
         _run("train.py", "--config=configs/base.py", "--workdir", str(workdir), *_flags(config))
-        looped = _seconds_of_a_step(workdir, config)
+        looped = seconds_of_a_step(workdir)
         translated = [*_translations(workdir, Path(folder), tiny)]
     bare = _bare_step(config, tiny)
     yield {
@@ -66,15 +66,6 @@ def _flags(config: Config) -> list[str]:
     """The flags that make this config of configs/base.py."""
     changed = differences(load_config("configs/base.py"), config)
     return [f"--{path}={value}" for path, (_, value) in changed.items()]
-
-
-def _seconds_of_a_step(workdir: Path, config: Config) -> float:
-    """The median over the lines of the log, without the first, which has the compilation."""
-    records = [json.loads(line) for line in (workdir / "log.jsonl").read_text().splitlines()]
-    lines = [record for record in records if record["of"] == "train"]
-    return statistics.median(
-        line["target_tokens"] / line["target_tokens_per_second"] / _EVERY for line in lines[1:]
-    )
 
 
 def _bare_step(config: Config, tiny: bool) -> float:

@@ -5,10 +5,8 @@ its first checkpoint and started again. The parameters at the end are compared b
 XLA as it is and with `--xla_gpu_deterministic_ops=true`, which the cost of a step is told for too.
 """
 
-import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -16,6 +14,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from on_accelerator.logs import seconds_of_a_step
+from t2t_jax.workdir import read_log
 
 _STEPS = 24
 _FLAGS = {
@@ -46,7 +47,7 @@ def measure(tiny: bool) -> Iterator[dict[str, Any]]:
                 "killed after step": killed,
                 "two runs are equal bit for bit": first == second,
                 "the resumed run is equal bit for bit": first == resumed,
-                "milliseconds a step": 1e3 * _seconds_of_a_step(workdirs[0]),
+                "milliseconds a step": 1e3 * seconds_of_a_step(workdirs[0]),
             }
 
 
@@ -66,24 +67,11 @@ def _train(workdir: Path, environment: dict[str, str], tiny: bool) -> "subproces
 def _kill_after_a_checkpoint(workdir: Path, environment: dict[str, str], tiny: bool) -> int:
     """Kill a run once a checkpoint is on the disk; returns the last step that its log has."""
     process = _train(workdir, environment, tiny)
-    while process.poll() is None and not any(r["of"] == "checkpoint" for r in _records(workdir)):
+    while process.poll() is None and not any(r["of"] == "checkpoint" for r in read_log(workdir)):
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    return max((record["step"] for record in _records(workdir)), default=0)
-
-
-def _records(workdir: Path) -> list[dict[str, Any]]:
-    file = workdir / "log.jsonl"
-    whole = file.read_text().splitlines(keepends=True) if file.is_file() else []
-    return [json.loads(line) for line in whole if line.endswith("\n")]
-
-
-def _seconds_of_a_step(workdir: Path) -> float:
-    lines = [record for record in _records(workdir) if record["of"] == "train"]
-    return statistics.median(
-        line["target_tokens"] / line["target_tokens_per_second"] / 4 for line in lines[1:]
-    )
+    return max((record["step"] for record in read_log(workdir)), default=0)
 
 
 def _parameters(workdir: Path) -> list[bytes]:

@@ -11,11 +11,13 @@ from rich.table import Table
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.streams import check_heard, writing
 from t2t_jax.commands.tables import show
+from t2t_jax.config import DataConfig
 from t2t_jax.errors import UserError
 from t2t_jax.system.program import command_line
 from t2t_jax.system.records import as_line
 
 if TYPE_CHECKING:
+    from t2t_jax.data.corpus import Corpus
     from t2t_jax.decoding.translator import Translator
 
 
@@ -48,12 +50,17 @@ class OnSplit(DecodingFlags):
                 f"{len(self.split)}; give one of them at a time"
             )
         models = [dataclasses.replace(self, average=1)] if self.before_averaging else []
-        records = []
+        records, corpus = [], None
         with self._hypotheses() as file:
             for model in (*models, self):
                 translator = model.load()
+                if self.cache_dir is not None:
+                    own = {"data.cache_dir": self.cache_dir}
+                    translator.config = translator.config.replace(own)
+                corpus = corpus or self._corpus(translator.config.data)
                 for split in self.split:
-                    records.append(self.measure(translator, split, file if model is self else None))
+                    output = file if model is self else None
+                    records.append(self.measure(translator, corpus, split, output))
                     self._print(records[-1])
         if len(self.workdir) == 1 and not self.json:
             self._print_beside_the_paper(records)
@@ -80,28 +87,35 @@ class OnSplit(DecodingFlags):
         for line in beside_the_paper(read_config(self.workdir[0]), records):
             show(line)
 
+    def _corpus(self, data: DataConfig) -> "Corpus":
+        """The corpus to score on, which is opened once: that hashes all of its files."""
+        from t2t_jax.data.corpus import open_corpus
+        from t2t_jax.tasks import task_of
+
+        corpus = open_corpus(dataclasses.replace(data, corpus=self.corpus or data.corpus))
+        task = task_of(corpus.name)
+        if task.command != self.command:
+            raise UserError(f"{corpus.name} {task.wrong_command} {command_line(task.command)}")
+        return corpus
+
     def measure(
-        self, translator: "Translator", split: str, file: BinaryIO | None = None
+        self,
+        translator: "Translator",
+        corpus: "Corpus",
+        split: str,
+        file: BinaryIO | None = None,
     ) -> dict[str, Any]:
         """The figures of a model, which are also added to `scores.jsonl` in its run directory.
 
         Args:
           translator: the model.
-          split: the split of the corpus.
+          corpus: where the split is.
+          split: the split's name.
           file: for what is decoded.
         """
-        from t2t_jax.data.corpus import open_corpus
         from t2t_jax.run.evaluation import evaluate, score_record
-        from t2t_jax.tasks import task_of
         from t2t_jax.workdir import record_scores
 
-        if self.cache_dir is not None:
-            translator.config = translator.config.replace({"data.cache_dir": self.cache_dir})
-        data = translator.config.data
-        corpus = open_corpus(dataclasses.replace(data, corpus=self.corpus or data.corpus))
-        task = task_of(corpus.name)
-        if task.command != self.command:
-            raise UserError(f"{corpus.name} {task.wrong_command} {command_line(task.command)}")
         evaluation = evaluate(
             translator, corpus, split, num_sentences=self.num_sentences, **self.settings
         )
