@@ -4,12 +4,14 @@ W/config.json          the config, as resolved from file and flags
 W/vocabulary.model     the vocabulary
 W/vocabulary.sha256    its hash, as `sha256sum --check` takes it
 W/corpus.sha256        the training text's fingerprint
+W/imported.json        in its place, where the model was imported: what it was imported from
 W/checkpoints, W/best  see `training.checkpoint`
 W/log.jsonl, events    see `run.log`
 W/scores.jsonl         what `eval.py` measured, one evaluation a line
 """
 
 import hashlib
+import json
 import secrets
 import time
 from collections.abc import Iterator
@@ -31,7 +33,7 @@ CHECKPOINTS, BEST = "checkpoints", "best"
 """Directories of a run with one directory for each checkpoint, named by its step."""
 
 _CONFIG, _VOCABULARY, _CORPUS = "config.json", "vocabulary.model", "corpus.sha256"
-_VOCABULARY_HASH = "vocabulary.sha256"
+_VOCABULARY_HASH, _IMPORTED = "vocabulary.sha256", "imported.json"
 _LOG, _SCORES, _LOCK = "log.jsonl", "scores.jsonl", ".lock"
 _SECONDS_TO_BE_SEEN = 60.0
 
@@ -138,6 +140,7 @@ def check_workdir(config: Config, workdir: Path) -> bool:
     """
     goes_on = is_run(workdir)
     if goes_on:
+        _check_was_trained(workdir)
         _check_nothing_lost(workdir)
         changed = differences(read_config(workdir), config, only_binding=True)
         goes_on = not changed
@@ -150,6 +153,15 @@ def check_workdir(config: Config, workdir: Path) -> bool:
         raise UserError(f"{workdir} exists and is not a run directory; choose another --workdir")
     check_writable(workdir)
     return goes_on
+
+
+def _check_was_trained(workdir: Path) -> None:
+    """Refuse to go on with a model that was imported: it has no optimiser and no training text."""
+    if (workdir / _IMPORTED).exists():
+        raise UserError(
+            f"{workdir} holds a model that was imported, and no training to go on with; choose "
+            "another --workdir"
+        )
 
 
 def _check_nothing_lost(workdir: Path) -> None:
@@ -237,9 +249,29 @@ def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary)
     write_whole(workdir / _CONFIG, config.to_json().encode())
     if not (workdir / _VOCABULARY).exists():
         write_whole(workdir / _CORPUS, f"{corpus.fingerprint('train')}\n".encode())
-        line = f"{vocabulary.fingerprint}  {_VOCABULARY}\n"
-        write_whole(workdir / _VOCABULARY_HASH, line.encode())
-        vocabulary.save(workdir / _VOCABULARY)
+        _write_vocabulary(workdir, vocabulary)
+
+
+def claim_for_import(
+    workdir: Path, config: Config, vocabulary: Vocabulary, imported: Record
+) -> None:
+    """Make an empty directory that of a run whose model was trained elsewhere.
+
+    Args:
+      workdir: the directory.
+      config: the config of the model.
+      vocabulary: the vocabulary of the model.
+      imported: what it was imported from.
+    """
+    write_whole(workdir / _CONFIG, config.to_json().encode())
+    write_whole(workdir / _IMPORTED, f"{json.dumps(imported, indent=2)}\n".encode())
+    _write_vocabulary(workdir, vocabulary)
+
+
+def _write_vocabulary(workdir: Path, vocabulary: Vocabulary) -> None:
+    line = f"{vocabulary.fingerprint}  {_VOCABULARY}\n"
+    write_whole(workdir / _VOCABULARY_HASH, line.encode())
+    vocabulary.save(workdir / _VOCABULARY)
 
 
 def log_file(workdir: Path) -> Path:

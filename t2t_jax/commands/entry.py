@@ -1,6 +1,7 @@
 """Which command a command line asks for: of `t2t-jax`, and of `eval.py`, which has some of them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, Protocol, Union, runtime_checkable
 
@@ -10,7 +11,9 @@ from t2t_jax.commands.bleu import BleuCommand
 from t2t_jax.commands.compare import CompareCommand
 from t2t_jax.commands.compare_trees import CompareTreesCommand
 from t2t_jax.commands.data import data_command
+from t2t_jax.commands.export import ExportCommand
 from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored_config
+from t2t_jax.commands.import_ import ImportCommand
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.parse import ParseCommand
 from t2t_jax.commands.parseval import ParsevalCommand
@@ -62,6 +65,10 @@ COMMANDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "parse": "parse sentences into constituency trees",
             "score": "say how probable a model finds given translations",
         },
+        "models in and out": {
+            "export": "write a model for other programs: CTranslate2, Marian, safetensors",
+            "import": "make a run of a model that came from elsewhere",
+        },
         "measuring": {
             "bleu": "score a model on a test set: BLEU, chrF, perplexity",
             "parseval": "score a parser on a treebank: recall, precision, F1",
@@ -100,10 +107,19 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
         "data": data_command,
         "train": train_command,
         "sweep": sweep_command,
+        "export": partial(_plain_command, ExportCommand),
+        "import": partial(_plain_command, ImportCommand),
     }
     if name in others:
         return others[name](flags, f"{program} {name}")
     return _eval_command(arguments, program)
+
+
+def _plain_command(kind: type[Command], flags: Sequence[str], program: str) -> Command:
+    """The command of a kind that a command line describes."""
+    check_flags(flags, names(kind))
+    command: Command = parse_flags(kind, flags, prog=program)
+    return command
 
 
 def describe_commands(program: str = "t2t-jax") -> str:

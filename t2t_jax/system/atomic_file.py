@@ -1,8 +1,9 @@
-"""The one way in which files and objects are written: complete, or not at all."""
+"""The one way in which files, directories and objects are written: complete, or not at all."""
 
 import io
 import os
 import secrets
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -58,6 +59,41 @@ def writing_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     path = as_path(path)
     with _sent(path) if isinstance(path, BucketPath) else _renamed(path) as file:
         yield file
+
+
+@contextmanager
+def writing_directory(path: Path) -> Iterator[Path]:
+    """A directory to fill, which takes its name once all that is in it is complete.
+
+    It is filled beside its place under a hidden name. After an error in the `with` block, and when
+    a signal ends the program, it is removed.
+
+    Args:
+      path: a directory of this machine that is not there yet, or is empty.
+
+    Raises:
+      UserError: it cannot be made, or something is there, or it is in a bucket.
+    """
+    if isinstance(path, BucketPath):
+        raise UserError(
+            f"{path} is in a bucket; name a directory of this machine, and copy it into the bucket "
+            "afterwards"
+        )
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"{path} exists; choose another directory, or remove that one first")
+    unfinished = _hidden_name(path.absolute())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _opening:
+            _unfinished.add(unfinished)
+            unfinished.mkdir()
+        yield unfinished
+        unfinished.replace(path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        _remove(unfinished)
+        _unfinished.discard(unfinished)
 
 
 def check_writable(directory: Path) -> None:
@@ -116,8 +152,7 @@ def _renamed(path: Path) -> Iterator[BinaryIO]:
         except OSError as error:
             raise cannot_write(path, error) from error
     finally:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+        _remove(unfinished)
         _unfinished.discard(unfinished)
 
 
@@ -125,8 +160,15 @@ def remove_unfinished() -> None:
     """Remove the unfinished files as a signal ends the program; no new one is begun afterwards."""
     _opening.acquire(timeout=1)  # and never released
     for unfinished in list(_unfinished):
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+        _remove(unfinished)
+
+
+def _remove(unfinished: Path) -> None:
+    """Remove an unfinished file or directory, if it is there and can be."""
+    if unfinished.is_dir():
+        shutil.rmtree(unfinished, ignore_errors=True)
+    with suppress(OSError):
+        unfinished.unlink(missing_ok=True)
 
 
 def _hidden_name(path: Path) -> Path:

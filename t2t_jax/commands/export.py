@@ -1,0 +1,43 @@
+"""The command that writes a trained model in another format."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from t2t_jax.system.console import ResultConsole
+
+
+@dataclass(frozen=True)
+class ExportCommand:
+    """Write the model of a run in a format of another program, all of it or nothing."""
+
+    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
+        tyro.MISSING
+    )
+    """Directory of the run."""
+    output: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")] = tyro.MISSING
+    """The directory to write."""
+    to: Literal["safetensors", "ctranslate2", "marian"] = tyro.MISSING
+    """The format: safetensors (every parameter under its name in the paper), ctranslate2 (a fast
+    engine), or marian (the library transformers of Hugging Face)."""
+    dtype: str | None = None
+    """Dtype of the weights, as float32, float16 or int8; None is what is usual for the format."""
+    average: int | None = None
+    """How many of the last checkpoints to average; None is the moving average of a run with
+    training.ema_decay, or else the run's checkpoint.average."""
+    step: int | Literal["best"] | None = None
+    """Step of the last of them, or best for the best dev score; None is the newest."""
+
+    def run(self) -> int:
+        """Write the model; returns the exit code."""
+        from t2t_jax.interchange.formats import check_dtype, write_model
+        from t2t_jax.interchange.portable import portable_model
+
+        check_dtype(self.to, self.dtype)
+        model = portable_model(self.run_directory, average=self.average, step=self.step)
+        write_model(model, self.to, self.output, self.dtype)
+        said = f"{self.output} has the model as {self.to}; {self.output}/README.md says how to use it"
+        ResultConsole(highlight=False, markup=False).print(said, soft_wrap=True)
+        return 0

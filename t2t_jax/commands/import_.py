@@ -1,0 +1,38 @@
+"""The command that makes a run directory of a model in another format."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from t2t_jax.system.console import ResultConsole
+
+
+@dataclass(frozen=True)
+class ImportCommand:
+    """Make a run directory of a model in another format, all of it or nothing.
+
+    Nothing in the model's files is executed. The run translates, scores, ensembles and is exported
+    as any other.
+    """
+
+    format: Annotated[Literal["safetensors"], tyro.conf.Positional] = tyro.MISSING
+    """The format: safetensors (what export --to safetensors wrote)."""
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")] = tyro.MISSING
+    """The model's directory."""
+    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
+        tyro.MISSING
+    )
+    """The run directory to write."""
+
+    def run(self) -> int:
+        """Write the run directory; returns the exit code."""
+        from t2t_jax.interchange.formats import read_model
+        from t2t_jax.interchange.runs import write_run
+
+        model = read_model(self.format, self.path)
+        write_run(model, self.run_directory, {"format": self.format, "path": str(self.path)})
+        said = f"{self.run_directory} is a run with the model of {self.path}"
+        ResultConsole(highlight=False, markup=False).print(said, soft_wrap=True)
+        return 0

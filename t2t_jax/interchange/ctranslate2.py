@@ -1,0 +1,267 @@
+"""CTranslate2, a fast engine for decoding on CPUs and GPUs: the directory of a model.
+
+    OUT/model.bin               the parameters, as `ctranslate2.specs` lays them out
+    OUT/config.json             special tokens, and the epsilon of the norms
+    OUT/shared_vocabulary.json  the subword of each id
+    OUT/vocabulary.model        the SentencePiece model that splits text into them
+    OUT/README.md               the lines of Python that translate
+
+ALiBi and the learned bias of T5 are both written as the bias of T5, which CTranslate2 has in
+encoders too: with so many buckets that each distance has its own, it can be any function of it.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32
+
+from t2t_jax.batch import BOS_ID, EOS_ID, UNK_ID
+from t2t_jax.config import Config, ModelConfig
+from t2t_jax.config.model import RELATIVE_BUCKETS, Stack
+from t2t_jax.errors import UserError
+from t2t_jax.functional.position import alibi_slopes
+from t2t_jax.interchange.names import Arrays
+from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.interchange.rewriting import position_table, refuse, without_residual_scale
+
+DTYPES = ("float32", "float16", "bfloat16", "int8", "int8_float16", "int8_bfloat16")
+
+_ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "silu": "SWISH",
+    "glu": "Sigmoid",
+    "reglu": "RELU",
+    "geglu": "GELU",
+    "swiglu": "SWISH",
+}
+_T5_DISTANCE = 128  # the default of `relative_position_buckets`
+_README = """\
+# A Transformer of t2t_jax for CTranslate2
+
+    import ctranslate2, sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor(model_file="vocabulary.model")
+    translator = ctranslate2.Translator(".")
+    (found,) = translator.translate_batch([processor.encode("{example}", out_type=str)], {settings})
+    print(processor.decode(found.hypotheses[0]))
+
+It needs `pip install ctranslate2 sentencepiece`. CTranslate2 divides the log-probability of a
+translation by length^alpha, and t2t_jax by ((5 + length) / 6)^alpha (equation 14 of Wu et al.
+2016), so the same `length_penalty` above 0 may choose another translation. It cuts sources at
+`max_input_length=1024` subwords and translations at `max_decoding_length=256`, and t2t_jax writes
+up to {extra} subwords more than the source has.
+"""
+
+
+def write(model: PortableModel, directory: Path, dtype: str) -> None:
+    """Write a model.
+
+    Args:
+      model: the model.
+      directory: an empty directory.
+      dtype: one of `DTYPES`.
+
+    Raises:
+      UserError: CTranslate2 cannot have such a model, or is not installed.
+    """
+    network, decoding = model.config.model, model.config.decoding
+    _check(network)
+    spec = _specification(model)
+    spec.validate()
+    spec.optimize(quantization=dtype)
+    spec.save(str(directory))
+    (directory / "vocabulary.model").write_bytes(model.vocabulary.serialized)
+    settings = f"beam_size={decoding.beam_size}, length_penalty={decoding.length_penalty}"
+    text = _README.format(
+        example="Hello, world!", settings=settings, extra=decoding.max_extra_length
+    )
+    (directory / "README.md").write_text(text, encoding="utf-8")
+
+
+def _check(model: ModelConfig) -> None:
+    refuse(
+        "CTranslate2",
+        {
+            "a window of attention": model.attention_window is not None,
+            "additive scores": model.score_function == "additive",
+            "values of another width than keys": model.key_size != model.value_size,
+        },
+    )
+
+
+def _specification(model: PortableModel) -> Any:
+    """The model as CTranslate2 describes models, with its parameters."""
+    try:
+        from ctranslate2.specs import TransformerSpec
+    except ImportError as error:
+        raise UserError(
+            "CTranslate2 is not installed, which writes its own files: pip install "
+            "'t2t-jax[ctranslate2]'"
+        ) from error
+    network = model.config.model
+    arrays = without_residual_scale(model.arrays, network)
+    spec = TransformerSpec(*(_stack_specification(network, stack) for stack in network.stacks))
+    (pieces,) = model.vocabulary.pieces([range(len(model.vocabulary))])
+    spec.config.unk_token = pieces[UNK_ID]
+    spec.config.bos_token = spec.config.decoder_start_token = pieces[BOS_ID]
+    spec.config.eos_token = pieces[EOS_ID]
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = network.norm_epsilon
+    spec.register_source_vocabulary(list(pieces))
+    spec.register_target_vocabulary(list(pieces))
+    names = network.embeddings
+    spec.encoder.embeddings[0].weight = arrays[names["source"]]
+    spec.decoder.embeddings.weight = arrays[names["target"]]
+    spec.decoder.projection.weight = arrays[names["output"]]
+    if network.output_bias:
+        spec.decoder.projection.bias = arrays["output_bias"]
+    for name, side, stack in (
+        ("encoder", "source", spec.encoder),
+        ("decoder", "target", spec.decoder),
+    ):
+        _fill_stack(stack, _Part(arrays, f"{name}."), side, model.config)
+    return spec
+
+
+def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
+    """The layers of a stack as CTranslate2 describes them, without parameters."""
+    from ctranslate2.specs import attention_spec, common_spec, transformer_spec
+
+    decodes = stack.attends_to_source
+    kind = (
+        transformer_spec.TransformerDecoderSpec
+        if decodes
+        else transformer_spec.TransformerEncoderSpec
+    )
+    options: dict[str, Any] = {}
+    if model.position == "rotary":
+        base, linear = model.rotary_base, model.rotary_scaling == "linear"
+        if not linear:  # the base of "ntk"; see `functional.position.rotary_frequencies`
+            base *= model.rotary_scale ** (model.key_size / max(model.key_size - 2, 1))
+        options = {"rotary_dim": 0, "rotary_base": base}
+        if linear and model.rotary_scale != 1:
+            options["rotary_scaling_type"] = attention_spec.RotaryScalingType.Linear
+            options["rotary_scaling_factor"] = model.rotary_scale
+    groups = model.attention.groups
+    spec = kind(
+        stack.num_layers,
+        model.num_heads,
+        pre_norm=model.norm_order == "pre",
+        activation=getattr(common_spec.Activation, _ACTIVATIONS[model.feed_forward]),
+        layernorm_embedding=model.embedding_norm,
+        relative_attention_bias=model.position in ("alibi", "relative_bias"),
+        ffn_glu=model.is_gated,
+        rms_norm=model.norm == "rms",
+        num_heads_kv=groups if groups != model.num_heads else None,
+        head_dim=model.key_size if model.key_size * model.num_heads != model.d_model else None,
+        qk_norm=model.query_key_norm,
+        **options,
+    )
+    spec.scale_embeddings = model.scale_embeddings
+    return spec
+
+
+class _Part(NamedTuple):
+    """The parameters whose names begin alike."""
+
+    arrays: Arrays
+    prefix: str
+
+    def __getitem__(self, name: str) -> Float32[np.ndarray, "..."]:
+        return self.arrays[self.prefix + name]
+
+    def __contains__(self, name: object) -> bool:
+        return f"{self.prefix}{name}" in self.arrays
+
+    def part(self, name: str) -> "_Part":
+        return self._replace(prefix=f"{self.prefix}{name}.")
+
+
+def _fill_stack(spec: Any, part: _Part, side: str, config: Config) -> None:
+    model = config.model
+    biases = _distance_biases(model, part.arrays, side, config.decoding.max_source_length)
+    for number, layer in enumerate(spec.layer):
+        own = part.part(f"layers.{number}")
+        _fill_attention(layer.self_attention, own.part("self_attention"), model, joined=3)
+        for name, value in biases.items():
+            setattr(layer.self_attention, name, value)
+        if hasattr(layer, "attention"):
+            _fill_attention(layer.attention, own.part("cross_attention"), model, joined=2)
+        _fill_feed_forward(layer.ffn, own.part("feed_forward"))
+    if hasattr(spec, "layer_norm"):
+        _fill_norm(spec.layer_norm, part.part("norm"))
+    if model.embedding_norm:
+        _fill_norm(spec.layernorm_embedding, _Part(part.arrays, f"{side}_embedding_norm."))
+    length = config.decoding.max_source_length + config.decoding.max_extra_length
+    table = position_table(model, length)
+    if model.position == "learned":
+        table = part.arrays[f"{side}_position"]
+    if model.position == "none":  # CTranslate2 would add its own sinusoids
+        table = np.zeros((length, model.d_model), np.float32)
+    if table is not None:
+        spec.position_encodings.encodings = table
+
+
+def _fill_attention(spec: Any, part: _Part, model: ModelConfig, *, joined: int) -> None:
+    """Fill an attention; `joined` of its projections to queries, keys, values are one matrix."""
+    letters = ["Q", "K", "V"]
+    groups = [*([one] for one in letters[: 3 - joined]), letters[3 - joined :], ["O"]]
+    for linear, group in zip(spec.linear, groups, strict=True):
+        _fill_linear(linear, part, [f"_{letter}" for letter in group])
+    _fill_norm(spec.layer_norm, part.part("norm"))
+    if model.score_function == "dot_product":
+        spec.queries_scale = np.float32(1)
+    if model.query_key_norm:
+        from ctranslate2.specs.common_spec import LayerNormSpec
+
+        # Its layers describe a norm by the root mean square; its engine has both kinds here.
+        spec.q_norm, spec.k_norm = (LayerNormSpec(rms_norm=model.norm == "rms") for _ in range(2))
+        _fill_norm(spec.q_norm, part.part("query_norm"))
+        _fill_norm(spec.k_norm, part.part("key_norm"))
+
+
+def _fill_feed_forward(spec: Any, part: _Part) -> None:
+    _fill_norm(spec.layer_norm, part.part("norm"))
+    _fill_linear(spec.linear_1, part, ["_2"])
+    if "W_gate" in part:
+        _fill_linear(spec.linear_0, part, ["_gate"])
+        _fill_linear(spec.linear_0_noact, part, ["_1"])
+    else:
+        _fill_linear(spec.linear_0, part, ["_1"])
+
+
+def _fill_linear(spec: Any, part: _Part, endings: list[str]) -> None:
+    """Fill a projection with one matrix, or several side by side; CTranslate2 has x W^T."""
+    matrices = np.hstack([part[f"W{ending}"] for ending in endings])
+    spec.weight = np.ascontiguousarray(matrices.T)
+    if f"b{endings[0]}" in part:
+        spec.bias = np.concatenate([part[f"b{ending}"] for ending in endings])
+
+
+def _fill_norm(spec: Any, part: _Part) -> None:
+    spec.gamma = part["scale"]
+    if "bias" in part:
+        spec.beta = part["bias"]
+
+
+def _distance_biases(
+    model: ModelConfig, arrays: Arrays, side: str, longest: int
+) -> Mapping[str, Any]:
+    """What self-attention adds to its scores by distance, as the bias of T5."""
+    if model.position == "relative_bias":
+        table, distance = arrays[f"{side}_position"], _T5_DISTANCE
+        assert len(table) == RELATIVE_BUCKETS
+    elif model.position == "alibi":
+        # The first half of the buckets of each direction has one distance each.
+        distances = np.minimum(np.arange(2 * longest), longest)
+        one_way = -distances[:, None].astype(np.float32) * np.asarray(alibi_slopes(model.num_heads))
+        table, distance = np.vstack([one_way] * (2 if side == "source" else 1)), 2 * longest
+    else:
+        return {}
+    return {
+        "relative_attention_bias": np.ascontiguousarray(table),
+        "relative_attention_max_distance": np.dtype("int32").type(distance),
+    }

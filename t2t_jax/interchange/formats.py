@@ -1,0 +1,92 @@
+"""The formats that models are written in and read from: one module each, behind one interface.
+
+A module of a format that is written has
+
+    DTYPES                              the dtypes of weights that it can have, the usual one first
+    write(model, directory, dtype)      fill an empty directory
+
+and a module of a format that is read has
+
+    read(path)                          the `PortableModel` that is there
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from t2t_jax.errors import UserError
+from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.system.atomic_file import writing_directory
+
+WRITTEN: Mapping[str, str] = MappingProxyType(
+    {
+        "safetensors": "every parameter under its name in the paper; goes in again bit for bit",
+        "ctranslate2": "a directory for CTranslate2, a fast engine for CPUs and GPUs",
+        "marian": "a Marian model for the library transformers of Hugging Face",
+    }
+)
+"""The formats that models are written in, with a line about each."""
+
+READ: Mapping[str, str] = MappingProxyType(
+    {"safetensors": "what `t2t-jax export --to safetensors` has written"}
+)
+"""The formats that models are read from, with a line about each."""
+
+
+def write_model(
+    model: PortableModel, name: str, directory: Path, dtype: str | None = None
+) -> None:
+    """Write a model in a format: all of the directory, or nothing.
+
+    Args:
+      model: the model.
+      name: one of the formats `WRITTEN`.
+      directory: a directory that is not there yet, or is empty.
+      dtype: dtype of the weights, such as "int8"; None is what is usual for the format.
+
+    Raises:
+      UserError: the format cannot have such a model or such a dtype, a library is missing, or the
+        directory cannot be written.
+    """
+    check_dtype(name, dtype)
+    form = _module(name)
+    with writing_directory(directory) as place:
+        form.write(model, place, dtype or form.DTYPES[0])
+
+
+def check_dtype(name: str, dtype: str | None) -> None:
+    """Refuse a dtype that a format cannot have.
+
+    Args:
+      name: one of the formats `WRITTEN`.
+      dtype: dtype of the weights; None is what is usual for the format.
+
+    Raises:
+      UserError: it cannot have it.
+    """
+    known = _module(name).DTYPES
+    if dtype not in (None, *known):
+        raise UserError(
+            f"{name} is not written with weights in {dtype}; choose {' or '.join(known)}"
+        )
+
+
+def read_model(name: str, path: Path) -> PortableModel:
+    """Read a model of a format. Nothing in its files is ever executed.
+
+    Args:
+      name: one of the formats `READ`.
+      path: its directory or file.
+
+    Raises:
+      UserError: there is no such model, or its files are damaged, or it has what models of this
+        package cannot have.
+    """
+    model: PortableModel = _module(name).read(path)
+    return model
+
+
+def _module(name: str) -> Any:
+    return import_module(f"t2t_jax.interchange.{name}")

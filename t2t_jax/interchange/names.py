@@ -1,0 +1,126 @@
+"""The parameters of a model under the names that the paper has for them.
+
+In training, a parameter of all layers of a stack is one array, as layers are compiled as one scan.
+Here each parameter of each layer is an array of its own:
+
+    embedding                               the shared matrix of section 3.4: [vocab_size, d_model]
+    encoder.layers.0.self_attention.W_Q     W_i^Q of section 3.2.2, heads side by side
+    encoder.layers.0.self_attention.norm.scale      of the LayerNorm around that sub-layer
+    decoder.layers.5.feed_forward.W_1       W_1 of equation 2: [d_model, d_ff]
+    encoder.norm.scale                      of the norm at the end of a pre-norm stack
+
+Matrices are as in the paper's formulas, x W: their first axis is that of the input.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+
+from t2t_jax.errors import UserError
+
+Arrays = Mapping[str, Float32[np.ndarray, "..."]]
+"""Parameters by their names."""
+
+_ATTENTION = {"query": "Q", "key": "K", "value": "V", "output": "O"}
+_LETTERS = {"kernel": "W", "bias": "b"}
+_LAST = {
+    "kernel_1": "W_1",
+    "kernel_2": "W_2",
+    "bias_1": "b_1",
+    "bias_2": "b_2",
+    "gate_kernel": "W_gate",
+    "vector": "v",
+}
+
+
+def named_arrays(params: Mapping[str, Any]) -> dict[str, Float32[np.ndarray, "..."]]:
+    """The parameters under their names, the stacks of layers taken apart.
+
+    Args:
+      params: the parameters as training has them.
+
+    Returns:
+      A copy of every parameter in the memory of the host.
+    """
+    arrays = {}
+    for path, stacked in _leaves(params):
+        whole = np.asarray(stacked, np.float32)
+        for name, layer in _names(path, whole.shape):
+            arrays[name] = np.array(whole if layer is None else whole[layer])
+    return arrays
+
+
+def parameters_of(arrays: Arrays, like: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters as training has them, of arrays under their names.
+
+    Args:
+      arrays: an array for every parameter of the model, and no other.
+      like: the parameters as training has them, with a `jax.ShapeDtypeStruct` for every array.
+
+    Returns:
+      A tree of NumPy arrays.
+
+    Raises:
+      UserError: an array is missing, or is none of the model's, or has another shape.
+    """
+    params: dict[str, Any] = {}
+    unused = set(arrays)
+    for path, wanted in _leaves(like):
+        layers = [_taken(arrays, name, wanted, layer) for name, layer in _names(path, wanted.shape)]
+        unused -= {name for name, _ in _names(path, wanted.shape)}
+        *modules, last = path
+        node = params
+        for module in modules:
+            node = node.setdefault(module, {})
+        node[last] = np.stack(layers) if _is_stacked(path) else layers[0]
+    if unused:
+        raise UserError(f"the model has no parameter {min(unused)}, of which there is an array")
+    return params
+
+
+def _taken(
+    arrays: Arrays, name: str, wanted: Any, layer: int | None
+) -> Float32[np.ndarray, "..."]:
+    """The array of this name, if it has the shape that the model has."""
+    if name not in arrays:
+        raise UserError(f"there is no array {name}, which is a parameter of the model")
+    array, shape = arrays[name], tuple(wanted.shape if layer is None else wanted.shape[1:])
+    if array.shape != shape:
+        raise UserError(f"the array {name} has shape {array.shape}, and in the model {shape}")
+    return np.asarray(array, np.float32)
+
+
+def _leaves(
+    tree: Mapping[str, Any], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, node in tree.items():
+        if isinstance(node, Mapping):
+            yield from _leaves(node, (*path, name))
+        else:
+            yield (*path, name), node
+
+
+def _is_stacked(path: tuple[str, ...]) -> bool:
+    return path[1:2] == ("layers",)
+
+
+def _names(path: tuple[str, ...], shape: tuple[int, ...]) -> Iterator[tuple[str, int | None]]:
+    """The names of the arrays that a parameter of training holds, and the layer of each."""
+    if not _is_stacked(path):
+        yield ".".join(_paper(path)), None
+        return
+    stack, layers, *rest = path
+    for layer in range(shape[0]):
+        yield ".".join([stack, layers, str(layer), *_paper(tuple(rest))]), layer
+
+
+def _paper(path: tuple[str, ...]) -> list[str]:
+    """The parts of a parameter's name, of the modules that hold it and its own name there."""
+    *modules, last = (name.removesuffix("_residual") for name in path if name != "scores")
+    if modules and modules[-1] in _ATTENTION and last in _LETTERS:
+        return [*modules[:-1], f"{_LETTERS[last]}_{_ATTENTION[modules[-1]]}"]
+    if last == "embedding":
+        return modules
+    return [*modules, _LAST.get(last, last)]

@@ -1,0 +1,47 @@
+"""A trained model apart from its run: what every format is written from and read into."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from t2t_jax.config import Config
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.interchange.names import Arrays, named_arrays
+from t2t_jax.run.loading import load
+
+
+@dataclass(frozen=True)
+class PortableModel:
+    """A trained model: its config, its vocabulary and its parameters on the host."""
+
+    config: Config
+    """The config of the run that trained it. The moving average of parameters is off: there is one
+    set of parameters, and they may be that average."""
+    vocabulary: Vocabulary
+    """The vocabulary of sources and targets."""
+    arrays: Arrays
+    """The parameters, as `interchange.names` names them."""
+    steps: tuple[int, ...]
+    """The training steps whose checkpoints the parameters are the mean of; () is not known."""
+
+
+def portable_model(
+    workdir: Path, *, average: int | None = None, step: int | Literal["best"] | None = None
+) -> PortableModel:
+    """The model of a run.
+
+    Args:
+      workdir: the run directory.
+      average: how many of the last checkpoints to average; see `t2t_jax.load`.
+      step: the last of these checkpoints; see `t2t_jax.load`.
+
+    Raises:
+      UserError: `workdir` is not a run directory, or its checkpoints are missing or damaged.
+    """
+    translator = load(workdir, average=average, step=step)
+    return PortableModel(
+        translator.config.replace({"training.ema_decay": None}),
+        translator.vocabulary,
+        named_arrays(translator.params),
+        translator.steps,
+    )

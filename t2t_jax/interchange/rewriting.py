@@ -1,0 +1,136 @@
+"""Other parameters for the same function: what formats need that lack an option of the model's."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Float32, Int
+
+from t2t_jax.config import ModelConfig
+from t2t_jax.errors import UserError
+from t2t_jax.functional.position import sinusoidal_positions, tensor2tensor_sinusoids
+from t2t_jax.interchange.names import Arrays
+
+_STACKS = "encoder", "decoder"
+_INWARD = ("W_Q", "W_K", "W_V", "W_1", "W_gate")
+_OUTWARD = ("W_O", "b_O", "W_2", "b_2")
+
+
+def stack_of(name: str) -> str:
+    """The stack of layers, "encoder" or "decoder", that a parameter is in; "" is none."""
+    first, second, *_ = (*name.split("."), "")
+    return first if first in _STACKS and second == "layers" else ""
+
+
+def without_residual_scale(arrays: Arrays, model: ModelConfig) -> Arrays:
+    """The parameters of a post-norm model in place of those of DeepNorm (Wang et al. 2022).
+
+    LayerNorm(alpha x + f(x)) = LayerNorm(x + f(x) / alpha), so what sub-layers give is divided by
+    alpha. The epsilon of the norm counts alpha^2 times as much then, which is below the rounding of
+    float32.
+
+    Args:
+      arrays: the parameters.
+      model: the config of the model; others than "deep" are left as they are.
+    """
+    scales = dict(zip(_STACKS, (stack.residual_scale for stack in model.stacks), strict=True))
+    return {
+        name: array / np.float32(scales[stack_of(name)])
+        if stack_of(name) and name.endswith(_OUTWARD)
+        else array
+        for name, array in arrays.items()
+    }
+
+
+def with_norm_epsilon(arrays: Arrays, model: ModelConfig, epsilon: float) -> Arrays:
+    """The parameters of a post-norm model whose norms have another epsilon.
+
+    LayerNorm(a x) with the epsilon a^2 e is LayerNorm(x) with the epsilon e, so with a = sqrt(new /
+    old) all between two norms is made a times as large, and what reads it takes as much less. The
+    input of a stack cannot be made larger, as a fixed position is in it, so its first norm is the
+    only one of the stack that really has the other epsilon.
+
+    Args:
+      arrays: the parameters; the norms of a stack are all after a residual sum.
+      model: the config of the model.
+      epsilon: the new epsilon.
+    """
+    factor = np.float32((epsilon / model.norm_epsilon) ** 0.5)
+    changed = dict(arrays)
+    for stack_name, stack in zip(_STACKS, model.stacks, strict=True):
+        cross = ["cross_attention"] * stack.attends_to_source
+        sublayers = ["self_attention", *cross, "feed_forward"]
+        places = [
+            f"{stack_name}.layers.{layer}.{sublayer}"
+            for layer in range(stack.num_layers)
+            for sublayer in sublayers
+        ]
+        for place in places:
+            came = np.float32(1) if place == places[0] else factor
+            goes = np.float32(1) if place == places[-1] else factor
+            for name in _inward(place) & arrays.keys():
+                changed[name] = arrays[name] / came
+            for name in {f"{place}.{last}" for last in _OUTWARD} & arrays.keys():
+                changed[name] = arrays[name] * came
+            for name in (f"{place}.norm.scale", f"{place}.norm.bias"):
+                changed[name] = arrays[name] * goes
+    return changed
+
+
+def _inward(place: str) -> set[str]:
+    """The names of the matrices of a sub-layer that read the residual stream."""
+    reading = ("W_Q",) if place.endswith("cross_attention") else _INWARD
+    return {f"{place}.{last}" for last in reading}
+
+
+def permuted_channels(arrays: Arrays, order: Int[np.ndarray, " d_model"]) -> Arrays:
+    """The parameters with the channels of the residual stream in another order.
+
+    Args:
+      arrays: the parameters.
+      order: the channel that each place of the new order has.
+    """
+    return {name: _permuted(name, array, order) for name, array in arrays.items()}
+
+
+def _permuted(
+    name: str, array: Float32[np.ndarray, "..."], order: Int[np.ndarray, " d_model"]
+) -> Float32[np.ndarray, "..."]:
+    last = name.rpartition(".")[2]
+    if last in _INWARD:
+        return array[order]
+    if "query_norm" in name or "key_norm" in name or last in ("b_Q", "b_K", "b_V", "b_1", "v"):
+        return array
+    return array if last == "output_bias" else array[..., order]
+
+
+def position_table(model: ModelConfig, length: int) -> Float32[np.ndarray, "length d_model"] | None:
+    """The sinusoids that the model adds to embeddings; None if it adds none.
+
+    Args:
+      model: the config of the model.
+      length: number of positions.
+    """
+    tables = {
+        "sinusoidal": sinusoidal_positions,
+        "sinusoidal_t2t": tensor2tensor_sinusoids,
+    }
+    if model.position not in tables:
+        return None
+    return np.asarray(tables[model.position](length, model.d_model))
+
+
+def refuse(program: str, lacking: Mapping[str, bool]) -> None:
+    """Refuse a model that another program cannot have.
+
+    Args:
+      program: its name.
+      lacking: options that the program does not have, and whether the model has them.
+
+    Raises:
+      UserError: the model has one of them.
+    """
+    if found := [option for option, has in lacking.items() if has]:
+        raise UserError(
+            f"{program} cannot have this model, which has {' and '.join(found)}; export it "
+            "--to safetensors, or train one without"
+        )

@@ -1,0 +1,53 @@
+"""An imported model as a run directory, which translates, scores, ensembles and is exported."""
+
+from contextlib import closing
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+from t2t_jax.config import ParallelConfig
+from t2t_jax.interchange.names import parameters_of
+from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.modules.models import make_model
+from t2t_jax.modules.transformer import declared_parameters
+from t2t_jax.parallel.mesh import make_mesh
+from t2t_jax.system.atomic_file import writing_directory
+from t2t_jax.system.records import Record
+from t2t_jax.training.origin import Identity, make_origin
+from t2t_jax.training.storage import open_manager, writing_checkpoints
+from t2t_jax.workdir import CHECKPOINTS, claim_for_import
+
+
+def write_run(model: PortableModel, workdir: Path, imported: Record) -> None:
+    """Write a model as a run directory with one checkpoint: all of it, or nothing.
+
+    Args:
+      model: the model.
+      workdir: a directory that is not there yet, or is empty.
+      imported: what it was imported from, which the directory keeps.
+
+    Raises:
+      UserError: the arrays are not those of a model with its config, or the directory cannot be
+        written.
+    """
+    mesh = make_mesh(ParallelConfig(), jax.local_devices())
+    network = make_model(model.config, len(model.vocabulary), mesh)
+    like = nn.unbox(declared_parameters(network))
+    params = jax.tree.map(jnp.asarray, parameters_of(model.arrays, like))
+    step = model.steps[-1] if model.steps else 0
+    with writing_directory(workdir) as place:
+        claim_for_import(place, model.config, model.vocabulary, imported)
+        directory = place / CHECKPOINTS
+        directory.mkdir()
+        identity = Identity(model.config, {"vocabulary": model.vocabulary.fingerprint})
+        items = ocp.args.Composite(
+            params=ocp.args.StandardSave(params),
+            origin=ocp.args.JsonSave(make_origin(identity, step, {"params": params})),
+        )
+        keep = ocp.checkpoint_managers.PreserveAll()
+        with writing_checkpoints(directory), closing(open_manager(directory, keep)) as manager:
+            manager.save(step, args=items, force=True)
+            manager.wait_until_finished()

@@ -1,0 +1,94 @@
+"""The neutral form: a file of safetensors with one array for every parameter.
+
+    OUT/model.safetensors       the parameters, in float32, under the names of `interchange.names`
+    OUT/config.json             the config of the run
+    OUT/vocabulary.model        the vocabulary, a SentencePiece model
+    OUT/README.md               how it is read
+
+What is read again is what was written, bit for bit.
+"""
+
+import json
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from t2t_jax.config import Config
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.errors import UserError
+from t2t_jax.interchange.portable import PortableModel
+
+DTYPES = ("float32",)
+
+_ARRAYS, _CONFIG, _VOCABULARY = "model.safetensors", "config.json", "vocabulary.model"
+_VERSION = "1"
+_README = """\
+# A Transformer of t2t_jax
+
+`model.safetensors` has an array for every parameter, named as in "Attention Is All You Need":
+`encoder.layers.0.self_attention.W_Q` is W^Q of section 3.2.2 in the first layer, all heads side by
+side. Matrices are as in the paper's formulas, x W. `config.json` has the sizes and the options, and
+`vocabulary.model` is a SentencePiece model.
+
+    from safetensors.numpy import load_file
+
+    load_file("model.safetensors")["encoder.layers.0.self_attention.W_Q"].shape
+
+As a run of t2t_jax, to translate, to score or to train on:
+
+    t2t-jax import safetensors . runs/imported
+"""
+
+
+def write(model: PortableModel, directory: Path, dtype: str) -> None:
+    """Write a model.
+
+    Args:
+      model: the model.
+      directory: an empty directory.
+      dtype: one of `DTYPES`.
+    """
+    del dtype  # there is one
+    about = {
+        "t2t_jax": _VERSION,
+        "steps": json.dumps(model.steps),
+        "vocabulary": model.vocabulary.fingerprint,
+    }
+    (directory / _ARRAYS).write_bytes(save(dict(model.arrays), about))
+    (directory / _CONFIG).write_text(model.config.to_json(), encoding="utf-8")
+    (directory / _VOCABULARY).write_bytes(model.vocabulary.serialized)
+    (directory / "README.md").write_text(_README, encoding="utf-8")
+
+
+def read(path: Path) -> PortableModel:
+    """Read what `write` has written.
+
+    Raises:
+      UserError: a file is missing, or damaged, or belongs to another model.
+    """
+    file = path / _ARRAYS
+    try:
+        text = (path / _CONFIG).read_text(encoding="utf-8")
+        with safe_open(file, framework="numpy") as opened:
+            about = opened.metadata() or {}
+            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise UserError(f"{file} is damaged, or no file of safetensors: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{path} is not a directory that t2t-jax export --to safetensors wrote: {error}"
+        ) from error
+    if about.get("t2t_jax") != _VERSION:
+        raise UserError(
+            f"{file} was not written by t2t-jax export --to safetensors, or by a later version: "
+            f"it says {about or 'nothing'} of itself"
+        )
+    vocabulary = Vocabulary.load(path / _VOCABULARY)
+    if about["vocabulary"] != vocabulary.fingerprint:
+        raise UserError(f"{path / _VOCABULARY} is not the vocabulary that {file} was written with")
+    try:
+        config = Config.from_json(text)
+    except UserError as error:
+        raise UserError(f"{path / _CONFIG}: {error}") from error
+    return PortableModel(config, vocabulary, arrays, tuple(json.loads(about["steps"])))

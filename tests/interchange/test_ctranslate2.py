@@ -1,0 +1,106 @@
+"""CTranslate2, an engine that is not ours, computes the same with what was exported."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import ctranslate2
+import jax
+import numpy as np
+import pytest
+
+from t2t_jax import Translator, UserError, score
+from t2t_jax.interchange.formats import write_model
+from t2t_jax.interchange.names import parameters_of
+from t2t_jax.interchange.portable import PortableModel
+from tests.interchange.variants import OPTIONS
+
+_REFUSED = {
+    "additive": "additive scores",
+    "window": "a window of attention",
+    "narrow-keys": "values of another width than keys",
+}
+
+
+def translator_of(model: PortableModel) -> Translator:
+    """The model as this package runs it."""
+    import flax.linen as nn
+
+    from t2t_jax.modules.models import make_model
+    from t2t_jax.modules.transformer import declared_parameters
+
+    network = make_model(model.config, len(model.vocabulary), None)
+    params = parameters_of(model.arrays, nn.unbox(declared_parameters(network)))
+    return Translator(model.config, model.vocabulary, jax.tree.map(jax.numpy.asarray, params))
+
+
+def subwords(model: PortableModel, lines: list[str]) -> list[list[str]]:
+    """The subwords of each line, without the end of sentence, as CTranslate2 takes them."""
+    return model.vocabulary.pieces([ids[:-1] for ids in model.vocabulary.encode(lines)])
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name not in _REFUSED])
+def test_ctranslate2_finds_translations_as_probable(name, make_portable, real_pairs, tmp_path):
+    model = make_portable(OPTIONS[name])
+    sources, targets = real_pairs
+    write_model(model, "ctranslate2", tmp_path / "out")
+    engine = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
+    theirs = engine.score_batch(subwords(model, sources), subwords(model, targets))
+    ours = score(translator_of(model), sources, targets)
+    for found, own in zip(theirs, ours, strict=True):
+        np.testing.assert_allclose(found.log_probs, own.token_log_probs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", _REFUSED)
+def test_what_ctranslate2_cannot_have_is_refused(name, make_portable, tmp_path):
+    with pytest.raises(UserError, match=f"CTranslate2 cannot have this model.*{_REFUSED[name]}"):
+        write_model(make_portable(OPTIONS[name]), "ctranslate2", tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["paper", "modern"])
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_ctranslate2_finds_the_same_subwords(name, beam_size, make_portable, real_pairs, tmp_path):
+    model = make_portable(OPTIONS[name])
+    sources, _ = real_pairs
+    write_model(model, "ctranslate2", tmp_path / "out")
+    engine = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
+    settings = {"beam_size": beam_size, "length_penalty": 0.0}
+    ours = translator_of(model).nbest(sources, 1, **settings)
+    for source, (best,) in zip(subwords(model, sources), ours, strict=True):
+        (found,) = engine.translate_batch(
+            [source], max_decoding_length=len(source) + 1 + 10, **settings
+        )
+        own = model.vocabulary.pieces([[token for token in best.tokens if token != 1]])
+        assert found.hypotheses == own
+
+
+def test_the_readme_of_the_directory_translates(make_portable, tmp_path):
+    model = make_portable(OPTIONS["paper"])
+    write_model(model, "ctranslate2", tmp_path / "out")
+    readme = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    program = "\n".join(line[4:] for line in readme.splitlines() if line.startswith("    "))
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path / "out", capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_weights_have_the_dtype_that_was_asked_for(dtype, make_portable, tmp_path):
+    model = make_portable(OPTIONS["paper"])
+    for one in ("float32", dtype):
+        write_model(model, "ctranslate2", tmp_path / one, one)
+    whole, small = (
+        Path(tmp_path / one / "model.bin").stat().st_size for one in ("float32", dtype)
+    )
+    assert small < 0.75 * whole
+    config = json.loads((tmp_path / dtype / "config.json").read_text())
+    assert config["layer_norm_epsilon"] == 1e-6
+
+
+def test_an_unknown_dtype_is_refused_with_those_there_are(make_portable, tmp_path):
+    with pytest.raises(UserError, match="not written with weights in int4; choose float32 or"):
+        write_model(make_portable({}), "ctranslate2", tmp_path / "out", "int4")
