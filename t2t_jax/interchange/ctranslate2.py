@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from t2t_jax.batch import BOS_ID, EOS_ID, UNK_ID
-from t2t_jax.config import Config, ModelConfig
+from t2t_jax.config import ModelConfig
 from t2t_jax.config.model import RELATIVE_BUCKETS, Stack
 from t2t_jax.errors import UserError
 from t2t_jax.functional.position import alibi_slopes
@@ -37,6 +37,7 @@ _ACTIVATIONS = {
     "geglu": "GELU",
     "swiglu": "SWISH",
 }
+_POSITIONS = 2048  # its usual limits are 1024 subwords of a source, and 256 of a translation
 _T5_DISTANCE = 128  # the default of `relative_position_buckets`
 _README = """\
 # A Transformer of t2t_jax for CTranslate2
@@ -86,6 +87,7 @@ def _check(model: ModelConfig) -> None:
         "CTranslate2",
         {
             "a window of attention": model.attention_window is not None,
+            "normalised queries and keys": model.query_key_norm,
             "additive scores": model.score_function == "additive",
             "values of another width than keys": model.key_size != model.value_size,
         },
@@ -122,7 +124,7 @@ def _specification(model: PortableModel) -> Any:
         ("encoder", "source", spec.encoder),
         ("decoder", "target", spec.decoder),
     ):
-        _fill_stack(stack, _Part(arrays, f"{name}."), side, model.config)
+        _fill_stack(stack, _Part(arrays, f"{name}."), side, network)
     return spec
 
 
@@ -157,7 +159,6 @@ def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
         rms_norm=model.norm == "rms",
         num_heads_kv=groups if groups != model.num_heads else None,
         head_dim=model.key_size if model.key_size * model.num_heads != model.d_model else None,
-        qk_norm=model.query_key_norm,
         **options,
     )
     spec.scale_embeddings = model.scale_embeddings
@@ -180,9 +181,8 @@ class _Part(NamedTuple):
         return self._replace(prefix=f"{self.prefix}{name}.")
 
 
-def _fill_stack(spec: Any, part: _Part, side: str, config: Config) -> None:
-    model = config.model
-    biases = _distance_biases(model, part.arrays, side, config.decoding.max_source_length)
+def _fill_stack(spec: Any, part: _Part, side: str, model: ModelConfig) -> None:
+    biases = _distance_biases(model, part.arrays, side)
     for number, layer in enumerate(spec.layer):
         own = part.part(f"layers.{number}")
         _fill_attention(layer.self_attention, own.part("self_attention"), model, joined=3)
@@ -195,12 +195,11 @@ def _fill_stack(spec: Any, part: _Part, side: str, config: Config) -> None:
         _fill_norm(spec.layer_norm, part.part("norm"))
     if model.embedding_norm:
         _fill_norm(spec.layernorm_embedding, _Part(part.arrays, f"{side}_embedding_norm."))
-    length = config.decoding.max_source_length + config.decoding.max_extra_length
-    table = position_table(model, length)
+    table = position_table(model, _POSITIONS)
     if model.position == "learned":
         table = part.arrays[f"{side}_position"]
     if model.position == "none":  # CTranslate2 would add its own sinusoids
-        table = np.zeros((length, model.d_model), np.float32)
+        table = np.zeros((_POSITIONS, model.d_model), np.float32)
     if table is not None:
         spec.position_encodings.encodings = table
 
@@ -214,13 +213,6 @@ def _fill_attention(spec: Any, part: _Part, model: ModelConfig, *, joined: int) 
     _fill_norm(spec.layer_norm, part.part("norm"))
     if model.score_function == "dot_product":
         spec.queries_scale = np.float32(1)
-    if model.query_key_norm:
-        from ctranslate2.specs.common_spec import LayerNormSpec
-
-        # Its layers describe a norm by the root mean square; its engine has both kinds here.
-        spec.q_norm, spec.k_norm = (LayerNormSpec(rms_norm=model.norm == "rms") for _ in range(2))
-        _fill_norm(spec.q_norm, part.part("query_norm"))
-        _fill_norm(spec.k_norm, part.part("key_norm"))
 
 
 def _fill_feed_forward(spec: Any, part: _Part) -> None:
@@ -248,7 +240,7 @@ def _fill_norm(spec: Any, part: _Part) -> None:
 
 
 def _distance_biases(
-    model: ModelConfig, arrays: Arrays, side: str, longest: int
+    model: ModelConfig, arrays: Arrays, side: str
 ) -> Mapping[str, Any]:
     """What self-attention adds to its scores by distance, as the bias of T5."""
     if model.position == "relative_bias":
@@ -256,9 +248,9 @@ def _distance_biases(
         assert len(table) == RELATIVE_BUCKETS
     elif model.position == "alibi":
         # The first half of the buckets of each direction has one distance each.
-        distances = np.minimum(np.arange(2 * longest), longest)
+        distances = np.arange(2 * _POSITIONS)
         one_way = -distances[:, None].astype(np.float32) * np.asarray(alibi_slopes(model.num_heads))
-        table, distance = np.vstack([one_way] * (2 if side == "source" else 1)), 2 * longest
+        table, distance = np.vstack([one_way] * (2 if side == "source" else 1)), 2 * _POSITIONS
     else:
         return {}
     return {

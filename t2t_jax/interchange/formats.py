@@ -25,6 +25,7 @@ WRITTEN: Mapping[str, str] = MappingProxyType(
         "safetensors": "every parameter under its name in the paper; goes in again bit for bit",
         "ctranslate2": "a directory for CTranslate2, a fast engine for CPUs and GPUs",
         "marian": "a Marian model for the library transformers of Hugging Face",
+        "program": "compiled programs for CPU, GPU and TPU, which JAX alone runs",
     }
 )
 """The formats that models are written in, with a line about each."""

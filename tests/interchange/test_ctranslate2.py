@@ -18,6 +18,8 @@ from tests.interchange.variants import OPTIONS
 
 _REFUSED = {
     "additive": "additive scores",
+    "query-key-norm": "normalised queries and keys",
+    "query-key-rms-norm": "normalised queries and keys",
     "window": "a window of attention",
     "narrow-keys": "values of another width than keys",
 }
