@@ -6,35 +6,21 @@ import sys
 from pathlib import Path
 
 import ctranslate2
-import jax
 import numpy as np
 import pytest
 
-from t2t_jax import Translator, UserError, score
+from t2t_jax import UserError, score
+from t2t_jax.batch import EOS_ID
 from t2t_jax.interchange.formats import write_model
-from t2t_jax.interchange.names import parameters_of
 from t2t_jax.interchange.portable import PortableModel
-from tests.interchange.variants import OPTIONS
+from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
 
 _REFUSED = {
     "additive": "additive scores",
     "query-key-norm": "normalised queries and keys",
-    "query-key-rms-norm": "normalised queries and keys",
     "window": "a window of attention",
     "narrow-keys": "values of another width than keys",
 }
-
-
-def translator_of(model: PortableModel) -> Translator:
-    """The model as this package runs it."""
-    import flax.linen as nn
-
-    from t2t_jax.modules.models import make_model
-    from t2t_jax.modules.transformer import declared_parameters
-
-    network = make_model(model.config, len(model.vocabulary), None)
-    params = parameters_of(model.arrays, nn.unbox(declared_parameters(network)))
-    return Translator(model.config, model.vocabulary, jax.tree.map(jax.numpy.asarray, params))
 
 
 def subwords(model: PortableModel, lines: list[str]) -> list[list[str]]:
@@ -43,9 +29,9 @@ def subwords(model: PortableModel, lines: list[str]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if name not in _REFUSED])
-def test_ctranslate2_finds_translations_as_probable(name, make_portable, real_pairs, tmp_path):
-    model = make_portable(OPTIONS[name])
-    sources, targets = real_pairs
+def test_ctranslate2_finds_translations_as_probable(name, tmp_path):
+    model = portable(OPTIONS[name])
+    sources, targets = real_pairs()
     write_model(model, "ctranslate2", tmp_path / "out")
     engine = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
     theirs = engine.score_batch(subwords(model, sources), subwords(model, targets))
@@ -55,31 +41,29 @@ def test_ctranslate2_finds_translations_as_probable(name, make_portable, real_pa
 
 
 @pytest.mark.parametrize("name", _REFUSED)
-def test_what_ctranslate2_cannot_have_is_refused(name, make_portable, tmp_path):
+def test_what_ctranslate2_cannot_have_is_refused(name, tmp_path):
     with pytest.raises(UserError, match=f"CTranslate2 cannot have this model.*{_REFUSED[name]}"):
-        write_model(make_portable(OPTIONS[name]), "ctranslate2", tmp_path / "out")
+        write_model(portable(OPTIONS[name]), "ctranslate2", tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["paper", "modern"])
-@pytest.mark.parametrize("beam_size", [1, 4])
-def test_ctranslate2_finds_the_same_subwords(name, beam_size, make_portable, real_pairs, tmp_path):
-    model = make_portable(OPTIONS[name])
-    sources, _ = real_pairs
+def test_ctranslate2_finds_the_same_subwords(name, tmp_path):
+    model = portable(OPTIONS[name])
+    sources, _ = real_pairs()
     write_model(model, "ctranslate2", tmp_path / "out")
     engine = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
-    settings = {"beam_size": beam_size, "length_penalty": 0.0}
-    ours = translator_of(model).nbest(sources, 1, **settings)
-    for source, (best,) in zip(subwords(model, sources), ours, strict=True):
-        (found,) = engine.translate_batch(
-            [source], max_decoding_length=len(source) + 1 + 10, **settings
-        )
-        own = model.vocabulary.pieces([[token for token in best.tokens if token != 1]])
-        assert found.hypotheses == own
+    ours = translator_of(model).nbest(sources, 1, beam_size=1)
+    theirs = engine.translate_batch(
+        subwords(model, sources), beam_size=1, max_decoding_length=80, min_decoding_length=0
+    )
+    for found, (best,) in zip(theirs, ours, strict=True):
+        (own,) = model.vocabulary.pieces([[token for token in best.tokens if token != EOS_ID]])
+        assert found.hypotheses[0][: len(own)] == own  # which may have been cut at its longest
 
 
-def test_the_readme_of_the_directory_translates(make_portable, tmp_path):
-    model = make_portable(OPTIONS["paper"])
+def test_the_readme_of_the_directory_translates(tmp_path):
+    model = portable(OPTIONS["paper"])
     write_model(model, "ctranslate2", tmp_path / "out")
     readme = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     program = "\n".join(line[4:] for line in readme.splitlines() if line.startswith("    "))
@@ -91,8 +75,8 @@ def test_the_readme_of_the_directory_translates(make_portable, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
-def test_weights_have_the_dtype_that_was_asked_for(dtype, make_portable, tmp_path):
-    model = make_portable(OPTIONS["paper"])
+def test_weights_have_the_dtype_that_was_asked_for(dtype, tmp_path):
+    model = portable(OPTIONS["paper"])
     for one in ("float32", dtype):
         write_model(model, "ctranslate2", tmp_path / one, one)
     whole, small = (
@@ -103,6 +87,6 @@ def test_weights_have_the_dtype_that_was_asked_for(dtype, make_portable, tmp_pat
     assert config["layer_norm_epsilon"] == 1e-6
 
 
-def test_an_unknown_dtype_is_refused_with_those_there_are(make_portable, tmp_path):
+def test_an_unknown_dtype_is_refused_with_those_there_are(tmp_path):
     with pytest.raises(UserError, match="not written with weights in int4; choose float32 or"):
-        write_model(make_portable({}), "ctranslate2", tmp_path / "out", "int4")
+        write_model(portable({}), "ctranslate2", tmp_path / "out", "int4")

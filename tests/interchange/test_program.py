@@ -10,13 +10,12 @@ from jax import export
 from safetensors.numpy import load_file
 
 from t2t_jax.interchange.formats import write_model
-from tests.interchange.test_ctranslate2 import translator_of
-from tests.interchange.variants import OPTIONS
+from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
 
 
 @pytest.fixture(scope="module", params=["paper", "modern"])
-def exported(request, make_portable, tmp_path_factory):
-    model = make_portable(OPTIONS[request.param])
+def exported(request, tmp_path_factory):
+    model = portable(OPTIONS[request.param])
     directory = tmp_path_factory.mktemp("program") / "out"
     write_model(model, "program", directory)
     return model, directory
@@ -35,9 +34,9 @@ def _padded(model, lines):
     return rows
 
 
-def test_the_search_finds_the_same_tokens(exported, real_pairs):
+def test_the_search_finds_the_same_tokens(exported):
     model, directory = exported
-    lines = real_pairs[0][:7]  # and a row of padding
+    lines = real_pairs()[0][:7]  # and a row of padding
     found, log_probs = _load(directory, "search").call(
         load_file(directory / "parameters.safetensors"), _padded(model, lines)
     )
@@ -48,9 +47,9 @@ def test_the_search_finds_the_same_tokens(exported, real_pairs):
     assert not np.any(found[7])
 
 
-def test_the_steps_make_a_greedy_search(exported, real_pairs):
+def test_the_steps_make_a_greedy_search(exported):
     model, directory = exported
-    lines = real_pairs[0][:8]
+    lines = real_pairs()[0][:8]
     parameters = load_file(directory / "parameters.safetensors")
     state = _load(directory, "encode").call(parameters, _padded(model, lines))
     step = jax.jit(_load(directory, "step").call)

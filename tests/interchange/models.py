@@ -1,0 +1,109 @@
+"""Small models with random parameters, of every kind that a config can describe."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from t2t_jax.config import Config, DataConfig
+from t2t_jax.data.corpus import open_corpus
+from t2t_jax.data.vocabulary import Vocabulary, train_vocabulary
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.interchange.names import named_arrays, parameters_of
+from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.modules.models import make_model
+from t2t_jax.modules.transformer import declared_parameters
+
+_SIZES = {
+    "model.d_model": 16,
+    "model.num_heads": 4,
+    "model.d_ff": 32,
+    "model.num_encoder_layers": 2,
+    "model.num_decoder_layers": 3,
+    "model.max_positions": 128,
+    "data.vocab_size": 500,
+    "data.max_length": 64,
+    "decoding.max_source_length": 64,
+    "decoding.max_extra_length": 10,
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "pre-norm": {"model.norm_order": "pre"},
+    "deep-norm": {"model.norm_order": "deep"},
+    "modern": {
+        "model.norm": "rms",
+        "model.norm_order": "pre",
+        "model.position": "rotary",
+        "model.feed_forward": "swiglu",
+        "model.num_kv_heads": 2,
+    },
+    "multi-query": {"model.num_kv_heads": 1},
+    "tensor2tensor-sinusoids": {"model.position": "sinusoidal_t2t"},
+    "learned-positions": {"model.position": "learned"},
+    "no-positions": {"model.position": "none"},
+    "alibi": {"model.position": "alibi"},
+    "relative-bias": {"model.position": "relative_bias"},
+    "rotary-linear": {"model.position": "rotary", "model.rotary_scale": 2.0},
+    "rotary-ntk": {
+        "model.position": "rotary",
+        "model.rotary_scale": 2.0,
+        "model.rotary_scaling": "ntk",
+    },
+    "dot-product": {"model.score_function": "dot_product"},
+    "additive": {"model.score_function": "additive"},
+    "attention-bias": {"model.attention_bias": True, "model.feed_forward": "silu"},
+    "query-key-norm": {"model.query_key_norm": True},
+    "window": {"model.attention_window": 4},
+    "narrow-keys": {"model.d_k": 2},
+    "wide-heads": {"model.d_k": 8, "model.d_v": 8},
+    "untied": {"model.share_embeddings": False, "model.embedding_norm": True},
+    "tied-target": {
+        "model.share_embeddings": False,
+        "model.share_target_embedding": True,
+        "model.output_bias": True,
+    },
+    "unscaled-embeddings": {"model.scale_embeddings": False},
+    "epsilon": {"model.norm_epsilon": 0.1},
+    "gelu": {"model.feed_forward": "gelu"},
+    "glu": {"model.feed_forward": "glu"},
+    "reglu": {"model.feed_forward": "reglu"},
+    "geglu": {"model.feed_forward": "geglu"},
+}
+"""Options of a model, each of which changes what parameters there are or how they are used."""
+
+
+@cache
+def real_pairs() -> tuple[list[str], list[str]]:
+    """Sentences of the bundled corpus, and their translations."""
+    sources, targets = open_corpus(DataConfig()).lines("dev")
+    return list(sources)[:60], list(targets)[:60]
+
+
+@cache
+def vocabulary() -> Vocabulary:
+    return train_vocabulary([real_pairs()], 500)
+
+
+def portable(fields: Mapping[str, Any]) -> PortableModel:
+    """A model with these fields of a config, and random numbers in all of its parameters."""
+    config = Config().replace({**_SIZES, **fields})
+    network = make_model(config, len(vocabulary()), None)
+    rng = np.random.default_rng(0)
+
+    def drawn(path: Any, like: Any) -> np.ndarray:
+        drawn = rng.normal(0, 0.25, like.shape).astype(np.float32)
+        return drawn + 1 if path[-1].key == "scale" else drawn
+
+    declared = nn.unbox(declared_parameters(network))
+    arrays = named_arrays(jax.tree_util.tree_map_with_path(drawn, declared))
+    return PortableModel(config, vocabulary(), arrays, (7,))
+
+
+def translator_of(model: PortableModel) -> Translator:
+    """The model as this package runs it."""
+    network = make_model(model.config, len(model.vocabulary), None)
+    params = parameters_of(model.arrays, nn.unbox(declared_parameters(network)))
+    return Translator(model.config, model.vocabulary, jax.tree.map(jax.numpy.asarray, params))

@@ -1,0 +1,91 @@
+"""The neutral form: a run goes out and comes in again as it was."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import t2t_jax
+from t2t_jax import UserError
+from t2t_jax.__main__ import main
+from t2t_jax.interchange.formats import read_model, write_model
+from t2t_jax.interchange.runs import write_run
+from t2t_jax.workdir import check_workdir
+from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
+
+_LINES = real_pairs()[0][:6]
+
+
+@pytest.mark.parametrize("name", ["paper", "modern", "untied"])
+def test_a_model_comes_back_as_a_run_that_translates_alike(name, tmp_path):
+    model = portable(OPTIONS[name])
+    write_model(model, "safetensors", tmp_path / "out")
+    write_run(read_model("safetensors", tmp_path / "out"), tmp_path / "run", {"from": "a test"})
+    loaded = t2t_jax.load(tmp_path / "run")
+    assert loaded.config == model.config
+    assert loaded.steps == (7,)
+    assert loaded.nbest(_LINES, 2) == translator_of(model).nbest(_LINES, 2)
+
+
+def test_the_commands_bring_a_model_out_and_in_bit_for_bit(tmp_path, capsys):
+    write_run(portable({}), tmp_path / "run", {})
+    run, out, again, last = (str(tmp_path / name) for name in ("run", "out", "again", "last"))
+    assert main(["export", run, "--to", "safetensors", out]) == 0
+    assert main(["import", "safetensors", out, again]) == 0
+    assert main(["export", again, "--to", "safetensors", last]) == 0
+    assert f"{again} is a run with the model of {out}" in capsys.readouterr().out
+    for file in Path(out).iterdir():
+        assert file.read_bytes() == (Path(last) / file.name).read_bytes()
+
+
+def test_an_imported_run_is_not_trained_on_in_its_place(tmp_path):
+    model = portable({})
+    write_run(model, tmp_path / "run", {})
+    with pytest.raises(UserError, match="holds a model that was imported"):
+        check_workdir(model.config, tmp_path / "run")
+
+
+def _damage(path, change):
+    arrays = load_file(path)
+    change(arrays)
+    save_file(arrays, path, {"t2t_jax": "1", "steps": "[]", "vocabulary": "none"})
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda out: (out / "model.safetensors").write_bytes(b"12"), "is damaged, or no file of"),
+        (lambda out: (out / "model.safetensors").unlink(), "is not a directory that t2t-jax export"),
+        (lambda out: (out / "config.json").write_text("{}"), "config lacks the field"),
+        (lambda out: (out / "vocabulary.model").write_bytes(b"?"), "not a SentencePiece model"),
+        (
+            lambda out: save_file({"a": np.zeros(1)}, out / "model.safetensors"),
+            "was not written by t2t-jax export",
+        ),
+        (
+            lambda out: _damage(out / "model.safetensors", lambda arrays: None),
+            "is not the vocabulary that",
+        ),
+    ],
+)
+def test_damaged_models_are_refused_in_one_line(damage, message, tmp_path):
+    out = tmp_path / "out"
+    write_model(portable({}), "safetensors", out)
+    damage(out)
+    with pytest.raises(UserError, match=message) as refusal:
+        main(["import", "safetensors", str(out), str(tmp_path / "run")])
+    assert len(str(refusal.value).splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_directory_that_is_there_is_not_written_over(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("mine")
+    write_run(portable({}), tmp_path / "run", {})
+    given = [str(tmp_path / "run"), "--to", "safetensors", str(tmp_path / "out")]
+    with pytest.raises(UserError, match="out exists; choose another"):
+        main(["export", *given])
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
+    assert json.loads((tmp_path / "run" / "imported.json").read_text()) == {}
