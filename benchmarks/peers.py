@@ -145,7 +145,7 @@ def _decode(arguments: Sequence[str]) -> None:
 
 def _shared_weights(config: Config, folder: Path) -> Path:
     """Write the file of random weights, in a process of its own: this one never computes."""
-    file, weights = folder / "config.json", folder / "weights.npz"
+    file, weights = folder / "config.json", folder / "weights"
     file.write_text(config.to_json(), encoding="utf-8")
     call_program("weights", ["-m", "systems.weights", file, weights])
     return weights
@@ -164,9 +164,8 @@ def _translate(arguments: Sequence[str]) -> None:
     with _temporary_folder() as folder:
         source = asked.lines or _bundled_lines(folder / "source")
         amount = len(_read(source))
-        weights, model = folder / "weights.npz", folder / "model"
-        call_program("weights", ["-m", "systems.weights", asked.workdir, weights])
-        call_program("export", ["-m", "systems.export", asked.workdir, weights, model])
+        model = ["--to", "ctranslate2", folder / "model"]
+        call_program("export", ["-m", "t2t_jax", "export", asked.workdir, *model])
         for beam_size in asked.beam_sizes:
             case = {"work": "translate", "lines": amount, "beam_size": beam_size}
             decoding = config.replace({"decoding.beam_size": beam_size})
@@ -268,7 +267,7 @@ def _prepare_searches(
                 raise UserError(
                     f"{system.name} finds {result.equal:.1%} of our tokens with our weights at "
                     f"{case}, less than {system.least_equal:.0%}, so the models differ; see "
-                    "systems/export.py"
+                    "t2t_jax/interchange/"
                 )
         results.append(result)
     return results

@@ -3,30 +3,24 @@ or int8."""
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 
 import ctranslate2
 
-from systems.export import export_ctranslate2
 from systems.protocol import Decoding, serve
-from systems.weights import read_weights
-
-
-def _translator(work: Decoding) -> ctranslate2.Translator:
-    weights = read_weights(work.weights)
-    pieces = [str(number) for number in range(len(weights.embedding))]
-    with tempfile.TemporaryDirectory() as directory:
-        export_ctranslate2(weights, work.config, pieces, directory)
-        return ctranslate2.Translator(
-            directory, compute_type=sys.argv[1], intra_threads=os.cpu_count() or 1
-        )
+from systems.weights import exported
+from t2t_jax.batch import EOS_ID
 
 
 def decode(work: Decoding) -> Callable[[], list[list[int]]]:
-    """Prepare a search by `translate_batch`. It takes subwords, which are numbers here."""
-    translator = _translator(work)
-    sources = [[str(token) for token in sentence] for sentence in work.inputs]
+    """Prepare a search by `translate_batch`, which takes subwords and adds the end of sentence."""
+    with exported(work.weights, "ctranslate2") as (model, directory):
+        translator = ctranslate2.Translator(
+            str(directory), compute_type=sys.argv[1], intra_threads=os.cpu_count() or 1
+        )
+    (pieces,) = model.vocabulary.pieces([range(len(model.vocabulary))])
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    sources = [[pieces[token] for token in tokens if token != EOS_ID] for tokens in work.inputs]
 
     def translate() -> list[list[int]]:
         results = translator.translate_batch(
@@ -36,7 +30,7 @@ def decode(work: Decoding) -> Callable[[], list[list[int]]]:
             length_penalty=work.config.decoding.length_penalty,
             max_decoding_length=work.target_length,
         )
-        return [[int(token) for token in result.hypotheses[0]] for result in results]
+        return [[ids[token] for token in result.hypotheses[0]] for result in results]
 
     return translate
 

@@ -18,7 +18,7 @@ def main() -> None:
     beam_size, length_penalty, extra = int(sys.argv[6]), float(sys.argv[7]), int(sys.argv[8])
     processor = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
     lines = Path(source).read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    sentences = processor.encode(lines, out_type=str, add_eos=True, num_threads=-1)
+    sentences = processor.encode(lines, out_type=str, num_threads=-1)
     threads = os.cpu_count() or 1
     translator = ctranslate2.Translator(model, compute_type=compute_type, intra_threads=threads)
     results = translator.translate_batch(
@@ -28,7 +28,7 @@ def main() -> None:
         max_input_length=0,
         beam_size=beam_size,
         length_penalty=length_penalty,
-        max_decoding_length=max(map(len, sentences)) + extra,
+        max_decoding_length=max(map(len, sentences)) + 1 + extra,
     )
     found = processor.decode([result.hypotheses[0] for result in results])
     Path(target).write_text("".join(f"{line}\n" for line in found), encoding="utf-8")

@@ -4,16 +4,18 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from transformers import MarianConfig, MarianMTModel
 
-from systems.export import export_marian, marian
 from systems.protocol import Decoding, Training, serve
 from systems.pytorch import training_step
-from systems.weights import read_weights
+from systems.weights import exported
+from t2t_jax.interchange.marian import model_config
 
 
 def train(work: Training) -> Callable[[], float]:
-    """Prepare a training step of Marian."""
-    model = marian(work.config).train()
+    """Prepare a training step of Marian, whose projections have biases, unlike ours."""
+    config = model_config(work.config, work.config.data.vocab_size)
+    model = MarianMTModel(MarianConfig(**config)).train()
 
     def logits(inputs: Tensor, previous: Tensor) -> Tensor:
         return model(input_ids=inputs, decoder_input_ids=previous, use_cache=False).logits
@@ -23,7 +25,8 @@ def train(work: Training) -> Callable[[], float]:
 
 def decode(work: Decoding) -> Callable[[], list[list[int]]]:
     """Prepare a search by `generate`, with its cache of keys and values."""
-    model = export_marian(read_weights(work.weights), work.config).eval()
+    with exported(work.weights, "marian") as (_, directory):
+        model = MarianMTModel.from_pretrained(directory).eval()
     inputs = torch.tensor(work.inputs)
 
     @torch.inference_mode()

@@ -7,11 +7,17 @@ else is computed in float32.
 import sys
 from collections.abc import Callable
 
+import flax.linen as nn
 import workload
 
 from systems.protocol import Decoding, Training, serve
 from systems.weights import read_weights
 from t2t_jax.config import Config
+from t2t_jax.interchange.names import parameters_of
+from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.models import make_model
+from t2t_jax.modules.transformer import declared_parameters
 
 
 def _in_precision(config: Config) -> Config:
@@ -24,6 +30,12 @@ def _in_precision(config: Config) -> Config:
     )
 
 
+def _parameters(model: PortableModel) -> Parameters:
+    """The parameters as training has them."""
+    network = make_model(model.config, len(model.vocabulary), None)
+    return parameters_of(model.arrays, nn.unbox(declared_parameters(network)))
+
+
 def train(work: Training) -> Callable[[], float]:
     """Prepare the training step of `train.py`."""
     return workload.training(_in_precision(work.config), len(work.targets), len(work.targets[0]))
@@ -33,7 +45,7 @@ def decode(work: Decoding) -> Callable[[], list[list[int]]]:
     """Prepare the search of `eval.py`."""
     search = workload.decoding(
         _in_precision(work.config),
-        read_weights(work.weights).tree(),
+        _parameters(read_weights(work.weights)),
         len(work.inputs),
         len(work.inputs[0]),
         work.target_length,

@@ -198,7 +198,13 @@ def call_program(name: str, command: Sequence[str | Path], **added: str) -> floa
     """
     start = time.perf_counter()
     program = [sys.executable, *command]
-    done = subprocess.run(program, stderr=subprocess.PIPE, text=True, env=_environment(added))
+    done = subprocess.run(
+        program,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(added),
+    )
     seconds = time.perf_counter() - start
     if done.returncode:
         raise _died(name, done.returncode, done.stderr)

@@ -21,8 +21,8 @@ class ExportCommand:
     """The directory to write."""
     to: Literal["safetensors", "ctranslate2", "marian", "program"] = tyro.MISSING
     """The format: safetensors (every parameter under its name in the paper), ctranslate2 (a fast
-    engine), marian (the library transformers of Hugging Face), or program (compiled by JAX, which alone
-    runs it)."""
+    engine), marian (the library transformers of Hugging Face), or program (compiled by JAX, which
+    alone runs it)."""
     dtype: str | None = None
     """Dtype of the weights, as float32, float16 or int8; None is what is usual for the format."""
     average: int | None = None
@@ -39,6 +39,8 @@ class ExportCommand:
         check_dtype(self.to, self.dtype)
         model = portable_model(self.run_directory, average=self.average, step=self.step)
         write_model(model, self.to, self.output, self.dtype)
-        said = f"{self.output} has the model as {self.to}; {self.output}/README.md says how to use it"
+        said = (
+            f"{self.output} has the model as {self.to}; {self.output}/README.md says how to use it"
+        )
         ResultConsole(highlight=False, markup=False).print(said, soft_wrap=True)
         return 0

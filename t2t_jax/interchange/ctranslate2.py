@@ -239,9 +239,7 @@ def _fill_norm(spec: Any, part: _Part) -> None:
         spec.beta = part["bias"]
 
 
-def _distance_biases(
-    model: ModelConfig, arrays: Arrays, side: str
-) -> Mapping[str, Any]:
+def _distance_biases(model: ModelConfig, arrays: Arrays, side: str) -> Mapping[str, Any]:
     """What self-attention adds to its scores by distance, as the bias of T5."""
     if model.position == "relative_bias":
         table, distance = arrays[f"{side}_position"], _T5_DISTANCE

@@ -36,9 +36,7 @@ READ: Mapping[str, str] = MappingProxyType(
 """The formats that models are read from, with a line about each."""
 
 
-def write_model(
-    model: PortableModel, name: str, directory: Path, dtype: str | None = None
-) -> None:
+def write_model(model: PortableModel, name: str, directory: Path, dtype: str | None = None) -> None:
     """Write a model in a format: all of the directory, or nothing.
 
     Args:

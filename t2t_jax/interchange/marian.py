@@ -75,7 +75,7 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
         (directory / name).write_bytes(model.vocabulary.serialized)
     (pieces,) = model.vocabulary.pieces([range(len(model.vocabulary))])
     described = {
-        "config.json": _model_config(model.config, len(pieces)),
+        "config.json": model_config(model.config, len(pieces)),
         "generation_config.json": _generation_config(model.config),
         "tokenizer_config.json": _tokenizer_config(model.config, pieces),
         "vocab.json": {piece: number for number, piece in enumerate(pieces)},
@@ -131,9 +131,7 @@ def _their_arrays(model: PortableModel) -> Iterator[tuple[str, Float32[np.ndarra
                 yield f"model.{ours}{theirs}", array
 
 
-def _their_layer(
-    arrays: Arrays, prefix: str
-) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+def _their_layer(arrays: Arrays, prefix: str) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
     for ours, theirs in _SUBLAYERS.items():
         place = f"{prefix}{ours}."
         if f"{place}W_Q" in arrays:
@@ -152,7 +150,13 @@ def _their_layer(
     yield "final_layer_norm.bias", arrays[f"{place}norm.bias"]
 
 
-def _model_config(config: Config, vocab_size: int) -> dict[str, Any]:
+def model_config(config: Config, vocab_size: int) -> dict[str, Any]:
+    """The fields of a `MarianConfig`, for a model of the same sizes.
+
+    Args:
+      config: the config of the model.
+      vocab_size: entries of its vocabulary.
+    """
     model = config.model
     return {
         "architectures": ["MarianMTModel"],

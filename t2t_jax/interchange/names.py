@@ -80,9 +80,7 @@ def parameters_of(arrays: Arrays, like: Mapping[str, Any]) -> dict[str, Any]:
     return params
 
 
-def _taken(
-    arrays: Arrays, name: str, wanted: Any, layer: int | None
-) -> Float32[np.ndarray, "..."]:
+def _taken(arrays: Arrays, name: str, wanted: Any, layer: int | None) -> Float32[np.ndarray, "..."]:
     """The array of this name, if it has the shape that the model has."""
     if name not in arrays:
         raise UserError(f"there is no array {name}, which is a parameter of the model")

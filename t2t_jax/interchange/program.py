@@ -55,9 +55,9 @@ _README = """\
     found, log_probs = program.call(load_file("parameters.safetensors"), sources)
     print(processor.decode([int(token) for token in found[0] if token > {last_special}]))
 
-It needs `pip install "jax[cpu]" safetensors sentencepiece`, or another JAX: the programs were lowered
-for {platforms} by jax {version}. By JAX's promise, programs are loaded by releases of the
-following six months at least.
+It needs `pip install jax safetensors sentencepiece`, with JAX for CPU, CUDA or TPU: jax {version}
+lowered the programs for {platforms}. By JAX's promise, releases of the following six months
+load them.
 
 `search.jax` takes the parameters and sources, and gives the best translation of each, with its
 log-probability. For a search of one's own, `encode.jax` takes the same and gives a state, a list of
@@ -141,9 +141,7 @@ class _Programs:
         found = search(strategy, step, cache, limits, room=self.room, bos_id=BOS_ID, pad_id=PAD_ID)
         return found.tokens[:, 0], found.log_probs[:, 0]
 
-    def encode(
-        self, parameters: Mapping[str, Array], sources: Int32[Array, "b s"]
-    ) -> list[Array]:
+    def encode(self, parameters: Mapping[str, Array], sources: Int32[Array, "b s"]) -> list[Array]:
         """The state before the first step: an empty cache, and the memory of the sources."""
         memory = self.model.memory(self._prepared(parameters), one_a_row(sources))
         return jax.tree.leaves((self.model.empty_cache(len(sources), 1, self.room), memory))

@@ -79,9 +79,7 @@ def test_weights_have_the_dtype_that_was_asked_for(dtype, tmp_path):
     model = portable(OPTIONS["paper"])
     for one in ("float32", dtype):
         write_model(model, "ctranslate2", tmp_path / one, one)
-    whole, small = (
-        Path(tmp_path / one / "model.bin").stat().st_size for one in ("float32", dtype)
-    )
+    whole, small = (Path(tmp_path / one / "model.bin").stat().st_size for one in ("float32", dtype))
     assert small < 0.75 * whole
     config = json.loads((tmp_path / dtype / "config.json").read_text())
     assert config["layer_norm_epsilon"] == 1e-6

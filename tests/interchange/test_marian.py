@@ -40,7 +40,9 @@ def test_transformers_computes_the_same(name, tmp_path):
     translator, lines = translator_of(model), len(golden["sources"])
     sources, targets = (side[:lines] for side in real_pairs())
     assert translator.encode(sources) == golden["sources"]
-    for own, log_probs in zip(score(translator, sources, targets), golden["log_probs"], strict=True):
+    for own, log_probs in zip(
+        score(translator, sources, targets), golden["log_probs"], strict=True
+    ):
         np.testing.assert_allclose(own.token_log_probs, log_probs, rtol=2e-5, atol=2e-5)
     greedy = translator.nbest(sources, 1, beam_size=1)
     for (best,), tokens in zip(greedy, golden["greedy"], strict=True):

@@ -57,7 +57,10 @@ def _damage(path, change):
     ("damage", "message"),
     [
         (lambda out: (out / "model.safetensors").write_bytes(b"12"), "is damaged, or no file of"),
-        (lambda out: (out / "model.safetensors").unlink(), "is not a directory that t2t-jax export"),
+        (
+            lambda out: (out / "model.safetensors").unlink(),
+            "is not a directory that t2t-jax export",
+        ),
         (lambda out: (out / "config.json").write_text("{}"), "config lacks the field"),
         (lambda out: (out / "vocabulary.model").write_bytes(b"?"), "not a SentencePiece model"),
         (
