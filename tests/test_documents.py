@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 import t2t_jax
-from t2t_jax.commands.entry import eval_command
+from t2t_jax.commands.entry import entry_command, eval_command
 from t2t_jax.commands.sweep import sweep_command
 from t2t_jax.commands.train import train_command
 from t2t_jax.config.file import load_config
@@ -97,8 +97,8 @@ def calls(path):
                 # There is no bucket to look into for the run that goes on.
                 text = text.replace("$i", "0").replace("$SHARED/", "").replace("s3://", "")
                 arguments = shlex.split(text)
-                if entry_point:  # `t2t-jax train` is train.py, `t2t-jax bleu` is `eval.py bleu`
-                    script = ENTRY_POINT.get(arguments[0], "eval.py")
+                if entry_point:  # `t2t-jax train` is train.py
+                    script = ENTRY_POINT.get(arguments[0], "t2t-jax")
                     arguments = arguments[1:] if arguments[0] in ENTRY_POINT else arguments
                 yield script, arguments
 
@@ -185,6 +185,8 @@ def test_a_command_of_the_documents_is_understood(scratch, program, arguments):
             assert train_command(arguments).fields.model.d_model == SMALL["model.d_model"]
         elif program == "eval.py":
             assert eval_command(arguments)
+        elif program == "t2t-jax":
+            assert entry_command(arguments)
         else:
             assert sweep_command(arguments).config.startswith("configs/")
 

@@ -66,7 +66,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "score": "say how probable a model finds given translations",
         },
         "models in and out": {
-            "export": "write a model for other programs: CTranslate2, Marian, safetensors",
+            "export": "write a model for CTranslate2, transformers or JAX alone",
             "import": "make a run of a model that came from elsewhere",
         },
         "measuring": {

@@ -11,8 +11,9 @@ encoders too: with so many buckets that each distance has its own, it can be any
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
@@ -165,7 +166,8 @@ def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
     return spec
 
 
-class _Part(NamedTuple):
+@dataclass(frozen=True)
+class _Part:
     """The parameters whose names begin alike."""
 
     arrays: Arrays
@@ -178,7 +180,7 @@ class _Part(NamedTuple):
         return f"{self.prefix}{name}" in self.arrays
 
     def part(self, name: str) -> "_Part":
-        return self._replace(prefix=f"{self.prefix}{name}.")
+        return _Part(self.arrays, f"{self.prefix}{name}.")
 
 
 def _fill_stack(spec: Any, part: _Part, side: str, model: ModelConfig) -> None:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import export
-from jaxtyping import Array, Float, Float32, Int32
+from jaxtyping import Array, Bool, Float, Float32, Int32
 from safetensors.numpy import save
 
 from t2t_jax.batch import BOS_ID, PAD_ID, one_a_row
@@ -134,8 +134,14 @@ class _Programs:
         lengths = jnp.sum(sources != PAD_ID, axis=1)
         limits = jnp.where(lengths > 0, lengths + self.decoding.max_extra_length, 0)
 
-        def step(*given: Any) -> tuple[Float[Array, "b k v"], Cache]:
-            return self.model.step(params, *given, memory)
+        def step(
+            tokens: Int32[Array, "b k"],
+            positions: Int32[Array, " b"],
+            clock: Int32[Array, ""],
+            ancestry_mask: Bool[Array, "b k t k"],
+            cache: Cache,
+        ) -> tuple[Float[Array, "b k v"], Cache]:
+            return self.model.step(params, tokens, positions, clock, ancestry_mask, cache, memory)
 
         cache = self.model.empty_cache(len(sources), strategy.beam_size, self.room)
         found = search(strategy, step, cache, limits, room=self.room, bos_id=BOS_ID, pad_id=PAD_ID)

@@ -47,7 +47,7 @@ def write_run(model: PortableModel, workdir: Path, imported: Record) -> None:
             params=ocp.args.StandardSave(params),
             origin=ocp.args.JsonSave(make_origin(identity, step, {"params": params})),
         )
-        keep = ocp.checkpoint_managers.PreserveAll()
+        keep = ocp.checkpoint_managers.LatestN(1)
         with writing_checkpoints(directory), closing(open_manager(directory, keep)) as manager:
             manager.save(step, args=items, force=True)
             manager.wait_until_finished()

@@ -18,11 +18,13 @@ from t2t_jax.config import Config
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.system.records import Schema, parse_object
 
 DTYPES = ("float32",)
 
 _ARRAYS, _CONFIG, _VOCABULARY = "model.safetensors", "config.json", "vocabulary.model"
-_VERSION = "1"
+_ABOUT, _VERSION = "t2t_jax", 1
+_SCHEMA = Schema({"version": int, "steps": list, "vocabulary": str})
 _README = """\
 # A Transformer of t2t_jax
 
@@ -51,11 +53,13 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     """
     del dtype  # there is one
     about = {
-        "t2t_jax": _VERSION,
-        "steps": json.dumps(model.steps),
+        "version": _VERSION,
+        "steps": model.steps,
         "vocabulary": model.vocabulary.fingerprint,
     }
-    (directory / _ARRAYS).write_bytes(save(dict(model.arrays), about))
+    # Of several entries, safetensors would write another order each time.
+    metadata = {_ABOUT: json.dumps(about)}
+    (directory / _ARRAYS).write_bytes(save(dict(model.arrays), metadata))
     (directory / _CONFIG).write_text(model.config.to_json(), encoding="utf-8")
     (directory / _VOCABULARY).write_bytes(model.vocabulary.serialized)
     (directory / "README.md").write_text(_README, encoding="utf-8")
@@ -71,7 +75,7 @@ def read(path: Path) -> PortableModel:
     try:
         text = (path / _CONFIG).read_text(encoding="utf-8")
         with safe_open(file, framework="numpy") as opened:
-            about = opened.metadata() or {}
+            metadata = opened.metadata() or {}
             arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise UserError(f"{file} is damaged, or no file of safetensors: {error}") from error
@@ -79,11 +83,14 @@ def read(path: Path) -> PortableModel:
         raise UserError(
             f"{path} is not a directory that t2t-jax export --to safetensors wrote: {error}"
         ) from error
-    if about.get("t2t_jax") != _VERSION:
+    try:
+        about = parse_object(metadata.get(_ABOUT, "{}"), _SCHEMA)
+    except ValueError as error:
         raise UserError(
-            f"{file} was not written by t2t-jax export --to safetensors, or by a later version: "
-            f"it says {about or 'nothing'} of itself"
-        )
+            f"{file} was not written by t2t-jax export --to safetensors: {error}"
+        ) from error
+    if about["version"] != _VERSION:
+        raise UserError(f"{file} was written by a later t2t_jax, which has to read it")
     vocabulary = Vocabulary.load(path / _VOCABULARY)
     if about["vocabulary"] != vocabulary.fingerprint:
         raise UserError(f"{path / _VOCABULARY} is not the vocabulary that {file} was written with")
@@ -91,4 +98,4 @@ def read(path: Path) -> PortableModel:
         config = Config.from_json(text)
     except UserError as error:
         raise UserError(f"{path / _CONFIG}: {error}") from error
-    return PortableModel(config, vocabulary, arrays, tuple(json.loads(about["steps"])))
+    return PortableModel(config, vocabulary, arrays, tuple(about["steps"]))

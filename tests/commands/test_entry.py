@@ -1,6 +1,7 @@
 """The program `t2t-jax`: one door to every command, from a clone or an installed wheel."""
 
 import inspect
+import keyword
 import os
 import subprocess
 import sys
@@ -25,12 +26,13 @@ def test_the_map_has_every_command_in_one_line(capsys):
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= 80
         assert [line.split()[0] for line in lines if line.startswith("  ")] == [*NAMES, "t2t-jax"]
-    assert {"data", "train", "sweep", *EVAL_COMMANDS} == set(NAMES)
+    assert {"data", "train", "sweep", "export", "import", *EVAL_COMMANDS} == set(NAMES)
 
 
 def test_every_command_has_a_file_of_its_own():
     for name in NAMES:
-        module = import_module(f"t2t_jax.commands.{name.replace('-', '_')}")
+        file = name.replace("-", "_") + "_" * keyword.iskeyword(name)
+        module = import_module(f"t2t_jax.commands.{file}")
         defined = [
             value
             for value in vars(module).values()
