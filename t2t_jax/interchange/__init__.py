@@ -1,0 +1,1 @@
+"""Models in the formats of other programs, out and in; `docs/interchange.md` has them."""
