@@ -217,6 +217,7 @@ CONSTANTS = (
     Constant("norm on embeddings", "3.4", {"model.embedding_norm": False}),
     Constant("bias of the output", "3.4", {"model.output_bias": False}),
     Constant("positions", "3.5", {"model.position": "sinusoidal"}),
+    Constant("run that it starts from", "5.2", {"training.init_from": None}),
     Constant("steps", "5.2", {"training.num_train_steps": 100_000}),
     Constant("optimiser", "5.3", {"training.optimizer": "adam"}),
     Constant("Adam's beta_1", "5.3", {"training.adam_beta1": 0.9}),

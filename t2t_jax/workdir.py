@@ -26,6 +26,7 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.processes import is_main, of_main, one_without
 from t2t_jax.system.atomic_file import check_writable, write_whole
+from t2t_jax.system.bucket import as_path
 from t2t_jax.system.lock import holding
 from t2t_jax.system.records import NUMBER, Record, Schema, append_line, read_records
 
@@ -160,7 +161,7 @@ def _check_was_trained(workdir: Path) -> None:
     if (workdir / _IMPORTED).exists():
         raise UserError(
             f"{workdir} holds a model that was imported, and no training to go on with; choose "
-            "another --workdir"
+            f"another --workdir, and start there with --training.init-from {workdir}"
         )
 
 
@@ -197,7 +198,9 @@ def _visible(directory: Path) -> Iterator[Path]:
 def run_vocabulary(
     config: Config, corpus: Corpus, workdir: Path | None, *, across_scripts: bool
 ) -> Vocabulary:
-    """The run's own vocabulary; for a new run that of the corpus, learned on first use.
+    """The run's own vocabulary; for a new run that of the run it starts from, or of the corpus.
+
+    That of a corpus is learned on first use.
 
     Args:
       config: the config of the run.
@@ -209,6 +212,8 @@ def run_vocabulary(
       UserError: the corpus is not the one that the run was started with.
     """
     learn = partial(prepare_vocabulary, config.data, corpus, across_scripts=across_scripts)
+    if config.training.init_from is not None:
+        learn = partial(read_vocabulary, as_path(config.training.init_from))
     if workdir is None:
         return learn()
     stored, vocabulary = workdir / _CORPUS, workdir / _VOCABULARY

@@ -100,6 +100,7 @@ _NOT_STATED = {
     "data.prefetch",
     "training.schedule_steps",
     "training.decay_fraction",
+    "training.init_step",
     "training.seed",
     "training.max_nonfinite_steps",
     "training.log_every_steps",

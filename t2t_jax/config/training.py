@@ -61,6 +61,11 @@ class TrainingConfig:
     None keeps no such average."""
     label_smoothing: float = 0.1
     """epsilon_ls: probability mass spread evenly over the vocabulary."""
+    init_from: str | None = field(default=None, metadata=added_later(before=None))
+    """Run directory whose parameters and vocabulary the run starts with, in place of random
+    numbers and a vocabulary of its own. Optimiser and step are new."""
+    init_step: int | None = field(default=None, metadata=added_later(before=None))
+    """Step of the last of the checkpoints of init_from that are averaged; None is the newest."""
     seed: int = 0
     """Seed of initialisation, dropout and the order of the data."""
     max_nonfinite_steps: int = field(default=5, metadata=MAY_CHANGE)
@@ -84,6 +89,11 @@ class TrainingConfig:
         require(
             self.ema_decay is None or 0 < self.ema_decay < 1,
             f"training.ema_decay={self.ema_decay} is outside (0, 1); use None to keep no average",
+        )
+        require(
+            self.init_from is not None or self.init_step is None,
+            f"training.init_step={self.init_step} is a step of another run; name that run with "
+            "training.init_from",
         )
         self._check_schedule()
         self._check_optimizer()

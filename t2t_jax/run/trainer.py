@@ -29,6 +29,7 @@ from t2t_jax.run.evaluation import evaluate, prepare_evaluation
 from t2t_jax.run.health import Health, corpus_figures
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.meter import StepMeter
+from t2t_jax.run.start import check_start, initial_state, introduce_start
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.program import command_line
 from t2t_jax.system.quiet import orbax_kept_quiet
@@ -38,7 +39,7 @@ from t2t_jax.training.checkpoint import Checkpoints, is_due
 from t2t_jax.training.memory import check_memory
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.schedule import settled_schedule
-from t2t_jax.training.step import TrainState, abstract_state, compile_train_step, create_state
+from t2t_jax.training.step import TrainState, compile_train_step
 from t2t_jax.workdir import (
     check_workdir,
     claim,
@@ -74,6 +75,8 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
     goes_on = workdir if check_workdir(config, workdir) else None
     mesh = make_mesh(config.parallel)
     config = _settled(config, mesh, goes_on)
+    if goes_on is None:
+        check_start(config)
     check_memory(config, config.data.vocab_size, mesh)
     corpus = open_corpus(config.data)
     task = task_of(corpus.name)
@@ -99,7 +102,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
             bound_together(),
             within_memory(),
         ):
-            state = _initial_state(config, model, mesh, checkpoints)
+            state = initial_state(config, model, mesh, checkpoints)
             claim(workdir, config, corpus, vocabulary)  # fields that may change, now that all fits
             with RunLog(workdir, int(state.step), config.training.num_train_steps, health) as log:
                 log.checkpoint(int(state.step) or None)
@@ -171,6 +174,7 @@ class _Run:
 
     def introduce(self, state: TrainState, seconds: float) -> None:
         """Say what is about to be trained, `seconds` after the start."""
+        introduce_start(self.config, state, self.log)
         if "dev" not in self.corpus.splits:
             self.log.say(f"{self.corpus.name} has no dev split: no scores, no best checkpoint")
         elif (decay := self.config.training.ema_decay) is not None:
@@ -322,11 +326,3 @@ class _Clock:
             return _NOTHING
         self._proposed = True
         return _CHECKPOINT
-
-
-def _initial_state(
-    config: Config, model: Network, mesh: Mesh, checkpoints: Checkpoints
-) -> TrainState:
-    """The newest checkpoint, or the state before the first step."""
-    restored = checkpoints.restore(abstract_state(config, model, mesh))
-    return restored or create_state(config, model, mesh)

@@ -184,6 +184,7 @@ def test_deviations_of_a_preset_are_all_named(tmp_path, name, expected):
         ("training.peak_learning_rate", 1e-3, "equation 3"),
         ("training.clip_gradient_norm", 1.0, "clipping of gradients"),
         ("training.ema_decay", 0.99, "moving average of parameters"),
+        ("training.init_from", "runs/base", "run that it starts from"),
         ("training.adam_beta1", 0.8, "Adam's beta_1"),
         ("training.adam_epsilon", 1e-8, "Adam's epsilon"),
         ("checkpoint.every_steps", 100, "time between checkpoints"),

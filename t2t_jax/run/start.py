@@ -1,0 +1,97 @@
+"""What a run starts from: its newest checkpoint, another run's parameters, or random numbers."""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from t2t_jax.config import Config, differences, format_differences
+from t2t_jax.errors import UserError
+from t2t_jax.modules.network import Network
+from t2t_jax.run.log import RunLog
+from t2t_jax.system.bucket import as_path
+from t2t_jax.training.averaging import load_parameters
+from t2t_jax.training.checkpoint import Checkpoints
+from t2t_jax.training.step import TrainState, abstract_state, create_state
+from t2t_jax.training.storage import steps_in
+from t2t_jax.workdir import CHECKPOINTS, is_run, read_config, read_vocabulary
+
+_FREE = "dropout_rate", "attention_dropout_rate", "activation_dropout_rate", "compute_dtype"
+
+
+def check_start(config: Config) -> None:
+    """Refuse to start from a run whose model is another.
+
+    Args:
+      config: the config of a new run.
+
+    Raises:
+      UserError: `training.init_from` is no run, or lacks the checkpoint, or has another network or
+        another size of the vocabulary.
+    """
+    if config.training.init_from is None:
+        return
+    workdir, step = as_path(config.training.init_from), config.training.init_step
+    directory = workdir / CHECKPOINTS
+    there = steps_in(directory) if directory.is_dir() else []
+    if is_run(workdir) and (not there or step not in (None, *there)):
+        which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+        raise UserError(f"training.init_from={workdir} has {which}; it has {there}")
+    size = len(read_vocabulary(workdir))
+    free = [f"model.{name}" for name in _FREE]
+    if config.model.position != "learned":
+        free.append("model.max_positions")
+    other = differences(read_config(workdir), config)
+    changed = {
+        path: values
+        for path, values in other.items()
+        if path.startswith("model.") and path not in free
+    }
+    if config.data.vocab_size != size:
+        changed["data.vocab_size"] = size, config.data.vocab_size
+    if changed:
+        raise UserError(
+            f"training.init_from={workdir} has another model ({format_differences(changed)}); "
+            "give these fields as that run has them"
+        )
+
+
+def initial_state(
+    config: Config, model: Network, mesh: Mesh, checkpoints: Checkpoints
+) -> TrainState:
+    """The state that a run goes on from: the newest checkpoint, or that before the first step.
+
+    Args:
+      config: the config of the run.
+      model: the network of the run.
+      mesh: the devices.
+      checkpoints: the checkpoints of the run.
+
+    Raises:
+      UserError: no checkpoint can be read, or those of `training.init_from` cannot.
+    """
+    like = abstract_state(config, model, mesh)
+    if restored := checkpoints.restore(like):
+        return restored
+    state, start = create_state(config, model, mesh), config.training
+    if start.init_from is None:
+        return state
+    params, _ = load_parameters(as_path(start.init_from), like.params, step=start.init_step)
+    # Of its own: a step overwrites both.
+    ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
+    return state._replace(params=params, ema=ema)
+
+
+def introduce_start(config: Config, state: TrainState, log: RunLog) -> None:
+    """Say which run a new one starts from.
+
+    Args:
+      config: the config of the run.
+      state: the state that the run goes on from.
+      log: the log of the run.
+    """
+    if config.training.init_from is not None and not int(state.step):
+        step = config.training.init_step
+        which = "" if step is None else f", step {step}"
+        log.say(
+            f"starts with the parameters and the vocabulary of {config.training.init_from}{which}"
+        )

@@ -1,0 +1,72 @@
+"""A run that starts from another's parameters and vocabulary."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import t2t_jax
+from t2t_jax import UserError
+from t2t_jax.config.file import load_config
+from t2t_jax.workdir import read_vocabulary
+
+
+@pytest.fixture(scope="module")
+def config(tiny_run):
+    return load_config(str(tiny_run.folder / "tiny.py")).replace(
+        {"training.num_train_steps": 1, "checkpoint.every_steps": 1}
+    )
+
+
+@pytest.fixture(scope="module")
+def base(config, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("base") / "run"
+    assert t2t_jax.train(config, workdir) == 0
+    return workdir
+
+
+def test_it_begins_with_them_and_goes_on_without_the_other_run(config, base, tmp_path, capsys):
+    shutil.copytree(base, tmp_path / "base")
+    own = {
+        "training.init_from": str(tmp_path / "base"),
+        "training.learning_rate_factor": 0.0,  # a step changes nothing
+        "model.dropout_rate": 0.3,
+        "data.max_length": 32,
+    }
+    tuned = config.replace(own)
+    assert t2t_jax.train(tuned, tmp_path / "tuned") == 0
+    assert f"starts with the parameters and the vocabulary of {tmp_path / 'base'}" in (
+        capsys.readouterr().out
+    )
+    expected = t2t_jax.load(tmp_path / "base")
+    shutil.rmtree(tmp_path / "base")
+    assert t2t_jax.train(tuned.replace({"training.num_train_steps": 2}), tmp_path / "tuned") == 0
+    found = t2t_jax.load(tmp_path / "tuned", average=1)
+    assert found.steps == (2,)
+    assert found.config.training.init_from == own["training.init_from"]
+    jax.tree.map(np.testing.assert_array_equal, found.params, expected.params)
+    assert read_vocabulary(tmp_path / "tuned").serialized == expected.vocabulary.serialized
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model.d_model": 32}, r"has another model \(model.d_model 16 -> 32\)"),
+        ({"data.vocab_size": 299}, r"has another model \(data.vocab_size 300 -> 299\)"),
+        ({"training.init_from": "nowhere"}, "nowhere is not a run directory|nowhere/vocab"),
+        ({"training.init_step": 7}, "has no checkpoint of step 7; it has"),
+    ],
+)
+def test_another_model_is_refused_before_anything_is_written(
+    config, base, tmp_path, fields, message
+):
+    changed = config.replace({"training.init_from": str(base), **fields})
+    with pytest.raises(UserError, match=message):
+        t2t_jax.train(changed, tmp_path / "tuned")
+    assert not (tmp_path / "tuned").exists()
+
+
+def test_a_step_of_no_run_is_refused(config):
+    with pytest.raises(UserError, match="name that run with training"):
+        config.replace({"training.init_step": 7})
