@@ -230,6 +230,7 @@ CONSTANTS = (
     ),
     Constant("factor on equation 3", "5.3", {"training.learning_rate_factor": 1.0}),
     Constant("warmup steps", "5.3", {"training.warmup_steps": 4000}),
+    Constant("frozen parameters", "5.3", {"training.freeze": ()}),
     Constant("weight decay", "5.3", {"training.weight_decay": 0.0}),
     Constant("clipping of gradients", "5.3", {"training.clip_gradient_norm": None}),
     Constant("P_drop", "5.4", {"model.dropout_rate": 0.1}),

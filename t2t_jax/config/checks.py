@@ -44,6 +44,11 @@ def check_fields(config: Any) -> None:
             known = any(value == one and type(value) is type(one) for one in args)
             require(known, f"{name}={value!r} is not one of {choices}; {hint_text}")
             continue
+        if origin is tuple:
+            known = isinstance(value, tuple) and all(isinstance(one, args[0]) for one in value)
+            kind = f"several values, each a {args[0].__name__}"
+            require(known, f"{name}={value!r} is a {type(value).__name__}, expected {kind}")
+            continue
         allowed = args if origin in (types.UnionType, Union) else (hint,)
         if float in allowed:
             allowed = (*allowed, int)

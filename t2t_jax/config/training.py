@@ -66,6 +66,10 @@ class TrainingConfig:
     numbers and a vocabulary of its own. Optimiser and step are new."""
     init_step: int | None = field(default=None, metadata=added_later(before=None))
     """Step of the last of the checkpoints of init_from that are averaged; None is the newest."""
+    freeze: tuple[str, ...] = field(default=(), metadata=added_later(before=()))
+    """Parameters that are not trained: paths of parameters or modules as `t2t_jax.load(RUN).params`
+    has them, such as embedding or encoder/*, in which * stands for anything. The layers of a stack
+    are one parameter."""
     seed: int = 0
     """Seed of initialisation, dropout and the order of the data."""
     max_nonfinite_steps: int = field(default=5, metadata=MAY_CHANGE)
@@ -78,6 +82,8 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
+        if isinstance(self.freeze, list):  # as JSON has it
+            object.__setattr__(self, "freeze", tuple(self.freeze))
         check_fields(self)
         check_range(self, 1, INFINITY, "num_train_steps", "warmup_steps", "log_every_steps")
         check_range(self, 1, INFINITY, "max_nonfinite_steps")

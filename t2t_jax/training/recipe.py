@@ -17,6 +17,7 @@ from t2t_jax.modules.matrices import (
     whether_each,
 )
 from t2t_jax.training.adafactor import adafactor
+from t2t_jax.training.freezing import are_frozen, trained_and_fixed, without_frozen
 from t2t_jax.training.muon import orthogonal_momentum
 from t2t_jax.training.optimizer import Optimizer, adam, by_kind, lion, with_weight_decay
 
@@ -31,6 +32,15 @@ def make_optimizer(config: TrainingConfig, declared: Parameters) -> Optimizer:
       config: names the optimiser, and has its constants.
       declared: the parameters as a module's `init` returns them, each in the box that declares it.
     """
+    if config.freeze:
+        frozen = are_frozen(config.freeze, declared)
+        trained, _ = trained_and_fixed(declared, frozen)
+        return without_frozen(_optimizer(config, trained), frozen)
+    return _optimizer(config, declared)
+
+
+def _optimizer(config: TrainingConfig, declared: Parameters) -> Optimizer:
+    """The optimiser of the parameters that are trained."""
     optimizer = _OPTIMIZERS[config.optimizer](config, declared)
     if not config.weight_decay:
         return optimizer

@@ -19,6 +19,7 @@ from t2t_jax.modules.network import Network
 from t2t_jax.modules.transformer import declared_parameters, init_parameters
 from t2t_jax.parallel.axes import shardings, traced_on
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, replicated
+from t2t_jax.training.freezing import are_frozen, joined, trained_and_fixed
 from t2t_jax.training.optimizer import Optimizer
 from t2t_jax.training.recipe import clipped, make_optimizer, moving_average
 from t2t_jax.training.schedule import scheduled_rate
@@ -239,10 +240,16 @@ def train_step(
     if axis_name is not None:
         parts, part = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
 
+    declared = declared_parameters(model)
+    trained: Parameters = state.params
+    fixed: Parameters = {}
+    if training.freeze:
+        trained, fixed = trained_and_fixed(trained, are_frozen(training.freeze, declared))
+
     def gradient_sums(one: Batch, number: Int32[Array, ""]) -> tuple[Parameters, LossSums]:
-        def smoothed_sum(params: Parameters) -> tuple[Float32[Array, ""], LossSums]:
+        def smoothed_sum(trained: Parameters) -> tuple[Float32[Array, ""], LossSums]:
             losses: Any = model.apply(
-                {"params": params},
+                {"params": joined(trained, fixed) if fixed else trained},
                 one,
                 label_smoothing=training.label_smoothing,
                 num_chunks=config.parallel.loss_chunks,
@@ -254,13 +261,13 @@ def train_step(
             sums = loss_sums(losses, one)
             return sums.smoothed, sums
 
-        return jax.grad(smoothed_sum, has_aux=True)(state.params)
+        return jax.grad(smoothed_sum, has_aux=True)(trained)
 
     gradients, sums = _sum_over_passes(gradient_sums, batch)
     if axis_name is not None:
         gradients, sums = jax.lax.psum((gradients, sums), axis_name)
     gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
-    optimizer = make_optimizer(training, declared_parameters(model))
+    optimizer = make_optimizer(training, declared)
     return update(config, optimizer, state, gradients, sums)
 
 
@@ -273,7 +280,7 @@ def update(
       config: the run's config.
       optimizer: its optimiser.
       state: the state before the step.
-      gradients: those of the mean loss.
+      gradients: those of the mean loss, of the parameters that are trained.
       sums: the losses of the step.
 
     Returns:

@@ -86,6 +86,8 @@ def shown(value: Any) -> str:
     """A value as a cell has it: numbers with separators, no more than 6 digits of a float."""
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
+    if isinstance(value, tuple):
+        return " ".join(map(shown, value)) or "none"
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:g}" if isinstance(value, float) else str(value)

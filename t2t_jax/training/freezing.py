@@ -1,0 +1,77 @@
+"""Parameters that stay as they are (`training.freeze`): no gradient, no moments, no update."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from t2t_jax.errors import UserError
+from t2t_jax.modules.matrices import Parameters
+from t2t_jax.training.optimizer import Optimizer
+
+
+def are_frozen(patterns: Sequence[str], params: Parameters) -> Parameters:
+    """For every parameter, whether it is frozen.
+
+    Args:
+      patterns: paths of parameters or of modules, such as `encoder/layers/self_attention`, in which
+        `*` stands for anything.
+      params: the parameters, or the boxes that declare them.
+
+    Raises:
+      UserError: a pattern has no parameter, or none is left to train.
+    """
+    paths = flatten_dict(params, sep="/")
+    for pattern in patterns:
+        if not any(_matches(path, pattern) for path in paths):
+            raise UserError(
+                f"training.freeze={pattern!r} is no parameter of this model; those are, for "
+                f"example, {', '.join(list(paths)[:3])}"
+            )
+    frozen = {path: any(_matches(path, one) for one in patterns) for path in paths}
+    if all(frozen.values()):
+        raise UserError(f"training.freeze={list(patterns)} leaves no parameter to train")
+    return unflatten_dict(frozen, sep="/")
+
+
+def _matches(path: str, pattern: str) -> bool:
+    return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*")
+
+
+def trained_and_fixed(params: Parameters, frozen: Parameters) -> tuple[Parameters, Parameters]:
+    """The parameters that are trained, and those that are frozen.
+
+    Args:
+      params: the parameters, or anything for each of them.
+      frozen: the result of `are_frozen`.
+    """
+    leaves, which = flatten_dict(params), flatten_dict(frozen)
+    trained = {path: x for path, x in leaves.items() if not which[path]}
+    fixed = {path: x for path, x in leaves.items() if which[path]}
+    return unflatten_dict(trained), unflatten_dict(fixed)
+
+
+def joined(trained: Parameters, fixed: Parameters) -> Parameters:
+    """All parameters, of the two parts of `trained_and_fixed`."""
+    return unflatten_dict(flatten_dict(trained) | flatten_dict(fixed))
+
+
+def without_frozen(optimizer: Optimizer, frozen: Parameters) -> Optimizer:
+    """An optimiser of all parameters, of one that knows those alone that are trained.
+
+    Args:
+      optimizer: the optimiser of the trained parameters.
+      frozen: the result of `are_frozen`.
+    """
+
+    def init(params: Parameters) -> Any:
+        return optimizer.init(trained_and_fixed(params, frozen)[0])
+
+    def direction(gradients: Parameters, state: Any, params: Parameters) -> Parameters:
+        trained, fixed = trained_and_fixed(params, frozen)
+        still = {path: jnp.zeros_like(x) for path, x in flatten_dict(fixed).items()}
+        return joined(optimizer.direction(gradients, state, trained), unflatten_dict(still))
+
+    return optimizer._replace(init=init, direction=direction)
