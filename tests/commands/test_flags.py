@@ -119,7 +119,8 @@ def test_help_of_train_lists_every_field_with_its_default_and_meaning(capsys, co
         for path, _, value in walk(config):
             after = text.split(f" --{path.replace('_', '-')} ")[1]
             helped, _, default = after.partition("(default: ")
-            assert default.startswith(f"{shlex.quote(str(value))})")
+            words = value if isinstance(value, tuple) else (str(value),)
+            assert default.startswith(f"{shlex.join(words)})")
             assert len(helped.split()) > 2  # the type, and words of its docstring
 
 
