@@ -5,9 +5,8 @@
 
 Hardware: 2 cores of an AMD EPYC virtual machine (AVX2, no AVX-512), in float32, 23 November 2026.
 Time: 105 minutes, beside other work.
-Score: 22.48 sacreBLEU (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0) on the 2,000 test
-sentences; docs/results/l10n_small.md has the curve, and
-newstest2012 and 2013.
+Score: 22.48 sacreBLEU (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0) on the 2,000
+test sentences; docs/results/l10n_small.md has the curve, and newstest2012 and 2013.
 
 The corpus is a million pairs of published English-German translations, of software and its
 documentation above all; the page says of what else. It is not part of this repository: put
