@@ -119,8 +119,13 @@ def format_differences(changed: Mapping[str, tuple[Any, Any]]) -> str:
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """The config as nested dictionaries of plain values."""
-    return dataclasses.asdict(config)
+    """The config as nested dictionaries of plain values, equal to what JSON makes of them."""
+    nested = dataclasses.asdict(config)
+    for path, _, value in walk(config):
+        if isinstance(value, tuple):
+            section, _, name = path.partition(".")
+            nested[section][name] = list(value)
+    return nested
 
 
 def from_dict(nested: Mapping[str, Any]) -> Config:
