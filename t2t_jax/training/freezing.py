@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.training.optimizer import Optimizer
+from t2t_jax.training.optimizer import Optimizer, joined, parted
 
 
 def are_frozen(patterns: Sequence[str], params: Parameters) -> Parameters:
@@ -40,24 +41,6 @@ def _matches(path: str, pattern: str) -> bool:
     return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*")
 
 
-def trained_and_fixed(params: Parameters, frozen: Parameters) -> tuple[Parameters, Parameters]:
-    """The parameters that are trained, and those that are frozen.
-
-    Args:
-      params: the parameters, or anything for each of them.
-      frozen: the result of `are_frozen`.
-    """
-    leaves, which = flatten_dict(params), flatten_dict(frozen)
-    trained = {path: x for path, x in leaves.items() if not which[path]}
-    fixed = {path: x for path, x in leaves.items() if which[path]}
-    return unflatten_dict(trained), unflatten_dict(fixed)
-
-
-def joined(trained: Parameters, fixed: Parameters) -> Parameters:
-    """All parameters, of the two parts of `trained_and_fixed`."""
-    return unflatten_dict(flatten_dict(trained) | flatten_dict(fixed))
-
-
 def without_frozen(optimizer: Optimizer, frozen: Parameters) -> Optimizer:
     """An optimiser of all parameters, of one that knows those alone that are trained.
 
@@ -67,11 +50,11 @@ def without_frozen(optimizer: Optimizer, frozen: Parameters) -> Optimizer:
     """
 
     def init(params: Parameters) -> Any:
-        return optimizer.init(trained_and_fixed(params, frozen)[0])
+        return optimizer.init(parted(params, frozen)[1])
 
     def direction(gradients: Parameters, state: Any, params: Parameters) -> Parameters:
-        trained, fixed = trained_and_fixed(params, frozen)
-        still = {path: jnp.zeros_like(x) for path, x in flatten_dict(fixed).items()}
-        return joined(optimizer.direction(gradients, state, trained), unflatten_dict(still))
+        fixed, trained = parted(params, frozen)
+        still = jax.tree.map(jnp.zeros_like, fixed)
+        return joined(still, optimizer.direction(gradients, state, trained))
 
     return optimizer._replace(init=init, direction=direction)

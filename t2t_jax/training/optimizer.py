@@ -99,6 +99,24 @@ def with_weight_decay(optimizer: Optimizer, weight_decay: float, decayed: Parame
     return optimizer._replace(direction=direction)
 
 
+def parted(tree: Parameters, condition: Parameters) -> tuple[Parameters, Parameters]:
+    """The parameters for which a condition holds, and the others.
+
+    Args:
+      tree: the parameters, or anything for each of them; some may be missing.
+      condition: for every parameter, whether it holds.
+    """
+    leaves, holds = flatten_dict(tree), flatten_dict(condition)
+    some = {path: x for path, x in leaves.items() if holds[path]}
+    others = {path: x for path, x in leaves.items() if not holds[path]}
+    return unflatten_dict(some), unflatten_dict(others)
+
+
+def joined(some: Parameters, others: Parameters) -> Parameters:
+    """All parameters, of the two parts that `parted` gives."""
+    return unflatten_dict(flatten_dict(some) | flatten_dict(others))
+
+
 class ByKind(NamedTuple):
     """What two optimisers keep, each for its own parameters.
 
@@ -119,13 +137,9 @@ def by_kind(are_matrices: Parameters, of_matrices: Optimizer, of_others: Optimiz
       of_matrices: the optimiser of these matrices.
       of_others: the optimiser of all other parameters.
     """
-    kinds = flatten_dict(are_matrices)
 
     def split(tree: Parameters) -> ByKind:
-        leaves = flatten_dict(tree)
-        matrices = {path: x for path, x in leaves.items() if kinds[path]}
-        others = {path: x for path, x in leaves.items() if not kinds[path]}
-        return ByKind(unflatten_dict(matrices), unflatten_dict(others))
+        return ByKind(*parted(tree, are_matrices))
 
     def init(params: Parameters) -> ByKind:
         matrices, others = split(params)
@@ -141,7 +155,6 @@ def by_kind(are_matrices: Parameters, of_matrices: Optimizer, of_others: Optimiz
     def direction(gradients: Parameters, state: ByKind, params: Parameters) -> Parameters:
         matrices, others = zip(split(gradients), state, split(params), strict=True)
         directions = of_matrices.direction(*matrices), of_others.direction(*others)
-        of_all = flatten_dict(directions[0]) | flatten_dict(directions[1])
-        return unflatten_dict(of_all)
+        return joined(*directions)
 
     return Optimizer(init, accumulate, direction)

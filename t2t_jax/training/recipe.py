@@ -17,9 +17,9 @@ from t2t_jax.modules.matrices import (
     whether_each,
 )
 from t2t_jax.training.adafactor import adafactor
-from t2t_jax.training.freezing import are_frozen, trained_and_fixed, without_frozen
+from t2t_jax.training.freezing import are_frozen, without_frozen
 from t2t_jax.training.muon import orthogonal_momentum
-from t2t_jax.training.optimizer import Optimizer, adam, by_kind, lion, with_weight_decay
+from t2t_jax.training.optimizer import Optimizer, adam, by_kind, lion, parted, with_weight_decay
 
 
 def make_optimizer(config: TrainingConfig, declared: Parameters) -> Optimizer:
@@ -34,7 +34,7 @@ def make_optimizer(config: TrainingConfig, declared: Parameters) -> Optimizer:
     """
     if config.freeze:
         frozen = are_frozen(config.freeze, declared)
-        trained, _ = trained_and_fixed(declared, frozen)
+        _, trained = parted(declared, frozen)
         return without_frozen(_optimizer(config, trained), frozen)
     return _optimizer(config, declared)
 

@@ -19,8 +19,8 @@ from t2t_jax.modules.network import Network
 from t2t_jax.modules.transformer import declared_parameters, init_parameters
 from t2t_jax.parallel.axes import shardings, traced_on
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, replicated
-from t2t_jax.training.freezing import are_frozen, joined, trained_and_fixed
-from t2t_jax.training.optimizer import Optimizer
+from t2t_jax.training.freezing import are_frozen
+from t2t_jax.training.optimizer import Optimizer, joined, parted
 from t2t_jax.training.recipe import clipped, make_optimizer, moving_average
 from t2t_jax.training.schedule import scheduled_rate
 
@@ -244,12 +244,12 @@ def train_step(
     trained: Parameters = state.params
     fixed: Parameters = {}
     if training.freeze:
-        trained, fixed = trained_and_fixed(trained, are_frozen(training.freeze, declared))
+        fixed, trained = parted(trained, are_frozen(training.freeze, declared))
 
     def gradient_sums(one: Batch, number: Int32[Array, ""]) -> tuple[Parameters, LossSums]:
         def smoothed_sum(trained: Parameters) -> tuple[Float32[Array, ""], LossSums]:
             losses: Any = model.apply(
-                {"params": joined(trained, fixed) if fixed else trained},
+                {"params": joined(fixed, trained) if fixed else trained},
                 one,
                 label_smoothing=training.label_smoothing,
                 num_chunks=config.parallel.loss_chunks,
