@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.vocabulary import train_vocabulary
+from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.run.loading import load
 from t2t_jax.run.report import build_report

@@ -13,7 +13,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from t2t_jax.config import Config
-from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.interchange.formats import read_model, write_model
 from t2t_jax.interchange.names import named_arrays
 from t2t_jax.interchange.portable import PortableModel, portable_model
@@ -35,7 +35,7 @@ def exported(directory: str, name: str) -> Iterator[tuple[PortableModel, Path]]:
         yield model, Path(place) / "model"
 
 
-def _numbers(size: int) -> Vocabulary:
+def _numbers(size: int) -> SharedVocabulary:
     """A vocabulary whose subwords are the numbers of their ids."""
     kinds = sentencepiece_model_pb2.ModelProto.SentencePiece
     proto = sentencepiece_model_pb2.ModelProto()
@@ -47,7 +47,7 @@ def _numbers(size: int) -> Vocabulary:
         proto.pieces.add(piece=piece, score=-float(number), type=kind)
     spec = proto.trainer_spec
     spec.pad_id, spec.eos_id, spec.bos_id, spec.unk_id = PAD_ID, EOS_ID, BOS_ID, UNK_ID
-    return Vocabulary(proto.SerializeToString())
+    return SharedVocabulary(proto.SerializeToString())
 
 
 def _write(source: str, out: str) -> int:

@@ -41,7 +41,7 @@ class ScoreCommand(ModelFlags):
         with writing(self.output) as file:
             translator = self.load()
             scores = score(translator, sources, targets)
-            pieces = translator.vocabulary.pieces([one.tokens for one in scores])
+            pieces = translator.vocabulary.target_pieces([one.tokens for one in scores])
             file.writelines(map(self._line, scores, pieces))
         return 0
 

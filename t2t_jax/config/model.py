@@ -14,6 +14,7 @@ from t2t_jax.config.checks import (
 )
 from t2t_jax.config.fields import added_later, left_open
 
+StartToken: TypeAlias = Literal["begin", "end", "padding"]
 NormOrder: TypeAlias = Literal["post", "pre", "deep"]
 FeedForwardKind: TypeAlias = Literal["relu", "gelu", "silu", "glu", "reglu", "geglu", "swiglu"]
 Position: TypeAlias = Literal[
@@ -90,6 +91,8 @@ class ModelConfig:
     """Fixed sinusoids (section 3.5), tensor2tensor's own, or a learned table (Table 3, row E),
     added to embeddings; in self-attention rotary positions (Su et al. 2021), ALiBi (Press et al.
     2022) or T5's learned bias (Raffel et al. 2020); or none."""
+    first_position: int = field(default=0, metadata=added_later(before=0))
+    """Position of the first token, where positions are sinusoids (the paper: 0; fairseq: 2)."""
     max_positions: int = 1024
     """Rows of the learned position table; other positions have no limit and do not read it."""
     rotary_base: float = field(default=10_000.0, metadata=added_later(before=10_000.0))
@@ -103,12 +106,18 @@ class ModelConfig:
     near positions stay apart ("NTK-aware")."""
     share_embeddings: bool = True
     """One matrix for source embedding, target embedding and output projection (section 3.4)."""
+    source_vocab_size: int | None = field(default=None, metadata=added_later(before=None))
+    """Where share_embeddings is false: entries of the source embedding, if the vocabulary has other
+    entries for sources than for targets; None means as many as for targets."""
     share_target_embedding: bool = field(default=False, metadata=added_later(before=False))
     """Where share_embeddings is false: one matrix for target embedding and output projection."""
     scale_embeddings: bool = field(default=True, metadata=added_later(before=True))
     """Multiply embeddings by sqrt(d_model) (section 3.4)."""
     embedding_norm: bool = field(default=False, metadata=added_later(before=False))
     """Normalise the sum of embedding and position, ahead of its dropout."""
+    start_token: StartToken = field(default="begin", metadata=added_later(before="begin"))
+    """What stands before the first token of a target: the id of begin, or, in models that come from
+    other toolkits, that of the end of a sentence (fairseq) or of padding (Marian)."""
     output_bias: bool = field(default=False, metadata=added_later(before=False))
     """Add a learned bias to the logits; the paper has none."""
     dropout_rate: float = 0.1
@@ -142,6 +151,13 @@ class ModelConfig:
             )
         self._check_heads()
         self._check_positions()
+        check_positive(self, "source_vocab_size")
+        check_fits(self, "source_vocab_size")
+        require(
+            not self.share_embeddings or self.source_vocab_size is None,
+            f"source_vocab_size={self.source_vocab_size} is for a model whose sources have an "
+            "embedding of their own; set share_embeddings=False",
+        )
 
     def _check_heads(self) -> None:
         shared = self.num_kv_heads
@@ -154,6 +170,7 @@ class ModelConfig:
         )
 
     def _check_positions(self) -> None:
+        check_range(self, 0, 1024, "first_position")
         check_range(self, 1, INFINITY, "rotary_scale")
         check_range(self, 2, INFINITY, "rotary_base")
         check_fits(self, "rotary_scale", "rotary_base")
@@ -210,6 +227,16 @@ class ModelConfig:
             return dict.fromkeys(("source", "target", "output"), "embedding")
         output = "target_embedding" if self.share_target_embedding else "output_projection"
         return {"source": "source_embedding", "target": "target_embedding", "output": output}
+
+    def entries(self, vocab_size: int) -> dict[str, int]:
+        """The number of rows of each matrix of `embeddings`.
+
+        Args:
+          vocab_size: entries of the vocabulary for targets.
+        """
+        rows = dict.fromkeys(self.embeddings.values(), vocab_size)
+        rows[self.embeddings["source"]] = self.source_vocab_size or vocab_size
+        return rows
 
     @property
     def stacks(self) -> tuple[Stack, ...]:

@@ -7,6 +7,7 @@ start hashes the corpus and the arrays, which is quick, and tokenises nothing.
 import functools
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from itertools import chain
 from typing import NamedTuple
@@ -14,16 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int32, Int64, Integer
 
+from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import Contents, entry
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.vocabulary import (
-    EOS_ID,
-    RECIPE_VERSION,
-    UNK_ID,
-    Vocabulary,
-    train_vocabulary,
-)
+from t2t_jax.data.vocabularies.learning import RECIPE_VERSION, train_vocabulary
+from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.records import Schema, parse_object
 
 _FORMAT_VERSION = 2
@@ -140,13 +137,18 @@ def _tokenize(
     corpus: Corpus, vocabulary: Vocabulary, split: str, max_length: int | None
 ) -> TokenizedSplit:
     """Tokenises a split chunk by chunk; of the text, only one chunk is in memory at a time."""
-    dtype = np.uint16 if len(vocabulary) <= 1 << 16 else np.int32
+    most = max(vocabulary.source_size, len(vocabulary))
+    dtype = np.uint16 if most <= 1 << 16 else np.int32
     skipped = dict.fromkeys(("empty_source", "empty_target", "too_long"), 0)
     num_pairs_read = 0
     sources: list[_Side] = []
     targets: list[_Side] = []
     for lines in corpus.pairs(split):
-        source, target = (_flatten(_encode(vocabulary, side, max_length), dtype) for side in lines)
+        encoders = vocabulary.encode, vocabulary.encode_targets
+        source, target = (
+            _flatten(_encode(encode, side, max_length), dtype)
+            for encode, side in zip(encoders, lines, strict=True)
+        )
         num_pairs_read += len(lines[0])
         if max_length is not None:
             reason = _reasons_to_skip(source.lengths, target.lengths, max_length)
@@ -158,18 +160,20 @@ def _tokenize(
     return TokenizedSplit(*_join(sources, dtype), *_join(targets, dtype), skipped, num_pairs_read)
 
 
-def _encode(vocabulary: Vocabulary, lines: list[str], max_length: int | None) -> list[list[int]]:
-    """Subword ids of each line; a line that is far too long gets too many of some other ids."""
+def _encode(
+    encode: Callable[[list[str]], list[list[int]]], lines: list[str], max_length: int | None
+) -> list[list[int]]:
+    """Subword ids of each line; a line that is far too long gets too many of some other id."""
     if max_length is None:
-        return vocabulary.encode(lines)
+        return encode(lines)
     # SentencePiece takes 100 bytes for a character: a file without line ends must not end the run.
     limit = max(_MANY_CHARACTERS, _LONGEST_SUBWORD * (max_length + 1))
     too_long = [number for number, line in enumerate(lines) if len(line) > limit]
     for number in too_long:
         lines[number] = ""
-    rows = vocabulary.encode(lines)
+    rows = encode(lines)
     for number in too_long:
-        rows[number] = [UNK_ID] * max_length + [EOS_ID]
+        rows[number] = [EOS_ID] * (max_length + 1)
     return rows
 
 

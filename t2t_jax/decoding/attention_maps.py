@@ -60,12 +60,13 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
     _check_length("source", translator.encode([source])[0], limit)
     if target is None:
         target = translator.translate([source])[0]
-    ids = translator.encode([source, target])
+    ids = *translator.encode([source]), *translator.encode_targets([target])
     _check_length("target", ids[1], limit)
     inputs, targets = (np.asarray([tokens], np.int32) for tokens in ids)
     found = on_host(_weights(translator.model, translator.params, inputs, targets))
     weights = {name: of_all[:, 0] for name, of_all in found.items()}
-    of_source, of_target = translator.vocabulary.pieces(ids)
+    [of_source] = translator.vocabulary.pieces(ids[:1])
+    [of_target] = translator.vocabulary.target_pieces(ids[1:])
     return AttentionMaps(of_source, of_target, **weights)
 
 

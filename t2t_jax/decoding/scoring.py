@@ -76,7 +76,8 @@ def score(
     capacity = min(
         config.decoding.tokens_per_batch, config.parallel.tokens_per_device or _TOKENS_PER_BATCH
     )
-    pairs = list(zip(translator.encode(sources), translator.encode(targets), strict=True))
+    encoded = translator.encode(sources), translator.encode_targets(targets)
+    pairs = list(zip(*encoded, strict=True))
     _check_lengths(pairs, translator.longest_sentence, first_line)
     lengths = [
         0 if is_blank(source) and is_blank(target) else max(len(source), len(target))

@@ -195,9 +195,12 @@ class Translator:
         self._parts(texts(lines, "lines", first_line), decoding, first_line)
 
     def encode(self, lines: Iterable[str]) -> list[list[int]]:
-        """Subword ids of each line, with the end of sentence; a line break counts as a space."""
-        stripped = [line.replace("\n", " ").strip() for line in texts(lines, "lines")]
-        return self.vocabulary.encode(stripped)
+        """Subword ids of each source, with the end of sentence; a line break counts as a space."""
+        return self.vocabulary.encode(_stripped(lines))
+
+    def encode_targets(self, lines: Iterable[str]) -> list[list[int]]:
+        """Subword ids of each target, with the end of sentence; a line break counts as a space."""
+        return self.vocabulary.encode_targets(_stripped(lines))
 
     def configured(self, **overrides: Any) -> Config:
         """The config with other fields of `DecodingConfig`.
@@ -255,6 +258,10 @@ class Translator:
             Hypothesis(text.replace("\n", " "), score, log_prob, tokens)
             for text, (tokens, score, log_prob) in zip(texts, kept, strict=True)
         ]
+
+
+def _stripped(lines: Iterable[str]) -> list[str]:
+    return [line.replace("\n", " ").strip() for line in texts(lines, "lines")]
 
 
 def _number(part: Part, first_line: int) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
-from t2t_jax.batch import BOS_ID, EOS_ID, UNK_ID
+from t2t_jax.batch import EOS_ID
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.model import RELATIVE_BUCKETS, Stack
 from t2t_jax.errors import UserError
@@ -26,6 +26,7 @@ from t2t_jax.functional.position import alibi_slopes
 from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.rewriting import position_table, refuse, without_residual_scale
+from t2t_jax.modules.models import start_id
 
 DTYPES = ("float32", "float16", "bfloat16", "int8", "int8_float16", "int8_bfloat16")
 
@@ -107,14 +108,17 @@ def _specification(model: PortableModel) -> Any:
     network = model.config.model
     arrays = without_residual_scale(model.arrays, network)
     spec = TransformerSpec(*(_stack_specification(network, stack) for stack in network.stacks))
-    (pieces,) = model.vocabulary.pieces([range(len(model.vocabulary))])
-    spec.config.unk_token = pieces[UNK_ID]
-    spec.config.bos_token = spec.config.decoder_start_token = pieces[BOS_ID]
+    vocabulary = model.vocabulary
+    (source_pieces,) = vocabulary.pieces([range(vocabulary.source_size)])
+    (pieces,) = vocabulary.target_pieces([range(len(vocabulary))])
+    spec.config.unk_token = pieces[vocabulary.unk_id]
+    start = pieces[start_id(network)]
+    spec.config.bos_token = spec.config.decoder_start_token = start
     spec.config.eos_token = pieces[EOS_ID]
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = network.norm_epsilon
-    spec.register_source_vocabulary(list(pieces))
-    spec.register_target_vocabulary(list(pieces))
+    spec.register_source_vocabulary(source_pieces)
+    spec.register_target_vocabulary(pieces)
     names = network.embeddings
     spec.encoder.embeddings[0].weight = arrays[names["source"]]
     spec.decoder.embeddings.weight = arrays[names["target"]]

@@ -116,7 +116,8 @@ def position_table(model: ModelConfig, length: int) -> Float32[np.ndarray, "leng
     }
     if model.position not in tables:
         return None
-    return np.asarray(tables[model.position](length, model.d_model))
+    first = model.first_position
+    return np.asarray(tables[model.position](first + length, model.d_model))[first:]
 
 
 def refuse(program: str, lacking: Mapping[str, bool]) -> None:

@@ -25,7 +25,7 @@ def num_parameters(model: ModelConfig, vocab_size: int) -> int:
         total += stack.num_layers * each
         total += norm * ((model.norm_order == "pre") + model.embedding_norm)
         total += _position_table(model)
-    total += len(set(model.embeddings.values())) * vocab_size * model.d_model
+    total += sum(model.entries(vocab_size).values()) * model.d_model
     return total + vocab_size * model.output_bias
 
 
@@ -154,8 +154,8 @@ def _state_size(config: Config, vocab_size: int) -> int:
     training, everything = config.training, num_parameters(config.model, vocab_size)
     of_layers = [*_matrices_of_layers(config.model)]
     momentum = sum(number * m * n for number, m, n in of_layers)
-    tables = len(set(config.model.embeddings.values()))
-    matrices = [*of_layers, (tables, vocab_size, config.model.d_model)]
+    tables = config.model.entries(vocab_size).values()
+    matrices = [*of_layers, *((1, entries, config.model.d_model) for entries in tables)]
     squares = everything - sum(number * m * n for number, m, n in matrices)
     factors = sum(number * (m + n) for number, m, n in matrices)
     kept = {

@@ -145,6 +145,7 @@ class CachedTransformer(Transformer):
         """Logits of the next token of `k` hypotheses; see `DecodingModel.step`."""
         batch, beams, room, _ = ancestry_mask.shape
         positions = jnp.broadcast_to(positions[:, None], tokens.shape)
+        tokens = jnp.where(positions == 0, self.bos_id, tokens)
         places = cache_places(self.config, room)
         bias, apart = self.target_position.bias(), None
         if bias is not None or places < room:

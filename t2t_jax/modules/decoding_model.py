@@ -92,7 +92,7 @@ class DecodingModel(Protocol):
 
         Args:
           params: the parameters, from `prepare`.
-          tokens: the hypotheses' last tokens; at position 0 that is the begin of sentence.
+          tokens: the hypotheses' last tokens; at position 0 the model takes its own start.
           positions: the position of these tokens in each sentence, from 0.
           clock: the number of the step, which says to which place of the cache it writes.
           ancestry_mask: `[b, j, t, i]`: the entry that slot `i` wrote at place `t` belongs to

@@ -2,13 +2,16 @@
 
 from jax.sharding import Mesh
 
-from t2t_jax.batch import BOS_ID
+from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
 from t2t_jax.config import Config, ModelConfig
+from t2t_jax.config.model import StartToken
 from t2t_jax.kernels.choice import fast_compute_dtype, kernels_of
 from t2t_jax.modules.decoding import TransformerDecoding
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.network import Network
 from t2t_jax.modules.transformer import Transformer
+
+_START_IDS: dict[StartToken, int] = {"begin": BOS_ID, "end": EOS_ID, "padding": PAD_ID}
 
 
 def settled(config: Config, mesh: Mesh) -> Config:
@@ -23,6 +26,15 @@ def settled(config: Config, mesh: Mesh) -> Config:
     return config.replace({"model.compute_dtype": fast_compute_dtype(mesh)})
 
 
+def start_id(model: ModelConfig) -> int:
+    """The id that stands before the first token of a target.
+
+    Args:
+      model: sizes and options of the network.
+    """
+    return _START_IDS[model.start_token]
+
+
 def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
     """The network of a run, for training.
 
@@ -32,7 +44,8 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
       mesh: the devices it runs on; None means any; see `kernels_of`.
     """
     kernels = kernels_of(mesh, config.model.compute_dtype)
-    return Transformer(config.model, vocab_size, BOS_ID, config.parallel.remat, kernels)
+    start = start_id(config.model)
+    return Transformer(config.model, vocab_size, start, config.parallel.remat, kernels)
 
 
 def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> DecodingModel:
@@ -44,4 +57,5 @@ def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) 
       mesh: the devices it runs on; None means any; see `kernels_of`.
     """
     kernels = kernels_of(mesh, model.compute_dtype)
-    return TransformerDecoding(Transformer(model, vocab_size, BOS_ID, kernels=kernels))
+    network = Transformer(model, vocab_size, start_id(model), kernels=kernels)
+    return TransformerDecoding(network)

@@ -61,7 +61,8 @@ class PositionEncoding(nn.Module):
         if config.position == "learned":
             table = self.embedding
         elif config.position in _SINUSOIDS:
-            table = _SINUSOIDS[config.position](length, config.d_model)
+            first = config.first_position
+            table = _SINUSOIDS[config.position](first + length, config.d_model)[first:]
         else:
             return x
         return x + jnp.take(table, positions, axis=0, mode="clip").astype(x.dtype)

@@ -120,7 +120,7 @@ class Transformer(nn.Module):
 
     Attributes:
       config: sizes and options.
-      vocab_size: entries of the shared vocabulary.
+      vocab_size: entries of the vocabulary, for targets.
       bos_id: id that stands before the first target token.
       remat: what is computed again for the derivative of a layer, as it is not kept in memory:
         nothing ("none"), all but the matrix products with parameters ("dots"), or everything but
@@ -137,8 +137,8 @@ class Transformer(nn.Module):
     def setup(self) -> None:
         """Create embeddings, encoder and decoder."""
         config = self.config
-        for name in dict.fromkeys(config.embeddings.values()):
-            setattr(self, name, TokenEmbedding(config, self.vocab_size))
+        for name, entries in config.entries(self.vocab_size).items():
+            setattr(self, name, TokenEmbedding(config, entries))
         self.source_position = PositionEncoding(config, causal=False)
         self.target_position = PositionEncoding(config, causal=True)
         if config.embedding_norm:

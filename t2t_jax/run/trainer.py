@@ -81,6 +81,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
     corpus = open_corpus(config.data)
     task = task_of(corpus.name)
     vocabulary = run_vocabulary(config, corpus, goes_on, across_scripts=task.across_scripts)
+    _check_sources(config, vocabulary)
     split = prepare(config.data, corpus, vocabulary, "train")
     batches = Batches(split, config.data, config.training.seed)
     check_memory(config, len(vocabulary), mesh, batches.shapes)
@@ -131,6 +132,17 @@ def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:
     return config.replace(
         {path: value for path, leaf, value in own if "left_open" in leaf.metadata}
     )
+
+
+def _check_sources(config: Config, vocabulary: Vocabulary) -> None:
+    """Refuse a vocabulary that has more or fewer entries for sources than the model."""
+    size, wanted = vocabulary.source_size, config.model.source_vocab_size or len(vocabulary)
+    if size != wanted:
+        raise UserError(
+            f"model.source_vocab_size={config.model.source_vocab_size}, but the vocabulary has "
+            f"{size} entries for sources; leave that field out, or give training.init_from a run "
+            "whose vocabulary has as many"
+        )
 
 
 def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:

@@ -22,7 +22,7 @@ from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.streams import writing
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config, DecodingConfig, walk
-from t2t_jax.data.vocabulary import train_vocabulary
+from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.system.program import run
 

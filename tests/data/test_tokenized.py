@@ -16,7 +16,7 @@ from t2t_jax.data import corpus as corpus_module
 from t2t_jax.data import tokenized
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
-from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.errors import UserError
 
 TRAIN = [
@@ -46,7 +46,7 @@ def config(tmp_path: Path) -> DataConfig:
     )
 
 
-class CountingVocabulary(Vocabulary):
+class CountingVocabulary(SharedVocabulary):
     """Counts the lines it encodes."""
 
     encoded = 0
@@ -58,7 +58,7 @@ class CountingVocabulary(Vocabulary):
 
 def opened(config: DataConfig) -> tuple[Corpus, CountingVocabulary]:
     corpus = open_corpus(config)
-    return corpus, CountingVocabulary(prepare_vocabulary(config, corpus)._model)
+    return corpus, CountingVocabulary(prepare_vocabulary(config, corpus).serialized)
 
 
 def sentences(split: TokenizedSplit) -> list[tuple[list[int], list[int]]]:
@@ -122,7 +122,7 @@ def test_the_vocabulary_is_learned_once(
     (file,) = Path(config.cache_dir).glob("vocabulary-*/vocabulary.model")
     file.write_bytes(file.read_bytes()[:50])  # damaged: learned again
     assert prepare_vocabulary(config, corpus).fingerprint == learned.fingerprint
-    assert Vocabulary.load(file).fingerprint == learned.fingerprint
+    assert SharedVocabulary.load(file).fingerprint == learned.fingerprint
 
 
 def test_changed_text_or_limits_or_vocabulary_are_tokenised_anew(config: DataConfig) -> None:
@@ -182,12 +182,12 @@ def test_a_damaged_entry_is_made_again(config: DataConfig, damage: Callable[[Pat
 def test_an_interrupted_start_leaves_nothing_behind(config: DataConfig) -> None:
     corpus, vocabulary = opened(config)
 
-    class Interrupted(Vocabulary):
+    class Interrupted(SharedVocabulary):
         def encode(self, lines: Sequence[str]) -> list[list[int]]:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(config, corpus, Interrupted(vocabulary._model), "train")
+        prepare(config, corpus, Interrupted(vocabulary.serialized), "train")
     assert [path.name[:10] for path in Path(config.cache_dir).iterdir()] == ["vocabulary"]
     assert len(prepare(config, corpus, vocabulary, "train")) == 3
 
@@ -221,7 +221,7 @@ def test_many_threads_get_the_same_arrays(config: DataConfig) -> None:
 def test_tokens_take_two_bytes_where_the_vocabulary_allows(config: DataConfig) -> None:
     corpus, vocabulary = opened(config)
 
-    class Huge(Vocabulary):
+    class Huge(SharedVocabulary):
         def __len__(self) -> int:
             return (1 << 16) + 1
 
@@ -233,7 +233,7 @@ def test_tokens_take_two_bytes_where_the_vocabulary_allows(config: DataConfig) -
             return "huge"
 
     assert prepare(config, corpus, vocabulary, "train").source_tokens.dtype == np.uint16
-    huge = prepare(config, corpus, Huge(vocabulary._model), "train")
+    huge = prepare(config, corpus, Huge(vocabulary.serialized), "train")
     assert huge.target_tokens.dtype == np.int32
     assert huge.target_tokens.max() == 1 << 16
 
@@ -268,12 +268,12 @@ def test_a_giant_line_is_too_long_without_being_tokenised(
     corpus, vocabulary = opened(config)
     longest = []
 
-    class Watched(Vocabulary):
+    class Watched(SharedVocabulary):
         def encode(self, lines: Sequence[str]) -> list[list[int]]:
             longest.append(max(map(len, lines)))
             return super().encode(lines)
 
-    split = prepare(config, corpus, Watched(vocabulary._model), "train")
+    split = prepare(config, corpus, Watched(vocabulary.serialized), "train")
     assert max(longest) < 500
     assert split.skipped == {"empty_source": 2, "empty_target": 1, "too_long": 3}
     assert sentences(split) == [

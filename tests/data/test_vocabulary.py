@@ -14,17 +14,12 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
+from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from t2t_jax.config import DataConfig
-from t2t_jax.data import vocabulary as vocabulary_module
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.vocabulary import (
-    BOS_ID,
-    EOS_ID,
-    PAD_ID,
-    UNK_ID,
-    Vocabulary,
-    train_vocabulary,
-)
+from t2t_jax.data.vocabularies import learning
+from t2t_jax.data.vocabularies.learning import train_vocabulary
+from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 
 DEV = open_corpus(DataConfig()).lines("dev")
@@ -90,7 +85,7 @@ def test_size_is_kept_and_ids_are_below_it(large: Vocabulary, small: Vocabulary)
 def test_the_same_text_gives_the_same_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
     made = set()
     for num_cores in (1, 2, 5):
-        monkeypatch.setattr(vocabulary_module.os, "cpu_count", lambda num=num_cores: num)
+        monkeypatch.setattr(learning.os, "cpu_count", lambda num=num_cores: num)
         made.add(train_vocabulary([DEV], 500).fingerprint)
     assert len(made) == 1
     assert train_vocabulary([DEV[::-1]], 501).fingerprint not in made
@@ -164,7 +159,7 @@ def test_a_large_corpus_is_thinned_evenly(sizes: list[int], limit: int) -> None:
     lines = [str(i) for i in range(sum(sizes))]
     cuts = np.cumsum([0, *sizes])
     chunks = [(lines[a:b], lines[a:b]) for a, b in pairwise(cuts)]
-    kept = [int(source) for source, _ in vocabulary_module._spread(chunks, limit)]
+    kept = [int(source) for source, _ in learning._spread(chunks, limit)]
     stride = kept[1] - kept[0] if len(kept) > 1 else len(lines)
     assert kept == list(range(0, len(lines), stride))[: len(kept)]
     assert len(kept) <= limit
@@ -183,7 +178,7 @@ def test_what_is_no_model_is_refused_without_reading_it(tmp_path: Path, kind: st
     else:
         path.touch()
         os.truncate(path, 2 << 30)  # holes take no room
-    with pytest.raises(UserError, match=r"vocabulary\.model (cannot be read|is no SentencePiece)"):
+    with pytest.raises(UserError, match=r"vocabulary\.model (cannot be read|is no vocabulary)"):
         Vocabulary.load(path)
 
 

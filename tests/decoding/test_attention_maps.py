@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.config import Config, DecodingConfig, ModelConfig
-from t2t_jax.data.vocabulary import train_vocabulary
+from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.attention_maps import attention_maps
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError

@@ -10,7 +10,9 @@ import pytest
 
 from t2t_jax.batch import EOS_ID, Batch, Sequence
 from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig
-from t2t_jax.data.vocabulary import Vocabulary, train_vocabulary
+from t2t_jax.data.vocabularies.learning import train_vocabulary
+from t2t_jax.data.vocabularies.shared import SharedVocabulary
+from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding import scheduler
 from t2t_jax.decoding.hypotheses import length_penalty
 from t2t_jax.decoding.translator import Translator
@@ -205,7 +207,7 @@ def test_a_line_break_within_a_line_counts_as_a_space(translator):
 
 
 def test_a_line_break_that_the_model_writes_becomes_a_space(translator, monkeypatch):
-    monkeypatch.setattr(Vocabulary, "decode", lambda self, rows: ["a\nb" for _ in rows])
+    monkeypatch.setattr(SharedVocabulary, "decode", lambda self, rows: ["a\nb" for _ in rows])
     assert translator.translate(["rot", "blau baum"]) == ["a b", "a b"]
 
 

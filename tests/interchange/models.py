@@ -10,7 +10,8 @@ import numpy as np
 
 from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.vocabulary import Vocabulary, train_vocabulary
+from t2t_jax.data.vocabularies.learning import train_vocabulary
+from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.interchange.names import named_arrays, parameters_of
 from t2t_jax.interchange.portable import PortableModel

@@ -12,7 +12,7 @@ import pytest
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.vocabulary import train_vocabulary
+from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.evaluation.bleu import corpus_scores

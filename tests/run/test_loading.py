@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from t2t_jax.config import Config
-from t2t_jax.data.vocabulary import Vocabulary, train_vocabulary
+from t2t_jax.data.vocabularies.learning import train_vocabulary
+from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
 from t2t_jax.run.loading import load

@@ -10,7 +10,7 @@ import pytest
 
 from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig
 from t2t_jax.data.trees import Tree, linearise
-from t2t_jax.data.vocabulary import train_vocabulary
+from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.transformer import Transformer, init_parameters

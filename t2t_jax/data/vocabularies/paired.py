@@ -1,0 +1,153 @@
+"""Two SentencePiece models, one for sources and one for targets, with tables of ids of their own.
+
+Models of Marian have such vocabularies. A line may begin with a tag such as `>>fra<<`, which says
+what language to translate into: it is one entry, where the table has it.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sentencepiece
+
+from t2t_jax.batch import EOS_ID, PAD_ID
+from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end
+from t2t_jax.system.records import Schema, parse_object
+
+_SCHEMA = Schema(
+    {
+        "kind": str,
+        "source_model": str,
+        "target_model": str,
+        "source_pieces": list,
+        "target_pieces": list,
+    }
+)
+_PAD, _END, _UNKNOWN = "<pad>", "</s>", "<unk>"
+_TAG = re.compile(r"\s*(>>\S+?<<)")
+
+
+class PairedVocabulary(Vocabulary):
+    """SentencePiece models that split text, and tables that say which id a subword has."""
+
+    def __init__(self, serialized: bytes) -> None:
+        """Read the vocabulary as `paired_vocabulary` has written it.
+
+        Raises:
+          ValueError: the bytes are damaged; the message says in what way.
+        """
+        self._serialized = serialized
+        try:
+            content = parse_object(serialized, _SCHEMA)
+            self._models = [
+                base64.b64decode(content[f"{side}_model"], validate=True)
+                for side in ("source", "target")
+            ]
+            self._splitters = [_processor(model) for model in self._models]
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(f"damaged: {error}") from error
+        self._pieces: list[list[str]] = [content["source_pieces"], content["target_pieces"]]
+        for pieces in self._pieces:
+            if not all(isinstance(piece, str) for piece in pieces):
+                raise ValueError("damaged: a subword is no string")
+            if pieces[:2] != [_PAD, _END] or _UNKNOWN not in pieces:
+                raise ValueError(f"damaged: it does not begin with {_PAD} and {_END}")
+        self._ids = [{piece: number for number, piece in enumerate(own)} for own in self._pieces]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the vocabulary as its bytes."""
+        return PairedVocabulary, (self._serialized,)
+
+    def __len__(self) -> int:
+        """The number of ids of targets."""
+        return len(self._pieces[1])
+
+    @property
+    def source_size(self) -> int:
+        """The number of ids of sources."""
+        return len(self._pieces[0])
+
+    @property
+    def unk_id(self) -> int:
+        """The id of text that the vocabulary cannot spell, in targets."""
+        return self._ids[1][_UNKNOWN]
+
+    @property
+    def serialized(self) -> bytes:
+        """An object of JSON with both models and both tables."""
+        return self._serialized
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """See `Vocabulary.files`."""
+        return dict(zip(("source.spm", "target.spm"), self._models, strict=True))
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Subword ids of each source, ended by `EOS_ID`."""
+        tags = [self._tag(line) for line in lines]
+        texts = [line[len(tag) :] for line, tag in zip(lines, tags, strict=True)]
+        rows = self._encoded(0, texts)
+        ids = self._ids[0]
+        return [
+            [ids[tag.strip()], *row] if tag else row for tag, row in zip(tags, rows, strict=True)
+        ]
+
+    def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
+        """Subword ids of each target, ended by `EOS_ID`."""
+        return self._encoded(1, lines)
+
+    def pieces(self, ids: Rows) -> list[list[str]]:
+        """The subword that each id of a source stands for, row by row."""
+        return [[self._pieces[0][token] for token in row] for row in ids]
+
+    def target_pieces(self, ids: Rows) -> list[list[str]]:
+        """The subword that each id of a target stands for, row by row."""
+        return [[self._pieces[1][token] for token in row] for row in ids]
+
+    def decode(self, ids: Rows) -> list[str]:
+        """Text of each row of a target's ids, up to its first `EOS_ID`."""
+        rows = self.target_pieces(before_end(ids, without=(PAD_ID,)))
+        texts: list[str] = self._splitters[1].decode_pieces(rows) if rows else []
+        return [text.strip() for text in texts]
+
+    def _tag(self, line: str) -> str:
+        """The tag that a source begins with, and the space before it; "" is none."""
+        found = _TAG.match(line)
+        return found[0] if found and found[1] in self._ids[0] else ""
+
+    def _encoded(self, side: int, lines: Sequence[str]) -> list[list[int]]:
+        rows = self._splitters[side].encode(list(lines), out_type=str, num_threads=-1)
+        ids = self._ids[side]
+        unknown = ids[_UNKNOWN]
+        return [[*(ids.get(piece, unknown) for piece in row), EOS_ID] for row in rows]
+
+
+def paired_vocabulary(
+    models: tuple[bytes, bytes], pieces: tuple[Sequence[str], Sequence[str]]
+) -> PairedVocabulary:
+    """A vocabulary of its parts.
+
+    Args:
+      models: serialized SentencePiece models, of sources and of targets.
+      pieces: the subword of each id, of sources and of targets: `<pad>`, `</s>`, and then the
+        others, one of which is `<unk>`.
+
+    Raises:
+      ValueError: they do not make a vocabulary.
+    """
+    content = {
+        "kind": "paired",
+        "source_model": base64.b64encode(models[0]).decode(),
+        "target_model": base64.b64encode(models[1]).decode(),
+        "source_pieces": list(pieces[0]),
+        "target_pieces": list(pieces[1]),
+    }
+    return PairedVocabulary(json.dumps(content, ensure_ascii=False).encode())
+
+
+def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromSerializedProto(model)
+    return processor

@@ -1,0 +1,66 @@
+"""One SentencePiece model for sources and targets: what the paper has (section 5.1)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sentencepiece
+
+from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end
+
+
+class SharedVocabulary(Vocabulary):
+    """A SentencePiece model. Ids 0 to 3 are padding, end, begin and unknown."""
+
+    def __init__(self, model: bytes) -> None:
+        """Wraps a serialized SentencePiece model.
+
+        Raises:
+          ValueError: the bytes are no such model, or it has other special ids.
+        """
+        self._model = model
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(model)
+        except RuntimeError as error:
+            raise ValueError("not a SentencePiece model") from error
+        processor = self._processor
+        ids = processor.pad_id(), processor.eos_id(), processor.bos_id(), processor.unk_id()
+        if ids != (PAD_ID, EOS_ID, BOS_ID, UNK_ID):
+            raise ValueError(f"a SentencePiece model with pad, eos, bos, unk = {ids}, not 0 to 3")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the vocabulary as its serialized model."""
+        return SharedVocabulary, (self._model,)
+
+    def __len__(self) -> int:
+        """The number of ids."""
+        return self._processor.get_piece_size()
+
+    @property
+    def unk_id(self) -> int:
+        """The id of text that the vocabulary cannot spell."""
+        return UNK_ID
+
+    @property
+    def serialized(self) -> bytes:
+        """The SentencePiece model, as `save` writes it."""
+        return self._model
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """See `Vocabulary.files`."""
+        return {"vocabulary.model": self._model}
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Subword ids of each line, ended by `EOS_ID`. An empty line is `[EOS_ID]`."""
+        # One thread per core. White space is trimmed and collapsed by the model itself.
+        return self._processor.encode(list(lines), add_eos=True, num_threads=-1)
+
+    def pieces(self, ids: Rows) -> list[list[str]]:
+        """The subword that each id stands for, row by row."""
+        return [self._processor.id_to_piece(list(map(int, row))) for row in ids]
+
+    def decode(self, ids: Rows) -> list[str]:
+        """Text of each row of ids, up to its first `EOS_ID`; padding and begin are left out."""
+        return self._processor.decode(before_end(ids, without=(PAD_ID, BOS_ID)))
