@@ -17,8 +17,9 @@ class ImportCommand:
     as any other.
     """
 
-    format: Annotated[Literal["safetensors"], tyro.conf.Positional] = tyro.MISSING
-    """The format: safetensors (what export --to safetensors wrote)."""
+    format: Annotated[Literal["safetensors", "marian"], tyro.conf.Positional] = tyro.MISSING
+    """The format: safetensors (what export --to safetensors wrote), or marian (what save_pretrained
+    of transformers wrote for a Marian model, such as OPUS-MT's)."""
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")] = tyro.MISSING
     """The model's directory."""
     run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
@@ -26,12 +27,17 @@ class ImportCommand:
     )
     """The run directory to write."""
 
+    positions: Literal["huggingface", "marian-nmt"] = "huggingface"
+    """Of marian: the sinusoids as transformers computes them, or as marian-nmt does, by which
+    OPUS-MT's models were trained."""
+
     def run(self) -> int:
         """Write the run directory; returns the exit code."""
         from t2t_jax.interchange.formats import read_model
         from t2t_jax.interchange.runs import write_run
 
-        model = read_model(self.format, self.path)
+        options = {"positions": self.positions} if self.format == "marian" else {}
+        model = read_model(self.format, self.path, **options)
         write_run(model, self.run_directory, {"format": self.format, "path": str(self.path)})
         said = f"{self.run_directory} is a run with the model of {self.path}"
         ResultConsole(highlight=False, markup=False).print(said, soft_wrap=True)

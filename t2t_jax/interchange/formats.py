@@ -7,7 +7,7 @@ A module of a format that is written has
 
 and a module of a format that is read has
 
-    read(path)                          the `PortableModel` that is there
+    read(path, **options)               the `PortableModel` that is there
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,10 @@ WRITTEN: Mapping[str, str] = MappingProxyType(
 """The formats that models are written in, with a line about each."""
 
 READ: Mapping[str, str] = MappingProxyType(
-    {"safetensors": "what `t2t-jax export --to safetensors` has written"}
+    {
+        "safetensors": "what `t2t-jax export --to safetensors` has written",
+        "marian": "a Marian model of the library transformers of Hugging Face, as OPUS-MT's are",
+    }
 )
 """The formats that models are read from, with a line about each."""
 
@@ -72,18 +75,19 @@ def check_dtype(name: str, dtype: str | None) -> None:
         )
 
 
-def read_model(name: str, path: Path) -> PortableModel:
+def read_model(name: str, path: Path, **options: Any) -> PortableModel:
     """Read a model of a format. Nothing in its files is ever executed.
 
     Args:
       name: one of the formats `READ`.
       path: its directory or file.
+      options: what else the format's `read` takes.
 
     Raises:
       UserError: there is no such model, or its files are damaged, or it has what models of this
         package cannot have.
     """
-    model: PortableModel = _module(name).read(path)
+    model: PortableModel = _module(name).read(path, **options)
     return model
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Shaped
@@ -126,7 +126,7 @@ _KNOWN: Mapping[tuple[str, str], Callable[..., Any]] = MappingProxyType(
 class _Unpickler(pickle.Unpickler):
     """Makes of a pickle dictionaries, lists, numbers, strings, tensors and `Settings`."""
 
-    def __init__(self, file: BinaryIO, storages: dict[str, _Storage]) -> None:
+    def __init__(self, file: io.BufferedIOBase, storages: dict[str, _Storage]) -> None:
         super().__init__(file)
         self._storages = storages
 
@@ -171,10 +171,11 @@ def read_torch_file(path: Path) -> Any:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # a damaged pickle may raise anything
-        raise UserError(f"{path} is damaged, or no file of PyTorch: {error}") from error
+        why = " ".join(str(error).split())
+        raise UserError(f"{path} is damaged, or no file of PyTorch: {why:.100}") from error
 
 
-def _read_archive(file: BinaryIO) -> Any:
+def _read_archive(file: io.BufferedIOBase) -> Any:
     storages: dict[str, _Storage] = {}
     with zipfile.ZipFile(file) as archive:
         [pickled] = [name for name in archive.namelist() if name.endswith("/data.pkl")]
@@ -187,7 +188,7 @@ def _read_archive(file: BinaryIO) -> Any:
     return found
 
 
-def _read_legacy(file: BinaryIO) -> Any:
+def _read_legacy(file: io.BufferedIOBase) -> Any:
     """Read a file of PyTorch before 1.6: several pickles, then the numbers of each storage."""
     storages: dict[str, _Storage] = {}
     magic, _, _ = (_Unpickler(file, storages).load() for _ in range(3))

@@ -24,9 +24,11 @@ import numpy as np
 from jaxtyping import Float32
 from safetensors.numpy import save
 
-from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.config import Config, ModelConfig
-from t2t_jax.interchange.names import Arrays
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.errors import UserError
+from t2t_jax.interchange.marian.layout import ACTIVATIONS, EPSILON, layer_names
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.rewriting import (
     permuted_channels,
@@ -34,13 +36,10 @@ from t2t_jax.interchange.rewriting import (
     with_norm_epsilon,
     without_residual_scale,
 )
+from t2t_jax.modules.models import start_id
 
 DTYPES = ("float32",)
 
-_EPSILON = 1e-5
-_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu"}
-_SUBLAYERS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
-_PROJECTIONS = {"Q": "q_proj", "K": "k_proj", "V": "v_proj", "O": "out_proj"}
 _README = """\
 # A Transformer of t2t_jax as a Marian model
 
@@ -71,19 +70,41 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     _check(model.config.model)
     arrays = {name: np.ascontiguousarray(x) for name, x in _their_arrays(model)}
     (directory / "model.safetensors").write_bytes(save(arrays, {"format": "pt"}))
-    for name in ("source.spm", "target.spm"):
-        (directory / name).write_bytes(model.vocabulary.serialized)
-    (pieces,) = model.vocabulary.pieces([range(len(model.vocabulary))])
+    vocabulary = model.vocabulary
+    tables = _tables(vocabulary)
+    pieces = [*tables[-1]]
     described = {
-        "config.json": model_config(model.config, len(pieces)),
+        "config.json": model_config(model.config, len(vocabulary)),
         "generation_config.json": _generation_config(model.config),
-        "tokenizer_config.json": _tokenizer_config(model.config, pieces),
-        "vocab.json": {piece: number for number, piece in enumerate(pieces)},
+        "tokenizer_config.json": _tokenizer_config(model, pieces, separate=len(tables) > 1),
+        **dict(zip(("vocab.json", "target_vocab.json"), tables, strict=False)),
     }
+    for name in ("source.spm", "target.spm"):
+        (directory / name).write_bytes(_splitter(vocabulary, name))
     for name, content in described.items():
         text = json.dumps(content, indent=2, ensure_ascii=False)
         (directory / name).write_text(text + "\n", encoding="utf-8")
     (directory / "README.md").write_text(_README, encoding="utf-8")
+
+
+def _tables(vocabulary: Vocabulary) -> list[dict[str, int]]:
+    """The ids of subwords: one table, or one for sources and one for targets."""
+    (of_sources,) = vocabulary.pieces([range(vocabulary.source_size)])
+    (of_targets,) = vocabulary.target_pieces([range(len(vocabulary))])
+    tables = [of_sources] if of_sources == of_targets else [of_sources, of_targets]
+    return [{piece: number for number, piece in enumerate(table)} for table in tables]
+
+
+def _splitter(vocabulary: Vocabulary, name: str) -> bytes:
+    """The SentencePiece model that is asked for as source.spm or target.spm."""
+    files = vocabulary.files
+    found = files.get(name, files.get("vocabulary.model"))
+    if found is None:
+        raise UserError(
+            "A Marian model of transformers cannot have this model, whose vocabulary is no "
+            "SentencePiece model; export it --to safetensors or ctranslate2"
+        )
+    return found
 
 
 def _check(model: ModelConfig) -> None:
@@ -92,10 +113,11 @@ def _check(model: ModelConfig) -> None:
         {
             "position='sinusoidal_t2t', other frequencies than it computes": model.position
             == "sinusoidal_t2t",
+            f"first_position={model.first_position}": model.first_position != 0,
             f"position={model.position!r}": not model.position.startswith("sinusoidal"),
             "norm_order='pre'": model.norm_order == "pre",
             f"norm={model.norm!r}": model.norm != "layer",
-            f"feed_forward={model.feed_forward!r}": model.feed_forward not in _ACTIVATIONS,
+            f"feed_forward={model.feed_forward!r}": model.feed_forward not in ACTIVATIONS,
             f"score_function={model.score_function!r}": model.score_function
             != "scaled_dot_product",
             f"num_kv_heads={model.num_kv_heads}": model.attention.groups != model.num_heads,
@@ -115,7 +137,7 @@ def _their_arrays(model: PortableModel) -> Iterator[tuple[str, Float32[np.ndarra
     width = np.arange(network.d_model)
     sines_first = np.concatenate([width[::2], width[1::2]])
     arrays = without_residual_scale(model.arrays, network)
-    arrays = permuted_channels(with_norm_epsilon(arrays, network, _EPSILON), sines_first)
+    arrays = permuted_channels(with_norm_epsilon(arrays, network, EPSILON), sines_first)
     if network.share_embeddings:
         yield "model.shared.weight", arrays["embedding"]
     else:
@@ -123,31 +145,14 @@ def _their_arrays(model: PortableModel) -> Iterator[tuple[str, Float32[np.ndarra
         yield "model.decoder.embed_tokens.weight", arrays["target_embedding"]
     nothing = np.zeros(len(model.vocabulary), np.float32)
     yield "final_logits_bias", arrays.get("output_bias", nothing)[None]
-    for name in ("encoder", "decoder"):
-        depth = getattr(network, f"num_{name}_layers")
-        for number in range(depth):
-            ours = f"{name}.layers.{number}."
-            for theirs, array in _their_layer(arrays, ours):
-                yield f"model.{ours}{theirs}", array
-
-
-def _their_layer(arrays: Arrays, prefix: str) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
-    for ours, theirs in _SUBLAYERS.items():
-        place = f"{prefix}{ours}."
-        if f"{place}W_Q" in arrays:
-            for letter, name in _PROJECTIONS.items():
-                matrix = arrays[f"{place}W_{letter}"]
-                yield f"{theirs}.{name}.weight", matrix.T
-                nothing = np.zeros(matrix.shape[1], np.float32)
-                yield f"{theirs}.{name}.bias", arrays.get(f"{place}b_{letter}", nothing)
-            yield f"{theirs}_layer_norm.weight", arrays[f"{place}norm.scale"]
-            yield f"{theirs}_layer_norm.bias", arrays[f"{place}norm.bias"]
-    place = f"{prefix}feed_forward."
-    for number in (1, 2):
-        yield f"fc{number}.weight", arrays[f"{place}W_{number}"].T
-        yield f"fc{number}.bias", arrays[f"{place}b_{number}"]
-    yield "final_layer_norm.weight", arrays[f"{place}norm.scale"]
-    yield "final_layer_norm.bias", arrays[f"{place}norm.bias"]
+    for stack in ("encoder", "decoder"):
+        for number in range(getattr(network, f"num_{stack}_layers")):
+            for ours, theirs in layer_names(stack, number):
+                if ours in arrays:
+                    yield theirs, arrays[ours].T
+                else:  # a bias that the model does not have
+                    matrix = arrays[ours.replace(".b_", ".W_")]
+                    yield theirs, np.zeros(matrix.shape[1], np.float32)
 
 
 def model_config(config: Config, vocab_size: int) -> dict[str, Any]:
@@ -155,7 +160,7 @@ def model_config(config: Config, vocab_size: int) -> dict[str, Any]:
 
     Args:
       config: the config of the model.
-      vocab_size: entries of its vocabulary.
+      vocab_size: entries of its vocabulary, for targets.
     """
     model = config.model
     return {
@@ -163,7 +168,7 @@ def model_config(config: Config, vocab_size: int) -> dict[str, Any]:
         "model_type": "marian",
         "dtype": "float32",
         "is_encoder_decoder": True,
-        "vocab_size": vocab_size,
+        "vocab_size": model.source_vocab_size or vocab_size,
         "decoder_vocab_size": vocab_size,
         "d_model": model.d_model,
         "encoder_layers": model.num_encoder_layers,
@@ -172,7 +177,7 @@ def model_config(config: Config, vocab_size: int) -> dict[str, Any]:
         "decoder_attention_heads": model.num_heads,
         "encoder_ffn_dim": model.d_ff,
         "decoder_ffn_dim": model.d_ff,
-        "activation_function": _ACTIVATIONS[model.feed_forward],
+        "activation_function": ACTIVATIONS[model.feed_forward],
         "dropout": model.dropout_rate,
         "attention_dropout": model.attention_dropout_rate,
         "activation_dropout": model.activation_dropout_rate,
@@ -180,7 +185,7 @@ def model_config(config: Config, vocab_size: int) -> dict[str, Any]:
         "max_position_embeddings": _longest(config),
         "share_encoder_decoder_embeddings": model.share_embeddings,
         "tie_word_embeddings": True,
-        **_special_ids(),
+        **_special_ids(model),
     }
 
 
@@ -189,30 +194,31 @@ def _generation_config(config: Config) -> dict[str, Any]:
         "num_beams": config.decoding.beam_size,
         "length_penalty": config.decoding.length_penalty,
         "max_length": _longest(config),
-        **_special_ids(),
+        **_special_ids(config.model),
     }
 
 
-def _special_ids() -> dict[str, int | None]:
+def _special_ids(model: ModelConfig) -> dict[str, int | None]:
     return {
         "pad_token_id": PAD_ID,
         "eos_token_id": EOS_ID,
-        "bos_token_id": BOS_ID,
-        "decoder_start_token_id": BOS_ID,
+        "bos_token_id": start_id(model),
+        "decoder_start_token_id": start_id(model),
         "forced_eos_token_id": None,
     }
 
 
-def _tokenizer_config(config: Config, pieces: list[str]) -> dict[str, Any]:
+def _tokenizer_config(model: PortableModel, pieces: list[str], *, separate: bool) -> dict[str, Any]:
+    config = model.config
     return {
         "tokenizer_class": "MarianTokenizer",
         "source_lang": config.data.source_language,
         "target_lang": config.data.target_language,
-        "separate_vocabs": False,
+        "separate_vocabs": separate,
         "model_max_length": config.decoding.max_source_length,
         "pad_token": pieces[PAD_ID],
         "eos_token": pieces[EOS_ID],
-        "unk_token": pieces[UNK_ID],
+        "unk_token": pieces[model.vocabulary.unk_id],
     }
 
 

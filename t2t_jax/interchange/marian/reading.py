@@ -1,0 +1,283 @@
+"""Reads what `save_pretrained` of transformers writes for a `MarianMTModel`, OPUS-MT's models too.
+
+The tensors are read from model.safetensors, or else from pytorch_model.bin, of which nothing is
+executed. transformers computes the positions of such models by the paper's formula. Models that
+were converted from marian-nmt, as all of OPUS-MT's were, have been trained with slightly different
+ones (`functional.position.tensor2tensor_sinusoids`): they differ by up to 0.14 at position 100.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from jaxtyping import Float32, Int
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from t2t_jax.config import Config
+from t2t_jax.data.vocabularies.paired import PairedVocabulary, paired_vocabulary
+from t2t_jax.errors import UserError
+from t2t_jax.interchange.marian.layout import ACTIVATIONS, EPSILON, layer_names
+from t2t_jax.interchange.names import Arrays
+from t2t_jax.interchange.numbering import UNKNOWN, new_order, rows_in
+from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.interchange.rewriting import permuted_channels
+from t2t_jax.interchange.torch_file import read_torch_file, tensors_of
+from t2t_jax.system.records import Record, Schema, parse_object
+
+Positions: TypeAlias = Literal["huggingface", "marian-nmt"]
+"""Which sinusoids a model is to have: those of transformers, or those of marian-nmt."""
+POSITIONS: tuple[Positions, ...] = ("huggingface", "marian-nmt")
+
+_SIZES = dict.fromkeys(
+    (
+        "d_model",
+        "encoder_layers",
+        "decoder_layers",
+        "encoder_attention_heads",
+        "decoder_attention_heads",
+        "encoder_ffn_dim",
+        "decoder_ffn_dim",
+        "vocab_size",
+        "pad_token_id",
+        "eos_token_id",
+        "decoder_start_token_id",
+    ),
+    int,
+)
+_CONFIG = Schema(
+    {"model_type": str},
+    {
+        "activation_function": str,
+        "scale_embedding": bool,
+        "share_encoder_decoder_embeddings": bool,
+        "tie_word_embeddings": bool,
+        "decoder_vocab_size": (int, type(None)),
+        "max_position_embeddings": int,
+        "num_beams": int,
+        "bad_words_ids": (list, type(None)),
+    },
+)
+_RATES = {
+    "dropout": "dropout_rate",
+    "attention_dropout": "attention_dropout_rate",
+    "activation_dropout": "activation_dropout_rate",
+}
+
+
+def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
+    """Read a Marian model.
+
+    Args:
+      path: the directory that `save_pretrained` has written.
+      positions: the sinusoids that the model is to have.
+
+    Raises:
+      UserError: a file is missing or damaged, or is of another kind of model.
+    """
+    theirs = _read_config(path)
+    vocabulary, orders = _read_vocabulary(path, theirs)
+    tensors = _read_tensors(path)
+    arrays: Arrays = dict(_our_arrays(tensors, theirs, orders))
+    if positions == "huggingface":
+        try:
+            arrays = permuted_channels(arrays, _interleaved(theirs["d_model"]))
+        except IndexError as error:
+            raise UserError(
+                f"{tensors.file} has tensors of other sizes than config.json has: {error}"
+            ) from error
+    config = _our_config(path, theirs, vocabulary, orders[1], positions)
+    return PortableModel(config, vocabulary, arrays, ())
+
+
+def _read_json(path: Path, schema: Schema) -> Record:
+    try:
+        return parse_object(path.read_bytes(), schema)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is damaged, or of another kind of model: {error}") from error
+
+
+def _read_config(path: Path) -> Record:
+    """The fields of config.json, checked."""
+    file = path / "config.json"
+    theirs = _read_json(file, _CONFIG)
+    if theirs["model_type"] != "marian":
+        raise UserError(
+            f"{path} has a model of type {theirs['model_type']!r}; only Marian models can be "
+            "imported so (model_type 'marian')"
+        )
+    theirs = _read_json(file, Schema({**_CONFIG.required, **_SIZES}, _CONFIG.optional))
+    for name in ("attention_heads", "ffn_dim"):
+        if theirs[f"encoder_{name}"] != theirs[f"decoder_{name}"]:
+            raise UserError(
+                f"{path} has another {name} in the encoder than in the decoder, which a model of "
+                "t2t_jax cannot have"
+            )
+    name = theirs.get("activation_function", "gelu")
+    if name not in _OUR_ACTIVATIONS:
+        raise UserError(
+            f"{path} has activation_function={name!r}; a model of t2t_jax can have "
+            f"{', '.join(_OUR_ACTIVATIONS)}"
+        )
+    return theirs
+
+
+_OUR_ACTIVATIONS = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"silu": "silu"}
+
+
+def _read_vocabulary(
+    path: Path, theirs: Record
+) -> tuple[PairedVocabulary, list[Int[np.ndarray, " _"]]]:
+    """The vocabulary, and for sources and targets the ids that its entries have in the model."""
+    shared = theirs.get("share_encoder_decoder_embeddings", True)
+    separate = (path / "target_vocab.json").exists()
+    names = "vocab.json", "target_vocab.json" if separate else "vocab.json"
+    sizes = theirs["vocab_size"], theirs.get("decoder_vocab_size") or theirs["vocab_size"]
+    first = [theirs["pad_token_id"], theirs["eos_token_id"]]
+    if theirs["decoder_start_token_id"] not in first:
+        first.append(theirs["decoder_start_token_id"])
+    tables, orders = [], []
+    for name, size in zip(names, sizes, strict=True):
+        pieces = _pieces(path / name, size)
+        if min(first) < 0 or max(first) >= size or (shared and sizes[0] != sizes[1]):
+            raise UserError(f"{path / 'config.json'} has special ids or sizes that do not fit")
+        table, order = new_order(pieces, first)
+        tables.append(table)
+        orders.append(order)
+    try:
+        models = [(path / f"{side}.spm").read_bytes() for side in ("source", "target")]
+        return paired_vocabulary((models[0], models[1]), (tables[0], tables[1])), orders
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"the vocabulary of {path} is {error}") from error
+
+
+def _pieces(file: Path, size: int) -> list[str]:
+    """The subword of each id."""
+    ids = _read_json(file, Schema({UNKNOWN: int}))
+    if sorted(ids.values(), key=repr) != sorted(range(size), key=repr):
+        raise UserError(
+            f"{file} does not give each of {size} entries an id of its own, as config.json has it"
+        )
+    return sorted(ids, key=lambda piece: int(ids[piece]))
+
+
+class _Tensors:
+    """The tensors of a file, which are asked for by name."""
+
+    def __init__(self, file: Path, tensors: Arrays) -> None:
+        self.file = file
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> Float32[np.ndarray, "..."]:
+        if name not in self._tensors:
+            raise UserError(f"{self.file} has no tensor {name}, which every Marian model has")
+        return self._tensors[name]
+
+    def rows(self, name: str, order: Int[np.ndarray, " entries"]) -> Float32[np.ndarray, "..."]:
+        """A tensor with a row for every entry of a vocabulary, in our order."""
+        array = self[name]
+        array = array.ravel() if array.shape[:1] == (1,) else array  # a bias has an axis more
+        if array.shape[:1] != order.shape:
+            raise UserError(
+                f"{self.file} has {name} of shape {array.shape}, and config.json {len(order)} "
+                "entries of the vocabulary"
+            )
+        return rows_in(array, order)
+
+
+def _read_tensors(path: Path) -> _Tensors:
+    """The tensors, in float32."""
+    file = path / "model.safetensors"
+    if file.exists():
+        try:
+            found = load_file(file)
+            return _Tensors(file, {name: np.asarray(x, np.float32) for name, x in found.items()})
+        except (SafetensorError, OSError, TypeError, ValueError, KeyError) as error:
+            raise UserError(f"{file} is damaged, or no file of safetensors: {error}") from error
+    file = path / "pytorch_model.bin"
+    if not file.exists():
+        raise UserError(f"{path} has neither model.safetensors nor pytorch_model.bin")
+    return _Tensors(file, tensors_of(read_torch_file(file), file))
+
+
+def _our_arrays(
+    tensors: _Tensors, theirs: Mapping[str, Any], orders: list[Int[np.ndarray, " _"]]
+) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+    """The parameters under our names and with our ids, the channels as they have them."""
+    of_sources, of_targets = orders
+    if theirs.get("share_encoder_decoder_embeddings", True):
+        yield "embedding", tensors.rows("model.shared.weight", of_sources)
+    else:
+        yield "source_embedding", tensors.rows("model.encoder.embed_tokens.weight", of_sources)
+        yield "target_embedding", tensors.rows("model.decoder.embed_tokens.weight", of_targets)
+        if not theirs.get("tie_word_embeddings", True):
+            yield "output_projection", tensors.rows("lm_head.weight", of_targets)
+    yield "output_bias", tensors.rows("final_logits_bias", of_targets)
+    for stack in ("encoder", "decoder"):
+        for number in range(theirs[f"{stack}_layers"]):
+            for ours, name in layer_names(stack, number):
+                yield ours, tensors[name].T.copy()
+
+
+def _interleaved(d_model: int) -> Int[np.ndarray, " d_model"]:
+    """The places of the channels, sines first, that the paper's formula has one after the other."""
+    sines = np.arange(d_model // 2)
+    return np.stack([sines, sines + d_model // 2], axis=1).ravel()
+
+
+def _our_config(
+    path: Path,
+    theirs: Record,
+    vocabulary: PairedVocabulary,
+    order: Int[np.ndarray, " entries"],
+    positions: Positions,
+) -> Config:
+    shared = theirs.get("share_encoder_decoder_embeddings", True)
+    start = list(order).index(theirs["decoder_start_token_id"])
+    changes = {
+        "model.d_model": theirs["d_model"],
+        "model.num_heads": theirs["encoder_attention_heads"],
+        "model.d_ff": theirs["encoder_ffn_dim"],
+        "model.num_encoder_layers": theirs["encoder_layers"],
+        "model.num_decoder_layers": theirs["decoder_layers"],
+        "model.feed_forward": _OUR_ACTIVATIONS[theirs.get("activation_function", "gelu")],
+        "model.attention_bias": True,
+        "model.output_bias": True,
+        "model.norm_epsilon": EPSILON,
+        "model.position": "sinusoidal" if positions == "huggingface" else "sinusoidal_t2t",
+        "model.share_embeddings": shared,
+        "model.share_target_embedding": not shared and theirs.get("tie_word_embeddings", True),
+        "model.source_vocab_size": None if shared else vocabulary.source_size,
+        "model.scale_embeddings": theirs.get("scale_embedding", False),
+        "model.start_token": ("padding", "end", "begin")[start],
+        "data.vocab_size": len(vocabulary),
+        "decoding.beam_size": theirs.get("num_beams", 4),
+        "decoding.max_source_length": max(8, theirs.get("max_position_embeddings", 1024)),
+    }
+    for name, ours in _RATES.items():
+        if isinstance(theirs.get(name), int | float):
+            changes[f"model.{ours}"] = float(theirs[name])
+    changes |= _languages(path / "tokenizer_config.json")
+    try:
+        return Config().replace(changes)
+    except UserError as error:
+        raise UserError(f"{path / 'config.json'}: {error}") from error
+
+
+def _languages(file: Path) -> dict[str, str]:
+    """The languages that the tokenizer was made for, where they are known."""
+    if not file.exists():
+        return {}
+    found = _read_json(file, Schema())
+    names = [found.get(f"{side}_lang") for side in ("source", "target")]
+    if not all(isinstance(name, str) and name for name in names) or names[0] == names[1]:
+        return {}
+    return {
+        "data.source_language": str(names[0]),
+        "data.target_language": str(names[1]),
+    }

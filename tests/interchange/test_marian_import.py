@@ -1,0 +1,207 @@
+"""Marian models of transformers go in, compute the same, and go out again."""
+
+import json
+import os
+import pickle
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t2t_jax import UserError, load, train
+from t2t_jax.__main__ import main
+from t2t_jax.batch import Batch, one_a_row
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.interchange.formats import read_model, write_model
+from tests.interchange.models import real_pairs, translator_of
+
+_OPUS = Path(__file__).parents[1] / "goldens" / "opus"
+_KINDS = "shared", "separate"
+
+
+def _their_ids(kind: str, side: int) -> dict[str, int]:
+    file = "target_vocab.json" if kind == "separate" and side else "vocab.json"
+    ids: dict[str, int] = json.loads((_OPUS / kind / file).read_text(encoding="utf-8"))
+    return ids
+
+
+def _renamed(ids: np.ndarray, kind: str, side: int, vocabulary: Vocabulary) -> np.ndarray:
+    """Their ids as ours, subword by subword."""
+    theirs = {number: piece for piece, number in _their_ids(kind, side).items()}
+    size = len(vocabulary) if side else vocabulary.source_size
+    name = vocabulary.target_pieces if side else vocabulary.pieces
+    ours = {piece: number for number, piece in enumerate(name([range(size)])[0])}
+    return np.vectorize(lambda number: ours[theirs[number]])(ids)
+
+
+@pytest.fixture(scope="module", params=_KINDS)
+def imported(request: pytest.FixtureRequest) -> tuple[str, Translator, dict[str, np.ndarray]]:
+    """A model's name, the model, and what transformers computed with it."""
+    kind: str = request.param
+    golden = dict(np.load(_OPUS / kind / "goldens.npz"))
+    return kind, translator_of(read_model("marian", _OPUS / kind)), golden
+
+
+def test_logits_are_those_of_transformers(imported):
+    kind, translator, golden = imported
+    vocabulary = translator.vocabulary
+    sources, targets = (
+        _renamed(golden[name], kind, side, vocabulary)
+        for side, name in enumerate(("sources", "targets"))
+    )
+    batch = Batch(one_a_row(jnp.array(sources)), one_a_row(jnp.array(targets)))
+    logits = jax.jit(translator.model.logits)(translator.params, batch)
+    order = _renamed(np.arange(len(vocabulary)), kind, 1, vocabulary)
+    for own, theirs, line in zip(np.asarray(logits), golden["logits"], targets, strict=True):
+        real = line != 0
+        np.testing.assert_allclose(own[real][:, order], theirs[real], rtol=1e-5, atol=2e-5)
+
+
+def test_sources_are_split_as_by_transformers(imported):
+    kind, translator, golden = imported
+    lines = real_pairs()[0][: len(golden["sources"])]
+    ids = _renamed(golden["sources"], kind, 0, translator.vocabulary)
+    assert translator.encode(lines) == [[*row[row != 0].tolist()] for row in ids]
+
+
+@pytest.mark.parametrize(("search", "beam_size"), [("greedy", 1), ("beam", 4)])
+def test_tokens_are_those_of_generate(imported, search, beam_size):
+    kind, translator, golden = imported
+    lines = real_pairs()[0][: len(golden["sources"])]
+    options = {"beam_size": beam_size, "length_penalty": 0.0, "max_extra_length": 5}
+    found = translator.nbest(lines, 1, **options)
+    wanted = _renamed(golden[search], kind, 1, translator.vocabulary)
+    for (best,), tokens in zip(found, wanted, strict=True):
+        assert list(best.tokens) == tokens[tokens != 0].tolist()
+
+
+def _copy(kind: str, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(_OPUS / kind, tmp_path / "their"))
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_what_was_imported_goes_out_and_in_again_unchanged(kind, tmp_path):
+    model = read_model("marian", _OPUS / kind)
+    write_model(model, "marian", tmp_path / "out")
+    again = read_model("marian", tmp_path / "out")
+    assert again.vocabulary.serialized == model.vocabulary.serialized
+    assert again.arrays.keys() == model.arrays.keys()
+    for name, array in model.arrays.items():
+        np.testing.assert_array_equal(again.arrays[name], array, err_msg=name)
+    assert again.config.model == model.config.model
+
+
+def test_the_positions_of_marian_nmt_can_be_asked_for():
+    model = read_model("marian", _OPUS / "shared", positions="marian-nmt")
+    assert model.config.model.position == "sinusoidal_t2t"
+    ours = read_model("marian", _OPUS / "shared").arrays["embedding"]
+    sines, cosines = np.split(model.arrays["embedding"], 2, axis=1)
+    np.testing.assert_array_equal(ours[:, ::2], sines)
+    np.testing.assert_array_equal(ours[:, 1::2], cosines)
+
+
+def test_an_imported_run_translates_and_trains_on(tmp_path):
+    run, tuned = tmp_path / "run", tmp_path / "tuned"
+    positions = ["--positions", "marian-nmt"]
+    assert main(["import", "marian", str(_OPUS / "shared"), str(run), *positions]) == 0
+    lines = ["Cancel", "", "Open the file"]
+    before = load(run).translate(lines, beam_size=1)
+    assert len(before) == 3
+    assert before[1] == ""
+    own = load(run).config
+    steps = {"training.num_train_steps": 50, "training.warmup_steps": 20, "data.max_length": 64}
+    sizes = {"data.source_tokens_per_step": 256, "data.target_tokens_per_step": 256}
+    start = {"training.init_from": str(run), "training.log_every_steps": 10}
+    languages = {"data.source_language": "en", "data.target_language": "de"}
+    log = tuned / "log.jsonl"
+    assert train(own.replace({**steps, **sizes, **start, **languages}), tuned) == 0
+    losses = [
+        record["loss"]
+        for record in map(json.loads, log.read_text(encoding="utf-8").splitlines())
+        if "loss" in record
+    ]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def _bert(place: Path) -> None:
+    config = {"model_type": "bert", "hidden_size": 32}
+    (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def _truncated(place: Path) -> None:
+    file = place / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+def _other_sizes(place: Path) -> None:
+    config = json.loads((place / "config.json").read_text(encoding="utf-8"))
+    config["d_model"] = 64
+    (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def _without_an_entry(place: Path) -> None:
+    (place / "vocab.json").write_text('{"<unk>": 1, "</s>": 0}', encoding="utf-8")
+
+
+def _no_weights(place: Path) -> None:
+    (place / "model.safetensors").unlink()
+
+
+class _Code:
+    """Of a pickle of this, `unpickle` would write a file."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+        return os.system, (f"touch {self.canary}",)
+
+
+def _with_code(place: Path) -> None:
+    _no_weights(place)
+    code = {"model.shared.weight": _Code(place / "canary")}
+    with zipfile.ZipFile(place / "pytorch_model.bin", "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(code, protocol=2))
+
+
+def _with_code_in_an_older_file(place: Path) -> None:
+    _no_weights(place)
+    (place / "pytorch_model.bin").write_bytes(pickle.dumps(_Code(place / "canary"), protocol=2))
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (_bert, "has a model of type 'bert'"),
+        (_truncated, "model.safetensors is damaged"),
+        (_other_sizes, "has tensors of other sizes|has shape"),
+        (_without_an_entry, "does not give each of"),
+        (_no_weights, "has neither model.safetensors nor pytorch_model.bin"),
+        (_with_code, "has code, which calls posix.system"),
+        (_with_code_in_an_older_file, "has code, which calls posix.system"),
+    ],
+)
+def test_what_is_damaged_foreign_or_hostile_is_refused(damage, why, tmp_path):
+    place = _copy("shared", tmp_path)
+    damage(place)
+    with pytest.raises(UserError, match=why) as refusal:
+        main(["import", "marian", str(place), str(tmp_path / "run")])
+    assert len(str(refusal.value).splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+    assert not (place / "canary").exists()
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.9, 0.999])
+def test_a_truncated_file_of_pytorch_is_refused(share, tmp_path):
+    place = _copy("separate", tmp_path)
+    file = place / "pytorch_model.bin"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(UserError, match=r"pytorch_model\.bin is damaged"):
+        read_model("marian", place)
