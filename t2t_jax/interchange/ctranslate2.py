@@ -46,10 +46,11 @@ _README = """\
 
     import ctranslate2, sentencepiece
 
-    processor = sentencepiece.SentencePieceProcessor(model_file="vocabulary.model")
+    split, join = (sentencepiece.SentencePieceProcessor(model_file=name) for name in {splitters})
     translator = ctranslate2.Translator(".")
-    (found,) = translator.translate_batch([processor.encode("{example}", out_type=str)], {settings})
-    print(processor.decode(found.hypotheses[0]))
+    sources = [split.encode(line, out_type=str) for line in ["Hello, world!"]]
+    found = translator.translate_batch(sources, {settings})
+    print(*(join.decode(one.hypotheses[0]) for one in found), sep="\\n")
 
 It needs `pip install ctranslate2 sentencepiece`. CTranslate2 divides the log-probability of a
 translation by length^alpha, and t2t_jax by ((5 + length) / 6)^alpha (equation 14 of Wu et al.
@@ -76,11 +77,15 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     spec.validate()
     spec.optimize(quantization=dtype)
     spec.save(str(directory))
-    (directory / "vocabulary.model").write_bytes(model.vocabulary.serialized)
-    settings = f"beam_size={decoding.beam_size}, length_penalty={decoding.length_penalty}"
-    text = _README.format(
-        example="Hello, world!", settings=settings, extra=decoding.max_extra_length
+    files = model.vocabulary.files
+    for name, content in files.items():
+        (directory / name).write_bytes(content)
+    settings = (
+        f"beam_size={decoding.beam_size}, length_penalty={decoding.length_penalty}, "
+        "min_decoding_length=0"
     )
+    splitters = min(files), max(files)
+    text = _README.format(splitters=splitters, settings=settings, extra=decoding.max_extra_length)
     (directory / "README.md").write_text(text, encoding="utf-8")
 
 

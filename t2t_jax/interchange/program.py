@@ -28,6 +28,7 @@ from t2t_jax.batch import BOS_ID, PAD_ID, one_a_row
 from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.decoding.scheduler import strategy_of
 from t2t_jax.decoding.search import search
+from t2t_jax.errors import UserError
 from t2t_jax.interchange.names import parameters_of
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
@@ -74,11 +75,19 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
       model: the model.
       directory: an empty directory.
       dtype: one of `DTYPES`.
+
+    Raises:
+      UserError: the vocabulary is not one SentencePiece model, whose ids programs take.
     """
     del dtype  # there is one
+    if "vocabulary.model" not in model.vocabulary.files:
+        raise UserError(
+            "programs take the ids of one SentencePiece model, and this model has another "
+            "vocabulary; export it --to ctranslate2, marian or safetensors"
+        )
     network = make_model(model.config, len(model.vocabulary), None)
     params = parameters_of(model.arrays, nn.unbox(declared_parameters(network)))
-    flat = {name: np.asarray(x) for name, x in flatten_dict(params, sep=".").items()}
+    flat = {name: np.ascontiguousarray(x) for name, x in flatten_dict(params, sep=".").items()}
     programs = _Programs.of(model)
     shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in flat.items()}
     sources = jax.ShapeDtypeStruct((_ROWS, programs.length), jnp.int32)

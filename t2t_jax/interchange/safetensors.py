@@ -11,6 +11,7 @@ What is read again is what was written, bit for bit.
 import json
 from pathlib import Path
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -59,7 +60,9 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     }
     # Of several entries, safetensors would write another order each time.
     metadata = {_ABOUT: json.dumps(about)}
-    (directory / _ARRAYS).write_bytes(save(dict(model.arrays), metadata))
+    # safetensors writes the memory of an array as it lies.
+    arrays = {name: np.ascontiguousarray(array) for name, array in model.arrays.items()}
+    (directory / _ARRAYS).write_bytes(save(arrays, metadata))
     (directory / _CONFIG).write_text(model.config.to_json(), encoding="utf-8")
     (directory / _VOCABULARY).write_bytes(model.vocabulary.serialized)
     (directory / "README.md").write_text(_README, encoding="utf-8")

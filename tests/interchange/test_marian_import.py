@@ -205,3 +205,23 @@ def test_a_truncated_file_of_pytorch_is_refused(share, tmp_path):
     file.write_bytes(whole[: int(share * len(whole))])
     with pytest.raises(UserError, match=r"pytorch_model\.bin is damaged"):
         read_model("marian", place)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_ctranslate2_finds_the_same_with_what_was_imported(kind, tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    model = read_model("marian", _OPUS / kind)
+    write_model(model, "safetensors", tmp_path / "neutral")
+    write_model(read_model("safetensors", tmp_path / "neutral"), "ctranslate2", tmp_path / "out")
+    golden = np.load(_OPUS / kind / "goldens.npz")
+    vocabulary = model.vocabulary
+    wanted = _renamed(golden["greedy"], kind, 1, vocabulary)
+    lines = real_pairs()[0][: len(wanted)]
+    sources = vocabulary.pieces([row[:-1] for row in vocabulary.encode(lines)])
+    engine = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
+    for source, tokens in zip(sources, wanted, strict=True):
+        [found] = engine.translate_batch(
+            [source], beam_size=1, min_decoding_length=0, max_decoding_length=len(source) + 6
+        )
+        [own] = vocabulary.target_pieces([tokens[tokens > 1].tolist()])
+        assert found.hypotheses[0] == own
