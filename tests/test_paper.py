@@ -95,6 +95,7 @@ _NOT_STATED = {
     "model.rotary_scaling",
     "model.share_target_embedding",
     "model.compute_dtype",
+    "data.protected_tokens",
     "data.max_length",
     "data.cache_dir",
     "data.prefetch",

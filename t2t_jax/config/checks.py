@@ -45,8 +45,8 @@ def check_fields(config: Any) -> None:
             require(known, f"{name}={value!r} is not one of {choices}; {hint_text}")
             continue
         if origin is tuple:
-            known = isinstance(value, tuple) and all(isinstance(one, args[0]) for one in value)
-            kind = f"several values, each a {args[0].__name__}"
+            known = isinstance(value, tuple) and all(type(one) is args[0] for one in value)
+            kind = f"a tuple of values, each a {args[0].__name__}"
             require(known, f"{name}={value!r} is a {type(value).__name__}, expected {kind}")
             continue
         allowed = args if origin in (types.UnionType, Union) else (hint,)

@@ -123,7 +123,11 @@ class Vocabulary:
 
 
 def train_vocabulary(
-    chunks: Iterable[tuple[list[str], list[str]]], size: int, *, across_scripts: bool = False
+    chunks: Iterable[tuple[list[str], list[str]]],
+    size: int,
+    *,
+    across_scripts: bool = False,
+    protected_tokens: Sequence[str] = (),
 ) -> Vocabulary:
     """Learns a BPE vocabulary over both sides of a corpus: the same text gives the same bytes.
 
@@ -134,6 +138,7 @@ def train_vocabulary(
       size: entries, special ids included.
       across_scripts: whether a subword may hold letters and punctuation, as the symbols of trees
         do: so `(NP` is one. In text that would join words and what follows them.
+      protected_tokens: strings that are one entry each, never split and never joined with others.
 
     Raises:
       UserError: the corpus is too small for so many entries, or has too many characters for so few.
@@ -149,6 +154,7 @@ def train_vocabulary(
                 vocab_size=size,
                 byte_fallback=with_bytes,
                 split_by_unicode_script=not across_scripts,
+                user_defined_symbols=list(protected_tokens),
                 character_coverage=0.9999 if with_bytes else 1.0,
                 normalization_rule_tsv=rules,
                 pad_id=PAD_ID,
@@ -161,6 +167,12 @@ def train_vocabulary(
         except RuntimeError as error:
             raise _explain(error, size) from error
     return Vocabulary(_without_traces(model.getvalue()))
+
+
+def protected_tokens(vocabulary: Vocabulary) -> set[str]:
+    """The strings that a vocabulary neither splits nor joins with others."""
+    pieces = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.serialized).pieces
+    return {piece.piece for piece in pieces if piece.type == piece.USER_DEFINED}
 
 
 @contextmanager
