@@ -155,10 +155,10 @@ def test_the_vocabulary_is_learned_on_the_mixture() -> None:
 class CountingVocabulary(Vocabulary):
     """Keeps the lines it encodes."""
 
-    encoded: list[str] = []
+    encoded: tuple[str, ...] = ()
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        self.encoded = [*self.encoded, *lines]
+        self.encoded = (*self.encoded, *lines)
         return super().encode(lines)
 
 
