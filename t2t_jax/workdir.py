@@ -240,9 +240,8 @@ def run_vocabulary(
 def _vocabulary_of(config: Config, other: Path) -> Vocabulary:
     """The vocabulary of another run, which has all protected tokens of a config."""
     vocabulary = read_vocabulary(other)
-    missing = [
-        token for token in config.data.protected_tokens if token not in protected_tokens(vocabulary)
-    ]
+    known = protected_tokens(vocabulary)
+    missing = [token for token in config.data.protected_tokens if token not in known]
     if missing:
         raise UserError(
             f"data.protected_tokens={' '.join(missing)} cannot be added to the vocabulary of "
