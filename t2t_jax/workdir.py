@@ -209,11 +209,12 @@ def run_vocabulary(
       across_scripts: how the vocabulary is learned, as `data.tokenized.prepare_vocabulary` has it.
 
     Raises:
-      UserError: the corpus is not the one that the run was started with.
+      UserError: the corpus is not the one that the run was started with, or the vocabulary of the
+        run that it starts from lacks a protected token of the config.
     """
     learn = partial(prepare_vocabulary, config.data, corpus, across_scripts=across_scripts)
     if config.training.init_from is not None:
-        learn = partial(read_vocabulary, as_path(config.training.init_from))
+        learn = partial(_vocabulary_of, config, as_path(config.training.init_from))
     if workdir is None:
         return learn()
     stored, vocabulary = workdir / _CORPUS, workdir / _VOCABULARY
@@ -229,10 +230,25 @@ def run_vocabulary(
     if fingerprint != corpus.fingerprint("train"):
         raise UserError(
             f"the training text of {config.data.corpus} is not what {workdir} was started with "
-            f"({_CORPUS} in there); restore the files, or choose another --workdir"
+            f"({_CORPUS} in there); restore the files, or the order and weights of a mixture, or "
+            "choose another --workdir"
         )
     # A kill may have come between the two files. The same text gives the same vocabulary.
     return read_vocabulary(workdir) if vocabulary.exists() else learn()
+
+
+def _vocabulary_of(config: Config, other: Path) -> Vocabulary:
+    """The vocabulary of another run, which has all protected tokens of a config."""
+    vocabulary = read_vocabulary(other)
+    known = vocabulary.protected_tokens
+    missing = [token for token in config.data.protected_tokens if token not in known]
+    if missing:
+        raise UserError(
+            f"data.protected_tokens={' '.join(missing)} cannot be added to the vocabulary of "
+            f"{other}, which training.init_from takes over; leave them out, or train that run with "
+            "them"
+        )
+    return vocabulary
 
 
 def give_up(workdir: Path) -> None:

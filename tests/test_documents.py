@@ -82,8 +82,9 @@ def commands(block):
     return [line for line in joined.splitlines() if line.strip() and not line.startswith("#")]
 
 
+_ARGUMENTS = r"(?:'[^'\n]*'|[^|&;<>#'\n])*"
 PROGRAM = re.compile(
-    r"(?:python (train\.py|eval\.py|-m t2t_jax\.sweep)|(t2t-jax))((?:\s[^|&;<>#\n]*)?)"
+    rf"(?:python (train\.py|eval\.py|-m t2t_jax\.sweep)|(t2t-jax))((?:\s{_ARGUMENTS})?)"
 )
 
 
@@ -115,7 +116,7 @@ CALLS = [
 def _write_text(folder):
     """Parallel text, treebanks and lines, under the names that the documents use."""
     golden = Path(__file__).parent / "goldens/runs/0.1.0/corpus"
-    for name in ("DIR", "WSJ", "GUM"):
+    for name in ("DIR", "WSJ", "GUM", "DOMAIN"):
         (folder / name).mkdir()
         trees = "".join(
             TREE.format(noun, verb)
@@ -124,8 +125,8 @@ def _write_text(folder):
         )
         for split in PARALLEL_TEXT:
             (folder / name / f"{split}.mrg").write_text(trees)
-            for language in ("en", "de"):
-                lines = (golden / f"train.{language}").read_text(encoding="utf-8").splitlines()
+            for language, of in (("en", "en"), ("de", "de"), ("fr", "de")):
+                lines = (golden / f"train.{of}").read_text(encoding="utf-8").splitlines()
                 kept = lines if split == "train" else lines[:4]
                 text = "".join(f"{line}\n" for line in kept)
                 (folder / name / f"{split}.{language}").write_text(text, encoding="utf-8")

@@ -98,6 +98,7 @@ _NOT_STATED = {
     "model.source_vocab_size",
     "model.start_token",
     "model.compute_dtype",
+    "data.protected_tokens",
     "data.max_length",
     "data.cache_dir",
     "data.prefetch",

@@ -107,6 +107,18 @@ def test_no_flipped_bit_of_a_vocabulary_goes_unnoticed(run, seed):
     load(workdir)
 
 
+def test_a_run_on_a_mixture_goes_on_with_the_same_weights_alone(trained, tmp_path):
+    config, _ = trained
+    one = config.data.corpus
+    mixture = config.replace({"data.corpus": f"{one}*2+{one}"})
+    assert train(mixture, tmp_path / "run") == 0
+    longer = mixture.replace({"training.num_train_steps": 3})
+    assert train(longer, tmp_path / "run") == 0
+    for other in (one, f"{one}*3", f"{one}+{one}*2"):
+        with pytest.raises(UserError, match="or the order and weights of a mixture"):
+            train(longer.replace({"data.corpus": other}), tmp_path / "run")
+
+
 def test_a_run_that_lacks_the_hash_of_its_text_says_what_belongs_there(run):
     config, workdir = run
     stored = (workdir / "corpus.sha256").read_text()

@@ -45,18 +45,24 @@ def check_fields(config: Any) -> None:
             require(known, f"{name}={value!r} is not one of {choices}; {hint_text}")
             continue
         if origin is tuple:
-            known = isinstance(value, tuple) and all(isinstance(one, args[0]) for one in value)
-            kind = f"several values, each a {args[0].__name__}"
+            known = isinstance(value, tuple) and all(_is_one_of(one, args[0]) for one in value)
+            kind = f"a tuple of values, each a {args[0].__name__}"
             require(known, f"{name}={value!r} is a {type(value).__name__}, expected {kind}")
             continue
         allowed = args if origin in (types.UnionType, Union) else (hint,)
-        if float in allowed:
-            allowed = (*allowed, int)
-        fits = isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
         expected = getattr(hint, "__name__", str(hint))
-        require(fits, f"{name}={value!r} is a {type(value).__name__}, expected {expected}")
+        require(
+            _is_one_of(value, *allowed),
+            f"{name}={value!r} is a {type(value).__name__}, expected {expected}",
+        )
         finite = not isinstance(value, float) or math.isfinite(value)
         require(finite, f"{name}={value} is not a finite number")
+
+
+def _is_one_of(value: Any, *types: type) -> bool:
+    """Whether a value has one of these types: an int does for a float, a bool for no number."""
+    allowed = (*types, int) if float in types else types
+    return isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
 
 
 def check_range(config: Any, low: float, high: float, *names: str) -> None:

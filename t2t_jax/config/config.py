@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 from t2t_jax.config.checks import require
 from t2t_jax.config.model import ModelConfig
@@ -158,7 +158,18 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
             raise UserError(
                 f"config lacks the field {path}, which every release writes; bring back a copy"
             )
-    return Config(**{name: section(**values[name]) for name, section in sections.items()})
+    return Config(
+        **{name: section(**_tuples(section, values[name])) for name, section in sections.items()}
+    )
+
+
+def _tuples(section: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a section, with a tuple for the list that JSON has in the place of one."""
+    several = {name for name, hint in get_type_hints(section).items() if get_origin(hint) is tuple}
+    return {
+        name: tuple(value) if name in several and isinstance(value, list) else value
+        for name, value in values.items()
+    }
 
 
 def _unknown_field(path: str, known: list[str]) -> UserError:

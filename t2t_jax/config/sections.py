@@ -1,5 +1,6 @@
 """The sections of a config beside network and training: data, evaluation, decoding, devices."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,9 +12,12 @@ from t2t_jax.config.checks import (
     check_range,
     require,
 )
-from t2t_jax.config.fields import MAY_CHANGE
+from t2t_jax.config.fields import MAY_CHANGE, added_later
 
 _WIDEST_BEAM = 1000
+# Pieces that a vocabulary has for itself: its special ids, the bytes, and the mark of a space.
+_OWN_PIECE = re.compile(r"<pad>|</s>|<s>|<unk>|<0x[0-9A-F]{2}>")
+_MARK_OF_A_SPACE = "\u2581"
 
 
 @dataclass(frozen=True)
@@ -23,13 +27,17 @@ class DataConfig:
     corpus: str = field(default="bundled:", metadata=MAY_CHANGE)  # a hash guards its content
     """`bundled:`, `text:DIR` (train.en train.de dev.* test.*, also .gz), `NAME:DIR` (a
     public corpus such as wmt14-en-de, which `t2t-jax data NAME DIR` has made), `tfds:NAME/CONFIG`,
-    or `trees:DIR` (train.mrg dev.mrg: sentences to constituency trees; DIR+DIR trains on both)."""
+    or `trees:DIR` (train.mrg dev.mrg: sentences to constituency trees; DIR+DIR trains on both).
+    `text:A*3+text:B` mixes corpora: an epoch reads A three times and B once."""
     source_language: str = "en"
     """Language translated from; the file suffix or the TFDS feature name."""
     target_language: str = "de"
     """Language translated to; the file suffix or the TFDS feature name."""
     vocab_size: int = 37_000
     """Entries of the shared source-target BPE vocabulary, special ids included."""
+    protected_tokens: tuple[str, ...] = field(default=(), metadata=added_later(before=()))
+    """Strings such as <2de> or __URL__, each of which is one entry of the vocabulary wherever it
+    stands in a line: it is never split, and never joined with what is beside it."""
     max_length: int = 256
     """Longest source or target in subwords, end of sentence included; longer pairs are left out
     of training and counted."""
@@ -64,6 +72,23 @@ class DataConfig:
             self.source_language != self.target_language,
             f"source_language and target_language are both {self.source_language!r}",
         )
+        self._check_protected_tokens()
+
+    def _check_protected_tokens(self) -> None:
+        tokens = self.protected_tokens
+        for token in tokens:
+            name = f"data.protected_tokens={token!r}"
+            require(token != "", f"{name} is empty; leave it out")
+            require(
+                not any(char.isspace() or char in (_MARK_OF_A_SPACE, "\0") for char in token),
+                f"{name} has white space (or {_MARK_OF_A_SPACE}, which stands for it, or a zero), "
+                "which a vocabulary does not keep as it is; write it without, as in <to-de>",
+            )
+            require(
+                not _OWN_PIECE.fullmatch(token),
+                f"{name} is what the vocabulary calls an entry of its own; write it otherwise",
+            )
+            require(tokens.count(token) == 1, f"{name} is given twice; give it once")
 
 
 @dataclass(frozen=True)

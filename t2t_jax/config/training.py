@@ -82,8 +82,6 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        if isinstance(self.freeze, list):  # as JSON has it
-            object.__setattr__(self, "freeze", tuple(self.freeze))
         check_fields(self)
         check_range(self, 1, INFINITY, "num_train_steps", "warmup_steps", "log_every_steps")
         check_range(self, 1, INFINITY, "max_nonfinite_steps")

@@ -1,5 +1,8 @@
 """Sentence pairs, whatever holds them: the bundled corpus, parallel text files, TFDS, or trees.
 
+A mixture of corpora has a train split of all of them, in which each occurs as often as its weight
+says; any other split is that of the first corpus that has one.
+
 Lines of text are handed on exactly as they were written: BLEU compares against them. The one thing
 taken off is the end of the line.
 """
@@ -16,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from t2t_jax.config import DataConfig
+from t2t_jax.data.corpus_name import components_of
 from t2t_jax.data.download.catalogue import CORPORA
 from t2t_jax.data.download.prepare import check_holds
 from t2t_jax.data.lines import Survey, check_aligned, read_lines, survey
@@ -29,10 +33,6 @@ Chunk = tuple[list[str], list[str]]
 SPLITS = ("train", "dev", "test")
 
 _CHUNK_LINES = 50_000
-_SAME_IN_TFDS = {
-    "tfds:wmt14_translate/de-en": "wmt14-en-de",
-    "tfds:wmt14_translate/fr-en": "wmt14-en-fr",
-}
 _TFDS_SPLITS = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
 
 
@@ -45,34 +45,18 @@ class Split(NamedTuple):
     """Gives all pairs of the split in order, in chunks."""
 
 
-def scheme_of(name: str) -> str:
-    """What a corpus is kept as: the part of its name before the colon, such as `text`."""
-    return name.partition(":")[0]
-
-
-def public_name(name: str) -> str:
-    """What a corpus is known as: one that anybody can get has the same name wherever it is kept.
-
-    Args:
-      name: the corpus as a config names it.
-
-    Returns:
-      A name such as wmt14-en-de for a public corpus, from TensorFlow Datasets too; for any other
-      corpus, `name` itself.
-    """
-    scheme = scheme_of(name)
-    return scheme if scheme in CORPORA else _SAME_IN_TFDS.get(name, name)
-
-
 @dataclass(frozen=True)
 class Corpus:
     """Sentence pairs of one language pair, or sentences and their trees, in splits."""
 
     name: str
     """The corpus as the config names it: bundled:, text:DIR, NAME:DIR, tfds:NAME/CONFIG or
-    trees:DIR."""
+    trees:DIR, or a mixture of them."""
     parts: Mapping[str, Split]
     """The splits of the corpus, by name."""
+    mixed: tuple[tuple["Corpus", int], ...] = ()
+    """The corpora of a mixture, and how often its train split has the pairs of each; () for one
+    corpus by itself."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -116,10 +100,20 @@ def open_corpus(config: DataConfig) -> Corpus:
 
     Raises:
       UserError: the scheme is unknown; a directory, file, data set or language is missing; the two
-        sides of a split differ in length; a TFDS data set is not prepared in a readable format.
+        sides of a split differ in length; a TFDS data set is not prepared in a readable format; a
+        weight of a mixture is no positive number, or a corpus of it has no train split.
     """
-    scheme, colon, place = config.corpus.partition(":")
     languages = config.source_language, config.target_language
+    mixed = tuple(
+        (_open(name, *languages), weight) for name, weight in components_of(config.corpus)
+    )
+    (first, weight), *others = mixed
+    return _mixture(config.corpus, *mixed) if others or weight > 1 else first
+
+
+def _open(name: str, *languages: str) -> Corpus:
+    """One corpus by its name, without a weight."""
+    scheme, colon, place = name.partition(":")
     if scheme == "bundled" and colon and not place:
         bundled = Path(str(importlib.resources.files("t2t_jax.data"))) / "bundled"
         parts = _text_splits(bundled, *languages)
@@ -135,13 +129,36 @@ def open_corpus(config: DataConfig) -> Corpus:
         parts = _tree_splits(*map(_directory, place.split("+")))
     else:
         raise UserError(
-            f"corpus={config.corpus!r} is not bundled:, text:DIR, tfds:NAME/CONFIG or trees:DIR, "
-            f"nor a public corpus in a directory, NAME:DIR, where NAME is {', '.join(CORPORA)}"
+            f"corpus={name!r} is not bundled:, text:DIR, tfds:NAME/CONFIG or trees:DIR, nor a "
+            f"public corpus in a directory, NAME:DIR, where NAME is {', '.join(CORPORA)}, nor a "
+            "mixture such as text:A*3+text:B"
         )
-    for name in SPLITS:  # other test sets may be large, and never asked for
-        if name in parts:
-            parts[name].fingerprint()
-    return Corpus(config.corpus, parts)
+    for split in SPLITS:  # other test sets may be large, and never asked for
+        if split in parts:
+            parts[split].fingerprint()
+    return Corpus(name, parts)
+
+
+def _mixture(name: str, *mixed: tuple[Corpus, int]) -> Corpus:
+    for corpus, _ in mixed:
+        if "train" not in corpus.parts:
+            raise UserError(
+                f"corpus {corpus.name} has no train split to mix, only {', '.join(corpus.parts)}; "
+                f"leave it out of {name}"
+            )
+    first = {split: part for corpus, _ in reversed(mixed) for split, part in corpus.parts.items()}
+    train = Split(functools.cache(partial(_survey_mixture, *mixed)), partial(_read_mixture, *mixed))
+    return Corpus(name, first | {"train": train}, mixed)
+
+
+def _survey_mixture(*mixed: tuple[Corpus, int]) -> str:
+    return _hash("mixture", *(f"{corpus.fingerprint('train')}*{times}" for corpus, times in mixed))
+
+
+def _read_mixture(*mixed: tuple[Corpus, int]) -> Iterator[Chunk]:
+    for corpus, times in mixed:
+        for _ in range(times):
+            yield from corpus.pairs("train")
 
 
 def _directory(name: str) -> Path:

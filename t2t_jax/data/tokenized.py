@@ -7,6 +7,7 @@ start hashes the corpus and the arrays, which is quick, and tokenises nothing.
 import functools
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from itertools import chain
@@ -83,7 +84,7 @@ def prepare_vocabulary(
     """The vocabulary of a corpus's train split: from the cache, or learned now.
 
     Args:
-      config: the size of the vocabulary, and where the cache is.
+      config: the size of the vocabulary, its protected tokens, and where the cache is.
       corpus: where the train split is.
       across_scripts: whether a subword may hold letters and punctuation, as the corpus's task has
         it. It is not in the key of the cache: a corpus is for one task.
@@ -92,11 +93,15 @@ def prepare_vocabulary(
       UserError: there is no train split, `vocab_size` does not suit it, or the cache cannot be
         written.
     """
-    key = _hash(RECIPE_VERSION, corpus.fingerprint("train"), config.vocab_size)
+    tokens = config.protected_tokens
+    options = [tokens] if tokens else []  # without any, the key is that of earlier releases
+    key = _hash(RECIPE_VERSION, corpus.fingerprint("train"), config.vocab_size, *options)
 
     def learn() -> Contents:
         pairs = corpus.pairs("train")
-        learned = train_vocabulary(pairs, config.vocab_size, across_scripts=across_scripts)
+        learned = train_vocabulary(
+            pairs, config.vocab_size, across_scripts=across_scripts, protected_tokens=tokens
+        )
         return {_VOCABULARY: learned.serialized}
 
     return Vocabulary.load(entry(config, f"vocabulary-{key}", learn) / _VOCABULARY)
@@ -106,6 +111,8 @@ def prepare(
     config: DataConfig, corpus: Corpus, vocabulary: Vocabulary, split: str
 ) -> TokenizedSplit:
     """A split as token arrays: from the cache, or tokenised now.
+
+    Of a mixture, each corpus is tokenised once, whatever its weight, into an entry of its own.
 
     Pairs with an empty side or more than `config.max_length` tokens are left out of train and
     counted. Every other split keeps all its pairs; there an empty side is `[EOS_ID]`.
@@ -118,7 +125,11 @@ def prepare(
     key = _hash(_FORMAT_VERSION, corpus.fingerprint(split), vocabulary.fingerprint, str(max_length))
 
     def tokenize() -> Contents:
-        made = _tokenize(corpus, vocabulary, split, max_length)
+        if split == "train" and corpus.mixed:
+            mixed = [(prepare(config, one, vocabulary, split), n) for one, n in corpus.mixed]
+            made = _mix(mixed)
+        else:
+            made = _tokenize(corpus, vocabulary, split, max_length)
         counts = {"skipped": made.skipped, "num_pairs_read": made.num_pairs_read}
         arrays = {f"{name}.npy": getattr(made, name) for name in _ARRAYS}
         return {**arrays, _COUNTS: json.dumps(counts).encode()}
@@ -158,6 +169,20 @@ def _tokenize(
         sources.append(source)
         targets.append(target)
     return TokenizedSplit(*_join(sources, dtype), *_join(targets, dtype), skipped, num_pairs_read)
+
+
+def _mix(mixed: list[tuple[TokenizedSplit, int]]) -> TokenizedSplit:
+    """The pairs of several splits one after the other, those of each as often as it is given."""
+    repeated = [split for split, times in mixed for _ in range(times)]
+    sources = [_Side(split.source_tokens, split.source_lengths) for split in repeated]
+    targets = [_Side(split.target_tokens, split.target_lengths) for split in repeated]
+    dtype = sources[0].tokens.dtype.type  # the vocabulary's, so that of all
+    skipped = Counter[str]()
+    for split in repeated:
+        skipped.update(split.skipped)
+    num_pairs_read = sum(split.num_pairs_read for split in repeated)
+    joined = *_join(sources, dtype), *_join(targets, dtype)
+    return TokenizedSplit(*joined, dict(skipped), num_pairs_read)
 
 
 def _encode(

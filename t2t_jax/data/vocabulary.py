@@ -43,6 +43,11 @@ class Vocabulary(ABC):
         """The id of text that the vocabulary cannot spell."""
 
     @property
+    def protected_tokens(self) -> frozenset[str]:
+        """The strings that are neither split nor joined with others."""
+        return frozenset()
+
+    @property
     @abstractmethod
     def serialized(self) -> bytes:
         """The vocabulary as `save` writes it and `parse` reads it."""

@@ -10,7 +10,7 @@ The corpus wmt14-en-de has both: the full one as its test split, and `newstest20
 paper says "newstest2014" and not which. For French, the official evaluation kept all 3,003.
 """
 
-from t2t_jax.data.corpus import public_name
+from t2t_jax.data.corpus_name import public_name
 from t2t_jax.paper import TEST_SETS
 
 NEWSTEST2014_FILTERED = 2737

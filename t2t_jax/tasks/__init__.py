@@ -6,7 +6,8 @@ corpus has follows from its scheme, the part of its name before the colon.
 
 import importlib
 
-from t2t_jax.data.corpus import scheme_of
+from t2t_jax.data.corpus_name import components_of, scheme_of
+from t2t_jax.errors import UserError
 from t2t_jax.tasks.task import Task as Task
 
 _MODULES = {"trees": "parsing"}
@@ -18,7 +19,16 @@ def task_of(corpus: str) -> Task:
 
     Args:
       corpus: the corpus's name, as `data.corpus` of a config and `Corpus.name` have it.
+
+    Raises:
+      UserError: it is a mixture of corpora for different tasks.
     """
-    name = _MODULES.get(scheme_of(corpus), "translation")
+    parts = components_of(corpus)
+    name, *others = sorted({_MODULES.get(scheme_of(one.name), "translation") for one in parts})
+    if others:
+        raise UserError(
+            f"corpus {corpus} mixes corpora for {name} and {' and '.join(others)}, and a model has "
+            "one task; train a model for each"
+        )
     task: Task = importlib.import_module(f"{__name__}.{name}").TASK
     return task

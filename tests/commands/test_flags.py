@@ -135,6 +135,15 @@ def test_help_of_eval_lists_the_decoding_settings_of_the_run(capsys, workdir, na
         assert after.partition("(default: ")[2].startswith(f"{value})")
 
 
+def test_a_flag_of_several_values_takes_them_all(config_file):
+    arguments = ["--config", config_file, "--data.protected-tokens", "<2de>", "__URL__"]
+    changed = train(*arguments, "--training.freeze", "embedding", "encoder/*")
+    assert changed.data.protected_tokens == ("<2de>", "__URL__")
+    assert changed.training.freeze == ("embedding", "encoder/*")
+    with pytest.raises(UserError, match="'a b' has white space"):
+        train("--config", config_file, "--data.protected-tokens", "a b")
+
+
 def test_help_of_eval_lists_the_commands(capsys):
     text = show_help(capsys, eval_command)
     assert all(name in text for name in EVAL_COMMANDS)

@@ -23,6 +23,7 @@ from t2t_jax.config import (
     to_dict,
     walk,
 )
+from t2t_jax.config.checks import check_fields
 from t2t_jax.config.fields import MAY_CHANGE, added_later
 from t2t_jax.data.batching import length_ladder
 from t2t_jax.errors import UserError, did_you_mean
@@ -42,6 +43,10 @@ _changes = st.fixed_dictionaries(
         "model.dropout_rate": st.floats(0, 0.99),
         "data.corpus": st.text(),
         "data.vocab_size": st.integers(8, 2**31 - 1),
+        "data.protected_tokens": st.lists(
+            st.text(st.characters(categories=["L", "N"])).map("__{}__".format), unique=True
+        ).map(tuple),
+        "training.freeze": st.lists(st.text()).map(tuple),
         "training.adam_epsilon": st.floats(1e-30, 3e38),
         "training.learning_rate_factor": st.integers(0, 9),
         "training.seed": st.integers(0, 2**31 - 1),
@@ -64,6 +69,30 @@ def test_json_gives_back_the_same_config(changes):
     assert read == config
     assert [type(value) for _, _, value in walk(read)] == [type(v) for _, _, v in walk(config)]
     assert read.to_json() == config.to_json()
+
+
+def test_a_list_in_json_is_the_tuple_that_its_field_declares():
+    nested = to_dict(Config())
+    nested["data"]["protected_tokens"] = ["<2de>", "<2fr>"]
+    nested["training"]["freeze"] = ["embedding"]
+    read = Config.from_json(json.dumps(nested))
+    assert read.data.protected_tokens == ("<2de>", "<2fr>")
+    assert read.training.freeze == ("embedding",)
+    nested["training"]["seed"] = [1]
+    with pytest.raises(UserError, match=r"training.seed=\[1\] is a list, expected int"):
+        from_dict(nested)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Several:
+    numbers: tuple[int, ...] = ()
+
+
+def test_several_numbers_are_numbers():
+    check_fields(_Several((1, 2)))
+    for refused in ((1, "2"), (True,), (1.0,), [1]):
+        with pytest.raises(UserError, match="expected a tuple of values, each a int"):
+            check_fields(_Several(refused))
 
 
 @given(_changes)
@@ -173,6 +202,21 @@ _REFUSED = [
     (DataConfig, {"max_length": 257, "source_tokens_per_step": 263}, "per_step to 264"),
     (DataConfig, {"target_tokens_per_step": 255}, "raise target_tokens_per_step"),
     (DataConfig, {"target_language": "en"}, "are both 'en'"),
+    (DataConfig, {"protected_tokens": ("<2de>", "")}, "'' is empty; leave it out"),
+    (DataConfig, {"protected_tokens": ("<2 de>",)}, "'<2 de>' has white space"),
+    (DataConfig, {"protected_tokens": ("<2\u00a0de>",)}, "has white space"),
+    (DataConfig, {"protected_tokens": ("\u2581de",)}, "'▁de' has white space (or ▁, which stands"),
+    (DataConfig, {"protected_tokens": ("\0",)}, "or a zero), which a vocabulary does not keep"),
+    (DataConfig, {"protected_tokens": ("a", "b", "a")}, "'a' is given twice; give it once"),
+    (DataConfig, {"protected_tokens": ("<s>",)}, "'<s>' is what the vocabulary calls an entry"),
+    (DataConfig, {"protected_tokens": ("<unk>",)}, "what the vocabulary calls an entry of its own"),
+    (
+        DataConfig,
+        {"protected_tokens": ("<0x0A>",)},
+        "what the vocabulary calls an entry of its own",
+    ),
+    (DataConfig, {"protected_tokens": "<2de>"}, "is a str, expected a tuple of values, each a str"),
+    (DataConfig, {"protected_tokens": (2,)}, "is a tuple, expected a tuple of values, each a str"),
     (TrainingConfig, {"warmup_steps": 0}, "outside [1, inf]"),
     (TrainingConfig, {"num_train_steps": 0}, "outside [1, inf]"),
     (TrainingConfig, {"adam_beta1": 1.0}, "outside [0, 0.999999]"),

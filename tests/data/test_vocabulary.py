@@ -96,6 +96,61 @@ def test_how_the_text_is_cut_into_chunks_does_not_matter(small: Vocabulary) -> N
     assert train_vocabulary(chunks, 300).fingerprint == small.fingerprint
 
 
+PROTECTED = ("<2de>", "__URL__", "{0}", "a,b", '"q"', "<2de>n", "ab")
+
+
+@pytest.fixture(scope="module", params=[400, 2100])
+def protecting(request: pytest.FixtureRequest) -> Vocabulary:
+    """Without bytes, and with them."""
+    return train_vocabulary([DEV], request.param, protected_tokens=PROTECTED)
+
+
+def with_tokens(line: str, insertions: list[tuple[float, str]]) -> str:
+    """A line with tokens put in, each at a share of its length."""
+    places = sorted((round(share * len(line)), token) for share, token in insertions)
+    for place, token in reversed(places):
+        line = line[:place] + token + line[place:]
+    return line
+
+
+spaced = st.tuples(
+    st.sampled_from(["", " "]), st.sampled_from(PROTECTED), st.sampled_from(["", " "])
+)
+
+
+@given(
+    line=st.sampled_from(DEV[0] + DEV[1]),
+    insertions=st.lists(st.tuples(st.floats(0, 1), spaced.map("".join)), max_size=4),
+)
+def test_protected_tokens_pass_through_whole(
+    protecting: Vocabulary, line: str, insertions: list[tuple[float, str]]
+) -> None:
+    text = one_space(with_tokens(line, insertions))
+    (ids,) = protecting.encode([text])
+    assert protecting.decode([ids]) == [text]
+    # Where two begin at the same place, it is the longer one, as in this regular expression.
+    longest_first = "|".join(map(re.escape, sorted(PROTECTED, key=len, reverse=True)))
+    (pieces,) = protecting.pieces([ids])
+    assert [piece for piece in pieces if piece in PROTECTED] == re.findall(longest_first, text)
+
+
+def test_a_tag_at_the_start_of_a_line_keeps_its_space(protecting: Vocabulary) -> None:
+    lines = ["<2de> Hello", "<2de>Hello", "go to __URL__.", "<2de>"]
+    assert protecting.decode(protecting.encode(lines)) == lines
+
+
+def test_a_vocabulary_knows_its_protected_tokens(protecting: Vocabulary, large: Vocabulary) -> None:
+    assert protecting.protected_tokens == {*PROTECTED}
+    assert large.protected_tokens == set()
+    assert protecting.pieces([range(4, 4 + len(PROTECTED))]) == [list(PROTECTED)]
+
+
+def test_no_token_leaves_the_vocabulary_as_it_was(small: Vocabulary) -> None:
+    assert train_vocabulary([DEV], 300, protected_tokens=()).fingerprint == small.fingerprint
+    with pytest.raises(UserError, match=r"vocab_size=300 cannot hold all characters; at least"):
+        train_vocabulary([DEV], 300, protected_tokens=[f"<{n}>" for n in range(300)])
+
+
 def test_saved_and_pickled_copies_are_the_same(tmp_path: Path, small: Vocabulary) -> None:
     path = tmp_path / "vocabulary.model"
     small.save(path)

@@ -9,7 +9,8 @@ import pytest
 import t2t_jax
 from t2t_jax import UserError
 from t2t_jax.config.file import load_config
-from t2t_jax.workdir import read_vocabulary
+from t2t_jax.data.corpus import open_corpus
+from t2t_jax.workdir import read_vocabulary, run_vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,7 @@ def test_it_begins_with_them_and_goes_on_without_the_other_run(config, base, tmp
         ({"data.vocab_size": 299}, r"has another model \(data.vocab_size 300 -> 299\)"),
         ({"training.init_from": "nowhere"}, "nowhere is not a run directory|nowhere/vocab"),
         ({"training.init_step": 7}, "has no checkpoint of step 7; it has"),
+        ({"data.protected_tokens": ("<2de>", "<2fr>")}, "=<2de> <2fr> cannot be added to the voc"),
     ],
 )
 def test_another_model_is_refused_before_anything_is_written(
@@ -65,6 +67,20 @@ def test_another_model_is_refused_before_anything_is_written(
     with pytest.raises(UserError, match=message):
         t2t_jax.train(changed, tmp_path / "tuned")
     assert not (tmp_path / "tuned").exists()
+
+
+def test_protected_tokens_come_with_the_vocabulary_that_has_them(config, tmp_path):
+    corpus = open_corpus(config.data)
+    tokens = {"data.protected_tokens": ("<2de>", "<2fr>")}
+    learned = run_vocabulary(config.replace(tokens), corpus, None, across_scripts=False)
+    learned.save(tmp_path / "vocabulary.model")
+    for asked in (["<2fr>"], []):
+        fields = {"training.init_from": str(tmp_path), "data.protected_tokens": asked}
+        found = run_vocabulary(config.replace(fields), corpus, None, across_scripts=False)
+        assert found.fingerprint == learned.fingerprint
+    fields["data.protected_tokens"] = ["<2de>", "<2it>"]
+    with pytest.raises(UserError, match=r"protected_tokens=<2it> cannot be added"):
+        run_vocabulary(config.replace(fields), corpus, None, across_scripts=False)
 
 
 def test_a_step_of_no_run_is_refused(config):

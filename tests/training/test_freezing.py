@@ -95,5 +95,5 @@ def test_a_config_with_frozen_parameters_comes_back_from_json():
     config = _CONFIG.replace({"training.freeze": ("embedding", "encoder/*")})
     assert Config.from_json(config.to_json()) == config
     assert json.loads(config.to_json()) == to_dict(config)
-    with pytest.raises(UserError, match="expected several values, each a str"):
+    with pytest.raises(UserError, match="expected a tuple of values, each a str"):
         _CONFIG.replace({"training.freeze": "embedding"})

@@ -14,7 +14,7 @@ import io
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 
@@ -35,7 +35,11 @@ _SMALLEST_SIZE_WITH_BYTES = 2048
 
 
 def train_vocabulary(
-    chunks: Iterable[tuple[list[str], list[str]]], size: int, *, across_scripts: bool = False
+    chunks: Iterable[tuple[list[str], list[str]]],
+    size: int,
+    *,
+    across_scripts: bool = False,
+    protected_tokens: Sequence[str] = (),
 ) -> SharedVocabulary:
     """Learns a BPE vocabulary over both sides of a corpus: the same text gives the same bytes.
 
@@ -46,6 +50,7 @@ def train_vocabulary(
       size: entries, special ids included.
       across_scripts: whether a subword may hold letters and punctuation, as the symbols of trees
         do: so `(NP` is one. In text that would join words and what follows them.
+      protected_tokens: strings that are one entry each, never split and never joined with others.
 
     Raises:
       UserError: the corpus is too small for so many entries, or has too many characters for so few.
@@ -61,6 +66,7 @@ def train_vocabulary(
                 vocab_size=size,
                 byte_fallback=with_bytes,
                 split_by_unicode_script=not across_scripts,
+                user_defined_symbols=list(protected_tokens),
                 character_coverage=0.9999 if with_bytes else 1.0,
                 normalization_rule_tsv=rules,
                 pad_id=PAD_ID,

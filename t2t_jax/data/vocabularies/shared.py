@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end
@@ -41,6 +42,12 @@ class SharedVocabulary(Vocabulary):
     def unk_id(self) -> int:
         """The id of text that the vocabulary cannot spell."""
         return UNK_ID
+
+    @property
+    def protected_tokens(self) -> frozenset[str]:
+        """See `Vocabulary.protected_tokens`."""
+        pieces = sentencepiece_model_pb2.ModelProto.FromString(self._model).pieces
+        return frozenset(piece.piece for piece in pieces if piece.type == piece.USER_DEFINED)
 
     @property
     def serialized(self) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any
 
 from t2t_jax import paper
 from t2t_jax.config import Config
-from t2t_jax.data.corpus import public_name
+from t2t_jax.data.corpus_name import public_name
 from t2t_jax.run.report.page import (
     DEVIATES,
     UNKNOWN,
