@@ -108,6 +108,22 @@ class Vocabulary:
         """The subword that each id stands for, row by row."""
         return [self._processor.id_to_piece(list(map(int, row))) for row in ids]
 
+    def spelling(self, token: int) -> bytes:
+        """The bytes that an id adds to a text, with a space before a word; of a special id, none.
+
+        White space that is spelt as a byte counts as a space.
+        """
+        processor = self._processor
+        if processor.is_control(token):
+            return b""
+        if processor.is_unknown(token):
+            return self.decode([[token]])[0].encode()
+        piece = processor.id_to_piece(token)
+        if processor.is_byte(token):
+            byte = bytes([int(piece[1:-1], 16)])
+            return b" " if byte.isspace() else byte
+        return piece.replace("\u2581", " ").encode()
+
     def decode(
         self, ids: Sequence[Sequence[int]] | Integer[np.ndarray, "rows length"]
     ) -> list[str]:
