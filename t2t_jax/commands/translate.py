@@ -1,21 +1,20 @@
 """The command that translates text."""
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
+from t2t_jax.commands.beside import FilesBeside, head_of
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.streams import reading, writing
 from t2t_jax.data.lines import read_lines
 from t2t_jax.errors import UserError
 
 if TYPE_CHECKING:
-    from t2t_jax.decoding.translator import Hypothesis, Translator
-    from t2t_jax.run.calibration import Calibration
+    from t2t_jax.decoding.translator import Hypothesis
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,14 @@ class TranslateCommand(DecodingFlags):
     def run(self) -> int:
         """Translate some thousand lines at a time, to bound the memory; returns the exit code."""
         self._check()
+        head = head_of(self.alignment_head)
         with ExitStack() as stack:
             chunks = self._with_prefixes(stack.enter_context(reading(self.input)))
             file = stack.enter_context(writing(self.output))
-            beside = _Beside(self, stack)
+            beside = FilesBeside(self.alignments, head, self.confidence, stack)
             translator = self.load()
             self.check_lines(translator, self.input)
-            beside.begin(translator)
+            beside.begin(translator, self.workdir)
             done = 0
             for texts, prefixes in chunks:
                 how = {"prefixes": prefixes, "first_line": done + 1, **self.settings}
@@ -82,7 +82,6 @@ class TranslateCommand(DecodingFlags):
         files = [path for path in (self.output, self.alignments, self.confidence) if path]
         if len(set(files)) < len(files):
             raise UserError("--output, --alignments and --confidence name the same file twice")
-        _head_of(self.alignment_head)
 
     def _with_prefixes(
         self, chunks: Iterator[list[str]]
@@ -108,66 +107,3 @@ class TranslateCommand(DecodingFlags):
                     yield f"{index} ||| {best.text} ||| {best.log_prob:.4f} ||| {best.score:.4f}"
                 else:
                     yield best.text
-
-
-class _Beside:
-    """The files that have a line for each line of output: alignments and confidences."""
-
-    def __init__(self, command: TranslateCommand, stack: ExitStack) -> None:
-        self._workdirs = command.workdir
-        self._head = _head_of(command.alignment_head)
-        self._alignments, self._confidence = (
-            stack.enter_context(writing(path)) if path else None
-            for path in (command.alignments, command.confidence)
-        )
-
-    def begin(self, translator: "Translator") -> None:
-        """Find the calibration of the model, where confidences are asked for."""
-        from t2t_jax.run.calibration import FILE, read_calibration
-
-        self._translator = translator
-        self._calibration: Calibration | None = None
-        if self._confidence:
-            self._calibration = read_calibration(self._workdirs, translator)
-            stored = [path / FILE for path in self._workdirs if (path / FILE).is_file()]
-            if stored and self._calibration is None:
-                print(f"{stored[0]} is of other checkpoints, and not used", file=sys.stderr)
-
-    def write(self, sources: Sequence[str], found: list[list["Hypothesis"]]) -> None:
-        """Write a line for each hypothesis of each source."""
-        each = [
-            (source, one)
-            for source, hypotheses in zip(sources, found, strict=True)
-            for one in hypotheses
-        ]
-        if self._confidence:
-            self._write_confidences(self._confidence, [one for _, one in each])
-        if self._alignments:
-            self._write_alignments(self._alignments, each)
-
-    def _write_confidences(self, file: BinaryIO, hypotheses: Sequence["Hypothesis"]) -> None:
-        from t2t_jax.run.calibration import confidence
-
-        numbers = (confidence(one, self._calibration) for one in hypotheses)
-        file.writelines(f"{number:.4f}\n".encode() for number in numbers)
-
-    def _write_alignments(self, file: BinaryIO, each: Sequence[tuple[str, "Hypothesis"]]) -> None:
-        from t2t_jax.decoding.alignments import alignments
-
-        sources = [source for source, _ in each]
-        targets = [one.text for _, one in each]
-        found = alignments(self._translator, sources, targets, head=self._head)
-        if any(found.links):  # not of blank lines alone
-            self._head = found.head
-        lines = (" ".join(f"{i}-{j}" for i, j in links) for links in found.links)
-        file.writelines(f"{line}\n".encode() for line in lines)
-
-
-def _head_of(flag: str | None) -> tuple[int, int] | None:
-    """The layer and the head that a flag names."""
-    if flag is None:
-        return None
-    layer, colon, head = flag.partition(":")
-    if not (colon and layer.isdecimal() and head.isdecimal()):
-        raise UserError(f"--alignment-head {flag} is no head; give LAYER:HEAD, as in 5:3")
-    return int(layer), int(head)
