@@ -7,6 +7,7 @@
     translator.translate(["No devices found"])
     t2t_jax.score(translator, sources, targets)         # of translations that are given
     t2t_jax.attention_maps(translator, "No devices found")
+    t2t_jax.alignments(translator, sources, targets)    # which word comes from which
     t2t_jax.evaluate(translator, split="test").summary()
     t2t_jax.run_grid(t2t_jax.product(config, {"model.num_heads": [1, 4]}), "runs/grid")
 
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from t2t_jax.config import Config as Config
     from t2t_jax.config.file import product as product
+    from t2t_jax.decoding.alignments import alignments as alignments
     from t2t_jax.decoding.attention_maps import attention_maps as attention_maps
     from t2t_jax.decoding.scoring import score as score
     from t2t_jax.decoding.translator import Translator as Translator
@@ -36,6 +38,7 @@ __all__ = [
     "Config",
     "Translator",
     "UserError",
+    "alignments",
     "attention_maps",
     "evaluate",
     "load",
@@ -49,6 +52,7 @@ _HOMES = {
     "Config": "t2t_jax.config",
     "Translator": "t2t_jax.decoding.translator",
     "UserError": "t2t_jax.errors",
+    "alignments": "t2t_jax.decoding.alignments",
     "attention_maps": "t2t_jax.decoding.attention_maps",
     "evaluate": "t2t_jax.run.evaluation",
     "load": "t2t_jax.run.loading",

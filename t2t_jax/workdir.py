@@ -8,6 +8,7 @@ W/imported.json        in its place, where the model was imported: what it was i
 W/checkpoints, W/best  see `training.checkpoint`
 W/log.jsonl, events    see `run.log`
 W/scores.jsonl         what `eval.py` measured, one evaluation a line
+W/calibration.json     see `run.calibration`
 """
 
 import hashlib

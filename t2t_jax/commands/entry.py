@@ -8,6 +8,7 @@ from typing import Annotated, Any, Protocol, Union, runtime_checkable
 import tyro
 
 from t2t_jax.commands.bleu import BleuCommand
+from t2t_jax.commands.calibrate import CalibrateCommand
 from t2t_jax.commands.compare import CompareCommand
 from t2t_jax.commands.compare_trees import CompareTreesCommand
 from t2t_jax.commands.data import data_command
@@ -64,6 +65,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "translate": "translate text, line by line",
             "parse": "parse sentences into constituency trees",
             "score": "say how probable a model finds given translations",
+            "calibrate": "make confidences of a run estimates of its quality",
         },
         "models in and out": {
             "export": "write a model for CTranslate2, transformers or JAX alone",
@@ -107,6 +109,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
         "data": data_command,
         "train": train_command,
         "sweep": sweep_command,
+        "calibrate": partial(_plain_command, CalibrateCommand),
         "export": partial(_plain_command, ExportCommand),
         "import": partial(_plain_command, ImportCommand),
     }

@@ -1,12 +1,17 @@
 """The command that translates text."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from t2t_jax.commands.beside import FilesBeside, head_of
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.streams import reading, writing
+from t2t_jax.data.lines import read_lines
+from t2t_jax.errors import UserError
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translator import Hypothesis
@@ -29,20 +34,71 @@ class TranslateCommand(DecodingFlags):
     """Translations of each line, best first; at most the beam size."""
     scores: bool = False
     """Write the format with scores for a single translation too."""
+    prefix: str | None = None
+    """Text with which every translation begins."""
+    prefixes: Path | None = None
+    """File with a line for each line of input: the text with which its translation begins. All of
+    the input is read before the first line is translated."""
+    alignments: Path | None = None
+    """File to write with a line for each line of output: pairs i-j of a word of the source and a
+    word of the translation, both counted from 0; words are what spaces separate."""
+    alignment_head: str | None = None
+    """The head whose attention the alignments are, as LAYER:HEAD, counted from 0; None is the one
+    whose links agree most, on the first ten thousand lines or what a pipe gives at once."""
+    confidence: Path | None = None
+    """File to write with a number from 0 to 1 for each line of output: exp of the mean
+    log-probability of its subwords, or what t2t-jax calibrate has made of that."""
 
     def run(self) -> int:
         """Translate some thousand lines at a time, to bound the memory; returns the exit code."""
-        with reading(self.input) as chunks, writing(self.output) as file:
+        self._check()
+        head = head_of(self.alignment_head)
+        with ExitStack() as stack:
+            chunks = self._with_prefixes(stack.enter_context(reading(self.input)))
+            file = stack.enter_context(writing(self.output))
+            beside = FilesBeside(self.alignments, head, self.confidence, stack)
             translator = self.load()
             self.check_lines(translator, self.input)
+            beside.begin(translator, self.workdir)
             done = 0
-            for texts in chunks:
-                found = translator.nbest(texts, self.num_best, first_line=done + 1, **self.settings)
+            for texts, prefixes in chunks:
+                how = {"prefixes": prefixes, "first_line": done + 1, **self.settings}
+                found = translator.nbest(texts, self.num_best, **how)
                 written = self._format(found, first_index=done)
                 file.writelines(f"{line}\n".encode() for line in written)
                 file.flush()
+                beside.write(texts, found)
                 done += len(texts)
         return 0
+
+    def _check(self) -> None:
+        """Refuse flags that do not go together."""
+        if self.prefix is not None and self.prefixes is not None:
+            raise UserError("--prefix and --prefixes both say how translations begin; give one")
+        if self.alignment_head is not None and self.alignments is None:
+            raise UserError("--alignment-head is for --alignments; name a file with that")
+        if self.alignments is not None and len(self.workdir) > 1:
+            raise UserError("--alignments are of one model; name one --workdir")
+        files = [path for path in (self.output, self.alignments, self.confidence) if path]
+        if len(set(files)) < len(files):
+            raise UserError("--output, --alignments and --confidence name the same file twice")
+
+    def _with_prefixes(
+        self, chunks: Iterator[list[str]]
+    ) -> Iterator[tuple[list[str], list[str] | None]]:
+        """The lines some thousands at a time, with their prefixes, if they have any."""
+        if self.prefixes is None:
+            one = self.prefix
+            return ((texts, None if one is None else [one] * len(texts)) for texts in chunks)
+        texts, prefixes = [*chunks], [*read_lines(self.prefixes)]
+        count = sum(map(len, texts))
+        if count != len(prefixes):
+            raise UserError(
+                f"{self.prefixes} has {len(prefixes):,} lines, and {count:,} lines are to be "
+                "translated; give a prefix for each, and an empty line for none"
+            )
+        rest = iter(prefixes)
+        return ((some, [*islice(rest, len(some))]) for some in texts)
 
     def _format(self, found: list[list["Hypothesis"]], first_index: int) -> Iterator[str]:
         for index, hypotheses in enumerate(found, first_index):

@@ -168,10 +168,26 @@ class DecodingConfig:
     quantize: Literal["none", "int8"] = field(default="none", metadata=MAY_CHANGE)
     """Make weights integers of 8 bits, and what they are multiplied with: faster on CPUs, and a
     little less exact."""
+    min_length: int = field(default=0, metadata=MAY_CHANGE)
+    """Fewest subwords of an output before its end of sentence."""
+    no_repeat_ngram_size: int = field(default=0, metadata=MAY_CHANGE)
+    """No sequence of so many subwords occurs twice in an output; 0 allows any."""
+    forbidden: tuple[str, ...] = field(default=(), metadata=MAY_CHANGE)
+    """Words and phrases that no output contains at its begin or after a space, in whatever subwords
+    they would be spelt."""
+    forbidden_ids: tuple[int, ...] = field(default=(), metadata=MAY_CHANGE)
+    """Ids of subwords that are never chosen."""
 
     def __post_init__(self) -> None:
         """Check every field."""
+        for name in ("forbidden", "forbidden_ids"):
+            if isinstance(getattr(self, name), list):  # as JSON has it
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         check_fields(self)
+        check_range(self, 0, 100_000, "min_length")
+        check_range(self, 0, 100, "no_repeat_ngram_size")
+        blank = any(not phrase.strip() for phrase in self.forbidden)
+        require(not blank, "decoding.forbidden has a blank phrase; leave it out")
         check_range(self, 1, _WIDEST_BEAM, "beam_size")
         check_range(self, 1, 100_000, "max_extra_length")
         check_range(self, 8, 100_000, "max_source_length")

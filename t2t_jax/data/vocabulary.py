@@ -74,6 +74,17 @@ class Vocabulary(ABC):
         return self.pieces(ids)
 
     @abstractmethod
+    def spelling(self, token: int) -> bytes:
+        """The bytes that an id of a target adds to a text, spaces among them; of a special id none.
+
+        White space that is spelt as a byte counts as a space.
+        """
+
+    def source_spelling(self, token: int) -> bytes:
+        """The bytes that an id of a source stands for; see `spelling`."""
+        return self.spelling(token)
+
+    @abstractmethod
     def decode(self, ids: Rows) -> list[str]:
         """Text of each row of a target's ids, up to its first `EOS_ID`, without special ids."""
 

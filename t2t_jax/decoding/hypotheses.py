@@ -41,6 +41,8 @@ class Hypotheses(NamedTuple):
     """The slot of the cache in which the hypothesis was at each place."""
     log_probs: Float32[Array, "b m"]
     """Log-probability of each under the model, in nats."""
+    matched: Bool[Array, "b m states"] | None = None
+    """How far each has spelt the phrases that a constraint watches for; None if there are none."""
 
 
 class Rows(NamedTuple):
@@ -58,6 +60,8 @@ class Rows(NamedTuple):
     """The hypotheses that have not ended."""
     finished: SearchResult
     """The best hypotheses that have ended; their tokens are at places of the ring."""
+    prefixes: Int32[Array, "b p"] | None = None
+    """Tokens with which the output of each sentence must begin, then -1; None if none must."""
 
 
 class SearchState(NamedTuple):

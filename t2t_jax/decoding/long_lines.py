@@ -22,6 +22,38 @@ class Part(NamedTuple):
     """Number of the part within its line, from 0."""
     tokens: list[int]
     """Ids of the part's subwords, with an end of sentence."""
+    prefix: Sequence[int] = ()
+    """Ids with which the part's translation must begin."""
+
+
+def with_prefixes(
+    found: Sequence[Part],
+    prefixes: Sequence[list[int]],
+    decoding: DecodingConfig,
+    longest_sentence: float,
+    first_line: int,
+) -> list[Part]:
+    """The parts, of which the first of each line has the line's prefix.
+
+    Args:
+      found: the parts of all lines.
+      prefixes: ids of the prefix of each line, without an end of sentence.
+      decoding: the settings, among them those for long lines.
+      longest_sentence: most tokens that the model has positions for.
+      first_line: number of the first line.
+
+    Raises:
+      UserError: a prefix is longer than a source may be.
+    """
+    limit = longest_source(decoding, longest_sentence)
+    for number, prefix in enumerate(prefixes, first_line):
+        if len(prefix) > limit:
+            raise UserError(
+                f"the prefix of line {number} has {len(prefix)} subwords, but a source and a "
+                f"prefix have at most {limit}; shorten it, or raise decoding.max_source_length="
+                f"{decoding.max_source_length} as far as the model has positions"
+            )
+    return [part if part.order else part._replace(prefix=prefixes[part.line]) for part in found]
 
 
 def parts(

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Bool, Float, Int, Int32, Key, UInt32
 
 from t2t_jax.batch import BOS_ID, PAD_ID, one_a_row
+from t2t_jax.decoding.constraints import Constraints
 from t2t_jax.decoding.hypotheses import SearchResult, SearchState
 from t2t_jax.decoding.search import add_rows, admit, advance, begin, put, resize, results
 from t2t_jax.decoding.strategies import Strategy
@@ -53,6 +54,8 @@ class Sizes(NamedTuple):
     """Positions for an output; if one needs more, the arrays grow."""
     most_room: int
     """Positions that no output exceeds."""
+    prefix: int = 0
+    """Positions for the prefixes of outputs; 0 if no output has one."""
 
 
 class Work(NamedTuple):
@@ -75,6 +78,8 @@ class Arrivals(NamedTuple):
     """The most tokens to generate for each."""
     numbers: Int32[Array, " n"]
     """Numbers of their lines, by which tokens are drawn when sampling."""
+    prefixes: Int32[Array, "n p"] | None = None
+    """Tokens with which their outputs must begin, then -1; None if no output has a prefix."""
 
 
 class Progress(NamedTuple):
@@ -89,13 +94,16 @@ class Progress(NamedTuple):
 
 
 @partial(jax.jit, static_argnames=("search", "sizes"))
-def begin_work(search: Search, sizes: Sizes, params: Parameters) -> Work:
+def begin_work(
+    search: Search, sizes: Sizes, params: Parameters, constraints: Constraints | None = None
+) -> Work:
     """A group of rows that are all free.
 
     Args:
       search: the static arguments.
       sizes: sizes of the arrays.
       params: the parameters, from `DecodingModel.prepare`.
+      constraints: which tokens may be chosen.
     """
     model, beam_size, room = search.model, search.strategy.beam_size, sizes.room
     free = jnp.zeros((sizes.rows,), jnp.int32)
@@ -106,6 +114,8 @@ def begin_work(search: Search, sizes: Sizes, params: Parameters) -> Work:
         room=room,
         bos_id=BOS_ID,
         keys=_keys(search.strategy, jnp.uint32(0), free),
+        constraints=constraints,
+        prefixes=jnp.full((sizes.rows, sizes.prefix), -1) if sizes.prefix else None,
     )
     inputs = jnp.zeros((sizes.rows, sizes.source_length), jnp.int32)
     memory = jax.eval_shape(lambda: model.memory(params, one_a_row(inputs)))
@@ -121,6 +131,7 @@ def proceed(
     arrivals: Arrivals,
     seed: UInt32[Array, ""],
     leave: Int[Array, ""],
+    constraints: Constraints | None = None,
 ) -> tuple[Work, Progress]:
     """Let sentences come in, and search until at most `leave` are under way or one needs room.
 
@@ -131,6 +142,7 @@ def proceed(
       arrivals: sentences that come into rows that are free.
       seed: seed of sampling.
       leave: how many sentences may still be under way in the end.
+      constraints: which tokens may be chosen; those of `begin_work`.
 
     Returns:
       The sentences still under way, and the state of all rows.
@@ -139,7 +151,15 @@ def proceed(
     new = model.memory(params, one_a_row(arrivals.inputs))
     memory = put(work.memory, new, arrivals.rows)
     keys = _keys(strategy, seed, arrivals.numbers)
-    state = admit(work.state, arrivals.rows, arrivals.limits, bos_id=BOS_ID, keys=keys)
+    state = admit(
+        work.state,
+        arrivals.rows,
+        arrivals.limits,
+        bos_id=BOS_ID,
+        keys=keys,
+        constraints=constraints,
+        prefixes=arrivals.prefixes,
+    )
 
     def step(
         tokens: Int32[Array, "b k"],
@@ -150,7 +170,7 @@ def proceed(
     ) -> tuple[Float[Array, "b k vocab"], Cache]:
         return model.step(params, tokens, positions, clock, ancestry_mask, cache, memory)
 
-    state = advance(strategy, step, state, leave)
+    state = advance(strategy, step, state, leave, constraints)
     found = results(state, strategy.alpha, PAD_ID)
     best = jax.tree.map(lambda x: x[:, : search.num_best], found)
     return _by_rows(Work(state, memory), search.mesh), Progress(

@@ -28,6 +28,7 @@ from jaxtyping import Int32
 
 from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.config import DecodingConfig
+from t2t_jax.decoding.constraints import Constraints
 from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.programs import (
     Arrivals,
@@ -62,6 +63,13 @@ class Sentence(NamedTuple):
     """The most tokens to generate, end of sentence included."""
     number: int
     """Number of its line; with the seed, it determines what is drawn."""
+    prefix: Sequence[int] = ()
+    """Subwords with which its output must begin."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of the source, or of the prefix if that is longer: arrays hold as many."""
+        return max(len(self.tokens), len(self.prefix))
 
 
 def strategy_of(decoding: DecodingConfig, num_best: int = 1) -> Strategy:
@@ -86,6 +94,7 @@ def decode(
     sentences: Sequence[Sentence],
     num_best: int = 1,
     seed: int = 0,
+    constraints: Constraints | None = None,
 ) -> Iterator[tuple[int, SearchResult]]:
     """Decode sentences.
 
@@ -98,6 +107,7 @@ def decode(
       sentences: the sentences to decode.
       num_best: hypotheses wanted of each sentence.
       seed: seed of sampling.
+      constraints: which tokens may be chosen; None allows all.
 
     Yields:
       The index of a sentence and its hypotheses `[num_best, t]`, in the order in which they end.
@@ -106,13 +116,16 @@ def decode(
       ValueError: the limit of a sentence is too high.
     """
     extra = decoding.max_extra_length
-    if any(sentence.limit > len(sentence.tokens) + extra for sentence in sentences):
+    if any(sentence.limit > sentence.length + extra for sentence in sentences):
         raise ValueError(f"there is room for {extra} tokens more than in a source, and no more")
-    order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i].tokens))
-    lengths = [len(sentences[i].tokens) for i in order]
-    waiting = deque(zip(order, plan(lengths, decoding, mesh), strict=True))
+    order = sorted(range(len(sentences)), key=lambda i: -sentences[i].length)
+    lengths = [sentences[i].length for i in order]
+    prefix = max((len(sentence.prefix) for sentence in sentences), default=0)
+    prefix = _rung(prefix) if prefix else 0
+    planned = [sizes._replace(prefix=prefix) for sizes in plan(lengths, decoding, mesh)]
+    waiting = deque(zip(order, planned, strict=True))
     search = Search(model, strategy_of(decoding, num_best), mesh, num_best)
-    decoder = _Decoder(search, params, sentences, np.uint32(seed))
+    decoder = _Decoder(search, params, sentences, np.uint32(seed), constraints)
     capacity = _capacity(_rung(max(lengths, default=0)), decoding)
     groups = [decoder.group(waiting) for _ in range(_num_groups(capacity, mesh))]
     while groups:
@@ -184,6 +197,7 @@ class _Decoder:
     params: Parameters
     sentences: Sequence[Sentence]
     seed: np.uint32
+    constraints: Constraints | None
 
     def group(self, waiting: deque[tuple[int, Sizes]]) -> Iterator[list[tuple[int, SearchResult]]]:
         """Decode waiting sentences in a group of rows.
@@ -204,7 +218,7 @@ class _Decoder:
         ended: list[tuple[int, SearchResult]] = []
         # On a CPU, the programs that one thread calls run in turn, so each group has a thread.
         with ThreadPoolExecutor(1) as thread:
-            work = begin_work(search, sizes, self.params)
+            work = begin_work(search, sizes, self.params, self.constraints)
             while waiting or (held >= 0).any():
                 if waiting and self._fit_in(held, waiting[0][1]):
                     planned = waiting[0][1]
@@ -228,11 +242,12 @@ class _Decoder:
 
     def _launch(self, work: Work, arrivals: Arrivals, leave: int) -> tuple[Work, Progress]:
         with _launching:
-            return proceed(self.search, self.params, work, arrivals, self.seed, leave)
+            what = self.search, self.params, work, arrivals, self.seed, leave
+            return proceed(*what, self.constraints)
 
     def _fit_in(self, held: np.ndarray, sizes: Sizes) -> bool:
-        """Whether the sources of all sentences under way fit into arrays of these sizes."""
-        return all(len(self.sentences[i].tokens) <= sizes.source_length for i in held[held >= 0])
+        """Whether all sentences under way fit into arrays of these sizes."""
+        return all(self.sentences[i].length <= sizes.source_length for i in held[held >= 0])
 
     def _arrivals(self, held: np.ndarray, rows: np.ndarray, sizes: Sizes) -> Arrivals:
         sentences = [self.sentences[i] for i in held[rows]]
@@ -243,7 +258,13 @@ class _Decoder:
         numbers[: len(rows)] = [sentence.number for sentence in sentences]
         tokens = [sentence.tokens for sentence in sentences]
         inputs = padded(tokens, sizes.arrivals, sizes.source_length)
-        return Arrivals(places, put_rows(inputs, self.search.mesh), limits, numbers)
+        prefixes: Any = None
+        if sizes.prefix:
+            prefixes = np.full((sizes.arrivals, sizes.prefix), -1, np.int32)
+            for row, sentence in zip(prefixes, sentences, strict=False):
+                row[: len(sentence.prefix)] = sentence.prefix
+        on_device = put_rows(inputs, self.search.mesh)
+        return Arrivals(places, on_device, limits, numbers, prefixes)
 
 
 def _fitting(sizes: Sizes, planned: Sizes, farthest: int) -> Sizes:

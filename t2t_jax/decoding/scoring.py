@@ -67,11 +67,7 @@ def score(
     """
     translator.check_process()
     sources, targets = texts(sources, "sources", first_line), texts(targets, "targets", first_line)
-    if len(sources) != len(targets):
-        raise UserError(
-            f"{len(sources):,} sources and {len(targets):,} targets are not pairs; give a target "
-            "line for every source line"
-        )
+    check_pairs(sources, targets)
     config = translator.config
     capacity = min(
         config.decoding.tokens_per_batch, config.parallel.tokens_per_device or _TOKENS_PER_BATCH
@@ -85,13 +81,30 @@ def score(
     ]
     launched = (
         (lines, _launch(translator, [pairs[line] for line in lines], rows, length))
-        for lines, rows, length in _batches(lengths, capacity, row_parts(translator.mesh))
+        for lines, rows, length in batches(lengths, capacity, row_parts(translator.mesh))
     )
     found = [ForcedScore(0.0, (), ())] * len(pairs)
     for lines, log_probs in one_ahead(launched):
         for line, row in zip(lines, on_host(log_probs).tolist(), strict=False):
             found[line] = _read(row, pairs[line][1], first_line + line)
     return found
+
+
+def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
+    """Refuse lines that are not as many as their translations.
+
+    Args:
+      sources: sentences.
+      targets: a translation of each.
+
+    Raises:
+      UserError: there are more on one side.
+    """
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{len(sources):,} sources and {len(targets):,} targets are not pairs; give a target "
+            "line for every source line"
+        )
 
 
 def _check_lengths(
@@ -102,13 +115,18 @@ def _check_lengths(
             check_one_pass(f"{side} line {number}", len(tokens), longest)
 
 
-def _batches(
+def batches(
     lengths: Sequence[int], tokens_per_batch: int, parts: int
 ) -> Iterator[tuple[list[int], int, int]]:
     """Which lines go together into a batch, and its rows, which `parts` divides, and length.
 
     Longest first: what takes most memory and most compilation is met at once. A line of 0 tokens is
     left out. Shapes come from short ladders: a corpus needs a handful of compilations.
+
+    Args:
+      lengths: tokens of each line.
+      tokens_per_batch: most positions of a batch, padding included, unless a line alone has more.
+      parts: number that divides the rows of every batch.
     """
     order = [line for line, length in enumerate(lengths) if length]
     order.sort(key=lambda line: -lengths[line])

@@ -34,6 +34,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Int32, Key
 
+from t2t_jax.decoding.constraints import Constraints, allowed_tokens, begin_matching, follow
 from t2t_jax.decoding.hypotheses import (
     IMPOSSIBLE,
     Hypotheses,
@@ -72,6 +73,8 @@ def begin(
     room: int,
     bos_id: int,
     keys: Key[Array, " b"] | None = None,
+    constraints: Constraints | None = None,
+    prefixes: Int32[Array, "b p"] | None = None,
 ) -> SearchState:
     """Begin to search for every sentence.
 
@@ -82,6 +85,8 @@ def begin(
       room: places t, at least one.
       bos_id: the token at position 0.
       keys: a PRNG key for each sentence, where tokens are drawn.
+      constraints: the constraints that `advance` will be given.
+      prefixes: tokens with which each output must begin, then -1.
     """
     slots = jnp.broadcast_to(jnp.arange(beam_size, dtype=jnp.int32), (*limits.shape, beam_size))
     nothing = jnp.full(slots.shape, IMPOSSIBLE, jnp.float32)
@@ -93,8 +98,15 @@ def begin(
         limits=limits.astype(jnp.int32),
         searching=limits > 0,
         keys=keys,
-        live=Hypotheses(jnp.full_like(slots, bos_id), empty, empty, log_probs),
+        live=Hypotheses(
+            jnp.full_like(slots, bos_id),
+            empty,
+            empty,
+            log_probs,
+            begin_matching(constraints, slots.shape),
+        ),
         finished=SearchResult(empty, nothing, nothing, jnp.zeros_like(slots)),
+        prefixes=prefixes,
     )
     return SearchState(jnp.int32(0), rows, cache)
 
@@ -106,20 +118,34 @@ def admit(
     *,
     bos_id: int,
     keys: Key[Array, " n"] | None = None,
+    constraints: Constraints | None = None,
+    prefixes: Int32[Array, "n p"] | None = None,
 ) -> SearchState:
     """Begin to search for other sentences, in rows that are free; `begin` explains the arguments.
 
     Args:
       places: which rows; numbers beyond the last are none, and change nothing.
     """
-    sizes = {"beam_size": state.rows.live.last.shape[1], "room": state.room}
-    new = begin((), limits, **sizes, bos_id=bos_id, keys=keys).rows
+    new = begin(
+        (),
+        limits,
+        beam_size=state.rows.live.last.shape[1],
+        room=state.room,
+        bos_id=bos_id,
+        keys=keys,
+        constraints=constraints,
+        prefixes=prefixes,
+    ).rows
     new = new._replace(starts=jnp.broadcast_to(state.clock, limits.shape))
     return state._replace(rows=put(state.rows, new, places))
 
 
 def advance(
-    strategy: Strategy, step: StepFn, state: SearchState, leave: int | Int[Array, ""] = 0
+    strategy: Strategy,
+    step: StepFn,
+    state: SearchState,
+    leave: int | Int[Array, ""] = 0,
+    constraints: Constraints | None = None,
 ) -> SearchState:
     """Search until few sentences are under way, or one has filled the room before its limit.
 
@@ -130,16 +156,22 @@ def advance(
       step: the step function; see `StepFn`.
       state: the searches under way.
       leave: how many sentences may still be under way in the end.
+      constraints: which tokens may be chosen; those that the state was begun with.
     """
 
     def goes_on(state: SearchState) -> Bool[Array, ""]:
         full = state.rows.searching & (state.positions >= state.room)
         return (jnp.sum(state.rows.searching) > leave) & ~jnp.any(full)
 
-    return jax.lax.while_loop(goes_on, lambda state: _step(strategy, step, state), state)
+    def further(state: SearchState) -> SearchState:
+        return _step(strategy, step, state, constraints)
+
+    return jax.lax.while_loop(goes_on, further, state)
 
 
-def _step(strategy: Strategy, step: StepFn, state: SearchState) -> SearchState:
+def _step(
+    strategy: Strategy, step: StepFn, state: SearchState, constraints: Constraints | None
+) -> SearchState:
     place, rows = state.clock % state.room, state.rows
     slots = jnp.arange(strategy.beam_size, dtype=jnp.int32)
     slots = jnp.broadcast_to(slots, rows.live.last.shape)
@@ -147,7 +179,12 @@ def _step(strategy: Strategy, step: StepFn, state: SearchState) -> SearchState:
     mask = _ancestry_mask(live.ancestry, state.positions, place)
     logits, cache = step(live.last, state.positions, state.clock, mask, state.cache)
     state = state._replace(rows=rows._replace(live=live))
-    live, finished, more = strategy.extend(state, logits.astype(jnp.float32), place)
+    logits = choices = logits.astype(jnp.float32)
+    allowed = allowed_tokens(constraints, state, logits.shape[-1], strategy.eos_id)
+    if allowed is not None:
+        choices = jnp.where(allowed, logits, -jnp.inf)
+    live, finished, more = strategy.extend(state, logits, choices, place)
+    live = follow(constraints, live)
     # A row whose sentence has ended runs on with the others, and keeps what it had.
     live, finished = choose_rows(rows.searching, (live, finished), (rows.live, rows.finished))
     searching = rows.searching & more & (state.positions + 1 < rows.limits)
@@ -252,6 +289,8 @@ def search(
     bos_id: int,
     pad_id: int = 0,
     keys: Key[Array, " b"] | None = None,
+    constraints: Constraints | None = None,
+    prefixes: Int32[Array, "b p"] | None = None,
 ) -> SearchResult:
     """Search for all sentences of a batch, from their begin to their end.
 
@@ -265,6 +304,8 @@ def search(
       bos_id: the token at position 0.
       pad_id: id that fills the places after a sentence.
       keys: a PRNG key for each sentence, where tokens are drawn.
+      constraints: which tokens may be chosen; None allows all.
+      prefixes: tokens with which each output must begin, then -1; None forces none.
     """
     state = begin(
         cache,
@@ -273,8 +314,11 @@ def search(
         room=room,
         bos_id=bos_id,
         keys=keys,
+        constraints=constraints,
+        prefixes=prefixes,
     )
-    return results(advance(strategy, step, state), strategy.alpha, pad_id)
+    state = advance(strategy, step, state, constraints=constraints)
+    return results(state, strategy.alpha, pad_id)
 
 
 def _ancestry_mask(

@@ -33,19 +33,24 @@ class Greedy:
     draws: bool = field(default=False, init=False)
 
     def extend(
-        self, state: SearchState, logits: Float32[Array, "b 1 v"], place: Int32[Array, ""]
+        self,
+        state: SearchState,
+        logits: Float32[Array, "b 1 v"],
+        choices: Float32[Array, "b 1 v"],
+        place: Int32[Array, ""],
     ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
         """Extend the live hypotheses of each sentence by one token.
 
         Args:
           state: the searches under way.
           logits: logits of the tokens that follow the live hypotheses.
+          choices: the logits by which tokens are chosen: of tokens that are not allowed, -inf.
           place: the place of the ring for the new tokens.
 
         Returns:
           The live hypotheses, the finished ones, and whether each sentence is to go on.
         """
-        chosen = top_k(logits, 1)[1][:, :, 0]  # on CPUs many times faster than argmax
+        chosen = top_k(choices, 1)[1][:, :, 0]  # on CPUs many times faster than argmax
         return _append(state, logits, chosen, place, self.eos_id)
 
 
@@ -78,12 +83,16 @@ class Sampling:
             raise ValueError(f"there is no distribution for {self}")
 
     def extend(
-        self, state: SearchState, logits: Float32[Array, "b 1 v"], place: Int32[Array, ""]
+        self,
+        state: SearchState,
+        logits: Float32[Array, "b 1 v"],
+        choices: Float32[Array, "b 1 v"],
+        place: Int32[Array, ""],
     ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
         """See `Greedy.extend`."""
         own_keys: Any = state.rows.keys
         keys = jax.vmap(jax.random.fold_in)(own_keys, state.positions)
-        chosen = _draw(keys, logits[:, 0], self.temperature, self.top_k, self.top_p)[:, None]
+        chosen = _draw(keys, choices[:, 0], self.temperature, self.top_k, self.top_p)[:, None]
         return _append(state, logits, chosen, place, self.eos_id)
 
 
@@ -115,11 +124,15 @@ class BeamSearch:
             raise ValueError(f"cannot search with {self}")
 
     def extend(
-        self, state: SearchState, logits: Float32[Array, "b k v"], place: Int32[Array, ""]
+        self,
+        state: SearchState,
+        logits: Float32[Array, "b k v"],
+        choices: Float32[Array, "b k v"],
+        place: Int32[Array, ""],
     ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
         """See `Greedy.extend`."""
         rows = state.rows
-        candidates = _expand(rows.live, logits, place)
+        candidates = _expand(rows.live, logits, choices, place)
         ended = candidates.last == self.eos_id
         lengths = state.positions + 1
         finished = add_finished(rows.finished, candidates, ended, lengths, self.alpha)
@@ -202,16 +215,19 @@ def _nucleus(logits: Float32[Array, "b v"], top_p: float) -> Bool[Array, "b v"]:
 
 
 def _expand(
-    live: Hypotheses, logits: Float32[Array, "b k v"], place: Int32[Array, ""]
+    live: Hypotheses,
+    logits: Float32[Array, "b k v"],
+    choices: Float32[Array, "b k v"],
+    place: Int32[Array, ""],
 ) -> Hypotheses:
-    """The best 2k continuations by one token, which is kept at `place`.
+    """The best 2k continuations by one allowed token, which is kept at `place`.
 
     At most k of them end, one for each live hypothesis, so that k are left to live on.
     """
     batch_size, beam_size, vocab_size = logits.shape
     width = min(2 * beam_size, vocab_size)
     # Normalising shifts a whole row, so its best can be found first: no log-softmax over v.
-    best, tokens = top_k(logits, width)  # [b, k, width]
+    best, tokens = top_k(choices, width)  # [b, k, width]
     best -= jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     best += live.log_probs[:, :, None]
     flat = (batch_size, beam_size * width)

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from t2t_jax.config import Config, DecodingConfig, ModelConfig
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import texts, whole_number
+from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.hypotheses import SearchResult
-from t2t_jax.decoding.long_lines import Part, parts
+from t2t_jax.decoding.long_lines import Part, parts, with_prefixes
 from t2t_jax.decoding.memory import check_search_memory
 from t2t_jax.decoding.scheduler import Sentence, decode, plan
 from t2t_jax.errors import UserError
@@ -115,12 +116,19 @@ class Translator:
         return self._for_decoding[quantize]
 
     def translate(
-        self, lines: Iterable[str], *, seed: int = 0, first_line: int = 1, **overrides: Any
+        self,
+        lines: Iterable[str],
+        *,
+        prefixes: Iterable[str] | None = None,
+        seed: int = 0,
+        first_line: int = 1,
+        **overrides: Any,
     ) -> list[str]:
         """Translate lines, each into exactly one line; see `nbest`.
 
         Args:
           lines: sentences. A line of nothing but white space stays empty.
+          prefixes: for each line the text with which its translation must begin, or "".
           seed: seed of sampling (`temperature` above 0).
           first_line: number of the first line, where these are a part of something longer.
           overrides: fields of `DecodingConfig`.
@@ -128,7 +136,8 @@ class Translator:
         Returns:
           The translations, in the order of the lines.
         """
-        found = self.nbest(lines, 1, seed=seed, first_line=first_line, **overrides)
+        how = {"prefixes": prefixes, "seed": seed, "first_line": first_line, **overrides}
+        found = self.nbest(lines, 1, **how)
         return [hypotheses[0].text for hypotheses in found]
 
     def nbest(
@@ -136,6 +145,7 @@ class Translator:
         lines: Iterable[str],
         num_best: int,
         *,
+        prefixes: Iterable[str] | None = None,
         seed: int = 0,
         first_line: int = 1,
         **overrides: Any,
@@ -150,6 +160,10 @@ class Translator:
             space has one empty translation with probability 1, and costs nothing. One of more
             subwords than `max_source_length` is split, or refused, as `long_lines` says.
           num_best: translations for each line, at most the beam size.
+          prefixes: for each line the text with which its translation must begin, or "". The
+            translation begins with the prefix's subwords, which may go on within its last word, and
+            `log_prob` is that of the whole. Of a line that is split, the first part has the prefix;
+            a line of nothing but white space stays empty.
           seed: seed of sampling (`temperature` above 0), below 2**32.
           first_line: number of the first line, where these are a part of something longer. Errors
             name lines by it.
@@ -170,7 +184,7 @@ class Translator:
         decoding = self.configured(**overrides).decoding
         _check_num_best(num_best, decoding)
         lines = texts(lines, "lines", first_line)
-        given = self._parts(lines, decoding, first_line)
+        given = self._parts(lines, decoding, first_line, prefixes)
         found: list[list[list[Hypothesis]]] = [[] for _ in lines]
         for part in given:
             found[part.line].append([_NOTHING])
@@ -210,10 +224,26 @@ class Translator:
         """
         return self.config.replace({f"decoding.{name}": value for name, value in overrides.items()})
 
-    def _parts(self, lines: list[str], decoding: DecodingConfig, first_line: int) -> list[Part]:
+    def _parts(
+        self,
+        lines: list[str],
+        decoding: DecodingConfig,
+        first_line: int,
+        prefixes: Iterable[str] | None = None,
+    ) -> list[Part]:
         """The parts in which each line is decoded: itself, unless it is too long."""
-        what = decoding, self.vocabulary, self.longest_sentence, first_line
-        return parts(self.encode(lines), *what)
+        longest = self.longest_sentence
+        found = parts(self.encode(lines), decoding, self.vocabulary, longest, first_line)
+        if prefixes is None:
+            return found
+        prefixes = texts(prefixes, "prefixes", first_line)
+        if len(prefixes) != len(lines):
+            raise UserError(
+                f"{len(lines):,} lines have {len(prefixes):,} prefixes; give one for each line, "
+                'and "" for none'
+            )
+        ids = [tokens[:-1] for tokens in self.encode_targets(prefixes)]
+        return with_prefixes(found, ids, decoding, longest, first_line)
 
     def _search(
         self,
@@ -227,15 +257,15 @@ class Translator:
         given = [part for part in given if not is_blank(part.tokens)]
         extra = decoding.max_extra_length
         sentences = [
-            Sentence(part.tokens, len(part.tokens) + extra, _number(part, first_line))
-            for part in given
+            Sentence(part.tokens, 0, _number(part, first_line), part.prefix) for part in given
         ]
-        lengths = sorted((len(part.tokens) for part in given), reverse=True)
+        sentences = [one._replace(limit=one.length + extra) for one in sentences]
+        lengths = sorted((sentence.length for sentence in sentences), reverse=True)
         for sizes in plan(lengths, decoding, self.mesh)[:1]:  # the longest need most
             check_search_memory(self.model, len(self.vocabulary), decoding, sizes, self.mesh)
         params = self._decoding_parameters(decoding.quantize)
         what = self.model, decoding, params, self.mesh, sentences
-        for index, best in decode(*what, num_best, seed):
+        for index, best in decode(*what, num_best, seed, constraints_of(decoding, self.vocabulary)):
             yield given[index], best
 
     def _read(self, best: SearchResult, number: int) -> list[Hypothesis]:

@@ -11,7 +11,7 @@ fixed shapes, to which a batch is filled with padding.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from safetensors.numpy import save
 
 from t2t_jax.batch import BOS_ID, PAD_ID, one_a_row
 from t2t_jax.config import Config, DecodingConfig
+from t2t_jax.decoding.constraints import Constraints
+from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.scheduler import strategy_of
 from t2t_jax.decoding.search import search
 from t2t_jax.errors import UserError
@@ -122,12 +124,15 @@ class _Programs:
     decoding: DecodingConfig
     length: int
     """Subwords of a source, padding included."""
+    constraints: Constraints | None = field(compare=False)
+    """Which tokens the search may choose."""
 
     @staticmethod
     def of(model: PortableModel) -> "_Programs":
         config: Config = model.config
         network = make_decoding_model(config.model, len(model.vocabulary), None)
-        return _Programs(network, config.decoding, config.data.max_length)
+        constraints = constraints_of(config.decoding, model.vocabulary)
+        return _Programs(network, config.decoding, config.data.max_length, constraints)
 
     @property
     def room(self) -> int:
@@ -153,7 +158,16 @@ class _Programs:
             return self.model.step(params, tokens, positions, clock, ancestry_mask, cache, memory)
 
         cache = self.model.empty_cache(len(sources), strategy.beam_size, self.room)
-        found = search(strategy, step, cache, limits, room=self.room, bos_id=BOS_ID, pad_id=PAD_ID)
+        found = search(
+            strategy,
+            step,
+            cache,
+            limits,
+            room=self.room,
+            bos_id=BOS_ID,
+            pad_id=PAD_ID,
+            constraints=self.constraints,
+        )
         return found.tokens[:, 0], found.log_probs[:, 0]
 
     def encode(self, parameters: Mapping[str, Array], sources: Int32[Array, "b s"]) -> list[Array]:

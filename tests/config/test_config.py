@@ -469,6 +469,13 @@ def test_text_that_is_no_config_is_refused(text):
         Config.from_json(text)
 
 
+def test_several_values_of_a_field_are_read_as_they_were_written():
+    config = Config().replace({"decoding.forbidden": ["a", "b c"], "decoding.forbidden_ids": (0,)})
+    assert config.decoding.forbidden == ("a", "b c")
+    assert Config.from_json(config.to_json()) == config
+    assert hash(config.decoding) == hash(Config.from_json(config.to_json()).decoding)
+
+
 def test_configs_are_immutable():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Config().model.d_ff = 1
@@ -502,6 +509,10 @@ def test_only_binding_differences_leave_out_what_may_change_when_a_run_is_contin
         "decoding.top_p": 0.9,
         "decoding.tokens_per_batch": 999,
         "decoding.quantize": "int8",
+        "decoding.min_length": 9,
+        "decoding.no_repeat_ngram_size": 9,
+        "decoding.forbidden": ("a phrase", "another"),
+        "decoding.forbidden_ids": (9, 0),
         "parallel.data": 9,
         "parallel.fsdp": 9,
         "parallel.tensor": 9,

@@ -1,15 +1,18 @@
 """Exported programs, which JAX alone runs, find what the model that they were made of finds."""
 
+import dataclasses
 import subprocess
 import sys
 
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 from jax import export
 from safetensors.numpy import load_file
 
 from t2t_jax.interchange.formats import write_model
+from t2t_jax.interchange.program import _Programs
 from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
 
 
@@ -45,6 +48,20 @@ def test_the_search_finds_the_same_tokens(exported):
         assert tuple(int(token) for token in tokens if token) == best.tokens
         np.testing.assert_allclose(log_prob, best.log_prob, rtol=1e-4)
     assert not np.any(found[7])
+
+
+def test_the_search_keeps_the_constraints_of_the_config():
+    model = portable(OPTIONS["paper"])
+    [line, *_] = real_pairs()[0]
+    [word, *_] = translator_of(model).translate([line])[0].split()
+    constraints = {"decoding.forbidden": (word,), "decoding.no_repeat_ngram_size": 1}
+    model = dataclasses.replace(model, config=model.config.replace(constraints))
+    flat = flatten_dict(translator_of(model).params, sep=".")
+    found, _ = jax.jit(_Programs.of(model).search)(flat, _padded(model, [line]))
+    [[best]] = translator_of(model).nbest([line], 1)
+    assert tuple(int(token) for token in found[0] if token) == best.tokens
+    assert word not in best.text.split()
+    assert len(set(best.tokens)) == len(best.tokens)
 
 
 def test_the_steps_make_a_greedy_search(exported):

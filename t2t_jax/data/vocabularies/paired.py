@@ -13,6 +13,7 @@ from typing import Any
 import sentencepiece
 
 from t2t_jax.batch import EOS_ID, PAD_ID
+from t2t_jax.data.vocabularies.shared import spelling_of
 from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end
 from t2t_jax.system.records import Schema, parse_object
 
@@ -105,6 +106,20 @@ class PairedVocabulary(Vocabulary):
     def target_pieces(self, ids: Rows) -> list[list[str]]:
         """The subword that each id of a target stands for, row by row."""
         return [[self._pieces[1][token] for token in row] for row in ids]
+
+    def spelling(self, token: int) -> bytes:
+        """See `Vocabulary.spelling`; the space is before a word."""
+        return self._spelling(1, token)
+
+    def source_spelling(self, token: int) -> bytes:
+        """See `Vocabulary.source_spelling`."""
+        return self._spelling(0, token)
+
+    def _spelling(self, side: int, token: int) -> bytes:
+        if token in (PAD_ID, EOS_ID):
+            return b""
+        splitter = self._splitters[side]
+        return spelling_of(splitter, splitter.piece_to_id(self._pieces[side][token]))
 
     def decode(self, ids: Rows) -> list[str]:
         """Text of each row of a target's ids, up to its first `EOS_ID`."""

@@ -68,6 +68,28 @@ class SharedVocabulary(Vocabulary):
         """The subword that each id stands for, row by row."""
         return [self._processor.id_to_piece(list(map(int, row))) for row in ids]
 
+    def spelling(self, token: int) -> bytes:
+        """See `Vocabulary.spelling`; the space is before a word."""
+        return spelling_of(self._processor, token)
+
     def decode(self, ids: Rows) -> list[str]:
         """Text of each row of ids, up to its first `EOS_ID`; padding and begin are left out."""
         return self._processor.decode(before_end(ids, without=(PAD_ID, BOS_ID)))
+
+
+def spelling_of(processor: sentencepiece.SentencePieceProcessor, number: int) -> bytes:
+    """The bytes that an entry of a SentencePiece model adds to a text, with a space before a word.
+
+    Args:
+      processor: the model.
+      number: the entry's number there.
+    """
+    if processor.is_control(number):
+        return b""
+    if processor.is_unknown(number):
+        return str(processor.decode([number])).encode()
+    piece = str(processor.id_to_piece(number))
+    if processor.is_byte(number):
+        byte = bytes([int(piece[1:-1], 16)])
+        return b" " if byte.isspace() else byte
+    return piece.replace("\u2581", " ").encode()

@@ -257,6 +257,7 @@ def _our_config(
         "model.start_token": ("padding", "end", "begin")[start],
         "data.vocab_size": len(vocabulary),
         "decoding.beam_size": theirs.get("num_beams", 4),
+        "decoding.forbidden_ids": _forbidden(theirs, order),
         "decoding.max_source_length": max(8, theirs.get("max_position_embeddings", 1024)),
     }
     for name, ours in _RATES.items():
@@ -267,6 +268,14 @@ def _our_config(
         return Config().replace(changes)
     except UserError as error:
         raise UserError(f"{path / 'config.json'}: {error}") from error
+
+
+def _forbidden(theirs: Record, order: Int[np.ndarray, " entries"]) -> tuple[int, ...]:
+    """Our ids of the entries that are never chosen, among them padding, which has a logit."""
+    ours = {int(number): place for place, number in enumerate(order)}
+    words = theirs.get("bad_words_ids") or [[theirs["pad_token_id"]]]
+    alone = [word[0] for word in words if isinstance(word, list) and len(word) == 1]
+    return tuple(ours[number] for number in alone if number in ours)
 
 
 def _languages(file: Path) -> dict[str, str]:

@@ -194,6 +194,7 @@ def _generation_config(config: Config) -> dict[str, Any]:
         "num_beams": config.decoding.beam_size,
         "length_penalty": config.decoding.length_penalty,
         "max_length": _longest(config),
+        "bad_words_ids": [[number] for number in config.decoding.forbidden_ids] or None,
         **_special_ids(config.model),
     }
 

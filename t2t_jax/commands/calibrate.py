@@ -1,0 +1,44 @@
+"""The command that makes a run's confidences estimates of how good its translations are."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from t2t_jax.system.console import ResultConsole
+
+
+@dataclass(frozen=True)
+class CalibrateCommand:
+    """Fit what `translate --confidence` writes to chrF on the dev split of the run's corpus.
+
+    It is kept as `calibration.json` in the run directory, and used with the same checkpoints.
+    """
+
+    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
+        tyro.MISSING
+    )
+    """Directory of the run."""
+    average: int | None = None
+    """How many of the last checkpoints to average; None is the moving average of a run with
+    training.ema_decay, or else the run's checkpoint.average."""
+    step: int | Literal["best"] | None = None
+    """Step of the last of them, or best for the best dev score; None is the newest."""
+
+    def run(self) -> int:
+        """Translate the dev split, fit and say how well it does; returns the exit code."""
+        from t2t_jax.run.calibration import FILE, calibrate, save_calibration
+        from t2t_jax.run.loading import load
+
+        translator = load(self.run_directory, average=self.average, step=self.step)
+        found = calibrate(translator)
+        save_calibration(found, translator, self.run_directory)
+        said = (
+            f"{self.run_directory / FILE} is fitted to {found.num_sentences:,} sentences; of a "
+            "half that was held out from a fit to the other, it tells chrF with correlation "
+            f"{found.correlation:.2f} and mean absolute error {100 * found.mean_absolute_error:.1f}"
+            f", where the same guess for all has {100 * found.constant_error:.1f}"
+        )
+        ResultConsole(highlight=False, markup=False).print(said, soft_wrap=True)
+        return 0

@@ -1,0 +1,290 @@
+"""Which word of a source each word of a translation comes from, by the attention of one head.
+
+Some heads of the attention over the source (section 3.2.3) learn to look at the words that the next
+word translates. Which ones is found by agreement: a link is agreed upon if the source word is the
+one that the target word attends to most, and no other target word attends to it more.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Int32
+
+from t2t_jax.batch import Batch, one_a_row
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.decoding.arguments import texts
+from t2t_jax.decoding.forbidden import spelt_by
+from t2t_jax.decoding.scheduler import padded
+from t2t_jax.decoding.scoring import batches, check_pairs
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import UserError
+from t2t_jax.modules.decoding_model import DecodingModel
+from t2t_jax.modules.matrices import Parameters
+from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
+
+_LONGEST = 1024  # subwords; the weights grow with the square of their number
+_WEIGHTS_PER_BATCH = 1 << 26  # float32, of all layers and heads: 256 MiB
+_LINES_FOR_CHOICE = 10_000
+
+Links = list[tuple[int, int]]
+"""Pairs of a source word and a target word, both counted from 0, in the order of the target."""
+
+
+class Alignments(NamedTuple):
+    """The links between words of sources and targets."""
+
+    links: list[Links]
+    """The links of each pair: one for each word of the target, unless a side has no words."""
+    head: tuple[int, int]
+    """The layer of the decoder and the head whose attention they are, both counted from 0."""
+
+
+class _Side(NamedTuple):
+    """A source or a target with its words."""
+
+    tokens: list[int]
+    words: list[int]
+    """For each token, the number of its word; -1 for the end of sentence."""
+
+
+def alignments(
+    translator: Translator,
+    sources: Iterable[str],
+    targets: Iterable[str],
+    *,
+    head: tuple[int, int] | None = None,
+    first_line: int = 1,
+) -> Alignments:
+    """Align the words of sources and translations, in one pass over each pair.
+
+    Words are what spaces and tabs separate. A target word is linked to the source word that it
+    attends to most: by the weights of the head when each of its subwords is predicted, their mean
+    over its subwords and their sum over those of the source word. The end of the source is no word.
+
+    Args:
+      translator: the model.
+      sources: sentences.
+      targets: a translation of each.
+      head: the layer of the decoder and the head, both counted from 0. None is the one with the
+        greatest agreement on the first ten thousand pairs: the share of target words whose link
+        is the strongest of its source word too, as a mean over pairs.
+      first_line: number of the first line, by which errors name them.
+
+    Returns:
+      The links. A pair of which a side is blank, or has more than 1,024 subwords or than the model
+      has positions for, has none.
+
+    Raises:
+      TypeError: an argument is of the wrong type.
+      UserError: there are more lines on one side, a line is no text, there is no such head, or the
+        model is an ensemble, which has no attention of its own.
+    """
+    translator.check_process()
+    if not translator.model.shows_attention:
+        raise UserError("an ensemble has no attention of its own; load one of its models")
+    sources, targets = texts(sources, "sources", first_line), texts(targets, "targets", first_line)
+    check_pairs(sources, targets)
+    if head is not None:
+        _check_head(translator, head)
+    sides = [
+        [_Side(ids, words_of(ids, translator.vocabulary, of_source=of_source)) for ids in encoded]
+        for encoded, of_source in (
+            (translator.encode(sources), True),
+            (translator.encode_targets(targets), False),
+        )
+    ]
+    pairs = list(zip(*sides, strict=True))
+    if head is None:
+        head = _best_head(translator, pairs[:_LINES_FOR_CHOICE])
+    found: list[Links] = [[] for _ in pairs]
+    for line, best in _passes(translator, pairs, head):
+        num_words = max(pairs[line][1].words) + 1
+        found[line] = [(int(best[word]), word) for word in range(num_words)]
+    return Alignments(found, head)
+
+
+def words_of(
+    tokens: Sequence[int], vocabulary: Vocabulary, *, of_source: bool = False
+) -> list[int]:
+    """The number of the word that each subword belongs to, from 0; of an end of sentence, -1.
+
+    A subword that is nothing but a space belongs to the word after it, and one with letters of
+    several words to the first.
+
+    Args:
+      tokens: ids of the subwords.
+      vocabulary: the vocabulary of these ids.
+      of_source: whether they are of a source, as its ids may be others than those of targets.
+    """
+    shapes = _shapes(vocabulary, of_source)[np.asarray(tokens, np.int64)]
+    words, begins, ends, special = shapes.T
+    after_space = np.append(True, ends[:-1] > 0)
+    goes_on = (words > 0) & (begins == 0) & ~after_space
+    so_far = np.cumsum(words - goes_on)
+    numbers = np.where(special, -1, np.minimum(so_far - words, so_far[-1] - 1))
+    return numbers.tolist()
+
+
+@lru_cache(maxsize=4)
+def _shapes(vocabulary: Vocabulary, of_source: bool) -> Int[np.ndarray, "v 4"]:
+    """Of each id: its words, whether it begins and whether it ends with a space, or has no text."""
+    texts_of_ids = (
+        map(vocabulary.source_spelling, range(vocabulary.source_size))
+        if of_source
+        else spelt_by(vocabulary)
+    )
+    rows = [
+        (len(text.split()), text[:1].isspace(), text[-1:].isspace(), not text)
+        for text in texts_of_ids
+    ]
+    return np.asarray(rows, np.int64)
+
+
+def word_weights(
+    weights: Float[Array, "... t s"], targets: Int[Array, "b t"], sources: Int[Array, "b s"]
+) -> Float[Array, "... t s"]:
+    """Attention weights between words, of those between subwords.
+
+    Args:
+      weights: weights of each source subword when each target subword is predicted; the first of
+        the other axes is b.
+      targets: the word that each target subword belongs to, or -1.
+      sources: the word that each source subword belongs to, or -1.
+
+    Returns:
+      The weights of source words for target words, in the first rows and columns; the rest is 0.
+    """
+    of_targets = jax.nn.one_hot(targets, targets.shape[1])  # [b, t, words]
+    of_targets /= jnp.maximum(1.0, jnp.sum(of_targets, axis=1, keepdims=True))
+    of_sources = jax.nn.one_hot(sources, sources.shape[1])
+    return jnp.einsum("b...ts,btv,bsw->b...vw", weights, of_targets, of_sources)
+
+
+def agreement(
+    weights: Float[Array, "... v w"], has_word: Bool[Array, "... v"]
+) -> Float[Array, "..."]:
+    """The share of target words whose best source word has them for its best target word.
+
+    Args:
+      weights: weights of source words for target words.
+      has_word: whether each row is that of a target word.
+    """
+    best_source = jnp.argmax(weights, axis=-1)
+    best_target = jnp.argmax(weights, axis=-2)
+    back = jnp.take_along_axis(best_target, best_source, axis=-1)
+    agreed = (back == jnp.arange(weights.shape[-2])) & has_word
+    return jnp.sum(agreed, axis=-1) / jnp.maximum(1, jnp.sum(has_word, axis=-1))
+
+
+def _best_head(translator: Translator, pairs: Sequence[tuple[_Side, _Side]]) -> tuple[int, int]:
+    """The head with the greatest agreement, as a mean over pairs; of equal ones, the first."""
+    model = translator.config.model
+    total = np.zeros((model.num_decoder_layers, model.num_heads))
+    for _, of_heads in _passes(translator, pairs, None):
+        total += of_heads
+    layer, head = np.unravel_index(int(total.argmax()), total.shape)
+    return int(layer), int(head)
+
+
+def _passes(
+    translator: Translator,
+    pairs: Sequence[tuple[_Side, _Side]],
+    head: tuple[int, int] | None,
+) -> Iterator[tuple[int, np.ndarray]]:
+    """The index of each pair that can be aligned, and what `_links` or `_agreements` give of it."""
+    model = translator.config.model
+    limit = min(_LONGEST, translator.longest_sentence)
+    lengths = [max(len(source.tokens), len(target.tokens)) for source, target in pairs]
+    blank = [max(source.words) < 0 or max(target.words) < 0 for source, target in pairs]
+    lengths = [
+        0 if nothing or length > limit else length
+        for nothing, length in zip(blank, lengths, strict=True)
+    ]
+    maps = model.num_decoder_layers * model.num_heads * max(1, *lengths, 8)
+    tokens = max(1, _WEIGHTS_PER_BATCH // maps)
+
+    def launch(lines: list[int], rows: int, length: int) -> Array:
+        chosen = [pairs[line] for line in lines]
+        arrays = [
+            put_rows(array, translator.mesh)
+            for side in zip(*chosen, strict=True)
+            for array in (
+                padded([one.tokens for one in side], rows, length),
+                _padded_words(side, rows, length),
+            )
+        ]
+        if head is None:
+            return _agreements(translator.model, translator.params, *arrays)
+        return _links(translator.model, translator.params, *arrays, *map(np.int32, head))
+
+    launched = (
+        (batch[0], launch(*batch)) for batch in batches(lengths, tokens, row_parts(translator.mesh))
+    )
+    for lines, result in one_ahead(launched):  # the padding rows of a batch are left out
+        yield from zip(lines, on_host(result), strict=False)
+
+
+def _padded_words(
+    side: Sequence[_Side], rows: int, length: int
+) -> Int32[np.ndarray, "rows length"]:
+    words = np.full((rows, length), -1, np.int32)
+    for row, one in zip(words, side, strict=False):
+        row[: len(one.words)] = one.words
+    return words
+
+
+@partial(jax.jit, static_argnums=0)
+def _agreements(
+    model: DecodingModel,
+    params: Parameters,
+    sources: Int32[Array, "b s"],
+    source_words: Int32[Array, "b s"],
+    targets: Int32[Array, "b t"],
+    target_words: Int32[Array, "b t"],
+) -> Float[Array, "b n h"]:
+    """The agreement of every layer and head for every pair."""
+    weights = _cross_attention(model, params, sources, targets)
+    words = word_weights(weights, target_words, source_words)
+    positions = jnp.arange(targets.shape[1])
+    has_word = positions <= jnp.max(target_words, axis=1, keepdims=True)
+    return agreement(words, jnp.broadcast_to(has_word[:, None, None], words.shape[:-1]))
+
+
+@partial(jax.jit, static_argnums=0)
+def _links(
+    model: DecodingModel,
+    params: Parameters,
+    sources: Int32[Array, "b s"],
+    source_words: Int32[Array, "b s"],
+    targets: Int32[Array, "b t"],
+    target_words: Int32[Array, "b t"],
+    layer: Int32[Array, ""],
+    head: Int32[Array, ""],
+) -> Int32[Array, "b t"]:
+    """The best source word of every target word, by one head."""
+    weights = _cross_attention(model, params, sources, targets)[:, layer, head]
+    return jnp.argmax(word_weights(weights, target_words, source_words), axis=-1)
+
+
+def _cross_attention(
+    model: DecodingModel,
+    params: Parameters,
+    sources: Int32[Array, "b s"],
+    targets: Int32[Array, "b t"],
+) -> Float[Array, "b n h t s"]:
+    batch = Batch(one_a_row(sources), one_a_row(targets))
+    return jnp.moveaxis(model.attention_weights(params, batch)["cross"], 1, 0)
+
+
+def _check_head(translator: Translator, head: tuple[int, int]) -> None:
+    model = translator.config.model
+    sizes = model.num_decoder_layers, model.num_heads
+    if not all(0 <= one < size for one, size in zip(head, sizes, strict=True)):
+        raise UserError(
+            f"there is no head {head[0]}:{head[1]}; the layers of the decoder are 0 to "
+            f"{sizes[0] - 1}, and their heads 0 to {sizes[1] - 1}"
+        )

@@ -1,0 +1,163 @@
+"""How good a translation is expected to be, by how probable the model finds it.
+
+exp of the mean log-probability of its subwords says which translations a model is surer of, and not
+how good they are. Calibration fits, on the dev split, the chrF of translations as a nondecreasing
+function of that mean, and keeps it beside the checkpoints that it was measured with.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from sacrebleu.metrics.chrf import CHRF
+
+from t2t_jax.data.corpus import Corpus, open_corpus
+from t2t_jax.decoding.translator import Hypothesis, Translator
+from t2t_jax.errors import UserError
+from t2t_jax.evaluation.isotonic import Isotonic, isotonic_regression
+from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.tasks import task_of
+
+FILE = "calibration.json"
+"""Name of the file in a run directory."""
+
+_FEWEST = 4
+
+
+class Calibration(NamedTuple):
+    """The expected chrF of a translation, and how well it is known."""
+
+    curve: Isotonic
+    """Expected chrF, 0 to 1, by the mean log-probability of a subword, in nats."""
+    num_sentences: int
+    """Sentences of the dev split that it was fitted to."""
+    correlation: float
+    """Pearson's correlation of chrF with what a fit to half of the sentences expects of the others;
+    0 if one of the two is the same for all."""
+    mean_absolute_error: float
+    """The mean distance of the two, in chrF from 0 to 1."""
+    constant_error: float
+    """The same for a guess that is the mean chrF of the first half, whatever the translation."""
+
+
+def mean_log_prob(hypothesis: Hypothesis) -> float:
+    """The mean log-probability of a subword of a translation, in nats; of a blank line, 0."""
+    return hypothesis.log_prob / max(1, len(hypothesis.tokens))
+
+
+def confidence(hypothesis: Hypothesis, calibration: Calibration | None) -> float:
+    """How sure a translation is, from 0 to 1; a blank line's is 1.
+
+    Args:
+      hypothesis: the translation.
+      calibration: the calibration of the model. None is exp of the mean log-probability.
+    """
+    if not hypothesis.tokens:
+        return 1.0
+    if calibration is None:
+        return math.exp(mean_log_prob(hypothesis))
+    return float(calibration.curve(np.array([mean_log_prob(hypothesis)]))[0])
+
+
+def calibrate(translator: Translator, corpus: Corpus | None = None) -> Calibration:
+    """Calibrate a model on the dev split of its corpus, as its config decodes.
+
+    Every second sentence is held out to measure how well the fit to the others does. The curve is
+    then fitted to all.
+
+    Args:
+      translator: the model.
+      corpus: where the dev split is; None is the corpus of the model's config.
+
+    Raises:
+      UserError: the corpus is no parallel text, or has too few sentences that are not blank.
+    """
+    corpus = open_corpus(translator.config.data) if corpus is None else corpus
+    if task_of(corpus.name).command != "bleu":
+        raise UserError(f"{corpus.name} is no parallel text, and has no chrF to calibrate by")
+    sources, references = corpus.lines("dev")
+    found = [best for [best] in translator.nbest(sources, 1)]
+    kept = [(best, line) for best, line in zip(found, references, strict=True) if best.tokens]
+    if len(kept) < _FEWEST:
+        raise UserError(
+            f"the dev split of {corpus.name} has {len(kept)} sentences that are not blank; at "
+            f"least {_FEWEST} are needed to calibrate"
+        )
+    chrf = CHRF()
+    x = np.array([mean_log_prob(best) for best, _ in kept])
+    y = np.array([chrf.sentence_score(best.text, [line]).score / 100 for best, line in kept])
+    return fit(x, y)
+
+
+def fit(x: np.ndarray, y: np.ndarray) -> Calibration:
+    """The calibration by some translations.
+
+    Args:
+      x: mean log-probability of a subword of each.
+      y: chrF of each, 0 to 1.
+    """
+    expected = isotonic_regression(x[::2], y[::2])(x[1::2])
+    held_out = y[1::2]
+    varies = np.ptp(expected) > 0 and np.ptp(held_out) > 0
+    return Calibration(
+        curve=isotonic_regression(x, y),
+        num_sentences=len(x),
+        correlation=float(np.corrcoef(expected, held_out)[0, 1]) if varies else 0.0,
+        mean_absolute_error=float(np.abs(expected - held_out).mean()),
+        constant_error=float(np.abs(y[::2].mean() - held_out).mean()),
+    )
+
+
+def save_calibration(calibration: Calibration, translator: Translator, workdir: Path) -> None:
+    """Write a calibration into the run directory, with the checkpoints that it is of.
+
+    Args:
+      calibration: the calibration.
+      translator: the model that it is of.
+      workdir: the run directory.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
+    fields = {**_identity(translator), **calibration._asdict(), **calibration.curve._asdict()}
+    del fields["curve"]
+    write_whole(workdir / FILE, f"{json.dumps(fields, indent=2)}\n".encode())
+
+
+def read_calibration(workdirs: Sequence[Path], translator: Translator) -> Calibration | None:
+    """The calibration of a model; None where it has none.
+
+    One of other checkpoints than the model's is none of it, and an ensemble has none.
+
+    Args:
+      workdirs: the run directories that the model was loaded from.
+      translator: the model.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    if len(workdirs) != 1 or not (path := workdirs[0] / FILE).is_file():
+        return None
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        if any(fields[name] != value for name, value in _identity(translator).items()):
+            return None
+        curve = Isotonic(*(tuple(map(float, fields[name])) for name in Isotonic._fields))
+        if not curve.x or len(curve.x) != len(curve.y):
+            raise ValueError("x and y have no equal lengths")
+        figures = {name: fields[name] for name in Calibration._fields if name != "curve"}
+        return Calibration(curve, **figures)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged; write it again by t2t-jax calibrate") from error
+
+
+def _identity(translator: Translator) -> dict[str, object]:
+    """What says whether two models are the same one of a run."""
+    return {
+        "steps": list(translator.steps),
+        "ema_decays": list(translator.ema_decays),
+        "vocabulary": translator.vocabulary.fingerprint,
+    }

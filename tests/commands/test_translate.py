@@ -1,0 +1,122 @@
+"""The files and flags of `translate` beyond its lines, and `calibrate`."""
+
+import json
+import math
+
+import pytest
+
+import t2t_jax
+from t2t_jax.commands.entry import entry_command
+from t2t_jax.errors import UserError
+from tests.commands.test_commands import SOURCES, TARGETS, make_run
+
+LINES = [*SOURCES, ""]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("translate")
+    for split in ("train", "dev", "test"):
+        for language, lines in (("en", SOURCES), ("de", TARGETS)):
+            (root / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
+    (root / "lines").write_text("".join(f"{line}\n" for line in LINES))
+    return root
+
+
+@pytest.fixture(scope="module")
+def workdir(folder):
+    return make_run(folder, "run", f"text:{folder}", 55)
+
+
+def command(*arguments):
+    return entry_command([str(argument) for argument in arguments]).run()
+
+
+def translate(workdir, folder, *flags):
+    """The lines of the output that a command writes."""
+    files = ("--workdir", workdir, "--input", folder / "lines", "--output", folder / "out")
+    assert command("translate", *files, *flags) == 0
+    return (folder / "out").read_text().splitlines()
+
+
+def test_prefixes_are_one_for_all_lines_or_one_for_each(workdir, folder):
+    translator = t2t_jax.load(workdir)
+    found = translate(workdir, folder, "--prefix", "das Haus")
+    assert found == translator.translate(LINES, prefixes=["das Haus"] * 5)
+    assert all(line.startswith("das Haus") for line in found[:4])
+    prefixes = ["der", "", "zwei Hunde", "das", ""]
+    (folder / "prefixes").write_text("".join(f"{line}\n" for line in prefixes))
+    found = translate(workdir, folder, "--prefixes", folder / "prefixes")
+    assert found == translator.translate(LINES, prefixes=prefixes)
+    (folder / "out").unlink()
+    (folder / "prefixes").write_text("der\n")
+    with pytest.raises(UserError, match=r"prefixes has 1 lines, and 5 lines are to be translated"):
+        translate(workdir, folder, "--prefixes", folder / "prefixes")
+    assert not (folder / "out").exists()
+
+
+def test_constraints_are_flags(workdir, folder):
+    [first, *_] = translate(workdir, folder)
+    words = first.split()[:2]
+    found = translate(workdir, folder, "--forbidden", *words, "--min-length", 4)
+    assert not set(words) & {word for line in found for word in line.split()}
+    assert found[4] == ""
+    flags = {"forbidden": words, "min_length": 4}
+    assert found == t2t_jax.load(workdir).translate(LINES, **flags)
+
+
+@pytest.mark.parametrize("flags", [(), ("--num-best", 2)])
+def test_alignments_have_a_line_for_each_line_of_output(workdir, folder, flags):
+    head = ("--alignment-head", "0:1")
+    written = translate(workdir, folder, "--alignments", folder / "links", *head, *flags)
+    texts = [line.split(" ||| ")[1] if flags else line for line in written]
+    sources = [LINES[int(line.split()[0])] for line in written] if flags else LINES
+    found = t2t_jax.alignments(t2t_jax.load(workdir), sources, texts, head=(0, 1))
+    links = [" ".join(f"{i}-{j}" for i, j in line) for line in found.links]
+    assert (folder / "links").read_text() == "".join(f"{line}\n" for line in links)
+    translate(workdir, folder, "--alignments", folder / "links", *flags)
+    assert (folder / "links").read_text().count("\n") == len(written)
+
+
+def test_confidences_are_those_of_the_subwords_until_they_are_calibrated(workdir, folder, capsys):
+    translator = t2t_jax.load(workdir)
+    expected = [
+        math.exp(best.log_prob / len(best.tokens)) if best.tokens else 1
+        for [best] in translator.nbest(LINES, 1)
+    ]
+
+    def confidences(*flags):
+        translate(workdir, folder, "--confidence", folder / "sure", *flags)
+        return [float(line) for line in (folder / "sure").read_text().splitlines()]
+
+    assert confidences() == pytest.approx(expected, abs=1e-4)
+    assert command("calibrate", workdir) == 0
+    said = capsys.readouterr().out
+    assert "calibration.json is fitted to 4 sentences; of a half that was held out" in said
+    assert json.loads((workdir / "calibration.json").read_text())["steps"] == [3, 6]
+    calibrated = confidences()
+    assert calibrated[4] == 1
+    assert calibrated != pytest.approx(expected, abs=1e-4)
+    assert capsys.readouterr().err == ""
+    assert confidences("--step", 3)[4] == 1
+    assert "calibration.json is of other checkpoints, and not used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--prefix", "a", "--prefixes", "b"], "--prefix and --prefixes both say"),
+        (["--alignment-head", "0:1"], "--alignment-head is for --alignments"),
+        (["--alignments", "a", "--alignment-head", "3"], "--alignment-head 3 is no head; give"),
+        (["--alignments", "a", "--confidence", "a"], "name the same file twice"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(workdir, folder, flags, message):
+    with pytest.raises(UserError, match=message):
+        translate(workdir, folder, *flags)
+
+
+def test_alignments_of_an_ensemble_are_refused_before_it_translates(workdir, folder):
+    both = ("--workdir", workdir, workdir, "--input", folder / "lines")
+    with pytest.raises(UserError, match="--alignments are of one model; name one --workdir"):
+        command("translate", *both, "--alignments", folder / "links")
