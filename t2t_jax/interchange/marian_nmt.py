@@ -68,7 +68,7 @@ def read(path: Path) -> PortableModel:
     fields = _model_fields(weights, options, norms) | _decoding_fields(files)
     fields |= {
         "model.share_embeddings": embeddings.share_all,
-        "model.share_target_embedding": embeddings.output is None and not embeddings.share_all,
+        "model.share_target_embedding": embeddings.tied_output and not embeddings.share_all,
         "model.source_vocab_size": None if embeddings.share_all else vocabulary.source_size,
         "data.vocab_size": len(vocabulary),
     }
@@ -78,7 +78,7 @@ def read(path: Path) -> PortableModel:
         raise UserError(f"{files.model}: {error}") from error
     arrays = {
         **_embedding_arrays(embeddings, orders, files),
-        "output_bias": _output_bias(weights, options, orders[1]),
+        "output_bias": rows_in(embeddings.bias, orders[1], missing=_NEVER),
         **dict(_arrays(weights, options, norms)),
     }
     if config.model.position == "learned":
@@ -139,10 +139,18 @@ class _Embeddings(NamedTuple):
 
     source: Float32[np.ndarray, "source_entries d_model"]
     target: Float32[np.ndarray, "entries d_model"]
-    output: Float32[np.ndarray, "entries d_model"] | None
-    """The output projection; None is the matrix of targets."""
-    share_all: bool
-    """Whether there is only one matrix."""
+    output: Float32[np.ndarray, "entries d_model"]
+    bias: Float32[np.ndarray, " entries"]
+    """The bias of the output projection."""
+    tied_inputs: bool
+    """Whether sources and targets have one matrix."""
+    tied_output: bool
+    """Whether targets and output have one matrix."""
+
+    @property
+    def share_all(self) -> bool:
+        """Whether there is only one matrix."""
+        return self.tied_inputs and self.tied_output
 
 
 def _model_fields(weights: _Weights, options: MarianOptions, norms: MarianNorms) -> dict[str, Any]:
@@ -169,9 +177,12 @@ def _model_fields(weights: _Weights, options: MarianOptions, norms: MarianNorms)
         "output_bias": True,
         "start_token": "padding",
     }
+    longest = {}
     if position == "learned":
-        fields["max_positions"] = len(weights["Wpos"])
-    return {f"model.{name}": value for name, value in fields.items()}
+        fields["max_positions"] = rows = len(weights["Wpos"])
+        extra = min(rows // 2, 50)
+        longest = {"decoding.max_extra_length": extra, "data.max_length": min(rows - extra, 256)}
+    return {**{f"model.{name}": value for name, value in fields.items()}, **longest}
 
 
 def _decoding_fields(files: MarianFiles) -> dict[str, Any]:
@@ -190,11 +201,18 @@ def _embeddings(weights: _Weights, options: MarianOptions) -> _Embeddings:
     source, target = (
         weights["Wemb" if tied_inputs else f"{stack}_Wemb"] for stack in ("encoder", "decoder")
     )
-    output = None
+    output, bias = target, np.zeros(len(target), np.float32)
     if not tied_output:
         older = f"{_OUTPUT}_W"
         output = weights[older].T if older in weights else weights[f"{_OUTPUT}_Wt"]
-    return _Embeddings(source, target, output, tied_inputs and tied_output)
+    if not options.get("output-omit-bias", False):
+        bias = weights[f"{_OUTPUT}_b"]
+    if output.shape != target.shape or bias.shape != target.shape[:1]:
+        raise UserError(
+            f"{options.file} has embeddings of shape {target.shape}, and an output of shapes "
+            f"{output.shape} and {bias.shape}: they do not belong together"
+        )
+    return _Embeddings(source, target, output, bias, tied_inputs, tied_output)
 
 
 def _embedding_arrays(
@@ -211,18 +229,9 @@ def _embedding_arrays(
         "source_embedding": rows_in(embeddings.source, orders[0]),
         "target_embedding": rows_in(embeddings.target, orders[1]),
     }
-    if embeddings.output is not None:
+    if not embeddings.tied_output:
         arrays["output_projection"] = rows_in(embeddings.output, orders[1])
     return arrays
-
-
-def _output_bias(
-    weights: _Weights, options: MarianOptions, order: Order
-) -> Float32[np.ndarray, " entries"]:
-    bias = np.zeros(len(order) - 1, np.float32)
-    if not options.get("output-omit-bias", False):
-        bias = weights[f"{_OUTPUT}_b"]
-    return rows_in(bias, order, missing=_NEVER)
 
 
 def _arrays(weights: _Weights, options: MarianOptions, norms: MarianNorms) -> Iterator[_Named]:

@@ -18,13 +18,13 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError, way_out_of
 from t2t_jax.interchange.numbering import END, NONE, UNKNOWN, new_order
 
-Order = Int[np.ndarray, " entries"]
+Order = Int[np.ndarray, "_"]
 """The number that marian-nmt has for each entry; see `interchange.numbering`."""
 
 _TABLES = (".yml", ".yaml", ".json")
 _SETTINGS = "decoder.yml"
-# Of tables all keys and values are strings: in YAML, the subword `no` would be a truth value.
-_STRINGS: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+# In C, where PyYAML was built with it: tables have many thousands of lines.
+_PARSER: Any = getattr(yaml, "CParser", yaml.BaseLoader)
 
 
 class MarianFiles(NamedTuple):
@@ -162,13 +162,26 @@ def _read_table(file: Path) -> dict[str, int]:
     """The id of each subword of a table."""
     content = _read(file)
     try:
-        table = json.loads(content) if file.suffix == ".json" else yaml.load(content, _STRINGS)
+        table = json.loads(content) if file.suffix == ".json" else _parse_table(content)
         ids = {str(piece): int(number) for piece, number in table.items()}
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{file} is no table of the id of each subword: {_line(error)}") from error
     if len(set(ids.values())) != len(ids) or min(ids.values(), default=0) < 0:
         raise UserError(f"{file} is no table of the id of each subword: an id is there twice")
     return ids
+
+
+def _parse_table(content: bytes) -> dict[str, str]:
+    """The keys and values of YAML, as text: `no` and `~` are subwords, and no truth values."""
+    texts, depth = [], 0
+    for event in yaml.parse(content, _PARSER):
+        if isinstance(event, yaml.ScalarEvent):
+            texts.append(event.value)
+        elif isinstance(event, yaml.NodeEvent):
+            depth += 1
+            if depth > 1 or not isinstance(event, yaml.MappingStartEvent):
+                raise ValueError("there is something within something else")
+    return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
 def _splitter(vocabulary: Path, side: str) -> Path:
