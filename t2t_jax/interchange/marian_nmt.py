@@ -94,7 +94,7 @@ class _Weights:
         self._file = file
         self._used = {_OPTIONS}
         try:
-            with np.load(file, allow_pickle=False) as archive:
+            with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
                 self._arrays = {name: archive[name] for name in archive.files}
         except OSError as error:
             raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
