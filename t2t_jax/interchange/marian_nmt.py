@@ -99,7 +99,10 @@ class _Weights:
         except OSError as error:
             raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
         except Exception as error:  # a damaged archive may raise anything
-            raise UserError(f"{file} is damaged, or no .npz of numbers: {error}") from error
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"{file} is damaged, or no .npz of numbers ({reason}); copy it anew"
+            ) from error
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
@@ -107,7 +110,7 @@ class _Weights:
     def options(self) -> MarianOptions:
         """The options of the model."""
         if _OPTIONS not in self:
-            raise UserError(f"{self._file} has no {_OPTIONS}, which models of marian-nmt have")
+            raise UserError(f"{self._file} has no {_OPTIONS}, so it is no model of marian-nmt")
         text = self._arrays[_OPTIONS].tobytes().partition(b"\0")[0]
         return MarianOptions(self._file, parse_yaml(text, f"{_OPTIONS} in {self._file}"))
 

@@ -50,6 +50,8 @@ def find_files(path: Path) -> MarianFiles:
       UserError: there is none, or it is not clear which; or a file is named that lies outside of
         the directory.
     """
+    if not path.exists():
+        raise UserError(f"there is no {path}; name the .npz file of a model, or its directory")
     directory = path if path.is_dir() else path.parent
     settings_file = directory / _SETTINGS
     settings = _read_settings(settings_file)
@@ -207,7 +209,7 @@ def _processor(file: Path) -> sentencepiece.SentencePieceProcessor:
     try:
         processor.LoadFromSerializedProto(_read(file))
     except RuntimeError as error:
-        raise UserError(f"{file} is damaged, or no SentencePiece model") from error
+        raise UserError(f"{file} is damaged, or no SentencePiece model; copy it anew") from error
     return processor
 
 

@@ -4,7 +4,7 @@ They are those of its command line, and what is not given has the value that it 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -86,15 +86,13 @@ class MarianOptions(NamedTuple):
         return chosen == "gelu" and self.version < _EXACT_GELU_SINCE
 
     @property
-    def decoder_layers(self) -> list[int]:
+    def decoder_layers(self) -> Sequence[int]:
         """The number in the names of arrays that each layer of the decoder has, from 1."""
         depth = self.get("dec-depth", 1)
-        tied = self.values.get("transformer-tied-layers") or list(range(1, depth + 1))
-        if (
-            not isinstance(tied, list)
-            or len(tied) != depth
-            or {type(each) for each in tied} != {int}
-        ):
+        tied = self.values.get("transformer-tied-layers") or range(1, depth + 1)
+        if isinstance(tied, range):
+            return tied
+        if not isinstance(tied, list) or len(tied) != depth or {type(x) for x in tied} != {int}:
             raise UserError(
                 f"the option transformer-tied-layers in {self.file} has no number for each of the "
                 f"{depth} layers"
