@@ -97,11 +97,10 @@ def read_vocabulary(
     Raises:
       UserError: a file is missing or damaged, or is no vocabulary of this model.
     """
-    given = (
-        _pieces(file, size) for file, size in zip((files.source, files.target), sizes, strict=True)
-    )
+    sides = (files.source, sizes[0]), (files.target, sizes[1])
+    given = {side: _pieces(*side) for side in dict.fromkeys(sides)}  # a shared one is read once
     (source, source_order), (target, target_order) = (
-        new_order(pieces, (NONE, pieces.index(END))) for pieces in given
+        new_order(given[side], (NONE, given[side].index(END))) for side in sides
     )
     splitters = _splitter(files.source, "source"), _splitter(files.target, "target")
     for file in splitters:
