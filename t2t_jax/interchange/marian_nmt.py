@@ -1,0 +1,288 @@
+"""A model of marian-nmt, the toolkit in C++: an `.npz` file, and the vocabularies beside it.
+
+    DIR/model.npz              the parameters, and among them the model's options in YAML
+    DIR/decoder.yml            names model and vocabularies; or DIR/model.npz.decoder.yml
+    DIR/vocab.spm              a vocabulary that is a SentencePiece model, or else
+    DIR/vocab.yml              a table of the id of each subword, together with
+    DIR/source.spm, target.spm     the models that split text into these subwords
+
+What marian-nmt computes in training is computed here; its file `transformer.h` has the names and
+the order of everything. Three things differ there:
+
+- It has no padding, and a target begins with an embedding of zeros. Here padding is the first entry
+  of every vocabulary. Its embedding is those zeros, and its bias in the output is so low that it
+  never takes any probability.
+- Before version 1.12.3, its gelu is x sigmoid(1.702 x). That is silu with other factors on the
+  matrices around it.
+- Before version 1.11, its pre-norm layers do not normalise keys and values. Such models are
+  refused.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from jaxtyping import Float32
+
+from t2t_jax.config import Config
+from t2t_jax.errors import UserError
+from t2t_jax.interchange.marian_nmt_files import (
+    MarianFiles,
+    Order,
+    find_files,
+    parse_yaml,
+    read_vocabulary,
+)
+from t2t_jax.interchange.marian_nmt_options import MarianNorms, MarianOptions
+from t2t_jax.interchange.numbering import END, rows_in
+from t2t_jax.interchange.portable import PortableModel
+
+_OPTIONS, _OUTPUT = "special:model.yml", "decoder_ff_logit_out"
+_NEVER = -1e4
+"""The bias of padding in the output. It is finite, so that label smoothing has a finite loss."""
+_EPSILON = 1e-6
+_ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
+_OLD_GELU = np.float32(1.702)
+_Named: TypeAlias = tuple[str, Float32[np.ndarray, "..."]]
+
+
+def read(path: Path) -> PortableModel:
+    """Read a model of marian-nmt.
+
+    Args:
+      path: its `.npz` file, or a directory with one.
+
+    Raises:
+      UserError: a file is missing, or damaged, or something else; or the model has an option that
+        models of this package lack; or a file that is named lies outside of the directory.
+    """
+    files = find_files(path)
+    weights = _Weights(files.model)
+    options = weights.options()
+    options.check()
+    embeddings = _embeddings(weights, options)
+    sizes = len(embeddings.source), len(embeddings.target)
+    vocabulary, orders = read_vocabulary(files, sizes)
+    norms = options.norms()
+    fields = _model_fields(weights, options, norms) | _decoding_fields(files)
+    fields |= {
+        "model.share_embeddings": embeddings.share_all,
+        "model.share_target_embedding": embeddings.tied_output and not embeddings.share_all,
+        "model.source_vocab_size": None if embeddings.share_all else vocabulary.source_size,
+        "data.vocab_size": len(vocabulary),
+    }
+    try:
+        config = Config().replace(fields)
+    except UserError as error:
+        raise UserError(f"{files.model}: {error}") from error
+    arrays = {
+        **_embedding_arrays(embeddings, orders, files),
+        "output_bias": rows_in(embeddings.bias, orders[1], missing=_NEVER),
+        **dict(_arrays(weights, options, norms)),
+    }
+    if config.model.position == "learned":
+        arrays |= dict.fromkeys(("source_position", "target_position"), weights["Wpos"])
+    weights.check_all_used()
+    return PortableModel(config, vocabulary, arrays, ())
+
+
+class _Weights:
+    """The arrays of a file; it knows which of them were used."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._used = {_OPTIONS}
+        try:
+            with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
+                self._arrays = {name: archive[name] for name in archive.files}
+        except OSError as error:
+            raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
+        except Exception as error:  # a damaged archive may raise anything
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"{file} is damaged, or no .npz of numbers ({reason}); copy it anew"
+            ) from error
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
+    def options(self) -> MarianOptions:
+        """The options of the model."""
+        if _OPTIONS not in self:
+            raise UserError(f"{self._file} has no {_OPTIONS}, so it is no model of marian-nmt")
+        text = self._arrays[_OPTIONS].tobytes().partition(b"\0")[0]
+        return MarianOptions(self._file, parse_yaml(text, f"{_OPTIONS} in {self._file}"))
+
+    def __getitem__(self, name: str) -> Float32[np.ndarray, "..."]:
+        """A matrix, or a vector, which the file has as a matrix of one row."""
+        if name not in self:
+            raise UserError(f"{self._file} has no array {name}, which its options call for")
+        self._used.add(name)
+        array = self._arrays[name]
+        if array.dtype.kind != "f":
+            raise UserError(
+                f"the array {name} in {self._file} has numbers of the kind {array.dtype}; import "
+                "the model as it was before its weights were made integers"
+            )
+        if array.ndim != 2:
+            raise UserError(f"the array {name} in {self._file} is no matrix: {array.shape}")
+        return np.asarray(array[0] if len(array) == 1 else array, np.float32)
+
+    def check_all_used(self) -> None:
+        """Refuse a file with an array that the model here has no place for."""
+        if unknown := sorted(self._arrays.keys() - self._used):
+            raise UserError(
+                f"{self._file} has the array {unknown[0]}, which no model with its options has"
+            )
+
+
+class _Embeddings(NamedTuple):
+    """The matrices with a row for each entry of a vocabulary, in the order of marian-nmt."""
+
+    source: Float32[np.ndarray, "source_entries d_model"]
+    target: Float32[np.ndarray, "entries d_model"]
+    output: Float32[np.ndarray, "entries d_model"]
+    bias: Float32[np.ndarray, " entries"]
+    """The bias of the output projection."""
+    tied_inputs: bool
+    """Whether sources and targets have one matrix."""
+    tied_output: bool
+    """Whether targets and output have one matrix."""
+
+    @property
+    def share_all(self) -> bool:
+        """Whether there is only one matrix."""
+        return self.tied_inputs and self.tied_output
+
+
+def _model_fields(weights: _Weights, options: MarianOptions, norms: MarianNorms) -> dict[str, Any]:
+    position = "sinusoidal_t2t"
+    if options.get("transformer-disable-position-embeddings", False):
+        position = "none"
+    elif "Wpos" in weights:
+        position = "learned"
+    activation = _ACTIVATIONS[options.get("transformer-ffn-activation", "swish")]
+    fields = {
+        "d_model": options.get("dim-emb", 512),
+        "num_heads": options.get("transformer-heads", 8),
+        "d_ff": options.d_ff,
+        "feed_forward": "silu" if options.has_old_gelu else activation,
+        "num_encoder_layers": options.get("enc-depth", 1),
+        "num_decoder_layers": options.get("dec-depth", 1),
+        "norm": norms.kind,
+        "norm_epsilon": _EPSILON,
+        "norm_order": norms.order,
+        "embedding_norm": norms.of_embeddings,
+        "position": position,
+        "scale_embeddings": position == "sinusoidal_t2t",
+        "attention_bias": True,
+        "output_bias": True,
+        "start_token": "padding",
+    }
+    longest = {}
+    if position == "learned":
+        fields["max_positions"] = rows = len(weights["Wpos"])
+        extra = min(rows // 2, 50)
+        longest = {"decoding.max_extra_length": extra, "data.max_length": min(rows - extra, 256)}
+    return {**{f"model.{name}": value for name, value in fields.items()}, **longest}
+
+
+def _decoding_fields(files: MarianFiles) -> dict[str, Any]:
+    """The search that `decoder.yml` asks for, as far as it does."""
+    names = {"beam-size": "decoding.beam_size", "normalize": "decoding.length_penalty"}
+    found = {names[name]: value for name, value in files.settings.items() if name in names}
+    return {
+        name: float(x) if "penalty" in name and type(x) is int else x for name, x in found.items()
+    }
+
+
+def _embeddings(weights: _Weights, options: MarianOptions) -> _Embeddings:
+    tied_all = options.get("tied-embeddings-all", False)
+    tied_inputs = tied_all or options.get("tied-embeddings-src", False)
+    tied_output = tied_all or options.get("tied-embeddings", False)
+    source, target = (
+        weights["Wemb" if tied_inputs else f"{stack}_Wemb"] for stack in ("encoder", "decoder")
+    )
+    output, bias = target, np.zeros(len(target), np.float32)
+    if not tied_output:
+        older = f"{_OUTPUT}_W"
+        output = weights[older].T if older in weights else weights[f"{_OUTPUT}_Wt"]
+    if not options.get("output-omit-bias", False):
+        bias = weights[f"{_OUTPUT}_b"]
+    if output.shape != target.shape or bias.shape != target.shape[:1]:
+        raise UserError(
+            f"{options.file} has embeddings of shape {target.shape}, and an output of shapes "
+            f"{output.shape} and {bias.shape}: they do not belong together"
+        )
+    return _Embeddings(source, target, output, bias, tied_inputs, tied_output)
+
+
+def _embedding_arrays(
+    embeddings: _Embeddings, orders: tuple[Order, Order], files: MarianFiles
+) -> dict[str, Float32[np.ndarray, "..."]]:
+    if embeddings.share_all:
+        if not np.array_equal(*orders):
+            raise UserError(
+                f"{files.model} has one embedding for both languages, but {END} has another id in "
+                f"{files.source} than in {files.target}: they are not the vocabularies of the model"
+            )
+        return {"embedding": rows_in(embeddings.target, orders[1])}
+    arrays = {
+        "source_embedding": rows_in(embeddings.source, orders[0]),
+        "target_embedding": rows_in(embeddings.target, orders[1]),
+    }
+    if not embeddings.tied_output:
+        arrays["output_projection"] = rows_in(embeddings.output, orders[1])
+    return arrays
+
+
+def _arrays(weights: _Weights, options: MarianOptions, norms: MarianNorms) -> Iterator[_Named]:
+    """The parameters of the layers, and of the norms before and after them."""
+    for stack, side in (("encoder", "source"), ("decoder", "target")):
+        if norms.of_embeddings:
+            for name, array in _norm(weights, norms, f"{stack}_emb", "_pre"):
+                yield f"{side}_embedding_{name}", array
+        if norms.order == "pre":
+            for name, array in _norm(weights, norms, f"{stack}_top", ""):
+                yield f"{stack}.{name}", array
+    layers = {
+        "encoder": range(1, options.get("enc-depth", 1) + 1),
+        "decoder": options.decoder_layers,
+    }
+    for stack, given in layers.items():
+        for number, theirs in enumerate(given):
+            for name, array in _layer(weights, options, norms, f"{stack}_l{theirs}"):
+                yield f"{stack}.layers.{number}.{name}", array
+
+
+def _norm(weights: _Weights, norms: MarianNorms, place: str, suffix: str) -> Iterator[_Named]:
+    """The parameters of a norm, whose names in the file begin with `place`."""
+    if norms.kind == "rms":
+        yield "norm.scale", weights[f"{place}_rms_scale{suffix}"]
+        return
+    for name in ("scale", "bias"):
+        yield f"norm.{name}", weights[f"{place}_ln_{name}{suffix}"]
+
+
+def _layer(
+    weights: _Weights, options: MarianOptions, norms: MarianNorms, place: str
+) -> Iterator[_Named]:
+    """The parameters of a layer, whose names begin with `place`."""
+    suffix = "_pre" if norms.order == "pre" else ""
+    attentions = {"self_attention": "self"}
+    if place.startswith("decoder"):
+        attentions["cross_attention"] = "context"
+    for ours, theirs in attentions.items():
+        for letter in "QKVO":
+            for kind in "Wb":
+                yield f"{ours}.{kind}_{letter}", weights[f"{place}_{theirs}_{kind}{letter.lower()}"]
+        for name, array in _norm(weights, norms, f"{place}_{theirs}_Wo", suffix):
+            yield f"{ours}.{name}", array
+    factor = _OLD_GELU if options.has_old_gelu else np.float32(1)
+    for number, by in ((1, factor), (2, 1 / factor)):
+        yield f"feed_forward.W_{number}", weights[f"{place}_ffn_W{number}"] * by
+    yield "feed_forward.b_1", weights[f"{place}_ffn_b1"] * factor
+    yield "feed_forward.b_2", weights[f"{place}_ffn_b2"]
+    for name, array in _norm(weights, norms, f"{place}_ffn_ffn", suffix):
+        yield f"feed_forward.{name}", array

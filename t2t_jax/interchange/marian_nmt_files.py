@@ -1,0 +1,260 @@
+"""The files of a model of marian-nmt: which they are, and the vocabularies among them.
+
+`decoder.yml` names them, and is as little trusted as the rest: it names files of its own directory.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+import sentencepiece
+import yaml
+from jaxtyping import Int
+
+from t2t_jax.data.vocabularies.paired import paired_vocabulary
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.errors import UserError, way_out_of
+from t2t_jax.interchange.numbering import END, NONE, UNKNOWN, new_order
+
+Order = Int[np.ndarray, "_"]
+"""The number that marian-nmt has for each entry; see `interchange.numbering`."""
+
+_TABLES = (".yml", ".yaml", ".json")
+_SETTINGS = "decoder.yml"
+# In C, where PyYAML was built with it: tables have many thousands of lines.
+_PARSER: Any = getattr(yaml, "CParser", yaml.BaseLoader)
+
+
+class MarianFiles(NamedTuple):
+    """The files of a model."""
+
+    model: Path
+    """The parameters."""
+    source: Path
+    """The vocabulary of sources."""
+    target: Path
+    """The vocabulary of targets, often the same file."""
+    settings: Mapping[str, Any]
+    """What `decoder.yml` says of the search; empty if there is no such file."""
+
+
+def find_files(path: Path) -> MarianFiles:
+    """The files of a model.
+
+    Args:
+      path: the `.npz` file of a model, or a directory with one.
+
+    Raises:
+      UserError: there is none, or it is not clear which; or a file is named that lies outside of
+        the directory.
+    """
+    if not path.exists():
+        raise UserError(f"there is no {path}; name the .npz file of a model, or its directory")
+    directory = path if path.is_dir() else path.parent
+    settings_file = directory / _SETTINGS
+    settings = _read_settings(settings_file)
+    model = path
+    if path.is_dir():
+        found = sorted(file.name for file in path.glob("*.npz"))
+        names = _names(settings, "models", settings_file) or found
+        if len(names) != 1:
+            raise UserError(
+                f"{path} has {len(names)} models of marian-nmt; name the .npz file of one"
+            )
+        model = _beside(settings_file, names[0])
+    own = directory / f"{model.name}.{_SETTINGS}"
+    if own.exists():
+        settings_file, settings = own, _read_settings(own)
+    vocabularies = [
+        _beside(settings_file, name) for name in _names(settings, "vocabs", settings_file)
+    ] or _only_vocabulary(directory)
+    if len(vocabularies) != 2:
+        raise UserError(
+            f"{settings_file} has to name two vocabularies, of sources and of targets, as "
+            "`vocabs: [vocab.spm, vocab.spm]`"
+        )
+    source, target = vocabularies
+    return MarianFiles(model, source, target, settings)
+
+
+def read_vocabulary(
+    files: MarianFiles, sizes: tuple[int, int]
+) -> tuple[Vocabulary, tuple[Order, Order]]:
+    """The vocabulary of a model, numbered as vocabularies of this package are.
+
+    A table may have more subwords than the model: those after the last are unknown. It may have
+    less: then other entries have names that no text is split into. marian-nmt does the same.
+
+    Args:
+      files: the files of the model.
+      sizes: the number of entries of the model, of sources and of targets.
+
+    Returns:
+      The vocabulary; and of sources and targets, the original's number of each entry.
+
+    Raises:
+      UserError: a file is missing or damaged, or is no vocabulary of this model.
+    """
+    sides = (files.source, sizes[0]), (files.target, sizes[1])
+    given = {side: _pieces(*side) for side in dict.fromkeys(sides)}  # a shared one is read once
+    (source, source_order), (target, target_order) = (
+        new_order(given[side], (NONE, given[side].index(END))) for side in sides
+    )
+    splitters = _splitter(files.source, "source"), _splitter(files.target, "target")
+    for file in splitters:
+        _processor(file)
+    models = splitters[0].read_bytes(), splitters[1].read_bytes()
+    vocabulary = paired_vocabulary(models, (source, target))
+    return vocabulary, (source_order, target_order)
+
+
+def parse_yaml(text: bytes, where: str) -> dict[str, Any]:
+    """The options or settings of a text. Nothing in it is executed.
+
+    Args:
+      text: YAML with a value for each name.
+      where: where it stands, for errors.
+
+    Raises:
+      UserError: it is something else.
+    """
+    try:
+        values = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise UserError(f"{where} is no YAML: {_line(error)}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{where} has no options of marian-nmt")
+    return values
+
+
+def _pieces(file: Path, size: int) -> list[str]:
+    """The subword of each of the entries of a model, in the order of marian-nmt."""
+    if file.suffix == ".spm":
+        pieces = _pieces_of_model(file)
+        if len(pieces) != size:
+            raise UserError(f"{file} has {len(pieces)} subwords, and the model {size}: not its own")
+    elif file.suffix in _TABLES:
+        pieces = [f"<unused {number}>" for number in range(size)]
+        for piece, number in _read_table(file).items():
+            if number < size:
+                pieces[number] = piece
+    else:
+        raise UserError(
+            f"the vocabulary {file} is neither a SentencePiece model (.spm) nor a table of ids "
+            "(.yml), and others are not imported"
+        )
+    if missing := {END, UNKNOWN} - set(pieces):
+        raise UserError(f"the vocabulary {file} has no {min(missing)}, which marian-nmt needs")
+    return pieces
+
+
+def _pieces_of_model(file: Path) -> list[str]:
+    processor = _processor(file)
+    pieces = [processor.id_to_piece(number) for number in range(processor.get_piece_size())]
+    pieces[processor.unk_id()] = UNKNOWN
+    if processor.eos_id() != NONE:
+        pieces[processor.eos_id()] = END
+    return pieces
+
+
+def _read_table(file: Path) -> dict[str, int]:
+    """The id of each subword of a table."""
+    content = _read(file)
+    try:
+        table = json.loads(content) if file.suffix == ".json" else _parse_table(content)
+        ids = {str(piece): int(number) for piece, number in table.items()}
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{file} is no table of the id of each subword: {_line(error)}") from error
+    if len(set(ids.values())) != len(ids) or min(ids.values(), default=0) < 0:
+        raise UserError(f"{file} is no table of the id of each subword: an id is there twice")
+    return ids
+
+
+def _parse_table(content: bytes) -> dict[str, str]:
+    """The keys and values of YAML, as text: `no` and `~` are subwords, and no truth values."""
+    texts, depth = [], 0
+    for event in yaml.parse(content, _PARSER):
+        if isinstance(event, yaml.ScalarEvent):
+            texts.append(event.value)
+        elif isinstance(event, yaml.NodeEvent):
+            depth += 1
+            if depth > 1 or not isinstance(event, yaml.MappingStartEvent):
+                raise ValueError("there is something within something else")
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def _splitter(vocabulary: Path, side: str) -> Path:
+    """The SentencePiece model that splits text into the subwords of a vocabulary."""
+    if vocabulary.suffix == ".spm":
+        return vocabulary
+    model = vocabulary.with_name(f"{side}.spm")
+    if model.exists():
+        return model
+    if vocabulary.with_name(f"{side}.bpe").exists():
+        raise UserError(
+            f"the text of {vocabulary} is split by Moses and {side}.bpe, which are not imported; "
+            "import a model that is trained with SentencePiece"
+        )
+    raise UserError(
+        f"{vocabulary} says which id a subword has, but nothing splits text into subwords; put the "
+        f"SentencePiece model of the {side}s beside it, as {side}.spm"
+    )
+
+
+def _processor(file: Path) -> sentencepiece.SentencePieceProcessor:
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(_read(file))
+    except RuntimeError as error:
+        raise UserError(f"{file} is damaged, or no SentencePiece model; copy it anew") from error
+    return processor
+
+
+def _only_vocabulary(directory: Path) -> list[Path]:
+    """The one vocabulary of a directory, for both sides; [] if there is none, or several."""
+    for pattern in ("*vocab.yml", "*.spm"):
+        found = sorted(directory.glob(pattern))
+        if len(found) == 1:
+            return found * 2
+    return []
+
+
+def _read_settings(file: Path) -> dict[str, Any]:
+    """What a `decoder.yml` says; {} if there is no such file."""
+    if not file.exists():
+        return {}
+    return parse_yaml(_read(file), str(file))
+
+
+def _names(settings: Mapping[str, Any], key: str, file: Path) -> list[str]:
+    """The files that the settings name; [] if they name none."""
+    names = settings.get(key) or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{key} in {file} is no list of files")
+    return names
+
+
+def _beside(settings_file: Path, name: str) -> Path:
+    """A file that the settings name, which has to be in their directory."""
+    relative = PurePosixPath(name)
+    if relative.is_absolute() or ".." in relative.parts:
+        raise UserError(
+            f"{settings_file} names {name}, which is outside of its directory and is not read; put "
+            "the file there, and name it without directories"
+        )
+    return settings_file.parent / relative
+
+
+def _read(file: Path) -> bytes:
+    if not file.is_file():
+        raise UserError(f"{file} is missing: it belongs to the model of marian-nmt")
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}; {way_out_of(error)}") from error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

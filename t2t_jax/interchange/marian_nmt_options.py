@@ -1,0 +1,161 @@
+"""The options of a model of marian-nmt, of which models of this package can have some.
+
+They are those of its command line, and what is not given has the value that it has there.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from t2t_jax.errors import UserError
+
+Value = TypeVar("Value", bool, int, str)
+"""What an option can be."""
+
+_EXACT_GELU_SINCE = (1, 12, 3)
+_PRE_NORM_SINCE = (1, 11, 0)
+_ORDERS: Mapping[tuple[str, str, str], Literal["post", "pre"]] = MappingProxyType(
+    {("", "an", ""): "post", ("n", "a", "n"): "pre"}
+)
+"""The order of norms, by the operations before and after a sub-layer and after a stack: "n" is a
+norm, and "a" adds the residual. Dropout, "d", makes no other model."""
+
+_SUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        "transformer-decoder-autoreg": ("self-attention",),
+        "transformer-ffn-depth": (2,),
+        "transformer-decoder-ffn-depth": (0, 2),
+        "transformer-ffn-activation": ("swish", "relu", "gelu"),
+        "transformer-no-projection": (False,),
+        "transformer-pool": (False,),
+        "transformer-no-bias": (False,),
+        "transformer-no-affine": (False,),
+        "transformer-attention-mask": ("default",),
+        "lemma-dim-emb": (0,),
+        "lemma-dependency": ("",),
+        "factors-combine": ("sum",),
+        "ulr": (False,),
+        "right-left": (False,),
+    }
+)
+"""Options that change what is computed, and their values that a model of this package can have; the
+first is what marian-nmt takes where the option is not given."""
+
+
+class MarianNorms(NamedTuple):
+    """Where the norms of a model are, and of which kind."""
+
+    order: Literal["post", "pre"]
+    """As `norm_order` of a model."""
+    kind: Literal["layer", "rms"]
+    """As `norm` of a model."""
+    of_embeddings: bool
+    """Whether the sum of embedding and position is normalised."""
+
+
+class MarianOptions(NamedTuple):
+    """The options of a model, as its file has them."""
+
+    file: Path
+    values: Mapping[str, Any]
+
+    def get(self, name: str, default: Value) -> Value:
+        """An option, or what marian-nmt takes where it is not given."""
+        value = self.values.get(name)
+        if value is None:
+            return default
+        if type(value) is not type(default):
+            raise UserError(
+                f"the option {name} in {self.file} is {value!r:.60}, which is no "
+                f"{type(default).__name__}"
+            )
+        return value
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """The version of marian-nmt that trained the model; () is not known."""
+        found = re.match(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})", str(self.values.get("version")))
+        return tuple(map(int, found.groups())) if found else ()
+
+    @property
+    def has_old_gelu(self) -> bool:
+        """Whether gelu is x sigmoid(1.702 x)."""
+        chosen = self.get("transformer-ffn-activation", "swish")
+        return chosen == "gelu" and self.version < _EXACT_GELU_SINCE
+
+    @property
+    def decoder_layers(self) -> Sequence[int]:
+        """The number in the names of arrays that each layer of the decoder has, from 1."""
+        depth = self.get("dec-depth", 1)
+        tied = self.values.get("transformer-tied-layers") or range(1, depth + 1)
+        if isinstance(tied, range):
+            return tied
+        if not isinstance(tied, list) or len(tied) != depth or {type(x) for x in tied} != {int}:
+            raise UserError(
+                f"the option transformer-tied-layers in {self.file} has no number for each of the "
+                f"{depth} layers"
+            )
+        return tied
+
+    def check(self) -> None:
+        """Refuse a model that no model of this package is.
+
+        Raises:
+          UserError: it is one; the message names the option.
+        """
+        kind = self.get("type", "")
+        if kind != "transformer":
+            raise UserError(
+                f"{self.file} has a model of type {kind!r}; only the type 'transformer' is imported"
+            )
+        for name, values in _SUPPORTED.items():
+            found = self.get(name, values[0])
+            if found not in values:
+                raise UserError(
+                    f"{self.file} has {name}: {found!r}, and only "
+                    f"{' or '.join(map(repr, values))} is imported"
+                )
+        if self.get("transformer-decoder-dim-ffn", 0) not in (0, self.d_ff):
+            raise UserError(
+                f"{self.file} has feed-forward networks of another width in its decoder than in "
+                "its encoder, and only equal widths are imported"
+            )
+
+    @property
+    def d_ff(self) -> int:
+        """Inner width of the feed-forward networks."""
+        return self.get("transformer-dim-ffn", 2048)
+
+    def norms(self) -> MarianNorms:
+        """The norms that the options ask for.
+
+        Raises:
+          UserError: models of this package do not have them there.
+        """
+        usual = {
+            "preprocess": "",
+            "postprocess": "dan",
+            "postprocess-top": "",
+            "postprocess-emb": "d",
+        }
+        asked = {place: self.get(f"transformer-{place}", value) for place, value in usual.items()}
+        operations = [letters.replace("d", "") for letters in asked.values()]
+        is_rms = "r" in "".join(operations)
+        if is_rms and "n" not in "".join(operations):
+            operations = [letters.replace("r", "n") for letters in operations]
+        before, after, top, embedding = operations
+        order = _ORDERS.get((before, after, top))
+        if order is None or embedding not in ("", "n"):
+            given = ", ".join(f"transformer-{place}: {x!r}" for place, x in asked.items())
+            raise UserError(
+                f"{self.file} has {given}; what is imported is post-norm, '' and 'dan' and '', or "
+                "pre-norm, 'n' and 'da' and 'n'"
+            )
+        if order == "pre" and self.version < _PRE_NORM_SINCE:
+            raise UserError(
+                f"{self.file} is a pre-norm model of a marian-nmt before 1.11, which did not "
+                "normalise keys and values; such models are not imported"
+            )
+        return MarianNorms(order, "rms" if is_rms else "layer", embedding == "n")
