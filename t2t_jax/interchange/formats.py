@@ -34,6 +34,7 @@ READ: Mapping[str, str] = MappingProxyType(
     {
         "safetensors": "what `t2t-jax export --to safetensors` has written",
         "marian": "a Marian model of the library transformers of Hugging Face, as OPUS-MT's are",
+        "marian-nmt": "a model of marian-nmt, the toolkit in C++: an .npz and its vocabularies",
     }
 )
 """The formats that models are read from, with a line about each."""
@@ -92,4 +93,4 @@ def read_model(name: str, path: Path, **options: Any) -> PortableModel:
 
 
 def _module(name: str) -> Any:
-    return import_module(f"t2t_jax.interchange.{name}")
+    return import_module(f"t2t_jax.interchange.{name.replace('-', '_')}")
