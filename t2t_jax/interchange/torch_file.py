@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float32, Shaped
@@ -39,7 +39,20 @@ _DTYPES: Mapping[str, str] = MappingProxyType(
     }
 )
 # What these programs define is data once nothing of it is called.
-_SETTINGS_OF = ("argparse", "fairseq", "omegaconf", "numpy", "torch")
+_SETTINGS_OF = (
+    "_codecs",
+    "argparse",
+    "collections",
+    "fairseq",
+    "numpy",
+    "omegaconf",
+    "torch",
+    "typing",
+)
+# Settings of OmegaConf name the types of their values.
+_BUILTIN = ("builtins", "__builtin__")
+_TYPES = ("bool", "dict", "float", "int", "list", "object", "str", "tuple")
+_File: TypeAlias = io.BufferedReader | io.BytesIO
 
 
 class Settings:
@@ -60,6 +73,13 @@ class Settings:
     def append(self, value: Any) -> None:
         """Take an element, of an object that is a list."""
         self.state[len(self.state)] = value
+
+
+class _Dictionary(dict[Any, Any]):
+    """A dictionary without what else is kept with it: versions, in that of a module's tensors."""
+
+    def __setstate__(self, state: Any) -> None:
+        """Keep nothing of it."""
 
 
 @dataclass
@@ -115,7 +135,7 @@ def _rebuild_parameter(data: Any, *_: Any) -> Any:
 
 _KNOWN: Mapping[tuple[str, str], Callable[..., Any]] = MappingProxyType(
     {
-        ("collections", "OrderedDict"): dict,
+        ("collections", "OrderedDict"): _Dictionary,
         ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
         ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
         ("torch", "Size"): tuple,
@@ -126,7 +146,7 @@ _KNOWN: Mapping[tuple[str, str], Callable[..., Any]] = MappingProxyType(
 class _Unpickler(pickle.Unpickler):
     """Makes of a pickle dictionaries, lists, numbers, strings, tensors and `Settings`."""
 
-    def __init__(self, file: BinaryIO, storages: dict[str, _Storage]) -> None:
+    def __init__(self, file: _File, storages: dict[str, _Storage]) -> None:
         super().__init__(file)
         self._storages = storages
 
@@ -136,7 +156,7 @@ class _Unpickler(pickle.Unpickler):
             return _KNOWN[module, name]
         if module == "torch" and name in _DTYPES:
             return _DTYPES[name]
-        if module.partition(".")[0] in _SETTINGS_OF:
+        if module.partition(".")[0] in _SETTINGS_OF or (module in _BUILTIN and name in _TYPES):
             return Settings
         raise UserError(f"has code, which calls {module}.{name}, and nothing of it was executed")
 
@@ -174,7 +194,7 @@ def read_torch_file(path: Path) -> Any:
         raise UserError(f"{path} is damaged, or no file of PyTorch: {error}") from error
 
 
-def _read_archive(file: BinaryIO) -> Any:
+def _read_archive(file: _File) -> Any:
     storages: dict[str, _Storage] = {}
     with zipfile.ZipFile(file) as archive:
         [pickled] = [name for name in archive.namelist() if name.endswith("/data.pkl")]
@@ -187,7 +207,7 @@ def _read_archive(file: BinaryIO) -> Any:
     return found
 
 
-def _read_legacy(file: BinaryIO) -> Any:
+def _read_legacy(file: _File) -> Any:
     """Read a file of PyTorch before 1.6: several pickles, then the numbers of each storage."""
     storages: dict[str, _Storage] = {}
     magic, _, _ = (_Unpickler(file, storages).load() for _ in range(3))

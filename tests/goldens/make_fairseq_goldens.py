@@ -1,4 +1,4 @@
-"""Write `fairseq/` and `fairseq_goldens.npz`: checkpoints of fairseq, and what fairseq makes of them.
+"""Write `fairseq/` and `fairseq_goldens.npz`: checkpoints of fairseq, and what it computes.
 
     git clone https://github.com/facebookresearch/fairseq
     pip install torch omegaconf hydra-core sacremoses subword-nmt sentencepiece regex sacrebleu
@@ -7,7 +7,7 @@
 fairseq is not installed: its packages need older versions of Python. Its model, its dictionary and
 its search are imported from the clone, past the code that imports everything else.
 
-Each model is trained for some seconds to copy short lines, so that its hypotheses end. There are
+Each model is trained for some seconds on short lines, so that its hypotheses end. There are
 
     fairseq/NAME/       the checkpoint with its dictionaries and the file that splits text
     NAME/logits         of each line and each token of the line as target, in fairseq's order of ids
@@ -40,7 +40,7 @@ from subword_nmt.learn_bpe import learn_bpe
 HERE = Path(__file__).parent
 BUNDLED = HERE.parents[1] / "t2t_jax" / "data" / "bundled"
 LANGUAGES = ("en", "de")
-LINES, LONGEST, BEAM_SIZE = 6, 40, 5
+LINES, LONGEST, BEAM_SIZE = 4, 40, 5
 SIZES = {
     "embed_dim": 16,
     "ffn_embed_dim": 24,
@@ -124,10 +124,8 @@ def _allow_default_objects():
 
 def corpus():
     """Short lines of the bundled corpus, in both languages."""
-    sides = [
-        gzip.open(BUNDLED / f"dev.{name}.gz", "rt", encoding="utf-8").read().split("\n")[:-1]
-        for name in LANGUAGES
-    ]
+    files = [BUNDLED / f"dev.{name}.gz" for name in LANGUAGES]
+    sides = [gzip.decompress(file.read_bytes()).decode().split("\n")[:-1] for file in files]
     pairs = zip(*sides, strict=True)
     return [pair for pair in pairs if max(map(len, pair)) <= LONGEST]
 
@@ -202,7 +200,7 @@ def padded(rows, pad):
 
 
 def train(model, rows, pad):
-    """Let a model learn to copy: the subwords of a line on the other side are its target."""
+    """Train a model a little on pairs of rows; returns the last loss."""
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     rng = random.Random(0)
     for _ in range(250):
@@ -215,7 +213,7 @@ def train(model, rows, pad):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return float(loss)
+    return float(loss.detach())
 
 
 def old_names(state):
@@ -253,7 +251,9 @@ def save(name, fairseq, options, model, directory):
     else:
         own = {x: y for x, y in vars(options).items() if x not in ("source_lang", "target_lang")}
         nested = fairseq.Config.from_namespace(argparse.Namespace(**own))
-        nested = omegaconf.OmegaConf.to_container(omegaconf.OmegaConf.structured(nested))
+        nested = omegaconf.OmegaConf.to_container(
+            omegaconf.OmegaConf.structured(nested), enum_to_str=True
+        )
         nested["_name"] = "transformer"
         content["cfg"] = omegaconf.OmegaConf.create({"model": nested, "task": task})
     file = directory / ("checkpoint_best.pt" if name != "old" else "averaged.pt")
