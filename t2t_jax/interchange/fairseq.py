@@ -56,7 +56,7 @@ def read(path: Path) -> PortableModel:
     weights = tensors_of(checkpoint["model"], file)
     arrays = parameters_of_fairseq(weights, config.model, file)
     if "target_position" in arrays:
-        config = config.replace({"model.max_positions": len(arrays["target_position"])})
+        config = _with_positions(config, len(arrays["target_position"]))
     (source_names, source_order), (target_names, target_order) = (
         new_order(pieces, _FIRST) for pieces in (source, target)
     )
@@ -140,6 +140,16 @@ def _config(
         return Config().replace(changes)
     except UserError as error:
         raise UserError(f"{file}: {error}") from error
+
+
+def _with_positions(config: Config, length: int) -> Config:
+    """The config for a learned table: limits are no further than it goes."""
+    half = length // 2
+    limits = {
+        "data.max_length": min(config.data.max_length, half),
+        "decoding.max_extra_length": min(config.decoding.max_extra_length, half),
+    }
+    return config.replace({"model.max_positions": length, **limits})
 
 
 def _language_fields(languages: tuple[str, str]) -> dict[str, str]:

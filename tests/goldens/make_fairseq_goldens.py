@@ -11,8 +11,9 @@ Each model is trained for some seconds on short lines, so that its hypotheses en
 
     fairseq/NAME/       the checkpoint with its dictionaries and the file that splits text
     NAME/logits         of each line and each token of the line as target, in fairseq's order of ids
-    NAME/text           as JSON: the lines, their subwords, and the subwords that greedy search and
-                        beam search find, by fairseq's `SequenceGenerator` without a length penalty
+    NAME/text           as JSON: the lines, their subwords, the subwords that greedy search finds (by
+                        fairseq's `SequenceGenerator`), and those of a beam search over the
+                        log-probabilities of fairseq's model
 """
 
 import argparse
@@ -40,7 +41,7 @@ from subword_nmt.learn_bpe import learn_bpe
 HERE = Path(__file__).parent
 BUNDLED = HERE.parents[1] / "t2t_jax" / "data" / "bundled"
 LANGUAGES = ("en", "de")
-LINES, LONGEST, BEAM_SIZE = 4, 40, 5
+LINES, LEARNT, LONGEST, BEAM_SIZE = 4, 16, 40, 5
 SIZES = {
     "embed_dim": 16,
     "ffn_embed_dim": 24,
@@ -203,8 +204,8 @@ def train(model, rows, pad):
     """Train a model a little on pairs of rows; returns the last loss."""
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     rng = random.Random(0)
-    for _ in range(250):
-        batch = rng.sample(rows, 16)
+    for _ in range(150):
+        batch = rng.sample(rows, 8)
         sources, targets = (padded([pair[side] for pair in batch], pad) for side in range(2))
         logits, _ = model(sources, None, targets.roll(1, 1).index_fill(1, torch.tensor(0), 2))
         loss = torch.nn.functional.cross_entropy(
@@ -240,7 +241,7 @@ def old_names(state):
 def save(name, fairseq, options, model, directory):
     """Write the checkpoint in one of the forms that versions of fairseq have written."""
     state = model.state_dict()
-    history = [{"criterion_name": "LabelSmoothedCrossEntropyCriterion", "num_updates": 250}]
+    history = [{"criterion_name": "LabelSmoothedCrossEntropyCriterion", "num_updates": 150}]
     content = {"args": None, "model": state, "optimizer_history": history}
     task = {"_name": "translation", "source_lang": LANGUAGES[0], "target_lang": LANGUAGES[1]}
     if name in ("wmt14", "old"):
@@ -260,15 +261,38 @@ def save(name, fairseq, options, model, directory):
     torch.save(content, file, _use_new_zipfile_serialization=name in ("iwslt", "flores"))
 
 
-def search(fairseq, model, dictionary, sources, beam_size):
-    """The best hypothesis of each source."""
-    generator = fairseq.Generator(
-        [model], dictionary, beam_size=beam_size, max_len_b=40, normalize_scores=False
-    )
+def greedy(fairseq, model, dictionary, sources):
+    """What fairseq's own search finds with one hypothesis."""
+    generator = fairseq.Generator([model], dictionary, beam_size=1, max_len_b=40, min_len=0)
     lengths = (sources != dictionary.pad()).sum(1)
-    sample = {"net_input": {"src_tokens": sources, "src_lengths": lengths}}
-    found = generator.generate([model], sample)
+    found = generator.generate(
+        [model], {"net_input": {"src_tokens": sources, "src_lengths": lengths}}
+    )
     return [[dictionary[token] for token in best["tokens"][:-1]] for best, *_ in found]
+
+
+def beam(model, dictionary, source):
+    """The most probable hypothesis of a beam search, and its log-probability.
+
+    fairseq's own stops once five hypotheses have ended, which may all be less probable than one
+    that has not. This one goes on until no other can be more probable.
+    """
+    source = source[source != dictionary.pad()][None]
+    live, best = [([dictionary.eos()], 0.0)], ([], -np.inf)
+    while live[0][1] > best[1]:
+        prefixes = torch.tensor([tokens for tokens, _ in live])
+        logits, _ = model(source.expand(len(live), -1), None, prefixes)
+        scores = logits[:, -1].log_softmax(-1) + torch.tensor([[score] for _, score in live])
+        scores[:, dictionary.pad()] = -np.inf
+        values, places = scores.flatten().topk(2 * BEAM_SIZE)
+        extended = [
+            (live[place // len(dictionary)][0] + [place % len(dictionary)], value)
+            for value, place in zip(values.tolist(), places.tolist(), strict=True)
+        ]
+        ended = [one for one in extended if one[0][-1] == dictionary.eos()]
+        best = max([best, *ended], key=lambda one: one[1])
+        live = [one for one in extended if one[0][-1] != dictionary.eos()][:BEAM_SIZE]
+    return [dictionary[token] for token in best[0][1:-1]], best[1]
 
 
 def golden(name, fairseq):
@@ -291,10 +315,11 @@ def golden(name, fairseq):
         for dictionary, side in zip(own, subwords, strict=True)
     ]
     rows = list(zip(*ids, strict=True))
-    print(name, [len(one) for one in own], "loss", train(model, rows, own[0].pad()))
+    print(name, [len(one) for one in own], "loss", train(model, rows[:LEARNT], own[0].pad()))
     model.eval()
     if name == "old":
-        model.half().float()
+        for parameter in model.parameters():
+            parameter.data = parameter.data.half().float()
     save(name, fairseq, options, model, directory)
     sources, targets = (padded(side[:LINES], own[0].pad()) for side in ids)
     with torch.no_grad():
@@ -304,8 +329,8 @@ def golden(name, fairseq):
             "targets": [pair[1] for pair in pairs[:LINES]],
             "source_subwords": [[own[0][token] for token in row[:-1]] for row in ids[0][:LINES]],
             "target_subwords": [[own[1][token] for token in row[:-1]] for row in ids[1][:LINES]],
-            "greedy": search(fairseq, model, own[1], sources, 1),
-            "beam": search(fairseq, model, own[1], sources, BEAM_SIZE),
+            "greedy": greedy(fairseq, model, own[1], sources),
+            "beam": [beam(model, own[1], source) for source in sources],
         }
     return {f"{name}/logits": logits.numpy(), f"{name}/text": np.array(json.dumps(text))}
 

@@ -16,6 +16,7 @@ import pytest
 import t2t_jax
 from t2t_jax import UserError
 from t2t_jax.batch import Batch, one_a_row
+from t2t_jax.decoding.translator import Hypothesis
 from t2t_jax.interchange.fairseq import read
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.runs import write_run
@@ -71,12 +72,22 @@ def padded(rows: list[list[int]]) -> jax.Array:
 
 
 @pytest.mark.parametrize("name", _MODELS)
-@pytest.mark.parametrize("search", ["greedy", "beam"])
-def test_the_search_finds_what_that_of_fairseq_finds(name, search):
+def test_greedy_search_finds_what_that_of_fairseq_finds(name):
     model, (_, text) = imported(name), golden(name)
-    found = translator_of(model).nbest(
-        text["sources"], 1, beam_size=1 if search == "greedy" else 5, length_penalty=0.0
-    )
-    tokens = [best.tokens for (best,) in found]
-    pieces = model.vocabulary.target_pieces(tokens)
-    assert [[p for p in row if p != "</s>"] for row in pieces] == text[search]
+    found = translator_of(model).nbest(text["sources"], 1, beam_size=1)
+    assert [subwords(model, best) for (best,) in found] == text["greedy"]
+
+
+@pytest.mark.parametrize("name", _MODELS)
+def test_beam_search_finds_the_best_by_the_log_probabilities_of_fairseq(name):
+    model, (_, text) = imported(name), golden(name)
+    assert model.config.decoding.beam_size == 5
+    found = translator_of(model).nbest(text["sources"], 1, length_penalty=0.0)
+    for (best,), (expected, log_prob) in zip(found, text["beam"], strict=True):
+        assert subwords(model, best) == expected
+        np.testing.assert_allclose(best.log_prob, log_prob, rtol=1e-4, atol=1e-5)
+
+
+def subwords(model: PortableModel, hypothesis: Hypothesis) -> list[str]:
+    (pieces,) = model.vocabulary.target_pieces([hypothesis.tokens])
+    return [piece for piece in pieces if piece != "</s>"]
