@@ -10,7 +10,8 @@ its search are imported from the clone, past the code that imports everything el
 Each model is trained for some seconds on short lines, so that its hypotheses end. There are
 
     fairseq/NAME/       the checkpoint with its dictionaries and the file that splits text
-    NAME/logits         of each line and each token of the line as target, in fairseq's order of ids
+    NAME/logits         of each line and each subword of its target, in fairseq's order of ids, computed
+                        in float64
     NAME/text           as JSON: the lines, their subwords, the subwords that greedy search finds (by
                         fairseq's `SequenceGenerator`), and those of a beam search over the
                         log-probabilities of fairseq's model
@@ -204,7 +205,7 @@ def train(model, rows, pad):
     """Train a model a little on pairs of rows; returns the last loss."""
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     rng = random.Random(0)
-    for _ in range(150):
+    for _ in range(180):
         batch = rng.sample(rows, 8)
         sources, targets = (padded([pair[side] for pair in batch], pad) for side in range(2))
         logits, _ = model(sources, None, targets.roll(1, 1).index_fill(1, torch.tensor(0), 2))
@@ -241,7 +242,7 @@ def old_names(state):
 def save(name, fairseq, options, model, directory):
     """Write the checkpoint in one of the forms that versions of fairseq have written."""
     state = model.state_dict()
-    history = [{"criterion_name": "LabelSmoothedCrossEntropyCriterion", "num_updates": 150}]
+    history = [{"criterion_name": "LabelSmoothedCrossEntropyCriterion", "num_updates": 180}]
     content = {"args": None, "model": state, "optimizer_history": history}
     task = {"_name": "translation", "source_lang": LANGUAGES[0], "target_lang": LANGUAGES[1]}
     if name in ("wmt14", "old"):
@@ -323,7 +324,6 @@ def golden(name, fairseq):
     save(name, fairseq, options, model, directory)
     sources, targets = (padded(side[:LINES], own[0].pad()) for side in ids)
     with torch.no_grad():
-        logits, _ = model(sources, None, targets.roll(1, 1).index_fill(1, torch.tensor(0), 2))
         text = {
             "sources": [pair[0] for pair in pairs[:LINES]],
             "targets": [pair[1] for pair in pairs[:LINES]],
@@ -332,7 +332,9 @@ def golden(name, fairseq):
             "greedy": greedy(fairseq, model, own[1], sources),
             "beam": [beam(model, own[1], source) for source in sources],
         }
-    return {f"{name}/logits": logits.numpy(), f"{name}/text": np.array(json.dumps(text))}
+        model.double()
+        logits, _ = model(sources, None, targets.roll(1, 1).index_fill(1, torch.tensor(0), 2))
+    return {f"{name}/logits": logits.float().numpy(), f"{name}/text": np.array(json.dumps(text))}
 
 
 if __name__ == "__main__":

@@ -43,8 +43,9 @@ def golden(name: str) -> tuple[np.ndarray, dict]:
 @pytest.mark.parametrize("name", _MODELS)
 def test_lines_are_split_as_fairseq_splits_them(name):
     vocabulary, (_, text) = imported(name).vocabulary, golden(name)
-    sources, targets = vocabulary.encode(text["sources"]), vocabulary.encode_targets(
-        text["targets"]
+    sources, targets = (
+        vocabulary.encode(text["sources"]),
+        vocabulary.encode_targets(text["targets"]),
     )
     assert [row[:-1] for row in vocabulary.pieces(sources)] == text["source_subwords"]
     assert [row[:-1] for row in vocabulary.target_pieces(targets)] == text["target_subwords"]
