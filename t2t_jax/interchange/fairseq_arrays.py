@@ -4,7 +4,7 @@ Matrices of PyTorch are [output, input], and those of the paper's formulas [inpu
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -141,11 +141,11 @@ def _layer(taking: _Taking, place: str, attends_to_source: bool) -> dict[str, _A
     return found | _norm(taking, f"{place}final_layer_norm", f"{place}feed_forward.norm")
 
 
-def _linear(taking: _Taking, theirs: str, ours: str, letter: str) -> Mapping[str, _Array]:
+def _linear(taking: _Taking, theirs: str, ours: str, letter: str) -> dict[str, _Array]:
     matrix, bias = taking.take(f"{theirs}.weight"), taking.take(f"{theirs}.bias")
     return {f"{ours}.W_{letter}": matrix.T, f"{ours}.b_{letter}": bias}
 
 
-def _norm(taking: _Taking, theirs: str, ours: str) -> Mapping[str, _Array]:
+def _norm(taking: _Taking, theirs: str, ours: str) -> dict[str, _Array]:
     scale, bias = taking.take(f"{theirs}.weight"), taking.take(f"{theirs}.bias")
     return {f"{ours}.scale": scale, f"{ours}.bias": bias}

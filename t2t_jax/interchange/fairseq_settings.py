@@ -67,20 +67,27 @@ def options_of(checkpoint: Any, path: Path) -> Options:
       UserError: it has none, so fairseq has not written it.
     """
     if isinstance(checkpoint, Mapping) and isinstance(checkpoint.get("model"), Mapping):
-        flat = _plain(checkpoint.get("args"))
-        if isinstance(flat, Mapping) and flat:
-            return flat
-        sections = _plain(checkpoint.get("cfg"))
+        try:
+            args, sections = (_plain(checkpoint.get(name)) for name in ("args", "cfg"))
+        except RecursionError as error:
+            raise UserError(f"{path} has options that hold themselves; it is damaged") from error
+        if isinstance(args, Mapping) and args:
+            return args
         if isinstance(sections, Mapping) and isinstance(sections.get("model"), Mapping):
-            found: dict[str, Any] = {}
-            for name in _SECTIONS:
-                section = sections.get(name)
-                found |= _flat(section) if isinstance(section, Mapping) else {}
-            return {"arch": found.get("_name"), **found}
+            return _joined(sections)
     raise UserError(
         f"{path} is no checkpoint of fairseq, which has `model` and `args` or `cfg`; name the file "
         "that fairseq-train wrote"
     )
+
+
+def _joined(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of all sections; the name of the model is that of its architecture."""
+    found: dict[str, Any] = {}
+    for name in _SECTIONS:
+        section = sections.get(name)
+        found |= _flat(section) if isinstance(section, Mapping) else {}
+    return {"arch": found.get("_name"), **found}
 
 
 def _plain(node: Any) -> Any:

@@ -10,10 +10,10 @@ its search are imported from the clone, past the code that imports everything el
 Each model is trained for some seconds on short lines, so that its hypotheses end. There are
 
     fairseq/NAME/       the checkpoint with its dictionaries and the file that splits text
-    NAME/logits         of each line and each subword of its target, in fairseq's order of ids, computed
-                        in float64
-    NAME/text           as JSON: the lines, their subwords, the subwords that greedy search finds (by
-                        fairseq's `SequenceGenerator`), and those of a beam search over the
+    NAME/logits         of each line and each subword of its target, in fairseq's order of ids,
+                        computed in float64
+    NAME/text           as JSON: the lines, their subwords, the subwords that greedy search finds
+                        (by fairseq's `SequenceGenerator`), and those of a beam search over the
                         log-probabilities of fairseq's model
 """
 
