@@ -17,12 +17,12 @@ class ImportCommand:
     as any other.
     """
 
-    format: Annotated[Literal["safetensors", "marian", "marian-nmt"], tyro.conf.Positional] = (
-        tyro.MISSING
-    )
+    format: Annotated[
+        Literal["safetensors", "marian", "marian-nmt", "fairseq"], tyro.conf.Positional
+    ] = tyro.MISSING
     """The format: safetensors (what export --to safetensors wrote), marian (what save_pretrained of
     transformers wrote for a Marian model, such as OPUS-MT's), or marian-nmt (an .npz of marian-nmt,
-    or its directory)."""
+    or its directory), or fairseq (a checkpoint of its transformer, or its directory)."""
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")] = tyro.MISSING
     """The model's directory."""
     run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (

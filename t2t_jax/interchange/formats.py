@@ -34,6 +34,7 @@ READ: Mapping[str, str] = MappingProxyType(
     {
         "safetensors": "what `t2t-jax export --to safetensors` has written",
         "marian": "a Marian model of the library transformers of Hugging Face, as OPUS-MT's are",
+        "fairseq": "a checkpoint of fairseq's transformer, with its dictionaries",
         "marian-nmt": "a model of marian-nmt, the toolkit in C++: an .npz and its vocabularies",
     }
 )

@@ -1,0 +1,207 @@
+"""Words of Moses, parted by byte pair encoding, with tables of ids: what many fairseq models have.
+
+A line is split into words by the tokenizer of Moses (Koehn et al. 2007), and a word into subwords
+by the merges of subword-nmt (Sennrich et al. 2016) or fastBPE. All subwords of a word but its last
+end in `@@`. Text is put together again by the detokenizer of Moses, which has to guess some spaces.
+"""
+
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sacremoses import MosesDetokenizer, MosesTokenizer
+
+from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end
+from t2t_jax.errors import UserError
+from t2t_jax.system.records import Schema, parse_object
+
+_SCHEMA = Schema(
+    {
+        "kind": str,
+        "source_language": str,
+        "target_language": str,
+        "splits_dashes": bool,
+        "escapes": bool,
+        "codes": str,
+        "source_pieces": list,
+        "target_pieces": list,
+    }
+)
+_SPECIAL = ["<pad>", "</s>", "<s>", "<unk>"]
+_CONTINUES = "@@ "
+_VERSION = re.compile(r"#version: \d+(\.\d+)*")
+
+
+class MosesVocabulary(Vocabulary):
+    """Words of Moses, merges of characters, and tables that say which id a subword has.
+
+    Ids 0 to 3 are padding, end, begin and unknown.
+    """
+
+    def __init__(self, serialized: bytes) -> None:
+        """Read the vocabulary as `moses_vocabulary` has written it.
+
+        Raises:
+          ValueError: the bytes are damaged; the message says in what way.
+          UserError: subword-nmt is not installed.
+        """
+        self._serialized = serialized
+        try:
+            content = parse_object(serialized, _SCHEMA)
+        except ValueError as error:
+            raise ValueError(f"damaged: {error}") from error
+        self._codes: str = content["codes"]
+        self._splits_dashes: bool = content["splits_dashes"]
+        self._escapes: bool = content["escapes"]
+        languages = content["source_language"], content["target_language"]
+        self._tokenizers = [MosesTokenizer(language) for language in languages]
+        self._detokenizer = MosesDetokenizer(languages[1])
+        self._pieces: list[list[str]] = [content["source_pieces"], content["target_pieces"]]
+        for pieces in self._pieces:
+            if not all(isinstance(piece, str) for piece in pieces):
+                raise ValueError("damaged: a subword is no string")
+            if pieces[: len(_SPECIAL)] != _SPECIAL:
+                raise ValueError(f"damaged: it does not begin with {' '.join(_SPECIAL)}")
+        # A text cannot spell padding, or the end of a sentence.
+        self._ids = [
+            {piece: number for number, piece in enumerate(own) if number >= UNK_ID}
+            for own in self._pieces
+        ]
+        self._merges = _merges(self._codes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the vocabulary as its bytes."""
+        return MosesVocabulary, (self._serialized,)
+
+    def __len__(self) -> int:
+        """The number of ids of targets."""
+        return len(self._pieces[1])
+
+    @property
+    def source_size(self) -> int:
+        """The number of ids of sources."""
+        return len(self._pieces[0])
+
+    @property
+    def unk_id(self) -> int:
+        """The id of a subword that is in no table."""
+        return UNK_ID
+
+    @property
+    def serialized(self) -> bytes:
+        """An object of JSON with the merges and both tables."""
+        return self._serialized
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """The merges, which `subword-nmt apply-bpe` reads."""
+        return {"bpecodes": self._codes.encode()}
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Subword ids of each source, ended by `EOS_ID`."""
+        return self._encoded(0, lines)
+
+    def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
+        """Subword ids of each target, ended by `EOS_ID`."""
+        return self._encoded(1, lines)
+
+    def pieces(self, ids: Rows) -> list[list[str]]:
+        """The subword that each id of a source stands for, row by row."""
+        return [[self._pieces[0][token] for token in row] for row in ids]
+
+    def target_pieces(self, ids: Rows) -> list[list[str]]:
+        """The subword that each id of a target stands for, row by row."""
+        return [[self._pieces[1][token] for token in row] for row in ids]
+
+    def spelling(self, token: int) -> bytes:
+        """See `Vocabulary.spelling`; words are as Moses splits them, with a space after each."""
+        return self._spelling(1, token)
+
+    def source_spelling(self, token: int) -> bytes:
+        """See `Vocabulary.source_spelling`."""
+        return self._spelling(0, token)
+
+    def _spelling(self, side: int, token: int) -> bytes:
+        if token < len(_SPECIAL):
+            return b""
+        piece = f"{self._pieces[side][token]} "
+        return piece.removesuffix(_CONTINUES).encode()
+
+    def decode(self, ids: Rows) -> list[str]:
+        """Text of each row of a target's ids, up to its first `EOS_ID`."""
+        rows = self.target_pieces(before_end(ids, without=(PAD_ID, BOS_ID)))
+        joined = (" ".join([*row, ""]).replace(_CONTINUES, "") for row in rows)
+        return [
+            self._detokenizer.detokenize(words.split(), unescape=self._escapes) for words in joined
+        ]
+
+    def _encoded(self, side: int, lines: Sequence[str]) -> list[list[int]]:
+        tokenizer, ids, merges = self._tokenizers[side], self._ids[side], self._merges
+        options = {"aggressive_dash_splits": self._splits_dashes, "escape": self._escapes}
+        # `merges` remembers the subwords of every word.
+        rows = (merges.segment_tokens(tokenizer.tokenize(line, **options)) for line in lines)
+        return [[*(ids.get(piece, UNK_ID) for piece in row), EOS_ID] for row in rows]
+
+
+def moses_vocabulary(
+    languages: tuple[str, str],
+    codes: str,
+    pieces: tuple[Sequence[str], Sequence[str]],
+    *,
+    splits_dashes: bool,
+    escapes: bool,
+) -> MosesVocabulary:
+    """A vocabulary of its parts.
+
+    Args:
+      languages: codes of the languages of sources and of targets, such as "en" and "de".
+      codes: the file of merges that `subword-nmt learn-bpe` writes.
+      pieces: the subword of each id, of sources and of targets: `<pad>`, `</s>`, `<s>`, `<unk>` and
+        then the others.
+      splits_dashes: whether `well-known` is the three words `well @-@ known`, as with option -a of
+        the tokenizer.
+      escapes: whether characters such as & and ' are written as &amp; and &apos;.
+
+    Raises:
+      ValueError: they do not make a vocabulary.
+      UserError: subword-nmt is not installed.
+    """
+    content = {
+        "kind": "moses",
+        "source_language": languages[0],
+        "target_language": languages[1],
+        "splits_dashes": splits_dashes,
+        "escapes": escapes,
+        "codes": codes,
+        "source_pieces": list(pieces[0]),
+        "target_pieces": list(pieces[1]),
+    }
+    return MosesVocabulary(json.dumps(content, ensure_ascii=False).encode())
+
+
+def _merges(codes: str) -> Any:
+    """The merges of a file as subword-nmt applies them, which would end the program at a bad line.
+
+    Raises:
+      ValueError: they are damaged.
+      UserError: subword-nmt is not installed.
+    """
+    try:
+        from subword_nmt.apply_bpe import BPE
+    except ImportError as error:
+        raise UserError(
+            "subword-nmt is not installed, which splits words as this vocabulary does: pip install "
+            "'t2t-jax[moses]'"
+        ) from error
+    version, *lines = codes.rstrip("\n").split("\n")
+    if not version.startswith("#version:"):
+        lines = [version, *lines]
+    elif not _VERSION.fullmatch(version):
+        raise ValueError(f"damaged: its merges begin with {version!r:.60}")
+    for number, line in enumerate(lines):
+        if len(line.split(" ")) != 2:
+            raise ValueError(f"damaged: merge number {number} is {line!r:.60}, no pair of subwords")
+    return BPE(io.StringIO(codes))

@@ -1,0 +1,221 @@
+"""A checkpoint of fairseq's `transformer`, of any version from 0.6 to 0.12.
+
+    DIR/checkpoint_best.pt              the parameters and the options of the model
+    DIR/dict.SRC.txt, dict.TGT.txt      the entries of the vocabulary, in the order of their ids
+    DIR/bpecodes                        merges of subword-nmt or fastBPE, after words of Moses; or
+    DIR/sentencepiece.bpe.model         a SentencePiece model
+
+fairseq numbers begin, padding, end and unknown 0 to 3, so rows of embeddings change places. It
+begins a target with the end of a sentence, counts positions from 2, and computes the sinusoids of
+tensor2tensor. Nothing in the files is executed.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Int
+
+from t2t_jax.config import Config
+from t2t_jax.data.vocabularies.moses import moses_vocabulary
+from t2t_jax.data.vocabularies.paired import paired_vocabulary
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.errors import UserError
+from t2t_jax.interchange.fairseq_arrays import parameters_of_fairseq
+from t2t_jax.interchange.fairseq_settings import Options, model_fields, options_of
+from t2t_jax.interchange.numbering import BEGIN, END, PAD, UNKNOWN, new_order, rows_in
+from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.interchange.torch_file import read_torch_file, tensors_of
+
+_SPECIAL = (BEGIN, PAD, END, UNKNOWN)
+_FIRST = tuple(_SPECIAL.index(name) for name in (PAD, END, BEGIN, UNKNOWN))
+_OVERWRITE = "#fairseq:overwrite"
+_CODES = ("bpecodes", "codes", "code", "*.codes", "*.bpecodes")
+_SENTENCEPIECE = ("*.model",)
+_BEAM_SIZE = 5
+
+
+def read(path: Path) -> PortableModel:
+    """Read a checkpoint and the files of its vocabulary beside it.
+
+    Args:
+      path: the checkpoint, or a directory with `checkpoint_best.pt` or one checkpoint only.
+
+    Raises:
+      UserError: a file is missing or damaged, or is none of fairseq's, or the model has what models
+        of this package cannot have, or a library is missing.
+    """
+    file = _checkpoint_file(path)
+    checkpoint = read_torch_file(file)
+    options = options_of(checkpoint, file)
+    fields = model_fields(options, file)
+    languages = _languages(options, file)
+    source, target = (_dictionary(file.with_name(f"dict.{name}.txt")) for name in languages)
+    config = _config({**fields, **_language_fields(languages)}, source, target, file)
+    weights = tensors_of(checkpoint["model"], file)
+    arrays = parameters_of_fairseq(weights, config.model, file)
+    if "target_position" in arrays:
+        config = _with_positions(config, len(arrays["target_position"]))
+    (source_names, source_order), (target_names, target_order) = (
+        new_order(pieces, _FIRST) for pieces in (source, target)
+    )
+    orders = {
+        name: source_order if side == "source" else target_order
+        for side, name in config.model.embeddings.items()
+    }
+    for name, order in orders.items():
+        _check_rows(arrays[name], order, file)
+    arrays |= {name: rows_in(arrays[name], order) for name, order in orders.items()}
+    vocabulary = _vocabulary(file.parent, options, languages, (source_names, target_names))
+    return PortableModel(config, vocabulary, arrays, _steps(checkpoint))
+
+
+def _checkpoint_file(path: Path) -> Path:
+    """The checkpoint that a path names, or that is in a directory."""
+    if not path.is_dir():
+        return path
+    found = sorted(path.glob("*.pt"))
+    best = path / "checkpoint_best.pt"
+    if best in found or len(found) == 1:
+        return best if best in found else found[0]
+    names = ", ".join(file.name for file in found)
+    raise UserError(
+        f"{path} has {f'the checkpoints {names}; name one of them' if found else 'no checkpoint'}"
+        f"{'' if found else ' (*.pt) of fairseq; name the directory that has one'}"
+    )
+
+
+def _languages(options: Options, file: Path) -> tuple[str, str]:
+    source, target = options.get("source_lang"), options.get("target_lang")
+    if isinstance(source, str) and isinstance(target, str):
+        return source, target
+    raise UserError(
+        f"{file} does not say what languages it translates between (source_lang, target_lang); "
+        "choose a checkpoint of the task `translation`"
+    )
+
+
+def _dictionary(file: Path) -> list[str]:
+    """The entry of each id."""
+    pieces, known = list(_SPECIAL), set(_SPECIAL)
+    for number, line in enumerate(_text(file).removesuffix("\n").split("\n"), start=1):
+        entry, _, count = line.rstrip().rpartition(" ")
+        overwrites = count == _OVERWRITE
+        if overwrites:
+            entry, _, count = entry.rpartition(" ")
+        if not (entry and count.isdecimal()):
+            raise UserError(f"{file}, line {number}, is {line!r:.60}, no entry with its count")
+        if entry in known and not overwrites:
+            raise UserError(f"{file}, line {number}, has the entry {entry!r:.60} a second time")
+        pieces.append(entry)
+        known.add(entry)
+    return pieces
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{file} cannot be read ({error.strerror}), which has to be beside the checkpoint"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not UTF-8; copy it again from where the model was") from error
+
+
+def _config(
+    fields: Mapping[str, Any], source: Sequence[str], target: Sequence[str], file: Path
+) -> Config:
+    """The config of the model, but for sizes that only the arrays have."""
+    changes = {**fields, "data.vocab_size": len(target), "decoding.beam_size": _BEAM_SIZE}
+    if not fields["model.share_embeddings"]:
+        changes["model.source_vocab_size"] = len(source)
+    elif source != target:
+        raise UserError(
+            f"{file} has one matrix for both languages, and the dictionaries beside it differ; put "
+            "those there that the model was trained with"
+        )
+    try:
+        return Config().replace(changes)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from error
+
+
+def _with_positions(config: Config, length: int) -> Config:
+    """The config for a learned table: limits are no further than it goes."""
+    half = length // 2
+    limits = {
+        "data.max_length": min(config.data.max_length, half),
+        "decoding.max_extra_length": min(config.decoding.max_extra_length, half),
+    }
+    return config.replace({"model.max_positions": length, **limits})
+
+
+def _language_fields(languages: tuple[str, str]) -> dict[str, str]:
+    return {"data.source_language": languages[0], "data.target_language": languages[1]}
+
+
+def _check_rows(
+    matrix: Float32[np.ndarray, "..."], order: Int[np.ndarray, " entries"], file: Path
+) -> None:
+    if len(matrix) != len(order):
+        raise UserError(
+            f"{file} has a matrix for {len(matrix)} entries, and the dictionary beside it "
+            f"{len(order)}; put the dictionaries there that the model was trained with"
+        )
+
+
+def _vocabulary(
+    directory: Path,
+    options: Options,
+    languages: tuple[str, str],
+    pieces: tuple[Sequence[str], Sequence[str]],
+) -> Vocabulary:
+    """The vocabulary, by the one file that says how text is split."""
+    found = {
+        file: names is _SENTENCEPIECE
+        for names in (_CODES, _SENTENCEPIECE)
+        for name in names
+        for file in sorted(directory.glob(name))
+    }
+    if len(found) != 1:
+        raise UserError(
+            f"{directory} has {' and '.join(file.name for file in found) or 'no file'} to split "
+            "text with; leave one: bpecodes (of subword-nmt or fastBPE) or "
+            "sentencepiece.bpe.model"
+        )
+    ((file, is_sentencepiece),) = found.items()
+    try:
+        if is_sentencepiece:
+            model = file.read_bytes()
+            return paired_vocabulary((model, model), pieces)
+        return moses_vocabulary(
+            languages,
+            _codes(_text(file)),
+            pieces,
+            splits_dashes=not options.get("moses_no_dash_splits"),
+            escapes=not options.get("moses_no_escape"),
+        )
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from error
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{file} is {error}") from error
+
+
+def _codes(text: str) -> str:
+    """Merges as subword-nmt has them: fastBPE adds how often each was found, and no version."""
+    lines = [line.split(" ") for line in text.rstrip("\n").split("\n")]
+    if not all(len(line) == 3 and line[2].isdecimal() for line in lines):
+        return text
+    return "\n".join(["#version: 0.2", *(f"{left} {right}" for left, right, _ in lines), ""])
+
+
+def _steps(checkpoint: Mapping[str, Any]) -> tuple[int, ...]:
+    """The number of training steps, where the checkpoint has it."""
+    match checkpoint.get("optimizer_history"):
+        case [*_, {"num_updates": int(steps)}] if steps >= 0:
+            return (steps,)
+    return ()

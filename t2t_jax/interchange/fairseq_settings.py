@@ -1,0 +1,198 @@
+"""What a checkpoint of fairseq says about its model, as fields of a config.
+
+Older checkpoints have their options in `args`, flat. Newer ones have `cfg`, with sections for the
+model, the task and the tokenizer; the section of the model may be flat too, or have sections of its
+own for encoder and decoder. Here all of them are one flat dictionary with the names of `args`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from t2t_jax.errors import UserError
+from t2t_jax.interchange.torch_file import Settings
+
+Options: TypeAlias = Mapping[str, Any]
+"""The options of a model, by the names that they have in `args`."""
+
+_SECTIONS = ("tokenizer", "task", "model")
+_PREFIXES = ("encoder", "decoder", "quant_noise")
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
+_NO_TRANSLATION = ("transformer_lm", "transformer_ulm")
+# What these do beside the model, such as tags of languages, is nowhere in the checkpoint.
+_TASKS_WITH_MORE = (
+    "multilingual_translation",
+    "translation_from_pretrained_bart",
+    "translation_moe",
+    "translation_multi_simple_epoch",
+)
+_NOT_HERE = (
+    "adaptive_input",
+    "adaptive_softmax_cutoff",
+    "base_layers",
+    "char_inputs",
+    "cross_self_attention",
+    "decoder_langtok",
+    "decoder_layers_to_keep",
+    "decoder_xformers_att_config",
+    "encoder_langtok",
+    "encoder_layers_to_keep",
+    "encoder_xformers_att_config",
+    "merge_src_tgt_embed",
+    "no_cross_attention",
+    "quant_noise_pq",
+    "quant_noise_scalar",
+    "scale_attn",
+    "scale_fc",
+    "scale_heads",
+    "scale_resids",
+)
+_SAME_ON_BOTH_SIDES = {
+    "embed_dim": 512,
+    "ffn_embed_dim": 2048,
+    "attention_heads": 8,
+    "normalize_before": False,
+    "learned_pos": False,
+}
+
+
+def options_of(checkpoint: Any, path: Path) -> Options:
+    """The options of the model of a checkpoint.
+
+    Args:
+      checkpoint: what `read_torch_file` gave.
+      path: the file, for errors.
+
+    Raises:
+      UserError: it has none, so fairseq has not written it.
+    """
+    if isinstance(checkpoint, Mapping) and isinstance(checkpoint.get("model"), Mapping):
+        try:
+            args, sections = (_plain(checkpoint.get(name)) for name in ("args", "cfg"))
+        except RecursionError as error:
+            raise UserError(f"{path} has options that hold themselves; it is damaged") from error
+        if isinstance(args, Mapping) and args:
+            return args
+        if isinstance(sections, Mapping) and isinstance(sections.get("model"), Mapping):
+            return _joined(sections)
+    raise UserError(
+        f"{path} is no checkpoint of fairseq, which has `model` and `args` or `cfg`; name the file "
+        "that fairseq-train wrote"
+    )
+
+
+def _joined(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of all sections; the name of the model is that of its architecture."""
+    found: dict[str, Any] = {}
+    for name in _SECTIONS:
+        section = sections.get(name)
+        found |= _flat(section) if isinstance(section, Mapping) else {}
+    return {"arch": found.get("_name"), **found}
+
+
+def _plain(node: Any) -> Any:
+    """Settings of argparse and OmegaConf as dictionaries, lists and values."""
+    if isinstance(node, Settings):
+        for name in ("_content", "_val"):  # a container of OmegaConf, and a value in one
+            if name in node.state:
+                return _plain(node.state[name])
+        return _plain(node.state)
+    if isinstance(node, Mapping):
+        return {str(name): _plain(value) for name, value in node.items() if name != "_parent"}
+    if isinstance(node, list):
+        return [_plain(value) for value in node]
+    return node
+
+
+def _flat(section: Mapping[str, Any]) -> dict[str, Any]:
+    """A section without sections of its own: `encoder: {layers: 6}` is `encoder_layers: 6`."""
+    inner = {
+        f"{prefix}_{name}": value
+        for prefix in _PREFIXES
+        if isinstance(section.get(prefix), Mapping)
+        for name, value in section[prefix].items()
+    }
+    return {**{name: x for name, x in section.items() if name not in _PREFIXES}, **inner}
+
+
+def model_fields(options: Options, path: Path) -> dict[str, Any]:
+    """The fields `model.*` of a config, but for sizes that only the arrays have.
+
+    Args:
+      options: the options of the model.
+      path: the file, for errors.
+
+    Raises:
+      UserError: the model has what a model of this package cannot have.
+    """
+    shared = _shared_options(options)
+    activation = str(options.get("activation_fn") or "relu")
+    _refuse(path, {**_foreign(options), **_unequal(options, shared)})
+    if activation not in _ACTIVATIONS:
+        _refuse(path, {f"activation_fn={activation!r}": True})
+    position = "learned" if shared["learned_pos"] else "sinusoidal_t2t"
+    is_shared = bool(options.get("share_all_embeddings"))
+    is_tied = bool(options.get("share_decoder_input_output_embed"))
+    return {
+        "model.d_model": shared["embed_dim"],
+        "model.d_ff": shared["ffn_embed_dim"],
+        "model.num_heads": shared["attention_heads"],
+        "model.num_encoder_layers": options.get("encoder_layers", 6),
+        "model.num_decoder_layers": options.get("decoder_layers", 6),
+        "model.norm_order": "pre" if shared["normalize_before"] else "post",
+        "model.norm_epsilon": 1e-5,
+        "model.feed_forward": _ACTIVATIONS[activation],
+        "model.attention_bias": True,
+        "model.position": "none" if options.get("no_token_positional_embeddings") else position,
+        "model.first_position": 2,
+        "model.start_token": "end",
+        "model.share_embeddings": is_shared,
+        "model.share_target_embedding": is_tied and not is_shared,
+        "model.scale_embeddings": not options.get("no_scale_embedding"),
+        "model.embedding_norm": bool(options.get("layernorm_embedding")),
+        "model.dropout_rate": options.get("dropout", 0.1),
+        "model.attention_dropout_rate": options.get("attention_dropout") or 0,
+        "model.activation_dropout_rate": options.get("activation_dropout")
+        or options.get("relu_dropout")
+        or 0,
+    }
+
+
+def _shared_options(options: Options) -> dict[str, Any]:
+    """What encoder and decoder have in common: the options of the encoder."""
+    return {
+        name: options.get(f"encoder_{name}", usual) for name, usual in _SAME_ON_BOTH_SIDES.items()
+    }
+
+
+def _foreign(options: Options) -> dict[str, bool]:
+    """Kinds of models and options that this package does not have, and whether these do."""
+    arch, task = str(options.get("arch")), options.get("task")
+    is_translation = arch.startswith("transformer") and not arch.startswith(_NO_TRANSLATION)
+    return {
+        f"arch={arch!r}": not is_translation,
+        f"task={task!r}": task in _TASKS_WITH_MORE,
+        **{f"{name}={options.get(name)!r}": bool(options.get(name)) for name in _NOT_HERE},
+    }
+
+
+def _unequal(options: Options, shared: Mapping[str, Any]) -> dict[str, bool]:
+    """Options of the decoder, and whether they are others than those of the encoder."""
+    expected = {f"decoder_{name}": value for name, value in shared.items()}
+    for name in ("decoder_input_dim", "decoder_output_dim"):
+        expected[name] = shared["embed_dim"]
+    found = {name: options.get(name) for name in expected}
+    # A reference of OmegaConf, such as ${model.decoder.embed_dim}, is to the value it ought to be.
+    return {
+        f"{name}={value!r} beside {expected[name]!r} of the encoder": value != expected[name]
+        for name, value in found.items()
+        if value is not None and not isinstance(value, str)
+    }
+
+
+def _refuse(path: Path, lacking: Mapping[str, bool]) -> None:
+    if found := [option for option, has in lacking.items() if has]:
+        raise UserError(
+            f"{path} has {' and '.join(found)}, which no model of t2t_jax has; choose a checkpoint "
+            "of fairseq's `transformer` without"
+        )
