@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import tyro
 
 from t2t_jax.system.console import ResultConsole
+
+
+_Format: TypeAlias = Literal["safetensors", "marian", "marian-nmt", "fairseq"]
 
 
 @dataclass(frozen=True)
