@@ -8,7 +8,6 @@ import tyro
 
 from t2t_jax.system.console import ResultConsole
 
-
 _Format: TypeAlias = Literal["safetensors", "marian", "marian-nmt", "fairseq"]
 
 
