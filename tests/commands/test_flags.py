@@ -110,6 +110,11 @@ def show_help(capsys, command, *arguments: str) -> str:
     return " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
+def words(value: object) -> str:
+    """A default as it is written on the command line."""
+    return shlex.join(map(str, value if isinstance(value, tuple) else (value,)))
+
+
 def test_help_of_train_lists_every_field_with_its_default_and_meaning(capsys, config_file):
     for arguments, config in (
         ([], Config()),
@@ -119,8 +124,7 @@ def test_help_of_train_lists_every_field_with_its_default_and_meaning(capsys, co
         for path, _, value in walk(config):
             after = text.split(f" --{path.replace('_', '-')} ")[1]
             helped, _, default = after.partition("(default: ")
-            words = value if isinstance(value, tuple) else (str(value),)
-            assert default.startswith(f"{shlex.join(words)})")
+            assert default.startswith(f"{words(value)})")
             assert len(helped.split()) > 2  # the type, and words of its docstring
 
 
@@ -132,7 +136,7 @@ def test_help_of_eval_lists_the_decoding_settings_of_the_run(capsys, workdir, na
     decoding = dataclasses.asdict(DecodingConfig())
     for field, value in (decoding | {"beam_size": 2, "max_extra_length": 5}).items():
         after = text.split(f" --{field.replace('_', '-')} ")[1]
-        assert after.partition("(default: ")[2].startswith(f"{value})")
+        assert after.partition("(default: ")[2].startswith(f"{words(value)})")
 
 
 def test_a_flag_of_several_values_takes_them_all(config_file):

@@ -17,7 +17,7 @@ from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.corpus_name import SCHEMES, Component, components_of, public_name
 from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
 from t2t_jax.data.vocabularies.learning import train_vocabulary
-from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.tasks import task_of
 
@@ -153,7 +153,7 @@ def test_the_vocabulary_is_learned_on_the_mixture() -> None:
     assert learned.fingerprint == train_vocabulary([(sources, targets)], 40).fingerprint
 
 
-class CountingVocabulary(Vocabulary):
+class CountingVocabulary(SharedVocabulary):
     """Keeps the lines it encodes."""
 
     encoded: tuple[str, ...] = ()
@@ -173,7 +173,7 @@ def test_each_corpus_is_tokenised_once_whatever_its_weight() -> None:
     vocabulary = CountingVocabulary(prepare_vocabulary(config, corpus).serialized)
     split = prepare(config, corpus, vocabulary, "train")
     kept = [target for _, target in MENUS * 3 + NEWS[:2]]
-    assert sentences(split) == Vocabulary(vocabulary.serialized).encode(kept)
+    assert sentences(split) == SharedVocabulary(vocabulary.serialized).encode(kept)
     assert split.skipped == {"empty_source": 1, "empty_target": 0, "too_long": 0}
     assert (len(split), split.num_pairs_read) == (5, 6)
     once = Counter(line for pair in (*MENUS, *NEWS) for line in pair)
