@@ -3,7 +3,8 @@
     OUT/model.bin               the parameters, as `ctranslate2.specs` lays them out
     OUT/config.json             special tokens, and the epsilon of the norms
     OUT/shared_vocabulary.json  the subword of each id
-    OUT/vocabulary.model        the SentencePiece model that splits text into them
+    OUT/vocabulary.model        the SentencePiece model that splits text into them (or source.spm
+                                and target.spm, or bpecodes)
     OUT/README.md               the lines of Python that translate
 
 ALiBi and the learned bias of T5 are both written as the bias of T5, which CTranslate2 has in
@@ -21,6 +22,7 @@ from jaxtyping import Float32
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.model import RELATIVE_BUCKETS, Stack
+from t2t_jax.data.vocabularies.moses import MosesVocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.functional.position import alibi_slopes
 from t2t_jax.interchange.names import Arrays
@@ -44,20 +46,41 @@ _T5_DISTANCE = 128  # the default of `relative_position_buckets`
 _README = """\
 # A Transformer of t2t_jax for CTranslate2
 
+{program}
+
+It needs `pip install {packages}`. With `beam_size=1`, greedy search, it translates as t2t_jax does
+with `--beam-size 1`. With a beam, the two may choose different translations: CTranslate2 divides
+the log-probability of a translation by length^alpha, and t2t_jax by ((5 + length) / 6)^alpha
+(equation 14 of Wu et al. 2016); and in each step it takes an end of sentence only from among as
+many continuations as the beam has hypotheses, and t2t_jax from among twice as many. It cuts sources
+at `max_input_length=1024` subwords and translations at `max_decoding_length=256`, and t2t_jax
+writes up to {extra} subwords more than the source has.
+"""
+_SENTENCEPIECE = """\
     import ctranslate2, sentencepiece
 
     split, join = (sentencepiece.SentencePieceProcessor(model_file=name) for name in {splitters})
     translator = ctranslate2.Translator(".")
     sources = [split.encode(line, out_type=str) for line in ["Hello, world!"]]
     found = translator.translate_batch(sources, {settings})
-    print(*(join.decode(one.hypotheses[0]) for one in found), sep="\\n")
+    print(*(join.decode(one.hypotheses[0]) for one in found), sep="\\n")"""
+_MOSES = """\
+    import ctranslate2
+    from sacremoses import MosesDetokenizer, MosesTokenizer
+    from subword_nmt.apply_bpe import BPE
 
-It needs `pip install ctranslate2 sentencepiece`. CTranslate2 divides the log-probability of a
-translation by length^alpha, and t2t_jax by ((5 + length) / 6)^alpha (equation 14 of Wu et al.
-2016), so the same `length_penalty` above 0 may choose another translation. It cuts sources at
-`max_input_length=1024` subwords and translations at `max_decoding_length=256`, and t2t_jax writes
-up to {extra} subwords more than the source has.
-"""
+    split, join = MosesTokenizer("{languages[0]}"), MosesDetokenizer("{languages[1]}")
+    merges = BPE(open("bpecodes", encoding="utf-8"))
+    translator = ctranslate2.Translator(".")
+    words = [
+        split.tokenize(line, aggressive_dash_splits={splits_dashes}, escape={escapes})
+        for line in ["Hello, world!"]
+    ]
+    sources = [merges.segment_tokens(line) for line in words]
+    found = translator.translate_batch(sources, {settings})
+    for one in found:
+        words = " ".join([*one.hypotheses[0], ""]).replace("@@ ", "").split()
+        print(join.detokenize(words, unescape={escapes}))"""
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
@@ -71,22 +94,35 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     Raises:
       UserError: CTranslate2 cannot have such a model, or is not installed.
     """
-    network, decoding = model.config.model, model.config.decoding
-    _check(network)
+    _check(model.config.model)
     spec = _specification(model)
     spec.validate()
     spec.optimize(quantization=dtype)
     spec.save(str(directory))
-    files = model.vocabulary.files
-    for name, content in files.items():
+    for name, content in model.vocabulary.files.items():
         (directory / name).write_bytes(content)
+    (directory / "README.md").write_text(_readme(model), encoding="utf-8")
+
+
+def _readme(model: PortableModel) -> str:
+    decoding, vocabulary = model.config.decoding, model.vocabulary
     settings = (
         f"beam_size={decoding.beam_size}, length_penalty={decoding.length_penalty}, "
         "min_decoding_length=0"
     )
-    splitters = min(files), max(files)
-    text = _README.format(splitters=splitters, settings=settings, extra=decoding.max_extra_length)
-    (directory / "README.md").write_text(text, encoding="utf-8")
+    if isinstance(vocabulary, MosesVocabulary):
+        packages = "ctranslate2 sacremoses subword-nmt"
+        program = _MOSES.format(
+            languages=vocabulary.languages,
+            splits_dashes=vocabulary.splits_dashes,
+            escapes=vocabulary.escapes,
+            settings=settings,
+        )
+    else:
+        packages = "ctranslate2 sentencepiece"
+        splitters = min(vocabulary.files), max(vocabulary.files)
+        program = _SENTENCEPIECE.format(splitters=splitters, settings=settings)
+    return _README.format(program=program, packages=packages, extra=decoding.max_extra_length)
 
 
 def _check(model: ModelConfig) -> None:

@@ -39,6 +39,11 @@ class MosesVocabulary(Vocabulary):
     """Words of Moses, merges of characters, and tables that say which id a subword has.
 
     Ids 0 to 3 are padding, end, begin and unknown.
+
+    Attributes:
+      languages: codes of the languages of sources and of targets.
+      splits_dashes: whether the tokenizer splits words at hyphens.
+      escapes: whether it writes characters such as & as &amp;.
     """
 
     def __init__(self, serialized: bytes) -> None:
@@ -54,11 +59,11 @@ class MosesVocabulary(Vocabulary):
         except ValueError as error:
             raise ValueError(f"damaged: {error}") from error
         self._codes: str = content["codes"]
-        self._splits_dashes: bool = content["splits_dashes"]
-        self._escapes: bool = content["escapes"]
-        languages = content["source_language"], content["target_language"]
-        self._tokenizers = [MosesTokenizer(language) for language in languages]
-        self._detokenizer = MosesDetokenizer(languages[1])
+        self.splits_dashes: bool = content["splits_dashes"]
+        self.escapes: bool = content["escapes"]
+        self.languages: tuple[str, str] = content["source_language"], content["target_language"]
+        self._tokenizers = [MosesTokenizer(language) for language in self.languages]
+        self._detokenizer = MosesDetokenizer(self.languages[1])
         self._pieces: list[list[str]] = [content["source_pieces"], content["target_pieces"]]
         for pieces in self._pieces:
             if not all(isinstance(piece, str) for piece in pieces):
@@ -135,12 +140,12 @@ class MosesVocabulary(Vocabulary):
         rows = self.target_pieces(before_end(ids, without=(PAD_ID, BOS_ID)))
         joined = (" ".join([*row, ""]).replace(_CONTINUES, "") for row in rows)
         return [
-            self._detokenizer.detokenize(words.split(), unescape=self._escapes) for words in joined
+            self._detokenizer.detokenize(words.split(), unescape=self.escapes) for words in joined
         ]
 
     def _encoded(self, side: int, lines: Sequence[str]) -> list[list[int]]:
         tokenizer, ids, merges = self._tokenizers[side], self._ids[side], self._merges
-        options = {"aggressive_dash_splits": self._splits_dashes, "escape": self._escapes}
+        options = {"aggressive_dash_splits": self.splits_dashes, "escape": self.escapes}
         # `merges` remembers the subwords of every word.
         rows = (merges.segment_tokens(tokenizer.tokenize(line, **options)) for line in lines)
         return [[*(ids.get(piece, UNK_ID) for piece in row), EOS_ID] for row in rows]

@@ -49,9 +49,12 @@ _README = """\
     found = model.generate(**tokenizer(["Hello, world!"], return_tensors="pt", padding=True))
     print(tokenizer.batch_decode(found, skip_special_tokens=True)[0])
 
-It needs `pip install transformers torch sentencepiece`. transformers divides the log-probability of
-a translation by length^alpha, and t2t_jax by ((5 + length) / 6)^alpha (equation 14 of Wu et al.
-2016), so the same `length_penalty` above 0 may choose another translation.
+It needs `pip install transformers torch sentencepiece`. With `num_beams=1`, greedy search, it
+translates as t2t_jax does with `--beam-size 1`. With a beam, the two may choose different
+translations: transformers divides the log-probability of a translation by length^alpha, and t2t_jax
+by ((5 + length) / 6)^alpha (equation 14 of Wu et al. 2016); and in each step it takes an end of
+sentence only from among as many continuations as the beam has hypotheses, and t2t_jax from among
+twice as many.
 """
 
 
