@@ -13,6 +13,7 @@ from t2t_jax.commands.compare import CompareCommand
 from t2t_jax.commands.compare_trees import CompareTreesCommand
 from t2t_jax.commands.data import data_command
 from t2t_jax.commands.export import ExportCommand
+from t2t_jax.commands.figures import FiguresCommand
 from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored_config
 from t2t_jax.commands.import_ import ImportCommand
 from t2t_jax.commands.model_flags import DecodingFlags
@@ -67,6 +68,9 @@ COMMANDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "score": "say how probable a model finds given translations",
             "calibrate": "make confidences of a run estimates of its quality",
         },
+        "inside a model": {
+            "figures": "draw the paper's pictures, with the shapes of a run",
+        },
         "models in and out": {
             "export": "write a model for CTranslate2, transformers or JAX alone",
             "import": "make a run of a model that came from elsewhere",
@@ -111,6 +115,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
         "sweep": sweep_command,
         "calibrate": partial(_plain_command, CalibrateCommand),
         "export": partial(_plain_command, ExportCommand),
+        "figures": partial(_plain_command, FiguresCommand),
         "import": partial(_plain_command, ImportCommand),
     }
     if name in others:

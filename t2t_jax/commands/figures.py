@@ -1,0 +1,36 @@
+"""The command that draws the paper's pictures."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from t2t_jax.system.console import ResultConsole
+
+
+@dataclass(frozen=True)
+class FiguresCommand:
+    """Draw the paper's pictures, computed by the code of the model, as SVG and PNG.
+
+    The architecture with shapes and numbers of parameters, positions, the schedule, softmax
+    saturation, label smoothing, masks, the cost of long rows, and a run's attention.
+    """
+
+    directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = tyro.MISSING
+    """Directory for the files; it need not be there, and files of the same names are replaced."""
+    workdir: Path | None = None
+    """Directory of the run that is drawn; None is the paper's base model, without attention."""
+    text: str | None = None
+    """The sentence whose attention is drawn; None is "No devices were found."."""
+
+    def run(self) -> int:
+        """Draw everything and say where it is; returns the exit code."""
+        from t2t_jax.figures.write import SENTENCE, write_figures
+
+        sentence = SENTENCE if self.text is None else self.text
+        paths = write_figures(self.directory, self.workdir, sentence)
+        names = ", ".join(path.stem for path in paths if path.suffix == ".svg")
+        console = ResultConsole(highlight=False, markup=False)
+        console.print(f"{self.directory} has, each as SVG and PNG: {names}", soft_wrap=True)
+        return 0

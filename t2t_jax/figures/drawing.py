@@ -1,0 +1,39 @@
+"""What the pictures have in common: their colours, and how they are saved."""
+
+import io
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+"""Colours that colour-blind people tell apart (Okabe and Ito 2008)."""
+MAP = "cividis"
+"""A scale of colours that colour-blind people read as others do (Nuñez et al. 2018)."""
+
+
+def canvas(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    """A picture with axes beside each other, for no display.
+
+    Args:
+      width: in inches.
+      height: in inches.
+      columns: number of axes.
+    """
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+
+
+def encoded(figure: Figure, kind: str) -> bytes:
+    """A picture as a file.
+
+    Args:
+      figure: the picture.
+      kind: svg or png.
+    """
+    content = io.BytesIO()
+    # Text stays text, and the same picture is the same file.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "t2t_jax"}):
+        metadata = {"Date": None} if kind == "svg" else {}
+        figure.savefig(content, format=kind, dpi=150, metadata=metadata)
+    return content.getvalue()
