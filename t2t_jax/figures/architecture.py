@@ -137,7 +137,8 @@ def _draw(axes: Axes, x: float, boxes: list[_Box], num_layers: int) -> None:
     low, height = layer[0] * step - 0.15, (len(layer) - 1) * step + _HEIGHT + 0.3
     frame = FancyBboxPatch((x - 0.2, low), _WIDTH + 0.4, height, "round,pad=0.05", fill=False)
     axes.add_patch(frame)
-    axes.text(x - 0.45, low + height / 2, f"{num_layers} x", ha="right", va="center", fontsize=11)
+    beside = x - 0.45 if x == _COLUMNS[0] else x + _WIDTH + 0.9
+    axes.text(beside, low + height / 2, f"{num_layers} x", ha="right", va="center", fontsize=11)
 
 
 def _join(axes: Axes, encoder: list[_Box], decoder: list[_Box]) -> None:
