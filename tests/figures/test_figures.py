@@ -18,7 +18,7 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.figures import attention, figures, positions, training, write_figures
 from t2t_jax.figures.architecture import architecture
 from t2t_jax.figures.drawing import encoded
-from t2t_jax.figures.long_context import operations
+from t2t_jax.figures.long_context import long_context, operations
 from t2t_jax.modules.cost import num_parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.transformer import init_parameters
