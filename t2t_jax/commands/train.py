@@ -12,6 +12,7 @@ from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored
 from t2t_jax.config import Config, walk
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
+from t2t_jax.system.bucket import as_path
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class TrainCommand:
     workdir: Path = tyro.MISSING
     """Directory of the run, which may be in a bucket: s3://BUCKET/NAME or gs://BUCKET/NAME."""
     config: str | None = None
-    """Config file: configs/base.py, or configs/grid.py:NAME. A run goes on without one."""
+    """Config file: configs/base.py, or configs/grid.py:NAME; or the directory of another run, for a
+    new run with its config. A run goes on without one."""
     compile_only: str | None = None
     """Train nothing: compile the step and say whether it fits, and how fast it can be. For the
     devices of this machine, or for TPUs that need not be there: v5e:4x4. Needs no --workdir."""
@@ -73,7 +75,7 @@ def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainC
     check_flags(arguments, [*names(TrainCommand), *(path for path, _, _ in walk(Config()))])
     arguments = _with_empty_value(arguments, "--compile-only")
     config_file, workdir = peek(arguments)
-    base = load_config(config_file) if config_file else stored_config(workdir)
+    base = _config_of(config_file) if config_file else stored_config(workdir)
     defaults = TrainCommand(fields=base or Config())
     if "--compile-only" in arguments:
         defaults = dataclasses.replace(defaults, workdir=Path())  # which nobody reads
@@ -82,6 +84,11 @@ def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainC
         without = f"{workdir} holds no run to go on with" if workdir else "there is no config"
         raise UserError(f"{without}; name a config, as in --config configs/base.py")
     return command
+
+
+def _config_of(place: str) -> Config:
+    """The config of a run, if the place is its directory, or else of a file."""
+    return stored_config(as_path(place)) or load_config(place)
 
 
 def _with_empty_value(arguments: Sequence[str], flag: str) -> list[str]:

@@ -25,6 +25,7 @@ from t2t_jax.config import Config, DecodingConfig, walk
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.system.program import run
+from t2t_jax.workdir import read_config
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ["a red house", "the dog", "two dogs see a red house", "the house sees two dogs"]
@@ -588,3 +589,12 @@ def test_a_mistake_is_one_line_with_code_2_and_does_not_import_jax():
         assert done.stdout == b""
         [line] = done.stderr.decode().splitlines()
         assert line.startswith("error: unknown flag --beamsize; did you mean --")
+
+
+def test_a_new_run_may_have_the_config_of_another(workdir, tmp_path):
+    new = ["--workdir", str(tmp_path / "new"), "--training.seed", "7"]
+    found = train_command(["--config", str(workdir), *new])
+    assert found.fields == read_config(workdir).replace({"training.seed": 7})
+    assert found.workdir == tmp_path / "new"
+    with pytest.raises(UserError, match="no config file"):
+        train_command(["--config", str(tmp_path), *new])
