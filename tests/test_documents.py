@@ -181,9 +181,11 @@ def scratch(tmp_path_factory):
 def test_a_command_of_the_documents_is_understood(scratch, program, arguments):
     with contextlib.chdir(scratch):
         if program == "train.py":
-            if not any(argument.startswith("configs/") for argument in arguments):
-                # Of a run, which another command has made.
+            if "--config" not in arguments:  # to go on with a run
                 arguments = [*arguments, "--config", "configs/base.py"]
+            place = arguments.index("--config") + 1
+            if arguments[place].startswith("runs/"):  # which another command makes
+                arguments = [*arguments[:place], "configs/base.py", *arguments[place + 1 :]]
             assert train_command(arguments).fields.model.d_model == SMALL["model.d_model"]
         elif program == "eval.py":
             assert eval_command(arguments)
