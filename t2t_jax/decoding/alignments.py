@@ -18,7 +18,7 @@ from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.forbidden import spelt_by
-from t2t_jax.decoding.scheduler import padded
+from t2t_jax.decoding.row_group import padded
 from t2t_jax.decoding.scoring import batches, check_pairs
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError

@@ -1,4 +1,4 @@
-"""The compiled programs of continuous batching, which `decoding.scheduler` calls.
+"""The compiled programs of continuous batching, which `decoding.row_group` calls.
 
 A group of rows is one `Work`. The programs make one whose rows are all free, let sentences in and
 search on, and give it other sizes.
@@ -132,6 +132,8 @@ def proceed(
     seed: UInt32[Array, ""],
     leave: Int[Array, ""],
     constraints: Constraints | None = None,
+    *,
+    most_steps: Int[Array, ""],
 ) -> tuple[Work, Progress]:
     """Let sentences come in, and search until at most `leave` are under way or one needs room.
 
@@ -143,6 +145,7 @@ def proceed(
       seed: seed of sampling.
       leave: how many sentences may still be under way in the end.
       constraints: which tokens may be chosen; those of `begin_work`.
+      most_steps: the number of positions after which the search stops in any case.
 
     Returns:
       The sentences still under way, and the state of all rows.
@@ -170,7 +173,7 @@ def proceed(
     ) -> tuple[Float[Array, "b k vocab"], Cache]:
         return model.step(params, tokens, positions, clock, ancestry_mask, cache, memory)
 
-    state = advance(strategy, step, state, leave, constraints)
+    state = advance(strategy, step, state, leave, constraints, most_steps)
     found = results(state, strategy.alpha, PAD_ID)
     best = jax.tree.map(lambda x: x[:, : search.num_best], found)
     return _by_rows(Work(state, memory), search.mesh), Progress(

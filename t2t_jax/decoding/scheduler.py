@@ -12,64 +12,30 @@ device works on the other, and a CPU has work for one core where the other group
 both.
 """
 
-import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
 
-import jax
-import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Int32
 
-from t2t_jax.batch import EOS_ID, PAD_ID
+from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding.constraints import Constraints
 from t2t_jax.decoding.hypotheses import SearchResult
-from t2t_jax.decoding.programs import (
-    Arrivals,
-    Progress,
-    Search,
-    Sizes,
-    Work,
-    begin_work,
-    proceed,
-    resize_work,
-)
+from t2t_jax.decoding.programs import Search, Sizes
+from t2t_jax.decoding.row_group import RowGroup, Sentence
 from t2t_jax.decoding.strategies import BeamSearch, Greedy, Sampling, Strategy
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.parallel.mesh import on_host, put_rows, row_parts
+from t2t_jax.parallel.mesh import row_parts
 from t2t_jax.system.signals import safe_point
-
-_launching = threading.Lock()  # two threads would else compile the same program at once
 
 # Many short sources share a program for this length; one for a shorter length would save nothing.
 _SHORTEST = 32
 # Sources of a length get a program of their own if they fill its rows at least this many times.
 _WORTH = 8
-
-
-class Sentence(NamedTuple):
-    """A sentence to decode."""
-
-    tokens: list[int]
-    """Subwords of the source, with the end of sentence."""
-    limit: int
-    """The most tokens to generate, end of sentence included."""
-    number: int
-    """Number of its line; with the seed, it determines what is drawn."""
-    prefix: Sequence[int] = ()
-    """Subwords with which its output must begin."""
-
-    @property
-    def length(self) -> int:
-        """Tokens of the source, or of the prefix if that is longer: arrays hold as many."""
-        return max(len(self.tokens), len(self.prefix))
 
 
 def strategy_of(decoding: DecodingConfig, num_best: int = 1) -> Strategy:
@@ -125,9 +91,13 @@ def decode(
     planned = [sizes._replace(prefix=prefix) for sizes in plan(lengths, decoding, mesh)]
     waiting = deque(zip(order, planned, strict=True))
     search = Search(model, strategy_of(decoding, num_best), mesh, num_best)
-    decoder = _Decoder(search, params, sentences, np.uint32(seed), constraints)
     capacity = _capacity(_rung(max(lengths, default=0)), decoding)
-    groups = [decoder.group(waiting) for _ in range(_num_groups(capacity, mesh))]
+
+    def make(sizes: Sizes) -> RowGroup[int]:
+        return RowGroup(search, params, sizes, seed, constraints)
+
+    num_groups = _num_groups(capacity, mesh)
+    groups = [_decode_group(make, waiting, sentences) for _ in range(num_groups)]
     while groups:
         for group in [*groups]:
             safe_point()
@@ -189,82 +159,41 @@ def _num_groups(capacity: int, mesh: Mesh) -> int:
     return 2 if mesh.size == 1 and capacity > 1 else 1
 
 
-@dataclass(frozen=True)
-class _Decoder:
-    """The search that all groups of rows take part in."""
+def _decode_group(
+    make: Callable[[Sizes], RowGroup[int]],
+    waiting: deque[tuple[int, Sizes]],
+    sentences: Sequence[Sentence],
+) -> Iterator[list[tuple[int, SearchResult]]]:
+    """Decode waiting sentences in a group of rows.
 
-    search: Search
-    params: Parameters
-    sentences: Sequence[Sentence]
-    seed: np.uint32
-    constraints: Constraints | None
+    Args:
+      make: makes a group of rows that are all free.
+      waiting: the index of each sentence and the sizes planned for it; sentences are taken from the
+        front.
+      sentences: all sentences.
 
-    def group(self, waiting: deque[tuple[int, Sizes]]) -> Iterator[list[tuple[int, SearchResult]]]:
-        """Decode waiting sentences in a group of rows.
-
-        Args:
-          waiting: the index of each sentence and the sizes planned for it; sentences are taken from
-            the front.
-
-        Yields:
-          The sentences that have ended, with their hypotheses, whenever the device has work.
-        """
-        if not waiting:
-            return
-        sizes = planned = waiting[0][1]
-        search = self.search
-        held = np.full(sizes.rows, -1)  # the sentence in each row
-        positions: Any = np.zeros(sizes.rows, int)
-        ended: list[tuple[int, SearchResult]] = []
-        # On a CPU, the programs that one thread calls run in turn, so each group has a thread.
-        with ThreadPoolExecutor(1) as thread:
-            work = begin_work(search, sizes, self.params, self.constraints)
-            while waiting or (held >= 0).any():
-                if waiting and self._fit_in(held, waiting[0][1]):
-                    planned = waiting[0][1]
-                fitting = _fitting(sizes, planned, int(positions[held >= 0].max(initial=0)))
-                if fitting != sizes:
-                    work = resize_work(search.model, search.mesh, fitting, work)
-                    held = np.append(held, np.full(fitting.rows - sizes.rows, -1))
-                    sizes = fitting
-                rows = np.flatnonzero(held < 0)[: min(sizes.arrivals, len(waiting))]
-                held[rows] = [waiting.popleft()[0] for _ in rows]
-                arrivals = self._arrivals(held, rows, sizes)
-                leave = _leave(sizes, int((held < 0).sum()), len(waiting))
-                asked = thread.submit(self._launch, work, arrivals, leave)
-                yield ended  # while the device computes
-                work, progress = asked.result()
-                searching, positions, best = on_host(progress)
-                over = np.flatnonzero((held >= 0) & ~searching)
-                ended = [(int(held[r]), jax.tree.map(lambda x, r=r: x[r], best)) for r in over]
-                held[over] = -1
-            yield ended
-
-    def _launch(self, work: Work, arrivals: Arrivals, leave: int) -> tuple[Work, Progress]:
-        with _launching:
-            what = self.search, self.params, work, arrivals, self.seed, leave
-            return proceed(*what, self.constraints)
-
-    def _fit_in(self, held: np.ndarray, sizes: Sizes) -> bool:
-        """Whether all sentences under way fit into arrays of these sizes."""
-        return all(self.sentences[i].length <= sizes.source_length for i in held[held >= 0])
-
-    def _arrivals(self, held: np.ndarray, rows: np.ndarray, sizes: Sizes) -> Arrivals:
-        sentences = [self.sentences[i] for i in held[rows]]
-        arrays: Any = np.full((3, sizes.arrivals), [[sizes.rows], [0], [0]], np.int32)
-        places, limits, numbers = arrays
-        places[: len(rows)] = rows
-        limits[: len(rows)] = [sentence.limit for sentence in sentences]
-        numbers[: len(rows)] = [sentence.number for sentence in sentences]
-        tokens = [sentence.tokens for sentence in sentences]
-        inputs = padded(tokens, sizes.arrivals, sizes.source_length)
-        prefixes: Any = None
-        if sizes.prefix:
-            prefixes = np.full((sizes.arrivals, sizes.prefix), -1, np.int32)
-            for row, sentence in zip(prefixes, sentences, strict=False):
-                row[: len(sentence.prefix)] = sentence.prefix
-        on_device = put_rows(inputs, self.search.mesh)
-        return Arrivals(places, on_device, limits, numbers, prefixes)
+    Yields:
+      The sentences that have ended, with their hypotheses, whenever the device has work.
+    """
+    if not waiting:
+        return
+    planned = waiting[0][1]
+    group = make(planned)
+    ended: list[tuple[int, SearchResult]] = []
+    # On a CPU, the programs that one thread calls run in turn, so each group has a thread.
+    with ThreadPoolExecutor(1) as thread:
+        while waiting or group.num_free < group.sizes.rows:
+            if waiting and group.longest <= waiting[0][1].source_length:
+                planned = waiting[0][1]
+            group.resize(_fitting(group.sizes, planned, group.farthest))
+            coming = min(group.num_free, group.sizes.arrivals, len(waiting))
+            taken = [waiting.popleft()[0] for _ in range(coming)]
+            leave = _leave(group.sizes, group.num_free - coming, len(waiting))
+            arrivals = [(index, sentences[index]) for index in taken]
+            asked = thread.submit(group.launch, arrivals, leave)
+            yield ended  # while the device computes
+            ended = group.collect(asked.result())
+        yield ended
 
 
 def _fitting(sizes: Sizes, planned: Sizes, farthest: int) -> Sizes:
@@ -284,17 +213,3 @@ def _leave(sizes: Sizes, free: int, waiting: int) -> int:
     if free >= sizes.arrivals:  # more can come in at once
         return sizes.rows
     return sizes.rows - min(sizes.arrivals, waiting)
-
-
-def padded(sentences: Sequence[list[int]], rows: int, length: int) -> Int32[np.ndarray, "b t"]:
-    """An array of sentences, one a row; the rest is padding.
-
-    Args:
-      sentences: ids of each sentence.
-      rows: number of rows b.
-      length: positions t of a row.
-    """
-    tokens = np.full((rows, length), PAD_ID, np.int32)
-    for row, sentence in enumerate(sentences):
-        tokens[row, : len(sentence)] = sentence
-    return tokens

@@ -12,7 +12,7 @@ from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.data.batching import ladder_length
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.long_lines import check_one_pass
-from t2t_jax.decoding.scheduler import padded
+from t2t_jax.decoding.row_group import padded
 from t2t_jax.decoding.translator import Translator, diverged, is_blank
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import DecodingModel

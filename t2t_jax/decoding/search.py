@@ -146,6 +146,7 @@ def advance(
     state: SearchState,
     leave: int | Int[Array, ""] = 0,
     constraints: Constraints | None = None,
+    most_steps: int | Int[Array, ""] | None = None,
 ) -> SearchState:
     """Search until few sentences are under way, or one has filled the room before its limit.
 
@@ -157,11 +158,14 @@ def advance(
       state: the searches under way.
       leave: how many sentences may still be under way in the end.
       constraints: which tokens may be chosen; those that the state was begun with.
+      most_steps: how many positions are computed at most; None is no bound.
     """
+    first = state.clock
 
     def goes_on(state: SearchState) -> Bool[Array, ""]:
         full = state.rows.searching & (state.positions >= state.room)
-        return (jnp.sum(state.rows.searching) > leave) & ~jnp.any(full)
+        more = (jnp.sum(state.rows.searching) > leave) & ~jnp.any(full)
+        return more if most_steps is None else more & (state.clock - first < most_steps)
 
     def further(state: SearchState) -> SearchState:
         return _step(strategy, step, state, constraints)

@@ -16,7 +16,8 @@ from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.long_lines import Part, parts, with_prefixes
 from t2t_jax.decoding.memory import check_search_memory
-from t2t_jax.decoding.scheduler import Sentence, decode, plan
+from t2t_jax.decoding.row_group import Sentence
+from t2t_jax.decoding.scheduler import decode, plan
 from t2t_jax.errors import UserError
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
 from t2t_jax.modules.matrices import Parameters, Quantize

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config, DecodingConfig
-from t2t_jax.decoding import scheduler
-from t2t_jax.decoding.scheduler import Sentence, decode, plan
+from t2t_jax.decoding import row_group
+from t2t_jax.decoding.row_group import Sentence
+from t2t_jax.decoding.scheduler import decode, plan
 from t2t_jax.modules.models import make_decoding_model, make_model
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.training.step import create_state
@@ -118,14 +119,14 @@ def test_sentences_get_what_they_get_alone_whoever_is_beside_them(mesh, override
 
 def test_rows_are_taken_again_before_the_last_sentence_has_ended(decode_with, monkeypatch):
     calls = []
-    real = scheduler.proceed
+    real = row_group.proceed
 
-    def counted(*arguments):
-        work, progress = real(*arguments)
+    def counted(*arguments, **options):
+        work, progress = real(*arguments, **options)
         calls.append(int(np.sum(progress.searching)))
         return work, progress
 
-    monkeypatch.setattr(scheduler, "proceed", counted)
+    monkeypatch.setattr(row_group, "proceed", counted)
     decoding = DecodingConfig(beam_size=1, max_extra_length=20, tokens_per_batch=52 * 16)
     list(decode_with(decoding, sentences=_sentences([5] * 100)))
     assert any(0 < searching < 8 for searching in calls[:-2])

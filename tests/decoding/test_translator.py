@@ -13,7 +13,7 @@ from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.decoding import scheduler
+from t2t_jax.decoding import row_group
 from t2t_jax.decoding.hypotheses import length_penalty
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
@@ -197,7 +197,7 @@ def test_blank_lines_stay_blank_in_their_place(translator):
 
 
 def test_nothing_and_only_blanks_need_no_search(translator, monkeypatch):
-    monkeypatch.setattr(scheduler, "proceed", None)
+    monkeypatch.setattr(row_group, "proceed", None)
     assert translator.translate([]) == []
     assert translator.translate(["", " "]) == ["", ""]
 
@@ -245,12 +245,12 @@ def test_a_line_longer_than_any_in_training_is_translated(translator):
 def test_programs_are_few_and_used_again(translator):
     lines = sentences(60, 40, seed=4)
     decoding = {"beam_size": 2, "tokens_per_batch": 256}  # not used by any other test
-    before = scheduler.proceed._cache_size()
+    before = row_group.proceed._cache_size()
     translator.translate(lines, **decoding)
-    first = scheduler.proceed._cache_size() - before
+    first = row_group.proceed._cache_size() - before
     assert 1 < first <= 4
     translator.translate(lines[::-1], **decoding)
-    assert scheduler.proceed._cache_size() - before == first
+    assert row_group.proceed._cache_size() - before == first
 
 
 def test_samples_depend_on_seed_and_line_number_alone(translator):
