@@ -5,7 +5,7 @@ beforehand, and `decoding.open_search`, whose sentences come at any time.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -27,7 +27,7 @@ from t2t_jax.decoding.programs import (
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import on_host, put_rows
 
-ANY_STEPS = np.int32(2**31 - 1)
+ANY_STEPS = 2**31 - 1
 """No bound on the steps of a call."""
 
 _Key = TypeVar("_Key")
@@ -51,6 +51,10 @@ class Sentence(NamedTuple):
     def length(self) -> int:
         """Tokens of the source, or of the prefix if that is longer: arrays hold as many."""
         return max(len(self.tokens), len(self.prefix))
+
+
+_NOTHING = Sentence([], 0, 0)
+"""What takes the row of a sentence that was given up: its search is over before it begins."""
 
 
 class RowGroup(Generic[_Key]):
@@ -84,6 +88,8 @@ class RowGroup(Generic[_Key]):
         self._seed = np.uint32(seed)
         self._held: list[tuple[_Key, Sentence] | None] = [None] * sizes.rows
         self._positions: Any = np.zeros(sizes.rows, int)
+        self._best: Any = None  # the hypotheses of all rows, when they were last collected
+        self._released: set[int] = set()  # rows whose sentence the device still searches for
         self._work = begin_work(search, sizes, params, constraints)
 
     @property
@@ -125,7 +131,8 @@ class RowGroup(Generic[_Key]):
         self,
         arrivals: Sequence[tuple[_Key, Sentence]],
         leave: int,
-        most_steps: np.int32 = ANY_STEPS,
+        most_steps: int = ANY_STEPS,
+        places: Sequence[int] = (),
     ) -> Progress:
         """Let sentences in, and have the device search on.
 
@@ -134,6 +141,9 @@ class RowGroup(Generic[_Key]):
             may come in at once.
           leave: the number of sentences under way at which the program stops.
           most_steps: the number of positions after which it stops in any case.
+          places: numbers of sentences for which there are compiled programs, smallest first: all
+            that come in are encoded, with padding up to such a number. None is `sizes.arrivals`
+            alone.
 
         Returns:
           The state of the rows, which the device may still be computing.
@@ -142,11 +152,21 @@ class RowGroup(Generic[_Key]):
         rows = free[: len(arrivals)]
         for row, arrival in zip(rows, arrivals, strict=True):
             self._held[row] = arrival
-        coming = self._arrays(rows, [sentence for _, sentence in arrivals])
+        stopped = sorted(self._released.difference(rows))
+        self._released.clear()
+        sentences = [sentence for _, sentence in arrivals] + [_NOTHING] * len(stopped)
+        enough = (n for n in places or (self.sizes.arrivals,) if n >= len(sentences))
+        coming = self._arrays(rows + stopped, sentences, next(enough))
         with _launching:
-            what = self._search, self._params, self._work, coming, self._seed
             self._work, progress = proceed(
-                *what, np.int32(leave), self._constraints, most_steps=most_steps
+                self._search,
+                self._params,
+                self._work,
+                coming,
+                self._seed,
+                np.int32(leave),
+                self._constraints,
+                most_steps=np.int32(most_steps),
             )
         return progress
 
@@ -159,30 +179,51 @@ class RowGroup(Generic[_Key]):
         Returns:
           What these sentences are called, with their hypotheses `[num_best, t]`.
         """
-        searching, self._positions, best = on_host(progress)
-        ended = []
+        searching, self._positions, self._best = on_host(progress)
+        best, ended = self._best, []
         for row, held in enumerate(self._held):
             if held is not None and not searching[row]:
                 ended.append((held[0], jax.tree.map(lambda x, row=row: x[row], best)))
                 self._held[row] = None
         return ended
 
-    def _arrays(self, rows: Sequence[int], sentences: Sequence[Sentence]) -> Arrivals:
+    def release(self, key: _Key) -> None:
+        """Give up the sentence that is called so; its row is free for the next `launch`.
+
+        Args:
+          key: what the sentence is called.
+        """
+        (row,) = (row for row, held in enumerate(self._held) if held and held[0] == key)
+        self._held[row] = None
+        self._released.add(row)
+
+    def so_far(self) -> Iterator[tuple[_Key, list[int]]]:
+        """The tokens that were chosen for each sentence under way, where there is one hypothesis.
+
+        Yields:
+          What a sentence is called, and the ids of its tokens, as `collect` has found them.
+        """
+        for row, held in enumerate(self._held):
+            if held is not None:
+                length = min(int(self._positions[row]), held[1].limit)
+                yield held[0], self._best.tokens[row, 0, :length].tolist()
+
+    def _arrays(self, rows: Sequence[int], sentences: Sequence[Sentence], places: int) -> Arrivals:
         sizes = self.sizes
-        arrays: Any = np.full((3, sizes.arrivals), [[sizes.rows], [0], [0]], np.int32)
-        places, limits, numbers = arrays
-        places[: len(rows)] = rows
+        arrays: Any = np.full((3, places), [[sizes.rows], [0], [0]], np.int32)
+        taken, limits, numbers = arrays
+        taken[: len(rows)] = rows
         limits[: len(rows)] = [sentence.limit for sentence in sentences]
         numbers[: len(rows)] = [sentence.number for sentence in sentences]
         tokens = [sentence.tokens for sentence in sentences]
-        inputs = padded(tokens, sizes.arrivals, sizes.source_length)
+        inputs = padded(tokens, places, sizes.source_length)
         prefixes: Any = None
         if sizes.prefix:
-            prefixes = np.full((sizes.arrivals, sizes.prefix), -1, np.int32)
+            prefixes = np.full((places, sizes.prefix), -1, np.int32)
             for row, sentence in zip(prefixes, sentences, strict=False):
                 row[: len(sentence.prefix)] = sentence.prefix
         on_device = put_rows(inputs, self._search.mesh)
-        return Arrivals(places, on_device, limits, numbers, prefixes)
+        return Arrivals(taken, on_device, limits, numbers, prefixes)
 
 
 def padded(sentences: Sequence[list[int]], rows: int, length: int) -> Int32[np.ndarray, "b t"]:

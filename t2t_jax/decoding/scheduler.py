@@ -87,17 +87,17 @@ def decode(
     order = sorted(range(len(sentences)), key=lambda i: -sentences[i].length)
     lengths = [sentences[i].length for i in order]
     prefix = max((len(sentence.prefix) for sentence in sentences), default=0)
-    prefix = _rung(prefix) if prefix else 0
+    prefix = rung(prefix) if prefix else 0
     planned = [sizes._replace(prefix=prefix) for sizes in plan(lengths, decoding, mesh)]
     waiting = deque(zip(order, planned, strict=True))
     search = Search(model, strategy_of(decoding, num_best), mesh, num_best)
-    capacity = _capacity(_rung(max(lengths, default=0)), decoding)
+    capacity = _capacity(rung(max(lengths, default=0)), decoding)
 
     def make(sizes: Sizes) -> RowGroup[int]:
         return RowGroup(search, params, sizes, seed, constraints)
 
-    num_groups = _num_groups(capacity, mesh)
-    groups = [_decode_group(make, waiting, sentences) for _ in range(num_groups)]
+    number = num_groups(capacity, mesh)
+    groups = [_decode_group(make, waiting, sentences) for _ in range(number)]
     while groups:
         for group in [*groups]:
             safe_point()
@@ -118,16 +118,16 @@ def plan(lengths: Sequence[int], decoding: DecodingConfig, mesh: Mesh) -> list[S
     if not lengths:
         return []
     sizes = partial(_sizes, decoding, mesh)
-    capacity = _capacity(_rung(lengths[0]), decoding)
+    capacity = _capacity(rung(lengths[0]), decoding)
     if len(lengths) <= capacity:
         rows = min(capacity, 1 << (len(lengths) - 1).bit_length())
-        one_program = sizes(_rung(lengths[0]), rows, rows)
+        one_program = sizes(rung(lengths[0]), rows, rows)
         return [one_program._replace(room=one_program.most_room)] * len(lengths)
     planned: list[Sizes] = []
-    for source_length, group in groupby(lengths, lambda length: max(_SHORTEST, _rung(length))):
+    for source_length, group in groupby(lengths, lambda length: max(_SHORTEST, rung(length))):
         count = len(list(group))
         capacity = _capacity(source_length, decoding)
-        rows = capacity // _num_groups(capacity, mesh)
+        rows = capacity // num_groups(capacity, mesh)
         # A few sentences go along with longer ones.
         if not planned or count >= _WORTH * rows:
             planned += [sizes(source_length, rows, -(-rows // 4))] * count
@@ -149,12 +149,22 @@ def _sizes(
     return Sizes(rows, arrivals, source_length, source_length, most_room)
 
 
-def _rung(length: int) -> int:
+def rung(length: int) -> int:
+    """The length of arrays for so many tokens: a power of two, 16 at least.
+
+    Args:
+      length: number of tokens.
+    """
     return max(16, 1 << max(0, length - 1).bit_length())
 
 
-def _num_groups(capacity: int, mesh: Mesh) -> int:
-    """The number of groups that so many rows are divided into."""
+def num_groups(capacity: int, mesh: Mesh) -> int:
+    """The number of groups that so many rows are divided into.
+
+    Args:
+      capacity: number of rows.
+      mesh: the devices.
+    """
     # A program on several devices waits for all of them: two at a time could wait for each other.
     return 2 if mesh.size == 1 and capacity > 1 else 1
 

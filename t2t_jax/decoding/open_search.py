@@ -1,0 +1,291 @@
+"""A search that sentences join at any time: what a server translates with.
+
+Each call of the compiled program computes a few positions of all sentences under way. Between two
+calls those that have ended make way, those that were given up too, and those that wait come in. So
+a sentence begins after a few positions of the others, however long these are. All programs are
+compiled beforehand by `warm_up`: for sources of each length of a ladder, for few and many that come
+in at once.
+"""
+
+import heapq
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from jax.sharding import Mesh
+
+from t2t_jax.config import DecodingConfig
+from t2t_jax.decoding.constraints import Constraints
+from t2t_jax.decoding.hypotheses import SearchResult
+from t2t_jax.decoding.programs import Search, Sizes
+from t2t_jax.decoding.row_group import RowGroup, Sentence
+from t2t_jax.decoding.scheduler import num_groups, rung, strategy_of
+from t2t_jax.modules.decoding_model import DecodingModel
+from t2t_jax.modules.matrices import Parameters
+from t2t_jax.parallel.mesh import row_parts
+
+Listener: TypeAlias = Callable[[list[int]], None]
+"""Is told the ids of all tokens that were chosen so far."""
+
+
+class QueueFullError(Exception):
+    """So many sentences wait that one more would wait too long."""
+
+
+class ClosedError(Exception):
+    """The search takes no more sentences."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes of an open search."""
+
+    rows: int = 16
+    """Sentences under way in each group of rows."""
+    longest: int = 256
+    """Most tokens of a source."""
+    most_steps: int = 8
+    """Positions after which sentences that wait may come in, at the latest."""
+    most_waiting: int = 1024
+    """Sentences that may wait; more are refused."""
+    seconds_per_token: float = 0.001
+    """A sentence lets others overtake it that come so much later, for each token by which they are
+    shorter."""
+
+
+@dataclass(order=True)
+class _Request:
+    """A sentence that waits or is under way; in the order in which they come in."""
+
+    due: float
+    number: int
+    sentence: Sentence = field(compare=False)
+    future: "Future[SearchResult]" = field(compare=False)
+    deadline: float = field(compare=False)
+    listener: Listener | None = field(compare=False)
+
+    def is_over(self) -> bool:
+        """Whether nobody waits for it any more."""
+        if time.monotonic() > self.deadline:
+            _tell(self.future, TimeoutError("the time for a translation is over"))
+        return self.future.done()
+
+
+class OpenSearch:
+    """A search that sentences join while others are under way; a sentence's result is its own.
+
+    Threads of its own look after the rows. It is a context manager, which drains it at the end.
+    """
+
+    def __init__(
+        self,
+        model: DecodingModel,
+        decoding: DecodingConfig,
+        params: Parameters,
+        mesh: Mesh,
+        *,
+        limits: Limits | None = None,
+        num_best: int = 1,
+        seed: int = 0,
+        constraints: Constraints | None = None,
+    ) -> None:
+        """Start the threads.
+
+        Args:
+          model: the model that decodes.
+          decoding: how tokens are chosen; outputs have up to `max_extra_length` tokens more than
+            their sources.
+          params: the parameters, from `DecodingModel.prepare`.
+          mesh: the devices of the parameters.
+          limits: sizes; None is the default.
+          num_best: hypotheses wanted of each sentence.
+          seed: seed of sampling.
+          constraints: which tokens may be chosen; None allows all.
+        """
+        self.limits = Limits() if limits is None else limits
+        self._extra = decoding.max_extra_length
+        self._search = Search(model, strategy_of(decoding, num_best), mesh, num_best)
+        self._of_groups = params, seed, constraints
+        parts = row_parts(mesh)
+        self._rows = -(-self.limits.rows // parts) * parts
+        few = {0, parts, -(-self._rows // (4 * parts)) * parts, self._rows}
+        self._places = tuple(sorted(few))
+        self._lengths = tuple(_ladder(self.limits.longest))
+        self._waiting: list[_Request] = []
+        self._changed = threading.Condition()
+        self._closed, self._number = False, 0
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"search-{n}", daemon=True)
+            for n in range(num_groups(self._rows, mesh))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> "OpenSearch":
+        """The search itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Drain it: see `close`."""
+        self.close()
+
+    def submit(
+        self,
+        tokens: list[int],
+        *,
+        limit: int | None = None,
+        timeout: float = float("inf"),
+        number: int = 0,
+        listener: Listener | None = None,
+    ) -> "Future[SearchResult]":
+        """Have a sentence searched for.
+
+        Args:
+          tokens: ids of its source, with the end of sentence.
+          limit: the most tokens to generate; None is the most there is room for.
+          timeout: seconds after which it is given up, with a TimeoutError as its result.
+          number: with the seed, it determines what is drawn.
+          listener: is called, in a thread of the search, with the tokens so far. A search for
+            several hypotheses has no such tokens.
+
+        Returns:
+          The future of its hypotheses `[num_best, t]`. `cancel` gives the sentence up, also when it
+          is under way.
+
+        Raises:
+          QueueFullError: too many sentences wait.
+          ClosedError: the search is closed.
+          ValueError: the source is too long, or the limit too high, or a listener is given to a
+            search for several hypotheses.
+        """
+        most = len(tokens) + self._extra
+        sentence = Sentence(tokens, most if limit is None else limit, number)
+        if len(tokens) > self.limits.longest or sentence.limit > most:
+            raise ValueError(
+                f"{len(tokens)} tokens and {sentence.limit} of output are more than the "
+                f"{self.limits.longest} and {most} that there is room for"
+            )
+        if listener is not None and self._search.strategy.beam_size > 1:
+            raise ValueError("several hypotheses are searched for: there are no tokens so far")
+        now = time.monotonic()
+        due = now + len(tokens) * self.limits.seconds_per_token
+        future: Future[SearchResult] = Future()
+        with self._changed:
+            if self._closed:
+                raise ClosedError("the search takes no more sentences")
+            if len(self._waiting) >= self.limits.most_waiting:
+                raise QueueFullError(f"{len(self._waiting)} sentences wait already")
+            self._number += 1
+            request = _Request(due, self._number, sentence, future, now + timeout, listener)
+            heapq.heappush(self._waiting, request)
+            self._changed.notify()
+        return future
+
+    @property
+    def num_waiting(self) -> int:
+        """Sentences that are not yet under way."""
+        with self._changed:
+            return len(self._waiting)
+
+    def close(self) -> None:
+        """Take no more sentences, and wait until those that were taken have ended."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def warm_up(self) -> None:
+        """Compile every program, so that no sentence has to wait for that."""
+        for length in self._lengths:
+            for places in self._places:
+                group = self._group(length)
+                group.collect(group.launch([], 0, 1, (places,)))
+            for other in self._lengths:
+                if other != length:
+                    self._group(length).resize(self._sizes(other))
+
+    def _sizes(self, length: int) -> Sizes:
+        return Sizes(self._rows, self._rows, length, length + self._extra, length + self._extra)
+
+    def _group(self, length: int) -> RowGroup[int]:
+        params, seed, constraints = self._of_groups
+        return RowGroup(self._search, params, self._sizes(length), seed, constraints)
+
+    def _serve(self) -> None:
+        """Look after a group of rows until the search is closed."""
+        group: RowGroup[int] | None = None
+        under_way: dict[int, _Request] = {}
+        while (arrivals := self._arrivals(len(under_way))) is not None:
+            under_way |= {request.number: request for request in arrivals}
+            try:
+                group = self._fitting(group, [request.sentence for request in arrivals])
+                self._turn(group, arrivals, under_way)
+            except Exception as error:
+                for request in under_way.values():
+                    _tell(request.future, error)
+                under_way.clear()
+                group = None
+
+    def _turn(
+        self, group: RowGroup[int], arrivals: Sequence[_Request], under_way: dict[int, _Request]
+    ) -> None:
+        """Compute a few positions, and tell who waits for them what came of it."""
+        coming = [(request.number, request.sentence) for request in arrivals]
+        # It stops as soon as one has ended, which somebody waits for.
+        progress = group.launch(coming, len(under_way) - 1, self.limits.most_steps, self._places)
+        for number, result in group.collect(progress):
+            _tell(under_way.pop(number).future, result)
+        for number, tokens in group.so_far():
+            if (listener := under_way[number].listener) is not None:
+                listener(tokens)
+        for number in [n for n, request in under_way.items() if request.is_over()]:
+            group.release(number)
+            del under_way[number]
+
+    def _arrivals(self, num_held: int) -> list[_Request] | None:
+        """The sentences that come in; it waits where there is nothing to do. None is the end."""
+        with self._changed:
+            while not (self._waiting or num_held or self._closed):
+                self._changed.wait()
+            if self._closed and not (self._waiting or num_held):
+                return None
+            arrivals: list[_Request] = []
+            while self._waiting and num_held + len(arrivals) < self._rows:
+                request = heapq.heappop(self._waiting)
+                if not request.is_over():
+                    arrivals.append(request)
+            return arrivals
+
+    def _fitting(self, group: RowGroup[int] | None, arrivals: Sequence[Sentence]) -> RowGroup[int]:
+        """A group whose arrays hold all sentences: as they are, of other sizes, or a new one."""
+        longest = max((sentence.length for sentence in arrivals), default=0)
+        held = 0 if group is None else group.longest
+        length = max(self._lengths[0], rung(max(longest, held)))
+        if group is None or (not held and length != group.sizes.source_length):
+            return self._group(length)
+        if length > group.sizes.source_length or group.farthest < length:
+            group.resize(self._sizes(length))
+        return group
+
+
+def _ladder(longest: int) -> Iterator[int]:
+    """The lengths of sources for which there are programs, in powers of two."""
+    length = rung(1)
+    while length < rung(longest):
+        yield length
+        length *= 2
+    yield length
+
+
+def _tell(future: "Future[SearchResult]", result: SearchResult | Exception) -> None:
+    """Give who waits its result, unless it was given up."""
+    with suppress(InvalidStateError):
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)

@@ -1,0 +1,203 @@
+"""Sentences that join a search under way get what they get among a closed list, and no less."""
+
+import threading
+import time
+from concurrent.futures import CancelledError, wait
+
+import numpy as np
+import pytest
+
+from t2t_jax.config import DecodingConfig
+from t2t_jax.decoding import row_group
+from t2t_jax.decoding.open_search import ClosedError, Limits, OpenSearch, QueueFullError
+from t2t_jax.decoding.row_group import Sentence
+from t2t_jax.decoding.scheduler import decode
+
+_EXTRA = 6
+_LIMITS = Limits(rows=4, longest=32, most_steps=3, most_waiting=500)
+
+
+@pytest.fixture(scope="module")
+def params(tiny):
+    return tiny.model.prepare(tiny.params, "none")
+
+
+@pytest.fixture
+def opened(tiny, params):
+    """A function that opens a search; it is closed after the test."""
+    searches = []
+
+    def open_(beam_size=1, **options):
+        decoding = DecodingConfig(beam_size=beam_size, max_extra_length=_EXTRA)
+        limits = options.pop("limits", _LIMITS)
+        what = tiny.model, decoding, params, tiny.mesh
+        searches.append(OpenSearch(*what, limits=limits, **options))
+        return searches[-1]
+
+    yield open_
+    for search in searches:
+        search.close()
+
+
+@pytest.fixture(scope="module")
+def sources(tiny):
+    words = "ein zwei rot blau haus baum gehen sehen tür fenster und oder".split()  # noqa: SIM905
+    rng = np.random.default_rng(3)
+    lines = [" ".join(rng.choice(words, rng.integers(1, 9))) for _ in range(60)]
+    return [tokens for tokens in tiny.encode(lines) if len(tokens) <= 32]
+
+
+def _closed(tiny, params, sources, beam_size, num_best=1):
+    decoding = DecodingConfig(beam_size=beam_size, max_extra_length=_EXTRA)
+    sentences = [Sentence(tokens, len(tokens) + _EXTRA, 0) for tokens in sources]
+    found = dict(decode(tiny.model, decoding, params, tiny.mesh, sentences, num_best))
+    return [found[index] for index in range(len(sources))]
+
+
+def _assert_same(found, expected):
+    lengths = expected.lengths
+    np.testing.assert_array_equal(found.lengths, lengths)
+    np.testing.assert_allclose(found.log_probs, expected.log_probs, rtol=1e-4)
+    for tokens, other, length in zip(found.tokens, expected.tokens, lengths, strict=True):
+        np.testing.assert_array_equal(tokens[:length], other[:length])
+
+
+@pytest.mark.parametrize(("beam_size", "num_best"), [(1, 1), (2, 2)])
+def test_sentences_get_what_they_get_in_a_closed_list(
+    tiny, params, opened, sources, beam_size, num_best
+):
+    expected = _closed(tiny, params, sources, beam_size, num_best)
+    search = opened(beam_size, num_best=num_best)
+    futures = [None] * len(sources)
+
+    def client(first):
+        rng = np.random.default_rng(first)
+        for index in range(first, len(sources), 4):
+            futures[index] = search.submit(sources[index])
+            if rng.random() < 0.3:
+                wait([futures[index]], timeout=60)
+
+    clients = [threading.Thread(target=client, args=(first,)) for first in range(4)]
+    for each in clients:
+        each.start()
+    for each in clients:
+        each.join()
+    for future, result in zip(futures, expected, strict=True):
+        _assert_same(future.result(60), result)
+
+
+def test_nothing_is_compiled_after_the_warm_up(opened, sources):
+    search = opened(limits=Limits(rows=2, longest=16, most_steps=3))
+    search.warm_up()
+    programs = row_group.proceed, row_group.begin_work, row_group.resize_work
+    before = [program._cache_size() for program in programs]
+    futures = [search.submit(tokens) for tokens in sources if len(tokens) <= 16]
+    for future in futures[::3]:
+        future.cancel()
+    wait(futures, timeout=60)
+    assert [program._cache_size() for program in programs] == before
+
+
+def test_the_tokens_so_far_grow_into_the_result(tiny, params, opened, sources):
+    source = max(sources, key=len)
+    heard = []
+    search = opened(limits=Limits(rows=2, longest=32, most_steps=2))
+    result = search.submit(source, listener=heard.append).result(60)
+    tokens = result.tokens[0, : result.lengths[0]].tolist()
+    assert len(heard) >= (len(tokens) - 1) // 2
+    for earlier, later in zip(heard, [*heard[1:], tokens], strict=True):
+        assert len(earlier) < len(later)
+        assert later[: len(earlier)] == earlier
+    with pytest.raises(ValueError, match="several hypotheses"):
+        opened(2).submit(source, listener=heard.append)
+
+
+def test_a_sentence_that_is_given_up_makes_way(tiny, params, opened, sources, monkeypatch):
+    one = Limits(rows=1, longest=32, most_steps=1)
+    monkeypatch.setattr("t2t_jax.decoding.open_search.num_groups", lambda *_: 1)
+    search = opened(limits=one)
+    long, short = max(sources, key=len), min(sources, key=len)
+    begun, proceed = threading.Event(), threading.Event()
+
+    def listener(_tokens):
+        begun.set()
+        proceed.wait(60)
+
+    given_up = search.submit(long, listener=listener)
+    assert begun.wait(60)
+    late = search.submit(long, timeout=0.01)
+    cancelled = search.submit(long)
+    other = search.submit(short)
+    assert search.num_waiting == 3
+    time.sleep(0.02)
+    assert given_up.cancel()
+    assert cancelled.cancel()
+    proceed.set()
+    (expected,) = _closed(tiny, params, [short], 1)
+    _assert_same(other.result(60), expected)
+    with pytest.raises(TimeoutError, match="time for a translation is over"):
+        late.result(60)
+    for future in (given_up, cancelled):
+        with pytest.raises(CancelledError):
+            future.result(0)
+
+
+def test_shorter_sentences_overtake_within_a_bound(opened, sources, monkeypatch):
+    monkeypatch.setattr("t2t_jax.decoding.open_search.num_groups", lambda *_: 1)
+    long, short = max(sources, key=len), min(sources, key=len)
+    orders = []
+    for seconds_per_token in (100.0, 0.0):
+        limits = Limits(rows=1, longest=32, seconds_per_token=seconds_per_token)
+        search = opened(limits=limits)
+        begun, proceed = threading.Event(), threading.Event()
+
+        def listener(_tokens, begun=begun, proceed=proceed):
+            begun.set()
+            proceed.wait(60)
+
+        futures = [search.submit(long, listener=listener)]
+        assert begun.wait(60)
+        order = []
+        for name, tokens in (("long", long), ("short", short)):
+            futures.append(search.submit(tokens))
+            futures[-1].add_done_callback(lambda _, name=name, order=order: order.append(name))
+        proceed.set()
+        wait(futures, timeout=60)
+        orders.append(order)
+    assert orders == [["short", "long"], ["long", "short"]]
+
+
+def test_too_many_and_too_long_sentences_are_refused(opened, sources):
+    search = opened(limits=Limits(rows=1, longest=8, most_waiting=0))
+    with pytest.raises(QueueFullError, match="0 sentences wait already"):
+        search.submit([5, 1])
+    with pytest.raises(ValueError, match="9 tokens and 15 of output are more than the 8"):
+        search.submit([5] * 8 + [1])
+    with pytest.raises(ValueError, match="more than"):
+        search.submit([5, 1], limit=9)
+    search.close()
+    with pytest.raises(ClosedError):
+        search.submit([5, 1])
+
+
+def test_a_search_that_is_closed_ends_what_it_has_taken(opened, sources):
+    search = opened()
+    futures = [search.submit(tokens) for tokens in sources]
+    search.close()
+    assert all(future.done() and not future.exception() for future in futures)
+
+
+def test_a_failure_is_told_and_the_search_goes_on(tiny, params, opened, sources, monkeypatch):
+    search = opened()
+    real, failures = row_group.proceed, [RuntimeError("out of memory")]
+
+    def fail_once(*arguments, **options):
+        if failures:
+            raise failures.pop()
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(row_group, "proceed", fail_once)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        search.submit(sources[0]).result(60)
+    (expected,) = _closed(tiny, params, sources[:1], 1)
+    _assert_same(search.submit(sources[0]).result(60), expected)
