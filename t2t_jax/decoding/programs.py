@@ -132,8 +132,7 @@ def proceed(
     seed: UInt32[Array, ""],
     leave: Int[Array, ""],
     constraints: Constraints | None = None,
-    *,
-    most_steps: Int[Array, ""],
+    most_steps: Int[Array, ""] | None = None,
 ) -> tuple[Work, Progress]:
     """Let sentences come in, and search until at most `leave` are under way or one needs room.
 
@@ -145,7 +144,8 @@ def proceed(
       seed: seed of sampling.
       leave: how many sentences may still be under way in the end.
       constraints: which tokens may be chosen; those of `begin_work`.
-      most_steps: the number of positions after which the search stops in any case.
+      most_steps: the number of positions after which the search stops in any case; None is no
+        bound.
 
     Returns:
       The sentences still under way, and the state of all rows.

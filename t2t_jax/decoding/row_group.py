@@ -27,9 +27,6 @@ from t2t_jax.decoding.programs import (
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import on_host, put_rows
 
-ANY_STEPS = 2**31 - 1
-"""No bound on the steps of a call."""
-
 _Key = TypeVar("_Key")
 
 _launching = threading.Lock()  # two threads would else compile the same program at once
@@ -131,7 +128,7 @@ class RowGroup(Generic[_Key]):
         self,
         arrivals: Sequence[tuple[_Key, Sentence]],
         leave: int,
-        most_steps: int = ANY_STEPS,
+        most_steps: int | None = None,
         places: Sequence[int] = (),
     ) -> Progress:
         """Let sentences in, and have the device search on.
@@ -140,7 +137,7 @@ class RowGroup(Generic[_Key]):
           arrivals: sentences with what they are called, no more than there are free rows, and than
             may come in at once.
           leave: the number of sentences under way at which the program stops.
-          most_steps: the number of positions after which it stops in any case.
+          most_steps: the number of positions after which it stops in any case; None is no bound.
           places: numbers of sentences for which there are compiled programs, smallest first: all
             that come in are encoded, with padding up to such a number. None is `sizes.arrivals`
             alone.
@@ -166,7 +163,7 @@ class RowGroup(Generic[_Key]):
                 self._seed,
                 np.int32(leave),
                 self._constraints,
-                most_steps=np.int32(most_steps),
+                None if most_steps is None else np.int32(most_steps),
             )
         return progress
 
