@@ -53,16 +53,16 @@ hypothesis.settings.load_profile("t2t_jax")
 
 # Files of half a minute or more, the longest first.
 _LONG = (
+    "test_topologies.py",
+    "test_guard.py",
     "test_trainer.py",
     "test_step.py",
     "test_meshes.py",
-    "test_topologies.py",
     "test_translator.py",
     "test_sweep.py",
     "test_compile.py",
     "test_scheduler.py",
     "test_benchmarks.py",
-    "test_guard.py",
     "test_checkpoint.py",
     "test_object_storage.py",
     "test_notebook.py",

@@ -95,6 +95,7 @@ def test_searches_are_counted_over_the_grid(tiny_run):
         assert _agrees_with_rate(column, column["batch_size"], "sentences_per_second")
 
 
+@pytest.mark.slow
 def test_variants_are_compared_with_the_base_of_their_grid(tmp_path):
     layers = {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1}
     base = {"model.d_model": 16, "model.num_heads": 2, "model.d_ff": 32, "data.vocab_size": 50}
@@ -134,6 +135,7 @@ def test_batches_hold_the_corpus_and_padding(tiny_run, config):
         assert positions <= bound * column["steps"]
 
 
+@pytest.mark.slow
 def test_every_product_is_measured_in_the_form_of_ours_and_in_others(tiny_run, config):
     flags = ["--rows", "8", "--length", "4", "--few-rows", "3", "--repeats", "1"]
     columns = _columns(tiny_run, "products", *flags, "--dtypes", "bfloat16", "int8")
@@ -169,6 +171,7 @@ def test_every_product_is_measured_in_the_form_of_ours_and_in_others(tiny_run, c
     assert scores["flops"] == 3 * 2 * 8 * 4 * model.num_heads * model.key_size
 
 
+@pytest.mark.slow
 def test_ours_is_compared_in_every_precision(tiny_run):
     flags = ["--systems", "t2t_jax", "--batch-sizes", "3", "--beam-sizes", "1", "--repeats", "1"]
     flags += ["--source-length", "5", "--target-length", "7"]
@@ -366,6 +369,7 @@ def test_a_path_is_as_long_as_one_layer_reaches(module):
             assert gradient.any(-1).tolist() == [[False] * 6 + [True] * 3]  # two places away
 
 
+@pytest.mark.slow
 def test_layer_types_are_measured_by_length(tiny_run, tmp_path):
     flags = ["--lengths", "4", "8", "--window", "2", "--repeats", "1"]
     flags += ["--layers", "r = 3, with", "recurrent", "--plot", str(tmp_path / "table1.png")]

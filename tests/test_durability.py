@@ -89,7 +89,13 @@ def _dying(method, when):
     return dying
 
 
-@pytest.mark.parametrize("evaluation_steps", [2, 3], ids=["on a checkpoint", "between two"])
+@pytest.mark.parametrize(
+    "evaluation_steps",
+    [
+        pytest.param(2, id="on a checkpoint", marks=pytest.mark.slow),
+        pytest.param(3, id="between two"),
+    ],
+)
 @pytest.mark.usefixtures("rising")
 def test_a_kill_at_each_point_of_the_protocol_changes_nothing(
     tiny_run, tmp_path, monkeypatch, evaluation_steps

@@ -54,6 +54,7 @@ def small_wmt(monkeypatch):
         yield server
 
 
+@pytest.mark.slow
 def test_every_command_of_the_road_runs(tmp_path, small_wmt, capsys):
     (tmp_path / "configs").mkdir()
     for path in (ROOT / "configs").glob("ende_*.py"):

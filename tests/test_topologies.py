@@ -91,6 +91,7 @@ def test_processes_train_the_quickstart_as_one_does(tiny_run, tmp_path, processe
         assert np.median(np.abs(b - a)) < 1e-5
 
 
+@pytest.mark.slow
 def test_a_run_in_bfloat16_shares_its_products_among_devices(tiny_run, stayed, tmp_path):
     mesh = ["--parallel.data=2", "--parallel.fsdp=2", "--parallel.tensor=2"]
     few = ["--training.num-train-steps=4"]

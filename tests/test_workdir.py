@@ -213,7 +213,13 @@ def test_events_of_a_run_whose_clock_was_set_back_are_kept(run, monkeypatch):
 MEMORY = [MemoryError(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory: 9 bytes")]
 
 
-@pytest.mark.parametrize("error", MEMORY, ids=["Python's", "XLA's"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(MEMORY[0], id="Python's", marks=pytest.mark.slow),
+        pytest.param(MEMORY[1], id="XLA's"),
+    ],
+)
 def test_a_run_that_memory_did_not_suffice_for_gives_way_to_a_smaller_one(
     run, tmp_path, monkeypatch, error
 ):

@@ -119,6 +119,7 @@ def test_an_imported_run_translates_and_trains_on(tmp_path):
     sizes = {"data.source_tokens_per_step": 256, "data.target_tokens_per_step": 256}
     start = {"training.init_from": str(run), "training.log_every_steps": 10}
     languages = {"data.source_language": "en", "data.target_language": "de"}
+    start["evaluation.num_sentences"] = 20
     log = tuned / "log.jsonl"
     assert train(own.replace({**steps, **sizes, **start, **languages}), tuned) == 0
     losses = [

@@ -33,7 +33,7 @@ def _distance(leaves, others):
     return np.sqrt(sum(squares))
 
 
-@pytest.mark.parametrize("remat", ["none", "dots", "layer"])
+@pytest.mark.parametrize("remat", ["none", "dots", pytest.param("layer", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "changes",
     [{}, {"norm_order": "pre", "share_embeddings": False, "d_k": 6, "d_v": 10, "d_ff": 20}],

@@ -157,6 +157,7 @@ def compare_meshes(shapes):
         jax.clear_caches()
 
 
+@pytest.mark.slow
 def test_meshes_along_two_axes_give_the_losses_of_one_device():
     on_eight_devices("pairs_of_axes")
 
@@ -178,7 +179,8 @@ def other_ways(which):
         run.compare(**mesh, remat="dots", loss_chunks=2)
 
 
-@pytest.mark.parametrize("which", ["one", pytest.param("other", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["one", "other"])
 def test_pmap_and_recomputation_give_the_losses_of_one_device(which):
     on_eight_devices("other_ways", which)
 

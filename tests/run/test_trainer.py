@@ -147,6 +147,7 @@ def test_a_new_directory_is_a_run_before_checkpoints_are_made(config, tmp_path, 
     assert train(short, tmp_path / "run") == 0
 
 
+@pytest.mark.slow
 def test_a_new_run_computes_in_what_is_fast_and_goes_on_in_what_it_began_with(
     config, tmp_path, monkeypatch, capsys
 ):
@@ -244,6 +245,7 @@ def _stop_after(step, monkeypatch):
     monkeypatch.setattr(StepMeter, "add", adding)
 
 
+@pytest.mark.slow
 def test_a_run_stopped_between_checkpoints_ends_with_the_same_average(
     directory, config, undisturbed, monkeypatch
 ):
@@ -424,6 +426,7 @@ TREES = """
 """
 
 
+@pytest.mark.slow
 def test_a_parser_is_trained_and_its_best_kept_by_f1(config, tmp_path, capsys):
     for split in ("train", "dev"):
         (tmp_path / f"{split}.mrg").write_text(TREES)

@@ -216,6 +216,7 @@ def test_a_cell_whose_config_has_changed_is_not_trained_over(grid_file, finished
     assert steps_taken(finished) == before
 
 
+@pytest.mark.slow
 def test_a_cluster_runs_a_cell_and_takes_what_is_finished(grid_file, finished, tmp_path):
     """submitit's local executor stands for the cluster: files, pickles, processes are real."""
     grid = load_grid(str(grid_file))

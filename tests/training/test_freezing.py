@@ -44,8 +44,8 @@ def _step(fields):
     "recipe",
     [
         {"training.optimizer": "adamw", "training.weight_decay": 0.1, "training.ema_decay": 0.9},
-        {"training.optimizer": "muon"},
-        {"training.optimizer": "adafactor"},
+        pytest.param({"training.optimizer": "muon"}, marks=pytest.mark.slow),
+        pytest.param({"training.optimizer": "adafactor"}, marks=pytest.mark.slow),
     ],
 )
 def test_the_others_take_the_step_that_they_would_take_anyway(recipe):

@@ -155,7 +155,14 @@ def test_an_accelerator_is_asked_for_its_own_memory(machine):
     "layout",
     [
         {},
-        {"parallel.remat": "layer", "parallel.tokens_per_device": 256, "parallel.loss_chunks": 4},
+        pytest.param(
+            {
+                "parallel.remat": "layer",
+                "parallel.tokens_per_device": 256,
+                "parallel.loss_chunks": 4,
+            },
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=str,
 )
