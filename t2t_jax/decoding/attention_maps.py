@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float32, Int32
 
 from t2t_jax.batch import Batch, one_a_row
+from t2t_jax.decoding.alignments import words_of
 from t2t_jax.decoding.arguments import text
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
@@ -28,6 +29,9 @@ class AttentionMaps(NamedTuple):
       decoder: row i has the weights of the subwords before subword i of the translation, when that
         was predicted: column 0 is the start of the sentence, column j is subword j - 1.
       cross: row i has the weights of the source's subwords, when subword i was predicted.
+      source_words: the number of the word that each subword of the source belongs to, from 0; of
+        the end of sentence, -1.
+      target_words: the same of the translation.
     """
 
     source: list[str]
@@ -35,6 +39,8 @@ class AttentionMaps(NamedTuple):
     encoder: Float32[np.ndarray, "n h s s"]
     decoder: Float32[np.ndarray, "n h t t"]
     cross: Float32[np.ndarray, "n h t s"]
+    source_words: list[int]
+    target_words: list[int]
 
 
 def attention_maps(translator: Translator, source: str, target: str | None = None) -> AttentionMaps:
@@ -67,7 +73,11 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
     weights = {name: of_all[:, 0] for name, of_all in found.items()}
     [of_source] = translator.vocabulary.pieces(ids[:1])
     [of_target] = translator.vocabulary.target_pieces(ids[1:])
-    return AttentionMaps(of_source, of_target, **weights)
+    words = {
+        "source_words": words_of(ids[0], translator.vocabulary, of_source=True),
+        "target_words": words_of(ids[1], translator.vocabulary),
+    }
+    return AttentionMaps(of_source, of_target, **weights, **words)
 
 
 def _check_length(name: str, tokens: list[int], limit: float) -> None:

@@ -38,6 +38,10 @@ def test_weights_are_those_of_equation_1_in_the_order_of_the_subwords(translator
     assert "".join(maps.source).replace("▁", " ").strip() == f"{SOURCE}</s>"
     assert "".join(maps.target).replace("▁", " ").strip() == f"{TARGET}</s>"
     s, t = len(source), len(target)
+    for pieces, words in ((maps.source, maps.source_words), (maps.target, maps.target_words)):
+        # A word begins where a space does, and the end of the sentence belongs to none.
+        begins = np.cumsum([piece.startswith("▁") for piece in pieces]) - 1
+        assert words == [*begins[:-1], -1]
     assert maps.encoder.shape == (2, 2, s, s)
     assert maps.decoder.shape == (3, 2, t, t)
     assert maps.cross.shape == (3, 2, t, s)

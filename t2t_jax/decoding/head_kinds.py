@@ -1,0 +1,169 @@
+"""What attention heads look at, by stated rules: a head's entropy, and its kind.
+
+The kinds are those that Voita et al. 2019 and Clark et al. 2019 tell apart, by shares of the
+weights:
+
+    previous word      on the word before the query's own
+    same word          on the query's own word, its other subwords included
+    next word          on the word after it
+    punctuation        on subwords that are punctuation alone
+    end of sentence    on the end of the sentence, or on its start in the decoder
+    one word           the largest share of a single word of the source; in cross-attention alone
+
+A share is the mean over all queries, of as many sentences as are counted; queries that stand for
+no text, such as the end of a sentence, are left out. A head is of the kind that has the largest
+share, if that is one half at least. Otherwise it is "broad" if its entropy is four fifths of the
+greatest possible, or more, and else "other". Words are what spaces separate. In cross-attention a
+query is the subword that is predicted, so it has no own, previous or next word.
+"""
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+Attention: TypeAlias = Literal["encoder", "decoder", "cross"]
+"""Self-attention of the encoder or the decoder, or the attention to the source."""
+
+SHARES = (
+    "previous word",
+    "same word",
+    "next word",
+    "punctuation",
+    "end of sentence",
+    "one word",
+)
+"""The kinds that are shares of the weights."""
+LEAST_SHARE = 0.5
+"""The share that makes a head be of a kind."""
+BROAD = 0.8
+"""The entropy, as a share of the greatest possible, that makes a head broad."""
+
+_BY_POSITION = {"previous word": -1, "same word": 0, "next word": 1}
+
+
+@dataclass(frozen=True)
+class Attended:
+    """The subwords that attend, or that are attended to.
+
+    Attributes:
+      words: for each the number of its word, from 0; -1 for the end or the start of a sentence.
+      is_punctuation: whether it is punctuation alone.
+    """
+
+    words: Int[np.ndarray, " t"]
+    is_punctuation: Bool[np.ndarray, " t"]
+
+
+@dataclass(frozen=True)
+class HeadCounts:
+    """Sums over queries, of which `kinds` makes means; those of several sentences are added.
+
+    Attributes:
+      shares: for each of `SHARES`, its sum for every layer and head.
+      entropy: sum of the entropies, in nats.
+      relative_entropy: sum of the entropies, each divided by the greatest that is possible.
+      queries: number of queries.
+    """
+
+    shares: Float[np.ndarray, "kinds n h"]
+    entropy: Float[np.ndarray, "n h"]
+    relative_entropy: Float[np.ndarray, "n h"]
+    queries: int
+
+    def __add__(self, other: "HeadCounts") -> "HeadCounts":
+        """The sums over the queries of both."""
+        return HeadCounts(
+            self.shares + other.shares,
+            self.entropy + other.entropy,
+            self.relative_entropy + other.relative_entropy,
+            self.queries + other.queries,
+        )
+
+    @property
+    def mean_entropy(self) -> Float[np.ndarray, "n h"]:
+        """The mean entropy of a query's weights, in nats."""
+        return self.entropy / max(1, self.queries)
+
+    def kinds(self) -> list[list[str]]:
+        """The kind of every head, by layer."""
+        means = self.shares / max(1, self.queries)
+        is_broad = self.relative_entropy / max(1, self.queries) >= BROAD
+        return [
+            [_kind(means[:, layer, head], bool(is_broad[layer, head])) for head in range(heads)]
+            for layer, heads in enumerate([means.shape[2]] * means.shape[1])
+        ]
+
+
+def count_heads(
+    weights: Float[np.ndarray, "n h q k"], queries: Attended, keys: Attended, which: Attention
+) -> HeadCounts:
+    """What the heads of a sentence look at.
+
+    Args:
+      weights: attention weights; each row sums to one.
+      queries: the subwords that attend. In the decoder, subword i is the input of row i, and in
+        cross-attention the one that is predicted by it.
+      keys: the subwords that are attended to.
+      which: the attention that it is.
+    """
+    has_text = queries.words >= 0
+    weights, words = weights[:, :, has_text], queries.words[has_text]
+    special = keys.words < 0
+    shares = dict.fromkeys(SHARES, np.zeros(weights.shape[:3]))
+    if which == "cross":
+        shares["one word"] = _largest_word(weights, keys.words)
+    else:
+        for name, offset in _BY_POSITION.items():
+            is_it = (keys.words == words[:, None] + offset) & ~special
+            shares[name] = (weights * is_it).sum(-1)
+    shares["punctuation"] = weights[..., keys.is_punctuation].sum(-1)
+    shares["end of sentence"] = weights[..., special].sum(-1)
+    logs = np.log(np.where(weights > 0, weights, 1))
+    entropy = -(weights * logs).sum(-1)
+    # In the decoder a query may look at what is before it, and at itself.
+    choices = np.full(len(has_text), len(special))
+    if which == "decoder":
+        choices = 1 + np.arange(len(has_text))
+    greatest = np.log(np.maximum(choices, 2))[has_text]
+    return HeadCounts(
+        np.stack([shares[name].sum(-1) for name in SHARES]),
+        entropy.sum(-1),
+        (entropy / greatest).sum(-1),
+        int(has_text.sum()),
+    )
+
+
+def attended(words: Iterable[int], pieces: Sequence[str]) -> Attended:
+    """The subwords of a side of a sentence.
+
+    Args:
+      words: the number of the word that each belongs to, or -1.
+      pieces: the subwords as the vocabulary writes them.
+    """
+    numbers = np.fromiter(words, int, len(pieces))
+    marks = [_is_punctuation(piece) for piece in pieces]
+    return Attended(numbers, np.array(marks, bool) & (numbers >= 0))
+
+
+def _is_punctuation(piece: str) -> bool:
+    """Whether a subword is punctuation alone; ▁ is a space, and @@ stands before the next part."""
+    text = piece.removesuffix("@@").replace("▁", "")
+    return bool(text) and all(unicodedata.category(letter).startswith("P") for letter in text)
+
+
+def _largest_word(
+    weights: Float[np.ndarray, "n h q k"], words: Int[np.ndarray, " k"]
+) -> Float[np.ndarray, "n h q"]:
+    of_words = words[:, None] == np.arange(words.max(initial=-1) + 1)
+    return (weights @ of_words.astype(weights.dtype)).max(-1, initial=0)
+
+
+def _kind(shares: Float[np.ndarray, " kinds"], is_broad: bool) -> str:
+    best = int(shares.argmax())
+    if shares[best] >= LEAST_SHARE:
+        return SHARES[best]
+    return "broad" if is_broad else "other"
