@@ -73,11 +73,13 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
     weights = {name: of_all[:, 0] for name, of_all in found.items()}
     [of_source] = translator.vocabulary.pieces(ids[:1])
     [of_target] = translator.vocabulary.target_pieces(ids[1:])
-    words = {
-        "source_words": words_of(ids[0], translator.vocabulary, of_source=True),
-        "target_words": words_of(ids[1], translator.vocabulary),
-    }
-    return AttentionMaps(of_source, of_target, **weights, **words)
+    return AttentionMaps(
+        of_source,
+        of_target,
+        **weights,
+        source_words=words_of(ids[0], translator.vocabulary, of_source=True),
+        target_words=words_of(ids[1], translator.vocabulary),
+    )
 
 
 def _check_length(name: str, tokens: list[int], limit: float) -> None:

@@ -45,7 +45,7 @@ def test_weights_are_those_of_equation_1_in_the_order_of_the_subwords(translator
     assert maps.encoder.shape == (2, 2, s, s)
     assert maps.decoder.shape == (3, 2, t, t)
     assert maps.cross.shape == (3, 2, t, s)
-    for weights in maps[2:]:
+    for weights in (maps.encoder, maps.decoder, maps.cross):
         np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
 
     params = jax.tree.map(np.asarray, translator.params)
