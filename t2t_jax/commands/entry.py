@@ -15,6 +15,7 @@ from t2t_jax.commands.data import data_command
 from t2t_jax.commands.export import ExportCommand
 from t2t_jax.commands.figures import FiguresCommand
 from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored_config
+from t2t_jax.commands.heads import HeadsCommand
 from t2t_jax.commands.import_ import ImportCommand
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.parse import ParseCommand
@@ -69,6 +70,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "calibrate": "make confidences of a run estimates of its quality",
         },
         "inside a model": {
+            "heads": "say what each attention head is worth, and what it looks at",
             "figures": "draw the paper's pictures, with the shapes of a run",
         },
         "models in and out": {
@@ -116,6 +118,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
         "calibrate": partial(_plain_command, CalibrateCommand),
         "export": partial(_plain_command, ExportCommand),
         "figures": partial(_plain_command, FiguresCommand),
+        "heads": partial(_plain_command, HeadsCommand),
         "import": partial(_plain_command, ImportCommand),
     }
     if name in others:

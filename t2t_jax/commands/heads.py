@@ -1,0 +1,100 @@
+"""The command that says what each attention head of a model is worth."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+from rich.table import Table
+
+from t2t_jax.commands.tables import grid, show
+from t2t_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from t2t_jax.run.heads import HeadReport
+
+
+@dataclass(frozen=True)
+class HeadsCommand:
+    """What each attention head is worth, by two measures of Michel et al. 2019, and its kind.
+
+    Each head is masked alone, and the change of loss and BLEU told; its importance is the mean size
+    of the loss's derivative by a gate on it. Then heads are masked in the order of importance.
+    """
+
+    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
+        tyro.MISSING
+    )
+    """Directory of the run."""
+    split: str = "dev"
+    """Split of the run's corpus that is measured on."""
+    num_sentences: int | None = None
+    """Sentences of it, from the first on; None is all."""
+    bleu: bool = True
+    """Translate the sentences by greedy search once for every head; --no-bleu is quicker."""
+    average: int | None = None
+    """How many of the last checkpoints to average; None is as the run is scored."""
+    step: int | Literal["best"] | None = None
+    """Step of the last of them, or best for the best dev score; None is the newest."""
+    json: bool = False
+    """Print one JSON object instead of tables."""
+    plot: Path | None = None
+    """A picture to write: a file that ends in .svg or .png."""
+
+    def run(self) -> int:
+        """Measure, draw and tell; returns the exit code."""
+        if self.plot is not None and self.plot.suffix not in (".svg", ".png"):
+            raise UserError(f"--plot {self.plot} has to end in .svg or .png")
+        if self.num_sentences is not None and self.num_sentences < 1:
+            raise UserError(f"--num-sentences {self.num_sentences} is not positive")
+        from t2t_jax.run.heads import weigh_heads
+        from t2t_jax.run.loading import load
+
+        translator = load(self.run_directory, average=self.average, step=self.step)
+        report = weigh_heads(
+            translator, split=self.split, num_sentences=self.num_sentences, bleu=self.bleu
+        )
+        if self.plot is not None:
+            from t2t_jax.figures.drawing import encoded
+            from t2t_jax.figures.heads import worth
+            from t2t_jax.system.atomic_file import write_whole
+
+            write_whole(self.plot, encoded(worth(report), self.plot.suffix[1:]))
+        if self.json:
+            print(report.to_json())
+        else:
+            _tell(report)
+        return 0
+
+
+def _tell(report: "HeadReport") -> None:
+    score = "" if report.bleu is None else f", sacreBLEU {report.bleu:.2f} (greedy)"
+    sentences = f"{report.num_sentences:,} sentences of {report.split}"
+    show(f"{sentences}: loss {report.loss:.3f} nats a token{score}; without one head:")
+    show(_heads(report))
+    show("without the least important heads:")
+    show(_curve(report))
+
+
+def _heads(report: "HeadReport") -> Table:
+    table = grid("attention", "layer", "head", "loss", "BLEU", "importance", "entropy", "kind")
+    for head in report.heads:
+        table.add_row(
+            head.attention,
+            str(head.layer + 1),
+            str(head.head + 1),
+            f"{head.loss_change:+.4f}",
+            "" if head.bleu_change is None else f"{head.bleu_change:+.2f}",
+            f"{head.importance:.4f}",
+            f"{head.entropy:.2f}",
+            head.kind,
+        )
+    return table
+
+
+def _curve(report: "HeadReport") -> Table:
+    table = grid("heads masked", "share", "loss", "BLEU")
+    for point in report.curve:
+        score = "" if point.bleu is None else f"{point.bleu:.2f}"
+        table.add_row(str(point.heads), f"{point.share:.0%}", f"{point.loss:.3f}", score)
+    return table

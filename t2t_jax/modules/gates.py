@@ -1,0 +1,69 @@
+"""Gates on attention heads: what a model computes without some of its heads (Michel et al. 2019).
+
+The output of multi-head attention is the sum of head_i W_i^O over the heads, where W_i^O are the
+rows of W^O that belong to head i (section 3.2.2). So a gate on a head is a factor on these rows: a
+function of the parameters, of which the network knows nothing.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from t2t_jax.config import ModelConfig
+from t2t_jax.modules.matrices import Parameters
+
+
+class HeadGates(NamedTuple):
+    """A factor for every head: 1 leaves it as it is, and 0 masks it."""
+
+    encoder: Float[Array, "n h"]
+    """Self-attention of the encoder's layers."""
+    decoder: Float[Array, "n h"]
+    """Self-attention of the decoder's layers."""
+    cross: Float[Array, "n h"]
+    """Attention of the decoder's layers to the encoder's output."""
+
+
+_PLACES = {
+    "encoder": ("encoder", "self_attention"),
+    "decoder": ("decoder", "self_attention"),
+    "cross": ("decoder", "cross_attention"),
+}
+
+
+def open_gates(model: ModelConfig) -> HeadGates:
+    """Gates that change nothing.
+
+    Args:
+      model: sizes of the network.
+    """
+    encoder = jnp.ones((model.num_encoder_layers, model.num_heads))
+    decoder = jnp.ones((model.num_decoder_layers, model.num_heads))
+    return HeadGates(encoder, decoder, decoder)
+
+
+def gated(params: Parameters, gates: HeadGates) -> Parameters:
+    """The parameters of the model whose heads have these gates.
+
+    Args:
+      params: the parameters as training has them, of layers that are stacked.
+      gates: the factors.
+    """
+    for name, (stack, attention) in _PLACES.items():
+        path = (stack, "layers", attention, "output", "kernel")
+        params = _replaced(params, path, getattr(gates, name))
+    return params
+
+
+def _replaced(tree: Parameters, path: tuple[str, ...], of_heads: Float[Array, "n h"]) -> Parameters:
+    """The tree with the W^O at a path multiplied by the gates of its heads."""
+    assert isinstance(tree, Mapping)
+    name, *others = path
+    if others:
+        return {**tree, name: _replaced(tree[name], tuple(others), of_heads)}
+    rows = tree[name]  # [n, h d_v, d_model]
+    layers, heads = of_heads.shape
+    by_head = rows.reshape(layers, heads, -1, rows.shape[-1]) * of_heads[:, :, None, None]
+    return {**tree, name: by_head.reshape(rows.shape).astype(rows.dtype)}
