@@ -33,5 +33,5 @@ def worth(report: HeadReport) -> Figure:
         scores = [np.nan if point.bleu is None else point.bleu for point in report.curve]
         curve.plot(shares, scores, "o-", color=COLORS[0])
         curve.set(ylabel="sacreBLEU, greedy", ylim=(0, None))
-    curve.set(xlabel="heads masked, least important first, %", title="without heads")
+    curve.set(xlabel="% of the heads", title="without the least important")
     return figure
