@@ -287,7 +287,9 @@ def test_every_test_that_is_named_exists():
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PAPER = ROOT / "docs/paper"
-_SHOWN = re.compile(r"^```\{literalinclude\} (\S+)\n:pyobject: (\S+)\n```$", re.MULTILINE)
+_SHOWN = re.compile(
+    r"^```\{literalinclude\} (\S+)\n:pyobject: (\S+)\n(?::dedent:\n)?```$", re.MULTILINE
+)
 _HELD = re.compile(r"\[`(tests/\S+\.py)::\w+`\]\((\S+)\)")
 
 
