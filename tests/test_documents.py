@@ -5,6 +5,7 @@ each command is run by a shell as it is written, one after the other, in a direc
 configs describe tiny models of the same names. What only another machine can run is named here.
 """
 
+import ast
 import contextlib
 import os
 import re
@@ -288,6 +289,40 @@ def test_every_test_that_is_named_exists():
 
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+PAPER = ROOT / "docs/paper"
+_SHOWN = re.compile(
+    r"^```\{literalinclude\} (\S+)\n:pyobject: (\S+)\n(?::dedent:\n)?```$", re.MULTILINE
+)
+_HELD = re.compile(r"\[`(tests/\S+\.py)::\w+`\]\((\S+)\)")
+
+
+def _is_defined(path, name):
+    """Whether a file of Python defines a name, such as a class or a method `Class.method` of it."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    for part in name.split("."):
+        defined = [x for x in body if getattr(x, "name", None) == part]
+        if not defined:
+            return False
+        body = defined[0].body
+    return True
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, id=p.name) for p in sorted(PAPER.glob("[0-9]*.md"))]
+)
+def test_a_page_of_the_paper_has_an_equation_code_that_exists_numbers_and_tests(path):
+    text = path.read_text(encoding="utf-8")
+    assert "\n```{math}\n" in text
+    assert len(blocks(path, "python")) == 1
+    shown = _SHOWN.findall(text)
+    assert len(shown) == text.count("{literalinclude}") > 0
+    for file, name in shown:
+        assert _is_defined(path.parent / file, name), f"{file}: {name}"
+    # That the tests themselves exist, the test of all names of tests says.
+    held = _HELD.findall(text)
+    assert len(held) == text.count("`tests/") - text.count("`tests/kernels/`") > 0
+    for file, link in held:
+        assert (path.parent / link).resolve() == ROOT / file
 
 
 def _anchors(path):
@@ -303,6 +338,8 @@ def test_every_link_of_a_document_leads_somewhere(path):
         if re.match(r"\w+:", link):
             continue  # somebody else's page
         target, _, anchor = link.partition("#")
+        if "_figures" in Path(target).parts:
+            continue  # a picture that is drawn when the site is built
         place = (path.parent / target).resolve() if target else path
         assert place.exists(), f"{path.name}: {link}"
         assert not anchor or anchor in _anchors(place), f"{path.name}: {link}"
@@ -311,6 +348,8 @@ def test_every_link_of_a_document_leads_somewhere(path):
 def test_every_document_is_on_the_map_of_the_readme():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     linked = {(ROOT / link.partition("#")[0]).resolve() for link in LINK.findall(readme)}
+    # The README leads to the pages of the paper through their own list.
+    linked |= {(PAPER / name) for name in LINK.findall((PAPER / "index.md").read_text("utf-8"))}
     assert {path for path in DOCUMENTS if path.name != "README.md"} <= linked
 
 

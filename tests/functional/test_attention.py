@@ -100,6 +100,27 @@ def test_query_without_keys_gives_zeros_and_finite_gradients():
     assert np.any(query_bar[:, 0] != 0)
 
 
+def test_scores_have_variance_1_whatever_d_k():
+    # Footnote 4: independent components with mean 0 and variance 1 make products of variance d_k,
+    # and a softmax over them has hardly any gradient left where d_k is large.
+    variances, derivatives = {}, {}
+    for d_k in (4, 512):
+        query, key = _normal(d_k, 4, 32, 1, d_k), _normal(d_k + 1, 4, 32, 1, d_k)
+        for divided, factor in ((True, 1), (False, d_k**0.5)):
+            weights = np.asarray(attention_weights(factor * query, key), np.float64)
+            scores = np.log(np.maximum(weights, 1e-300))
+            # The derivative is diag(w) - w w^T; this is its squared norm.
+            squares = np.square(weights).sum(-1)
+            norm = squares - 2 * (weights**3).sum(-1) + squares**2
+            derivatives[divided, d_k] = np.sqrt(np.maximum(norm, 0)).mean()
+            if divided:
+                variances[d_k] = scores.var(-1, ddof=1).mean()
+    assert variances[4] == pytest.approx(1, abs=0.15)
+    assert variances[512] == pytest.approx(1, abs=0.15)
+    assert derivatives[True, 512] == pytest.approx(derivatives[True, 4], rel=0.1)
+    assert derivatives[False, 512] < derivatives[True, 512] / 2
+
+
 def test_bfloat16_inputs_give_float32_weights_and_a_bfloat16_result():
     query, key, value = (jnp.array(_normal(i, 1, 4, 2, 8), jnp.bfloat16) for i in range(3))
     weights = attention_weights(query, key)

@@ -130,3 +130,19 @@ def test_dropout_of_a_gated_network_is_on_the_product_with_the_gate():
         dropout_key=DropoutKey(jax.random.key(0)),
     )
     assert set(np.unique(output)) == {0.0, 18.0}
+
+
+def test_it_is_two_convolutions_with_kernels_of_size_1():
+    rng = np.random.default_rng(0)
+    shapes = [(2, 5, 4), (4, 8), (8,), (8, 4), (4,)]
+    x, w_1, b_1, w_2, b_2 = (jnp.array(rng.normal(size=shape), jnp.float32) for shape in shapes)
+
+    def convolution(x, kernel, bias):
+        layout = ("NWC", "WIO", "NWC")
+        padding = "VALID"
+        y = jax.lax.conv_general_dilated(x, kernel[None], (1,), padding, dimension_numbers=layout)
+        return y + bias
+
+    expected = convolution(jnp.maximum(0, convolution(x, w_1, b_1)), w_2, b_2)
+    output = position_wise_feed_forward(x, w_1, b_1, w_2, b_2)
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)

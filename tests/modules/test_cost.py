@@ -148,6 +148,19 @@ def test_flops_are_those_of_the_products_in_the_gradient_of_the_real_model(name)
     assert _product_flops(needed) == expected
 
 
+def test_the_number_of_heads_changes_no_cost():
+    # Section 3.2.2: heads share out the width, so all together cost what one of full width does.
+    sentence = one_a_row(jnp.ones((2, 6), jnp.int32))
+    costs = set()
+    for num_heads in (1, 3, 12):
+        module = Transformer(ModelConfig(**_TINY | {"num_heads": num_heads}), 17, bos_id=1)
+        variables = {"params": declared_parameters(module)}
+        apply = partial(module.apply, batch=Batch(sentence, sentence), deterministic=True)
+        products = _product_flops(jax.make_jaxpr(apply)(variables).jaxpr)
+        costs.add((sum(math.prod(x.shape) for x in jax.tree.leaves(variables)), products))
+    assert len(costs) == 1
+
+
 def test_flops_without_lengths_are_six_for_each_weight_and_token_that_meet():
     # Base model, per layer: attention 4 x 512^2, feed-forward 2 x 512 x 2048 weights.
     attention, feed_forward, vocabulary = 4 * 512**2, 2 * 512 * 2048, 37_000 * 512
