@@ -54,8 +54,10 @@ _TINY = {
     '"data.vocab_size": 2000': '"data.vocab_size": 300',
     '_per_step": 1024': '_per_step": 128',
     '"training.num_train_steps": 400': '"training.num_train_steps": 20',
-    '"evaluation.num_sentences": 200': '"evaluation.num_sentences": 2',
+    '"evaluation.num_sentences": 200': '"evaluation.num_sentences": 8',
     '"decoding.beam_size": 1': '"decoding.beam_size": 1, "decoding.max_extra_length": 4',
+    # tests/sweep/test_sweep.py trains grids of more than one variant.
+    '    **t2t_jax.product(base, {"model.num_heads": [1]}),\n': "",
     '    **t2t_jax.product(base, {"model.dropout_rate": [0.0]}),\n': "",
     "SEEDS = 2": "SEEDS = 1",
 }
@@ -78,9 +80,7 @@ def test_the_notebook_of_a_grid_runs_from_top_to_bottom(tiny_run, tmp_path):
     tables = [data["text/markdown"] for data in shown if "text/markdown" in data]
     assert tables == [(tmp_path / "grid" / "table.md").read_text(encoding="utf-8")]
     assert "| base |" in tables[0]
-    assert "| num_heads=1 |" in tables[0]
     assert sum("image/png" in data for data in shown) == 2
-    assert "No devices found\n    " in _outputs(cells[-1])
 
 
 @pytest.mark.parametrize("name", ["reload", "grid"])
