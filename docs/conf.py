@@ -32,7 +32,6 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 80
 toc_object_entries_show_parents = "hide"
-smartquotes = False  # two hyphens are those of a flag
 
 html_theme = "furo"
 html_title = "t2t_jax"

@@ -94,8 +94,14 @@ def _parts(text: str) -> tuple[str, str, list[tuple[str, str]]]:
         for entry in re.split(r"\n  (?=\S)", box)[1:]:
             flag, meaning = re.split(r"\s\s+|\n", entry, maxsplit=1)
             if flag != "-h, --help":
-                flags.append((flag, " ".join(meaning.split())))
-    return usage, about, flags
+                flags.append((flag, _with_flags(" ".join(meaning.split()))))
+    return usage, _with_flags(about), flags
+
+
+def _with_flags(text: str) -> str:
+    """A text with the flags in it as code: elsewhere, two hyphens become a dash."""
+    code_or_flag = r"`[^`]*`|(?<![\w-])--[a-z][\w-]*(?:\.[\w-]+)?"
+    return re.sub(code_or_flag, lambda found: f"`{found[0].strip('`')}`", text)
 
 
 def _help(command: str) -> str:
