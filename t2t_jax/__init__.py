@@ -1,4 +1,4 @@
-"""t2t_jax: "Attention Is All You Need" as a complete system in JAX and Flax.
+"""t2t_jax: "Attention Is All You Need" as a complete system in JAX and Flax::
 
     import t2t_jax
 

@@ -25,7 +25,9 @@ from t2t_jax.commands.train import train_command
 from t2t_jax.config.file import load_config
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# Without what a build of the site has written.
+IN_DOCS = [path for path in sorted((ROOT / "docs").rglob("*.md")) if "/docs/_" not in str(path)]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *IN_DOCS]
 # Documents whose commands are not run: they show commands as indented text, or none.
 LINKED = [*DOCUMENTS, *(ROOT / name for name in ("CHANGELOG.md", "SECURITY.md"))]
 LINKED += [ROOT / "benchmarks/README.md", *sorted((ROOT / "t2t_jax/data/bundled").glob("*.md"))]
@@ -350,7 +352,19 @@ def test_every_document_is_on_the_map_of_the_readme():
     linked = {(ROOT / link.partition("#")[0]).resolve() for link in LINK.findall(readme)}
     # The README leads to the pages of the paper through their own list.
     linked |= {(PAPER / name) for name in LINK.findall((PAPER / "index.md").read_text("utf-8"))}
-    assert {path for path in DOCUMENTS if path.name != "README.md"} <= linked
+    # The landing page of the site is the README itself.
+    assert {*DOCUMENTS} - {ROOT / "README.md", ROOT / "docs/index.md"} <= linked
+
+
+_DIRECTIVE = re.compile(r"^`{3,}\{(literalinclude|include|image|figure)\} +(\S+)", re.MULTILINE)
+_MADE_BY_THE_BUILD = ("_figures", "_repository")
+
+
+@pytest.mark.parametrize("path", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in IN_DOCS])
+def test_every_file_that_a_directive_shows_exists(path):
+    for _, target in _DIRECTIVE.findall(path.read_text(encoding="utf-8")):
+        made = not {*_MADE_BY_THE_BUILD}.isdisjoint(Path(target).parts)
+        assert made or (path.parent / target).is_file(), f"{path.name}: {target}"
 
 
 # Where a path in a document may begin; a run directory is no part of the repository.

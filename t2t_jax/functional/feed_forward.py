@@ -30,6 +30,8 @@ _ACTIVATIONS: dict[str, Activation] = {
 def activation_of(kind: str) -> Activation:
     """The activation function of a kind of feed-forward network.
 
+    By the name of the kind::
+
         relu, reglu     max(0, x)
         gelu, geglu     x Phi(x), Phi being the distribution function of the standard normal
                         distribution (Hendrycks and Gimpel 2016); exactly, without their

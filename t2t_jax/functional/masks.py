@@ -1,6 +1,6 @@
 """Section 3.2.3: which positions may attend to which. Masks are bool; True means "may attend".
 
-A row of a batch holds one sentence or several; `segments` numbers them from 1 and is 0 in padding:
+A row of a batch holds one sentence or several; `segments` numbers them from 1 and is 0 in padding::
 
     segments        1 1 1 2 2 0
     segment mask    x x x . . .        causal mask    x . . . . .

@@ -151,7 +151,7 @@ def alibi_slopes(num_heads: int) -> Float32[Array, " h"]:
 
 
 def alibi_bias(distances: Int[Array, "q k"], num_heads: int) -> Float32[Array, "h q k"]:
-    """-slope * |distance|, which ALiBi adds to the scores (Press et al. 2022, section 3).
+    """`-slope * |distance|`, which ALiBi adds to the scores (Press et al. 2022, section 3).
 
     The paper has a causal model, where no distance is negative. With the absolute value, an encoder
     treats both directions alike, as the authors propose for such models.
