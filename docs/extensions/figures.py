@@ -1,10 +1,13 @@
 """The figures of the documents are drawn when the site is built, into docs/_figures/."""
 
+import os
 from pathlib import Path
 
 from sphinx.application import Sphinx
 
 import t2t_jax
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
 def _draw(app: Sphinx) -> None:
@@ -14,10 +17,8 @@ def _draw(app: Sphinx) -> None:
     drawn = [path.stat().st_mtime for path in directory.glob("*.svg")]
     if drawn and min(drawn) > code:
         return
-    try:
-        from t2t_jax.figures import write_figures
-    except ImportError:
-        return
+    from t2t_jax.figures import write_figures
+
     write_figures(directory)
 
 
