@@ -7,6 +7,7 @@
     translator.translate(["No devices found"])
     t2t_jax.score(translator, sources, targets)         # of translations that are given
     t2t_jax.attention_maps(translator, "No devices found")
+    t2t_jax.explore(translator, "No devices found")     # a page to look into the model
     t2t_jax.alignments(translator, sources, targets)    # which word comes from which
     t2t_jax.evaluate(translator, split="test").summary()
     t2t_jax.run_grid(t2t_jax.product(config, {"model.num_heads": [1, 4]}), "runs/grid")
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from t2t_jax.decoding.scoring import score as score
     from t2t_jax.decoding.translator import Translator as Translator
     from t2t_jax.errors import UserError as UserError
+    from t2t_jax.explorer.page import explore as explore
     from t2t_jax.run.evaluation import evaluate as evaluate
     from t2t_jax.run.loading import load as load
     from t2t_jax.run.trainer import train as train
@@ -41,6 +43,7 @@ __all__ = [
     "alignments",
     "attention_maps",
     "evaluate",
+    "explore",
     "load",
     "product",
     "run_grid",
@@ -55,6 +58,7 @@ _HOMES = {
     "alignments": "t2t_jax.decoding.alignments",
     "attention_maps": "t2t_jax.decoding.attention_maps",
     "evaluate": "t2t_jax.run.evaluation",
+    "explore": "t2t_jax.explorer.page",
     "load": "t2t_jax.run.loading",
     "product": "t2t_jax.config.file",
     "run_grid": "t2t_jax.sweep.grid",

@@ -12,6 +12,7 @@ from t2t_jax.commands.calibrate import CalibrateCommand
 from t2t_jax.commands.compare import CompareCommand
 from t2t_jax.commands.compare_trees import CompareTreesCommand
 from t2t_jax.commands.data import data_command
+from t2t_jax.commands.explore import ExploreCommand
 from t2t_jax.commands.export import ExportCommand
 from t2t_jax.commands.figures import FiguresCommand
 from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored_config
@@ -70,6 +71,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "calibrate": "make confidences of a run estimates of its quality",
         },
         "inside a model": {
+            "explore": "write a page that shows a model at work on a sentence",
             "heads": "say what each attention head is worth, and what it looks at",
             "figures": "draw the paper's pictures, with the shapes of a run",
         },
@@ -116,6 +118,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
         "train": train_command,
         "sweep": sweep_command,
         "calibrate": partial(_plain_command, CalibrateCommand),
+        "explore": partial(_plain_command, ExploreCommand),
         "export": partial(_plain_command, ExportCommand),
         "figures": partial(_plain_command, FiguresCommand),
         "heads": partial(_plain_command, HeadsCommand),

@@ -18,7 +18,7 @@ from t2t_jax.modules.transformer import init_parameters
 
 _VOCAB_SIZE = 32
 _REPEATS = 3
-LENGTHS = (128, 256, 512, 1024, 2048)
+LENGTHS = (128, 256, 512, 1024)
 """The lengths of rows, in tokens."""
 
 

@@ -17,7 +17,17 @@ from t2t_jax.commands.entry import COMMANDS, EVAL_COMMANDS
 from t2t_jax.errors import UserError
 
 ROOT = Path(__file__).parents[2]
-OTHER_COMMANDS = {"data", "train", "sweep", "export", "import", "calibrate", "figures", "heads"}
+OTHER_COMMANDS = {
+    "data",
+    "train",
+    "sweep",
+    "export",
+    "import",
+    "calibrate",
+    "explore",
+    "figures",
+    "heads",
+}
 NAMES = [name for group in COMMANDS.values() for name in group]
 
 

@@ -1,0 +1,43 @@
+"""The command that writes a page on which a model can be explored."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from t2t_jax.system.console import ResultConsole
+
+
+@dataclass(frozen=True)
+class ExploreCommand:
+    """Write a page that shows what a model does with a sentence: attention, search, input.
+
+    It is one file of HTML, which any browser opens without a network.
+    """
+
+    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
+        tyro.MISSING
+    )
+    """Directory of the run."""
+    text: str = tyro.MISSING
+    """A sentence of the source language."""
+    output: Path = tyro.MISSING
+    """File to write, such as view.html; one that is there is replaced."""
+    references: str | None = None
+    """A translation whose attention is shown; None is the model's own."""
+    average: int | None = None
+    """How many of the last checkpoints to average; None is as the run is scored."""
+    step: int | Literal["best"] | None = None
+    """Step of the last of them, or best for the best dev score; None is the newest."""
+
+    def run(self) -> int:
+        """Write the page and say where it is; returns the exit code."""
+        from t2t_jax.explorer import explore
+        from t2t_jax.run.loading import load
+
+        translator = load(self.run_directory, average=self.average, step=self.step)
+        explore(translator, self.text, self.references).save(self.output)
+        console = ResultConsole(highlight=False, markup=False)
+        console.print(f"{self.output} shows it; open it in a browser", soft_wrap=True)
+        return 0

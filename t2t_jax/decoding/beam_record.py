@@ -1,0 +1,123 @@
+"""What a search kept and dropped, step by step: the tree of its hypotheses (section 6.1)."""
+
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from t2t_jax.batch import EOS_ID
+from t2t_jax.decoding.hypotheses import SearchState, length_penalty
+from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
+from t2t_jax.decoding.scheduler import rung, strategy_of
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import UserError
+
+Fate: TypeAlias = Literal["kept", "dropped", "ended"]
+"""What became of a hypothesis: the search went on with it, or left it, or it ended."""
+
+_Tokens: TypeAlias = tuple[int, ...]
+_POSSIBLE = -1e6  # log-probabilities below stand for places without a hypothesis
+
+
+class Node(NamedTuple):
+    """A hypothesis that a search has held, after so many tokens."""
+
+    tokens: _Tokens
+    """Its tokens."""
+    log_prob: float
+    """Its log-probability, in nats."""
+    fate: Fate
+    """What became of it."""
+    score: float | None
+    """Log-probability over length penalty, if it ended or was live at the end."""
+
+
+class BeamRecord(NamedTuple):
+    """All hypotheses of a search."""
+
+    nodes: dict[_Tokens, Node]
+    """The hypotheses by their tokens, shorter ones first; a child has one token more."""
+    winner: _Tokens
+    """The tokens of the best one."""
+    beam_size: int
+    """Hypotheses kept at a time."""
+    length_penalty: float
+    """alpha: a score is the log-probability over ((5 + length) / 6)^alpha."""
+
+
+def record_search(translator: Translator, source: str, **overrides: Any) -> BeamRecord:
+    """Search for a translation as `Translator.translate` does, and keep what was seen.
+
+    Constraints of the decoding (forbidden words and the like) are not recorded.
+
+    Args:
+      translator: the model.
+      source: a sentence.
+      overrides: fields of `DecodingConfig`, such as `beam_size`.
+
+    Raises:
+      UserError: the sentence is blank, or tokens are drawn at random.
+    """
+    decoding = translator.configured(**overrides).decoding
+    if decoding.temperature > 0:
+        raise UserError("a search that draws tokens at random keeps no beam to record")
+    [tokens] = translator.encode([source])
+    if len(tokens) < 2:
+        raise UserError("a blank sentence has nothing to search for; give a text")
+    limit = len(tokens) + decoding.max_extra_length
+    length = rung(len(tokens))
+    room = length + decoding.max_extra_length
+    search = Search(translator.model, strategy_of(decoding), translator.mesh, 1)
+    params = translator.model.prepare(translator.params, decoding.quantize)
+    work = begin_work(search, Sizes(1, 1, length, room, room), params)
+    inputs = np.zeros((1, length), np.int32)
+    inputs[0, : len(tokens)] = tokens
+    first = jnp.zeros(1, jnp.int32)
+    arrivals = Arrivals(first, jnp.asarray(inputs), jnp.array([limit]), first)
+    nodes: dict[_Tokens, Node] = {}
+    for step in range(1, limit + 1):
+        work, progress = proceed(
+            search, params, work, arrivals, jnp.uint32(0), jnp.int32(0), None, jnp.int32(1)
+        )
+        # From the second step on, the one sentence goes on: row 1 of 1 is none.
+        arrivals = arrivals._replace(rows=first + 1)
+        state, progress = jax.device_get((work.state, progress))
+        _note(nodes, state, step, decoding.length_penalty)
+        if not progress.searching[0]:
+            break
+    best = progress.best
+    winner = tuple(best.tokens[0, 0, : best.lengths[0, 0]].tolist())
+    for key, node in nodes.items():
+        if node.fate == "kept" and len(key) == step:  # live, when the search stopped
+            score = _score(node.log_prob, step, decoding.length_penalty)
+            nodes[key] = node._replace(fate="ended" if key == winner else "dropped", score=score)
+    return BeamRecord(nodes, winner, decoding.beam_size, decoding.length_penalty)
+
+
+def _note(nodes: dict[_Tokens, Node], state: SearchState, step: int, alpha: float) -> None:
+    """Add the hypotheses after a step to those before it, and what became of these."""
+    live, finished = state.rows.live, state.rows.finished
+    for tokens, log_prob in zip(live.tokens[0], live.log_probs[0].tolist(), strict=True):
+        key = tuple(tokens[:step].tolist())
+        # A greedy search, and one whose hypotheses have all ended, holds an ended one as live.
+        if log_prob > _POSSIBLE and key[-1] != EOS_ID:
+            nodes[key] = Node(key, log_prob, "kept", None)
+    ended = zip(
+        finished.tokens[0],
+        finished.log_probs[0].tolist(),
+        finished.lengths[0].tolist(),
+        strict=True,
+    )
+    for tokens, log_prob, length in ended:
+        if log_prob > _POSSIBLE and length == step:
+            key = tuple(tokens[:step].tolist())
+            nodes[key] = Node(key, log_prob, "ended", _score(log_prob, step, alpha))
+    parents = {key[:-1] for key in nodes if len(key) == step}
+    for key, node in nodes.items():
+        if len(key) == step - 1 and node.fate == "kept" and key not in parents:
+            nodes[key] = node._replace(fate="dropped")
+
+
+def _score(log_prob: float, length: int, alpha: float) -> float:
+    return log_prob / float(length_penalty(jnp.int32(length), alpha))
