@@ -326,8 +326,7 @@ $("grids").addEventListener("keydown", (event) => {
 $("words").addEventListener("change", (event) => { state.words = event.target.checked; drawAll(); });
 $("heads").addEventListener("change", (event) => { state.heads = event.target.value; state.head = 0; drawAll(); });
 
-$("sentence").textContent = [data.source, data.target]
-  .map((pieces) => pieces.slice(0, -1).join("").replaceAll("▁", " ").trim()).join(" → ");
+$("sentence").textContent = `${data.text} → ${data.translation}`;
 paint($("legend"), [Array.from({ length: 120 }, (_, i) => i / 119)]);
 $("legend").style.width = "120px";
 $("legend").style.height = "12px";

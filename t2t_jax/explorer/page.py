@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -72,9 +73,12 @@ def explore(translator: Translator, text: str, references: str | None = None) ->
       UserError: the sentence is blank or too long, or the model is an ensemble, or it draws tokens
         at random.
     """
-    maps = attention_maps(translator, text, references)
+    translation = translator.translate([text])[0] if references is None else references
+    maps = attention_maps(translator, text, translation)
     record = record_search(translator, text)
     data = {
+        "text": text,
+        "translation": translation,
         "source": maps.source,
         "target": maps.target,
         "sourceWords": maps.source_words,
@@ -166,8 +170,8 @@ def _positions(model: ModelConfig, params: Any, length: int) -> Float[np.ndarray
     """What is added to the embeddings of so many tokens; zeros where nothing is."""
     module = PositionEncoding(model, causal=False)
     variables = {"params": params.get("source_position", {})}
-    nothing = np.zeros((1, length, model.d_model), np.float32)
-    places = np.arange(length, dtype=np.int32)[None]
+    nothing = jnp.zeros((1, length, model.d_model))
+    places = jnp.arange(length)[None]
     return np.asarray(module.apply(variables, nothing, places, length))[0]
 
 
