@@ -207,6 +207,11 @@ CONSTANTS = (
     Constant("d_k", "3.2.2", {"model.key_size": 64}),
     Constant("d_v", "3.2.2", {"model.value_size": 64}),
     Constant("heads of keys and values, if not h", "3.2.2", {"model.num_kv_heads": None}),
+    Constant(
+        "heads of single attentions, if not h",
+        "3.2.2",
+        {"model.encoder_heads": None, "model.decoder_heads": None, "model.cross_heads": None},
+    ),
     Constant("biases in attention", "3.2.2", {"model.attention_bias": False}),
     Constant("norm on queries and keys", "3.2.2", {"model.query_key_norm": False}),
     Constant("window of self-attention", "3.2.3", {"model.attention_window": None}),

@@ -11,6 +11,7 @@ from t2t_jax.commands.tables import grid, show
 from t2t_jax.errors import UserError
 
 if TYPE_CHECKING:
+    from t2t_jax.decoding.translator import Translator
     from t2t_jax.run.heads import HeadReport
 
 
@@ -40,6 +41,9 @@ class HeadsCommand:
     """Print one JSON object instead of tables."""
     plot: Path | None = None
     """A picture to write: a file that ends in .svg or .png."""
+    prune: tuple[float, Path] | None = None
+    """A share of the heads, such as 0.4, and the directory of a new run, whose model has lost the
+    least important ones: equally many of each layer of an attention. Nothing else is measured."""
 
     def run(self) -> int:
         """Measure, draw and tell; returns the exit code."""
@@ -51,6 +55,8 @@ class HeadsCommand:
         from t2t_jax.run.loading import load
 
         translator = load(self.run_directory, average=self.average, step=self.step)
+        if self.prune is not None:
+            return self._prune(translator, *self.prune)
         report = weigh_heads(
             translator, split=self.split, num_sentences=self.num_sentences, bleu=self.bleu
         )
@@ -64,6 +70,23 @@ class HeadsCommand:
             print(report.to_json())
         else:
             _tell(report)
+        return 0
+
+    def _prune(self, translator: "Translator", share: float, out: Path) -> int:
+        if not 0 < share < 1:
+            raise UserError(f"--prune {share} has to be above 0 and below 1")
+        from t2t_jax.interchange.pruning import heads_to_prune, prune_run
+        from t2t_jax.run.heads import importance_of_heads
+
+        importance = importance_of_heads(translator, self.split, num_sentences=self.num_sentences)
+        heads = heads_to_prune(importance, share)
+        prune_run(self.run_directory, out, heads, average=self.average, step=self.step)
+        model = translator.config.model
+        total = sum(size.size for size in importance)
+        show(
+            f"{out} has the model without {len(heads)} of {total} heads, which had "
+            f"{model.num_heads} in each attention"
+        )
         return 0
 
 

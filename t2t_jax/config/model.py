@@ -1,6 +1,6 @@
 """The config of the network: section 3 of the paper."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 from t2t_jax.config.attention import AttentionConfig, NormConfig, NormKind, ScoreFunction
@@ -33,12 +33,25 @@ class Stack(NamedTuple):
     """Whether the tokens of sources pass through it."""
     reads_target: bool
     """Whether the tokens of targets do."""
-    attends_to_source: bool
-    """Whether each layer also attends to what another stack made of the source."""
+    self_attention: AttentionConfig
+    """The self-attention of each layer."""
+    cross_attention: AttentionConfig | None
+    """The attention of each layer to what another stack made of the source; None is none."""
     residual_scale: float = 1.0
     """Factor alpha of DeepNorm on the input that a residual connection adds to a sub-layer."""
     initial_gain: float = 1.0
     """Factor beta of DeepNorm on the first values of some matrices; see `modules.layers`."""
+
+    @property
+    def attends_to_source(self) -> bool:
+        """Whether each layer also attends to what another stack made of the source."""
+        return self.cross_attention is not None
+
+    @property
+    def attentions(self) -> list[AttentionConfig]:
+        """The attentions of each layer."""
+        cross = self.cross_attention
+        return [self.self_attention] if cross is None else [self.self_attention, cross]
 
 
 @dataclass(frozen=True)
@@ -57,6 +70,13 @@ class ModelConfig:
     """Heads of keys and values, each shared by equally many of the num_heads heads of queries: 1 is
     multi-query attention (Shazeer 2019), more are grouped-query attention (Ainslie et al. 2023).
     None means num_heads, as in the paper."""
+    encoder_heads: int | None = field(default=None, metadata=added_later(before=None))
+    """Heads of each layer's self-attention in the encoder, where they are fewer than num_heads, as
+    after pruning; None means num_heads. The width of a head stays that of num_heads."""
+    decoder_heads: int | None = field(default=None, metadata=added_later(before=None))
+    """The same of self-attention in the decoder."""
+    cross_heads: int | None = field(default=None, metadata=added_later(before=None))
+    """The same of the decoder's attention to the encoder's output."""
     attention_window: int | None = field(default=None, metadata=added_later(before=None))
     """In self-attention a position attends to those less than so many places away: to itself and,
     in the encoder on both sides, in the decoder before it (restricted self-attention, section 4).
@@ -168,6 +188,26 @@ class ModelConfig:
             f"model.num_heads={self.num_heads} is not a multiple of model.num_kv_heads={shared}, "
             "which share the heads equally; choose a divisor",
         )
+        names = "encoder_heads", "decoder_heads", "cross_heads"
+        check_positive(self, *names)
+        check_fits(self, *names)
+        others = [name for name in names if getattr(self, name) is not None]
+        for name in others:
+            require(
+                getattr(self, name) <= self.num_heads,
+                f"model.{name}={getattr(self, name)} is more than model.num_heads="
+                f"{self.num_heads}; raise num_heads, and set d_k and d_v",
+            )
+        require(
+            not others or shared in (None, self.num_heads),
+            f"model.{others and others[0]} and model.num_kv_heads cannot be given together; leave "
+            "one of them out",
+        )
+        require(
+            not others or self.position not in ("alibi", "relative_bias"),
+            f"model.{others and others[0]} is not for model.position={self.position!r}, which has "
+            "numbers for each of num_heads heads; choose another position",
+        )
 
     def _check_positions(self) -> None:
         check_range(self, 0, 1024, "first_position")
@@ -207,7 +247,7 @@ class ModelConfig:
 
     @property
     def attention(self) -> AttentionConfig:
-        """Each multi-head attention: all are of one kind (section 3.2.3)."""
+        """Multi-head attention as the paper has it: all are of one kind (section 3.2.3)."""
         return AttentionConfig(
             self.d_model,
             self.num_heads,
@@ -219,6 +259,15 @@ class ModelConfig:
             self.attention_bias,
             self.normalization if self.query_key_norm else None,
         )
+
+    def attention_of(self, which: Literal["encoder", "decoder", "cross"]) -> AttentionConfig:
+        """The attention of a kind, with the heads that it has.
+
+        Args:
+          which: self-attention of encoder or decoder, or attention to the encoder's output.
+        """
+        heads = getattr(self, f"{which}_heads")
+        return self.attention if heads is None else replace(self.attention, num_heads=heads)
 
     @property
     def embeddings(self) -> dict[Literal["source", "target", "output"], str]:
@@ -247,8 +296,15 @@ class ModelConfig:
             encoder = 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)
             decoder = (3 * m) ** (1 / 4), (12 * m) ** (-1 / 4)
         return (
-            Stack(n, True, False, False, *encoder),
-            Stack(m, False, True, True, *decoder),
+            Stack(n, True, False, self.attention_of("encoder"), None, *encoder),
+            Stack(
+                m,
+                False,
+                True,
+                self.attention_of("decoder"),
+                self.attention_of("cross"),
+                *decoder,
+            ),
         )
 
     @property

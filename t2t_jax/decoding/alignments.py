@@ -183,7 +183,7 @@ def agreement(
 def _best_head(translator: Translator, pairs: Sequence[tuple[_Side, _Side]]) -> tuple[int, int]:
     """The head with the greatest agreement, as a mean over pairs; of equal ones, the first."""
     model = translator.config.model
-    total = np.zeros((model.num_decoder_layers, model.num_heads))
+    total = np.zeros((model.num_decoder_layers, model.attention_of("cross").num_heads))
     for _, of_heads in _passes(translator, pairs, None):
         total += of_heads
     layer, head = np.unravel_index(int(total.argmax()), total.shape)
@@ -204,7 +204,8 @@ def _passes(
         0 if nothing or length > limit else length
         for nothing, length in zip(blank, lengths, strict=True)
     ]
-    maps = model.num_decoder_layers * model.num_heads * max(1, *lengths, 8)
+    heads = model.attention_of("cross").num_heads
+    maps = model.num_decoder_layers * heads * max(1, *lengths, 8)
     tokens = max(1, _WEIGHTS_PER_BATCH // maps)
 
     def launch(lines: list[int], rows: int, length: int) -> Array:
@@ -282,7 +283,7 @@ def _cross_attention(
 
 def _check_head(translator: Translator, head: tuple[int, int]) -> None:
     model = translator.config.model
-    sizes = model.num_decoder_layers, model.num_heads
+    sizes = model.num_decoder_layers, model.attention_of("cross").num_heads
     if not all(0 <= one < size for one, size in zip(head, sizes, strict=True)):
         raise UserError(
             f"there is no head {head[0]}:{head[1]}; the layers of the decoder are 0 to "

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from t2t_jax.config import Config, ModelConfig
+from t2t_jax.config import AttentionConfig, Config, ModelConfig
 from t2t_jax.config.model import Stack
 from t2t_jax.figures.drawing import canvas
 from t2t_jax.modules.models import make_model
@@ -96,11 +96,12 @@ def _column(
 
 
 def _sublayer(model: ModelConfig, layers: Mapping[str, Any], name: str, stack: Stack) -> list[_Box]:
-    attention, each = model.attention, stack.num_layers
+    each = stack.num_layers
     if name == "feed_forward":
         shape = f"{model.d_model} > {model.d_ff} > {model.d_model}, {model.feed_forward}"
         box = _Box("feed-forward network", shape, "feed_forward")
     else:
+        attention: AttentionConfig = getattr(stack, name)
         shape = f"h = {attention.num_heads}, d_k = {attention.d_k}, d_v = {attention.d_v}"
         masked = "masked " if name == "self_attention" and not stack.reads_source else ""
         box = _Box(f"{masked}{name.replace('_', '-')}", shape, "attention")

@@ -27,7 +27,12 @@ from t2t_jax.errors import UserError
 from t2t_jax.functional.position import alibi_slopes
 from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.rewriting import position_table, refuse, without_residual_scale
+from t2t_jax.interchange.rewriting import (
+    position_table,
+    refuse,
+    with_all_heads,
+    without_residual_scale,
+)
 from t2t_jax.modules.models import start_id
 
 DTYPES = ("float32", "float16", "bfloat16", "int8", "int8_float16", "int8_bfloat16")
@@ -147,7 +152,7 @@ def _specification(model: PortableModel) -> Any:
             "'t2t-jax[ctranslate2]'"
         ) from error
     network = model.config.model
-    arrays = without_residual_scale(model.arrays, network)
+    arrays = without_residual_scale(with_all_heads(model.arrays, network), network)
     spec = TransformerSpec(*(_stack_specification(network, stack) for stack in network.stacks))
     vocabulary = model.vocabulary
     (source_pieces,) = vocabulary.pieces([range(vocabulary.source_size)])

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from t2t_jax.config import ModelConfig
+from t2t_jax.decoding.head_kinds import Attention
 from t2t_jax.errors import UserError
 from t2t_jax.functional.position import sinusoidal_positions, tensor2tensor_sinusoids
 from t2t_jax.interchange.names import Arrays
@@ -13,6 +14,14 @@ from t2t_jax.interchange.names import Arrays
 _STACKS = "encoder", "decoder"
 _INWARD = ("W_Q", "W_K", "W_V", "W_1", "W_gate")
 _OUTWARD = ("W_O", "b_O", "W_2", "b_2")
+
+_ATTENTIONS: Mapping[tuple[str, str], Attention] = {
+    ("encoder", "self_attention"): "encoder",
+    ("decoder", "self_attention"): "decoder",
+    ("decoder", "cross_attention"): "cross",
+}
+_AXES = {"W_Q": -1, "W_K": -1, "W_V": -1, "b_Q": -1, "b_K": -1, "b_V": -1, "W_O": 0, "v": 0}
+"""The axis of a parameter along which its heads lie side by side."""
 
 
 def stack_of(name: str) -> str:
@@ -135,3 +144,64 @@ def refuse(program: str, lacking: Mapping[str, bool]) -> None:
             f"{program} cannot have this model, which has {' and '.join(found)}; export it "
             "--to safetensors, or train one without"
         )
+
+
+def with_all_heads(arrays: Arrays, model: ModelConfig) -> Arrays:
+    """Arrays with num_heads heads everywhere, for formats that know one number of heads.
+
+    Heads that are not there have matrices of zeros, and so add nothing.
+
+    Args:
+      arrays: the parameters.
+      model: the config of the model.
+    """
+    return {name: _filled(name, array, model) for name, array in arrays.items()}
+
+
+def _filled(
+    name: str, array: Float32[np.ndarray, "..."], model: ModelConfig
+) -> Float32[np.ndarray, "..."]:
+    if (place := place_of_heads(name)) is None:
+        return array
+    attention, _, axis = place
+    heads = model.attention_of(attention).num_heads
+    parts = by_head(array, axis, heads)
+    zeros = np.zeros((model.num_heads - heads, *parts.shape[1:]), array.dtype)
+    return joined(np.concatenate([parts, zeros]), axis)
+
+
+def place_of_heads(name: str) -> tuple[Attention, int, int] | None:
+    """The attention of a parameter, its layer, and the axis along which heads lie side by side.
+
+    None stands for parameters that have nothing for single heads.
+
+    Args:
+      name: the name of a parameter in the neutral form.
+    """
+    stack, *rest = name.split(".")
+    if len(rest) != 4 or rest[3] not in _AXES:
+        return None
+    return _ATTENTIONS[stack, rest[2]], int(rest[1]), _AXES[rest[3]]
+
+
+def by_head(
+    array: Float32[np.ndarray, "..."], axis: int, heads: int
+) -> Float32[np.ndarray, "h ..."]:
+    """The parts of an array that belong to each head, along a new first axis.
+
+    Args:
+      array: a parameter.
+      axis: the axis along which heads lie side by side.
+      heads: the number of heads.
+    """
+    return np.stack(np.split(array, heads, axis))
+
+
+def joined(parts: Float32[np.ndarray, "h ..."], axis: int) -> Float32[np.ndarray, "..."]:
+    """The array whose parts for each head these are.
+
+    Args:
+      parts: what `by_head` gives.
+      axis: the axis along which heads lie side by side.
+    """
+    return np.ascontiguousarray(np.concatenate(list(parts), axis))

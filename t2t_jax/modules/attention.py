@@ -30,6 +30,8 @@ from t2t_jax.parallel.axes import constrain, named
 KeysValues = tuple[Float[Array, "b _ groups d_k"], Float[Array, "b _ groups d_v"]]
 # The same as decoding keeps them, in the order in which `cached_attention` takes them.
 CachedKeysValues = tuple[Float[Array, "b groups d_k _"], Float[Array, "b groups _ d_v"]]
+# Those of the encoder's output beside them, of which there may be others: "_" binds no name.
+RememberedKeysValues = tuple[Float[Array, "b _ d_k _"], Float[Array, "b _ _ d_v"]]
 CACHED_AXES = 3, 2
 """The axes of the positions in `CachedKeysValues`."""
 

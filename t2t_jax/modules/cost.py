@@ -20,8 +20,8 @@ def num_parameters(model: ModelConfig, vocab_size: int) -> int:
         feed_forward += model.d_ff + model.d_model  # two biases
     total = 0
     for stack in model.stacks:
-        attentions = 2 if stack.attends_to_source else 1
-        each = attentions * (model.attention.num_parameters + norm) + feed_forward + norm
+        attentions = sum(attention.num_parameters + norm for attention in stack.attentions)
+        each = attentions + feed_forward + norm
         total += stack.num_layers * each
         total += norm * ((model.norm_order == "pre") + model.embedding_norm)
         total += _position_table(model)
@@ -59,18 +59,18 @@ def model_flops_per_step(
         cross-attention, on average; 0 leaves these products out. Windows bound self-attention.
       target_length: the same for the decoder's self-attention.
     """
-    attention, feed_forward = model.attention, _feed_forward(model)
-    remember, attend = attention.memory_parameters, attention.query_parameters
-    compare = attention.products_per_pair
+    feed_forward = _feed_forward(model)
     of_source: float = 0
     of_target: float = 0
     for stack in model.stacks:
         length = source_length * stack.reads_source + target_length * stack.reads_target
         length = _compared(model, length, causal=not stack.reads_source)
-        # Cross-attention: keys and values are made of the source's tokens.
-        cross = (attend + compare * source_length) * stack.attends_to_source
-        layer = remember + attend + compare * length + cross + feed_forward
-        remembered = remember * stack.attends_to_source
+        itself, other = stack.self_attention, stack.cross_attention
+        layer = itself.matrix_parameters + itself.products_per_pair * length + feed_forward
+        remembered = 0
+        if other is not None:  # its keys and values are made of the source's tokens
+            layer += other.query_parameters + other.products_per_pair * source_length
+            remembered = other.memory_parameters
         of_source += stack.num_layers * (layer * stack.reads_source + remembered)
         of_target += stack.num_layers * layer * stack.reads_target
     of_target += vocab_size * model.d_model
@@ -131,14 +131,15 @@ def training_memory(
     size = 4 if model.compute_dtype == "float32" else 2
     sources, targets = size * rows * source_length, size * rows * target_length
     # Queries, keys, values and heads of each attention, the hidden layer, and each sub-layer's sum.
-    attention = model.attention.activations // parallel.tensor
-    remembered = model.attention.cache_width // parallel.tensor
     hidden, width = _hidden(model) // parallel.tensor, model.d_model
     activations = inputs = largest_layer = 0
     for stack in model.stacks:
         positions = sources * stack.reads_source + targets * stack.reads_target
+        attention = stack.self_attention.activations // parallel.tensor
         layer = positions * (attention + hidden + 2 * width)
-        if stack.attends_to_source:
+        if (other := stack.cross_attention) is not None:
+            attention = other.activations // parallel.tensor
+            remembered = other.cache_width // parallel.tensor
             layer += positions * (attention - remembered + width) + sources * remembered
         activations += stack.num_layers * layer
         inputs += stack.num_layers * width * positions
@@ -168,12 +169,11 @@ def _state_size(config: Config, vocab_size: int) -> int:
 
 def _matrices_of_layers(model: ModelConfig) -> Iterator[tuple[int, int, int]]:
     """The matrices of the layers: how many there are of a shape, and the shape."""
-    attention = model.attention
-    widths = [*attention.projections.values(), attention.num_heads * attention.d_v]  # and W^O
     for stack in model.stacks:
-        attentions = 2 if stack.attends_to_source else 1
-        for width in widths:
-            yield stack.num_layers * attentions, model.d_model, width
+        for attention in stack.attentions:
+            of_output = attention.num_heads * attention.d_v
+            for width in (*attention.projections.values(), of_output):
+                yield stack.num_layers, model.d_model, width
         of_feed_forward = _feed_forward(model) // (model.d_model * model.d_ff)
         yield stack.num_layers * of_feed_forward, model.d_model, model.d_ff
 

@@ -21,6 +21,7 @@ from t2t_jax.modules.attention import (
     CACHED_AXES,
     CachedKeysValues,
     CachedSelfAttention,
+    RememberedKeysValues,
     join_projections,
 )
 from t2t_jax.modules.context import Context
@@ -51,13 +52,13 @@ class CachedDecoderLayer(DecoderLayer):
     def make_self_attention(self, gain: float) -> nn.Module:
         """The module for self-attention, with a cache; it gets its parameters from training."""
         del gain
-        return CachedSelfAttention(self.config.attention)
+        return CachedSelfAttention(self.config.attention_of("decoder"))
 
     def step(
         self,
         x: Float[Array, "b k d_model"],
         cache: CachedKeysValues,
-        memory: CachedKeysValues,
+        memory: RememberedKeysValues,
         memory_mask: Bool[Array, "b 1 1 s"],
         write_at: int | Array,
         context: Context,
@@ -224,7 +225,7 @@ class TransformerDecoding:
         """See `DecodingModel.empty_cache`."""
         config = self.network.config
         slots = cache_places(config, room) * beam_size
-        shapes = config.attention.cache_shapes(rows, slots)
+        shapes = config.attention_of("decoder").cache_shapes(rows, slots)
         dtype = cache_dtype(config.compute_dtype, self.network.kernels.products)
         keys, values = (jnp.zeros(shape, dtype) for shape in shapes)
         return ((keys, values),) * config.num_decoder_layers
@@ -293,8 +294,9 @@ def _unstacked(stack: Parameters, config: ModelConfig) -> dict[str, Parameters]:
     arrays again for every token: for one sentence, that takes as long as the token.
     """
     layers: dict[str, Parameters] = {}
+    attention = config.attention_of("decoder")
     for number in range(config.num_decoder_layers):
         layer: Parameters = jax.tree.map(lambda p, number=number: p[number], stack)
-        layer["self_attention"] = join_projections(layer["self_attention"], config.attention)
+        layer["self_attention"] = join_projections(layer["self_attention"], attention)
         layers[f"layers_{number}"] = layer
     return layers

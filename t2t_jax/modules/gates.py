@@ -39,9 +39,12 @@ def open_gates(model: ModelConfig) -> HeadGates:
     Args:
       model: sizes of the network.
     """
-    encoder = jnp.ones((model.num_encoder_layers, model.num_heads))
-    decoder = jnp.ones((model.num_decoder_layers, model.num_heads))
-    return HeadGates(encoder, decoder, decoder)
+    n, m = model.num_encoder_layers, model.num_decoder_layers
+    return HeadGates(
+        encoder=jnp.ones((n, model.attention_of("encoder").num_heads)),
+        decoder=jnp.ones((m, model.attention_of("decoder").num_heads)),
+        cross=jnp.ones((m, model.attention_of("cross").num_heads)),
+    )
 
 
 def gated(params: Parameters, gates: HeadGates) -> Parameters:

@@ -59,7 +59,7 @@ class EncoderLayer(nn.Module):
     def setup(self) -> None:
         """Create the sub-layers."""
         stack, _ = self.config.stacks
-        self.self_attention = MultiHeadAttention(self.config.attention, stack.initial_gain)
+        self.self_attention = MultiHeadAttention(stack.self_attention, stack.initial_gain)
         self.self_attention_residual = Residual(self.config, stack.residual_scale)
         self.feed_forward = FeedForward(self.config, stack.initial_gain)
         self.feed_forward_residual = Residual(self.config, stack.residual_scale)
@@ -86,7 +86,7 @@ class DecoderLayer(nn.Module):
         scale, gain = stack.residual_scale, stack.initial_gain
         self.self_attention = self.make_self_attention(gain)
         self.self_attention_residual = Residual(self.config, scale)
-        self.cross_attention = MultiHeadAttention(self.config.attention, gain)
+        self.cross_attention = MultiHeadAttention(self.config.attention_of("cross"), gain)
         self.cross_attention_residual = Residual(self.config, scale)
         self.feed_forward = FeedForward(self.config, gain)
         self.feed_forward_residual = Residual(self.config, scale)
@@ -97,7 +97,7 @@ class DecoderLayer(nn.Module):
         Args:
           gain: factor on the first values of some of its matrices.
         """
-        return MultiHeadAttention(self.config.attention, gain)
+        return MultiHeadAttention(self.config.attention_of("decoder"), gain)
 
     def __call__(
         self, x: Float[Array, "b t d_model"], context: Context

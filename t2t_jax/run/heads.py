@@ -9,6 +9,7 @@ Two measures, both of "Are Sixteen Heads Really Better than One?" (Michel et al.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -256,24 +257,31 @@ def importance_of_heads(
     return _measures(translator, None, split, num_sentences, bleu=False).importance()
 
 
-def pruning_order(importance: HeadGates) -> list[Head]:
-    """The heads that can go, the least important one first.
-
-    As in the paper, the importances of a layer are divided by their Euclidean norm. The last head
-    of an attention stays, so that none is left without heads.
+def relative_importance(importance: HeadGates) -> HeadGates:
+    """The importances of each layer of an attention, divided by their Euclidean norm.
 
     Args:
       importance: importance of every head.
     """
     sizes = [np.asarray(each, np.float64) for each in importance]
     norms = [np.linalg.norm(each, axis=1, keepdims=True) for each in sizes]
-    relative = HeadGates(
-        *(x / np.maximum(norm, 1e-30) for x, norm in zip(sizes, norms, strict=True))
-    )
+    return HeadGates(*(x / np.maximum(norm, 1e-30) for x, norm in zip(sizes, norms, strict=True)))
+
+
+def pruning_order(importance: HeadGates) -> list[Head]:
+    """The heads that can go, the least important one first.
+
+    Heads are compared by `relative_importance`, as in the paper. The last head of an attention
+    stays, so that none is left without heads.
+
+    Args:
+      importance: importance of every head.
+    """
+    relative = relative_importance(importance)
     heads = sorted(
         all_heads(importance), key=lambda place: getattr(relative, place[0])[place[1], place[2]]
     )
-    left = {(name, layer): importance[0].shape[1] for name, layer, _ in heads}
+    left = Counter((name, layer) for name, layer, _ in heads)
     order = []
     for head in heads:
         if left[head[:2]] > 1:

@@ -165,7 +165,9 @@ def abstract_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
     Raises:
       UserError: an array cannot be cut into equal parts for the devices.
     """
-    model.config.attention.check_devices(mesh.shape["tensor"])
+    for stack in model.config.stacks:
+        for attention in stack.attentions:
+            attention.check_devices(mesh.shape["tensor"])
     named = jax.eval_shape(partial(_state_of, config), declared_parameters(model))
     plain = nn.unbox(named)
     places = shardings(mesh, nn.get_partition_spec(named), plain)

@@ -33,6 +33,7 @@ from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.rewriting import (
     permuted_channels,
     refuse,
+    with_all_heads,
     with_norm_epsilon,
     without_residual_scale,
 )
@@ -139,7 +140,7 @@ def _their_arrays(model: PortableModel) -> Iterator[tuple[str, Float32[np.ndarra
     network = model.config.model
     width = np.arange(network.d_model)
     sines_first = np.concatenate([width[::2], width[1::2]])
-    arrays = without_residual_scale(model.arrays, network)
+    arrays = without_residual_scale(with_all_heads(model.arrays, network), network)
     arrays = permuted_channels(with_norm_epsilon(arrays, network, EPSILON), sines_first)
     if network.share_embeddings:
         yield "model.shared.weight", arrays["embedding"]

@@ -1,0 +1,118 @@
+"""Models without some of their attention heads: smaller arrays, in place of gates that are 0."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32
+
+from t2t_jax.config import ModelConfig
+from t2t_jax.errors import UserError
+from t2t_jax.interchange.portable import PortableModel, portable_model
+from t2t_jax.interchange.rewriting import by_head, joined, place_of_heads
+from t2t_jax.interchange.runs import write_run
+from t2t_jax.modules.gates import HeadGates
+from t2t_jax.run.heads import ATTENTIONS, Head, all_heads
+
+
+def heads_to_prune(importance: HeadGates, share: float) -> list[Head]:
+    """The heads that go, so that the layers of a stack stay alike.
+
+    Layers of one kind are computed with arrays of one shape, so all of them lose equally many
+    heads: each its least important one. Of the encoder's self-attention, the decoder's and the
+    attention to the source, that one loses its heads next whose next heads are the least important
+    ones, as the mean over its layers, until the share is reached. One head of each layer stays.
+
+    Args:
+      importance: importance of every head.
+      share: share of all heads that have to go at least, above 0 and below 1.
+
+    Raises:
+      UserError: so many cannot go.
+    """
+    sizes = {name: np.asarray(getattr(importance, name)) for name in ATTENTIONS}
+    wanted = share * len(all_heads(importance))
+    orders = {name: np.argsort(sizes[name], axis=1) for name in ATTENTIONS}
+    gone = dict.fromkeys(ATTENTIONS, 0)
+    pruned: list[Head] = []
+    while len(pruned) < wanted:
+        costs = {
+            name: float(np.take_along_axis(sizes[name], order, 1)[:, gone[name]].mean())
+            for name, order in orders.items()
+            if gone[name] + 1 < order.shape[1]
+        }
+        if not costs:
+            raise UserError(
+                f"no more than {len(pruned)} of {len(all_heads(importance))} heads can go, as one "
+                f"of each layer stays; prune a smaller share than {share}"
+            )
+        name = min(costs, key=costs.__getitem__)
+        column = orders[name][:, gone[name]]
+        pruned += [Head(name, layer, int(head)) for layer, head in enumerate(column)]
+        gone[name] += 1
+    return pruned
+
+
+def without_heads(model: PortableModel, heads: list[Head]) -> PortableModel:
+    """A model without some heads, which computes what it computes with their gates at 0.
+
+    Args:
+      model: the model.
+      heads: the heads that go, equally many of each layer of an attention.
+
+    Raises:
+      UserError: the layers would have different numbers of heads, or heads share keys and values,
+        or positions have numbers for each head.
+    """
+    network = model.config.model
+    gone: dict[tuple[str, int], set[int]] = {}
+    for name, layer, head in heads:
+        gone.setdefault((name, layer), set()).add(head)
+    depths = {
+        "encoder": network.num_encoder_layers,
+        "decoder": network.num_decoder_layers,
+        "cross": network.num_decoder_layers,
+    }
+    left = {}
+    for name in ATTENTIONS:
+        numbers = {len(gone.get((name, layer), ())) for layer in range(depths[name])}
+        if len(numbers) != 1:
+            raise UserError(f"the layers of {name} attention would have different numbers of heads")
+        if number := numbers.pop():
+            left[f"{name}_heads"] = network.attention_of(name).num_heads - number
+    config = model.config.replace({f"model.{name}": heads for name, heads in left.items()})
+    arrays = {name: _kept(name, array, network, gone) for name, array in model.arrays.items()}
+    return dataclasses.replace(model, config=config, arrays=arrays)
+
+
+def prune_run(workdir: Path, out: Path, heads: list[Head], **which: int | str | None) -> None:
+    """Write a run whose model has lost some heads.
+
+    Args:
+      workdir: the run directory of the whole model.
+      out: the directory of the new run, which is not there yet, or is empty.
+      heads: the heads that go; see `heads_to_prune`.
+      which: `average` and `step` of the checkpoints; see `t2t_jax.load`.
+
+    Raises:
+      UserError: see `without_heads`; or the run cannot be read, or the new one not written.
+    """
+    model = portable_model(workdir, **which)  # type: ignore[arg-type]
+    names = [f"{name} {layer + 1}:{head + 1}" for name, layer, head in sorted(heads)]
+    origin = {"format": "pruned", "path": str(workdir), "heads": names}
+    write_run(without_heads(model, heads), out, origin)
+
+
+def _kept(
+    name: str,
+    array: Float32[np.ndarray, "..."],
+    model: ModelConfig,
+    gone: Mapping[tuple[str, int], set[int]],
+) -> Float32[np.ndarray, "..."]:
+    if (place := place_of_heads(name)) is None:
+        return array
+    attention, layer, axis = place
+    heads = model.attention_of(attention).num_heads
+    stay = [head for head in range(heads) if head not in gone.get((attention, layer), ())]
+    return joined(by_head(array, axis, heads)[stay], axis)
