@@ -266,7 +266,11 @@ class ModelConfig:
         Args:
           which: self-attention of encoder or decoder, or attention to the encoder's output.
         """
-        heads = getattr(self, f"{which}_heads")
+        heads = {
+            "encoder": self.encoder_heads,
+            "decoder": self.decoder_heads,
+            "cross": self.cross_heads,
+        }[which]
         return self.attention if heads is None else replace(self.attention, num_heads=heads)
 
     @property

@@ -155,6 +155,8 @@ def with_all_heads(arrays: Arrays, model: ModelConfig) -> Arrays:
       arrays: the parameters.
       model: the config of the model.
     """
+    if (model.encoder_heads, model.decoder_heads, model.cross_heads) == (None, None, None):
+        return arrays
     return {name: _filled(name, array, model) for name, array in arrays.items()}
 
 
