@@ -137,6 +137,28 @@ def count_heads(
     )
 
 
+def sides(
+    source: tuple[Sequence[int], Sequence[str]], target: tuple[Sequence[int], Sequence[str]]
+) -> dict[Attention, tuple[Attended, Attended]]:
+    """What attends, and what is attended to, in each attention of a sentence and its translation.
+
+    In the decoder's self-attention these are the inputs: the start, and the translation before its
+    last subword. In cross-attention those that attend are the subwords that are predicted.
+
+    Args:
+      source: the numbers of the words that its subwords belong to, and the subwords.
+      target: the same of the translation.
+    """
+    of_source = attended(*source)
+    words, pieces = target
+    inputs = attended([-1, *words[:-1]], ["", *pieces[:-1]])
+    return {
+        "encoder": (of_source, of_source),
+        "decoder": (inputs, inputs),
+        "cross": (attended(words, pieces), of_source),
+    }
+
+
 def attended(words: Iterable[int], pieces: Sequence[str]) -> Attended:
     """The subwords of a side of a sentence.
 

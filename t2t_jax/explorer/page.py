@@ -18,7 +18,7 @@ from jaxtyping import Float
 from t2t_jax.config import ModelConfig
 from t2t_jax.decoding.attention_maps import AttentionMaps, attention_maps
 from t2t_jax.decoding.beam_record import BeamRecord, record_search
-from t2t_jax.decoding.head_kinds import Attended, Attention, attended, count_heads
+from t2t_jax.decoding.head_kinds import Attention, count_heads, sides
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.modules.position import PositionEncoding
 from t2t_jax.system.atomic_file import write_whole
@@ -98,7 +98,8 @@ def explore(translator: Translator, text: str, references: str | None = None) ->
 def _attention(maps: AttentionMaps, name: Attention) -> dict[str, Any]:
     """The weights of an attention, and what its heads are."""
     weights = getattr(maps, name)
-    queries, keys = _sides(maps, name)
+    of_attentions = sides((maps.source_words, maps.source), (maps.target_words, maps.target))
+    queries, keys = of_attentions[name]
     counts = count_heads(weights, queries, keys, name)
     return {
         "shape": weights.shape,
@@ -106,16 +107,6 @@ def _attention(maps: AttentionMaps, name: Attention) -> dict[str, Any]:
         "kinds": counts.kinds(),
         "entropy": np.round(counts.mean_entropy, 3).tolist(),
     }
-
-
-def _sides(maps: AttentionMaps, name: Attention) -> tuple[Attended, Attended]:
-    source = attended(maps.source_words, maps.source)
-    if name == "encoder":
-        return source, source
-    if name == "cross":
-        return attended(maps.target_words, maps.target), source
-    inputs = attended([-1, *maps.target_words[:-1]], ["", *maps.target[:-1]])
-    return inputs, inputs
 
 
 def _bytes(shares: Float[np.ndarray, "..."]) -> str:

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Float32
 from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.decoding.alignments import words_of
-from t2t_jax.decoding.head_kinds import Attention, HeadCounts, attended, count_heads
+from t2t_jax.decoding.head_kinds import Attention, HeadCounts, count_heads, sides
 from t2t_jax.decoding.row_group import padded
 from t2t_jax.decoding.scheduler import rung
 from t2t_jax.decoding.translator import Translator
@@ -180,16 +180,11 @@ class _Measures:
         source, target = self.pairs.sources[pair], self.pairs.targets[pair]
         [of_source] = vocabulary.pieces([source])
         [of_target] = vocabulary.target_pieces([target])
-        in_source = attended(words_of(source, vocabulary, of_source=True), of_source)
-        words = words_of(target, vocabulary)
-        predicted = attended(words, of_target)
-        inputs = attended([-1, *words[:-1]], ["", *of_target[:-1]])
-        sides: dict[Attention, Any] = {
-            "encoder": (in_source, in_source),
-            "decoder": (inputs, inputs),
-            "cross": (predicted, in_source),
-        }
-        for name, (queries, keys) in sides.items():
+        of_attentions = sides(
+            (words_of(source, vocabulary, of_source=True), of_source),
+            (words_of(target, vocabulary), of_target),
+        )
+        for name, (queries, keys) in of_attentions.items():
             of_row = weights[name][:, row, :, : len(queries.words), : len(keys.words)]
             yield name, count_heads(of_row, queries, keys, name)
 
