@@ -88,10 +88,15 @@ class HeadCounts:
         """The mean entropy of a query's weights, in nats."""
         return self.entropy / max(1, self.queries)
 
+    @property
+    def mean_relative_entropy(self) -> Float[np.ndarray, "n h"]:
+        """The mean entropy of a query's weights, as a share of the greatest possible."""
+        return self.relative_entropy / max(1, self.queries)
+
     def kinds(self) -> list[list[str]]:
         """The kind of every head, by layer."""
         means = self.shares / max(1, self.queries)
-        is_broad = self.relative_entropy / max(1, self.queries) >= BROAD
+        is_broad = self.mean_relative_entropy >= BROAD
         return [
             [_kind(means[:, layer, head], bool(is_broad[layer, head])) for head in range(heads)]
             for layer, heads in enumerate([means.shape[2]] * means.shape[1])

@@ -102,7 +102,7 @@ function drawGrids() {
       row.append(element("th", { scope: "row" }, `layer ${layer + 1}`));
       for (let head = 0; head < columns; head++) {
         const kind = state.heads === "one" ? one.kinds[layer][head] : "";
-        const button = element("button", { class: "map", "data-attention": name, "data-layer": layer, "data-head": head,
+        const button = element("button", { class: "map", "data-attention": name, "data-layer": layer, "data-head": head, tabindex: layer || head ? -1 : 0,
           "aria-label": `${NAMES[name]}, layer ${layer + 1}, ${kind ? `head ${head + 1}, ${kind}` : state.heads}` });
         const canvas = element("canvas");
         paint(canvas, matrixOf(name, layer, head));
@@ -124,14 +124,16 @@ function title() {
   const one = data.attention[state.attention], { layer, head } = state;
   const start = `${NAMES[state.attention]}, layer ${layer + 1}`;
   if (state.heads !== "one") return `${start}: ${state.heads === "mean" ? "mean" : "maximum"} of its heads`;
-  return `${start}, head ${head + 1}: ${one.kinds[layer][head]}, entropy ${one.entropy[layer][head].toFixed(2)} nats`;
+  return `${start}, head ${head + 1}: ${one.kinds[layer][head]}, entropy ${one.entropy[layer][head].toFixed(2)} nats, ` +
+    `${Math.round(100 * one.relativeEntropy[layer][head])}% of the greatest`;
 }
 
 function drawDetail() {
   const { attention, layer, head } = state;
   for (const button of document.querySelectorAll("button.map")) {
     const { attention: a, layer: l, head: h } = button.dataset;
-    button.setAttribute("aria-pressed", a === attention && +l === layer && +h === head);
+    const chosen = a === attention && +l === layer && +h === head;
+    button.setAttribute("aria-pressed", chosen);
   }
   $("detail-title").textContent = title();
   const queries = units(attention, "query"), keys = units(attention, "key"), matrix = matrixOf(attention, layer, head);
@@ -202,22 +204,32 @@ function drawMap(queries, keys, matrix) {
 }
 
 function drawTarget() {
-  const queries = units("cross", "query"), keys = units("cross", "key"), one = data.attention.cross;
+  const queries = units("cross", "query");
   state.target = Math.min(state.target, queries.length - 1);
   $("target").replaceChildren(...queries.map((unit, q) => {
     const button = element("button", { "aria-pressed": q === state.target, "data-target": q }, unit.text);
     button.addEventListener("click", () => { state.target = q; drawTarget(); $("target").children[q].focus(); });
     return button;
   }));
-  const table = $("layers");
+  tabulate($("layers"), "cross", queries[state.target].members);
+  // The word is read one place after it is predicted; the last one, the end, is not read.
+  const read = queries[state.target].members.map((i) => i + 1).filter((i) => i < data.target.length);
+  tabulate($("before"), "decoder", read);
+}
+
+// A table of what some subwords look at in each layer of an attention.
+function tabulate(table, attention, members) {
+  const keys = units(attention, "key");
   table.replaceChildren();
-  const head = table.insertRow();
-  head.append(element("th"), ...keys.map((unit) => element("th", { scope: "col" }, unit.text)));
-  one.matrices.forEach((heads, layer) => {
-    const each = heads.map((m) => grouped(m, queries, keys)[state.target]), row = table.insertRow();
+  if (!members.length) return;
+  const top = table.insertRow();
+  top.append(element("th", {}, NAMES[attention]), ...keys.map((unit) => element("th", { scope: "col" }, unit.text)));
+  data.attention[attention].matrices.forEach((heads, layer) => {
+    const each = heads.map((m) => grouped(m, [{ members }], keys)[0]), row = table.insertRow();
     row.append(element("th", { scope: "row" }, `layer ${layer + 1}`));
     keys.forEach((_, k) => {
-      const weight = each.reduce((sum, m) => sum + m[k], 0) / each.length;
+      const weights = each.map((m) => m[k]), mean = weights.reduce((a, b) => a + b, 0) / weights.length;
+      const weight = state.heads === "max" ? Math.max(...weights) : mean;
       const cell = element("td", { "data-layer": layer, "data-key": k }, weight.toFixed(2));
       cell.style.background = color(weight);
       cell.style.color = weight > 0.55 ? "#111" : "#fff";
@@ -258,13 +270,17 @@ function drawTree() {
       const middle = (from + to) / 2;
       paths.append(drawn("path", { d: `M${from} ${y1} C${middle} ${y1} ${middle} ${y2} ${to} ${y2}`, class: won.has(i) ? "won" : "" }));
     }
-    const text = drawn("text", { x: x(i), y: y(i), class: won.has(i) ? "won" : node.fate }, shown(node.piece).slice(0, 11));
+    const text = drawn("text", { x: x(i), y: y(i), tabindex: 0, class: won.has(i) ? "won" : node.fate }, shown(node.piece).slice(0, 11));
     const score = node.score === null ? "" : `, score ${node.score.toFixed(3)}`;
-    text.append(drawn("title", {}, `${node.text}\nlog-probability ${node.logProb.toFixed(3)}${score}\n${node.fate}`));
+    const said = `${node.text || "(nothing)"}: log-probability ${node.logProb.toFixed(3)}${score}; ${node.fate}` +
+      (node.fate === "dropped" ? ` after ${node.length} tokens` : "");
+    text.append(drawn("title", {}, said));
+    for (const event of ["mouseenter", "focus"]) text.addEventListener(event, () => { $("node").textContent = said; });
     svg.append(text);
   });
   $("search-hint").textContent = `Beam search that keeps ${beamSize} ${beamSize === 1 ? "hypothesis" : "hypotheses"}: ` +
-    "orange won, blue ended, grey was dropped. Point at a word for its log-probability.";
+    "orange won, blue ended, grey was dropped. Point at a word for its log-probability. The search stops when no " +
+    "hypothesis under way could still get a better score than the best that has ended, or at the longest output.";
   drawEnded(nodes, winner, alpha);
 }
 
@@ -305,7 +321,7 @@ function drawInput() {
     if (products.length < 30 || d % 5 === 0) svg.append(drawn("text", { x: cx, y: 164, "text-anchor": "middle" }, String(d)));
   });
   const box = element("div");
-  box.append(element("h4", {}, "dot product of the first position with the others, by distance"), svg);
+  box.append(element("h4", {}, "dot product of position 0 with the others, by distance"), svg);
   $("input").append(box);
 }
 
@@ -321,7 +337,11 @@ $("grids").addEventListener("keydown", (event) => {
   const { attention, layer, head } = event.target.dataset;
   if (!move || attention === undefined) return;
   const next = document.querySelector(`button.map[data-attention="${attention}"][data-layer="${+layer + move[0]}"][data-head="${+head + move[1]}"]`);
-  if (next) { next.focus(); event.preventDefault(); }
+  if (!next) return;
+  event.target.tabIndex = -1;
+  next.tabIndex = 0;
+  next.focus();
+  event.preventDefault();
 });
 $("words").addEventListener("change", (event) => { state.words = event.target.checked; drawAll(); });
 $("heads").addEventListener("change", (event) => { state.heads = event.target.value; state.head = 0; drawAll(); });

@@ -23,6 +23,7 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.modules.position import PositionEncoding
 from t2t_jax.system.atomic_file import write_whole
 
+_DISTANCES = 64  # positions whose dot products are drawn, at least
 _HEIGHT = 900  # of the page in a notebook, in pixels
 
 
@@ -106,6 +107,7 @@ def _attention(maps: AttentionMaps, name: Attention) -> dict[str, Any]:
         "weights": _bytes(weights),
         "kinds": counts.kinds(),
         "entropy": np.round(counts.mean_entropy, 3).tolist(),
+        "relativeEntropy": np.round(counts.mean_relative_entropy, 3).tolist(),
     }
 
 
@@ -147,13 +149,14 @@ def _input(translator: Translator, text: str) -> dict[str, Any]:
     matrix = translator.params[model.embeddings["source"]]["embedding"]
     embedded = np.asarray(matrix)[np.asarray(tokens)]
     embedded = embedded * (model.d_model**0.5 if model.scale_embeddings else 1.0)
-    positions = _positions(model, translator.params, len(tokens))
-    products = positions @ positions.T
+    farthest = int(min(max(len(tokens), _DISTANCES), translator.longest_sentence))
+    table = _positions(model, translator.params, farthest)
+    positions = table[: len(tokens)]
     return {
         "embedding": _scaled(embedded),
         "position": _scaled(positions) if positions.any() else None,
         "kind": model.position.replace("_", " "),
-        "products": np.round(products[0], 4).tolist(),
+        "products": np.round(table @ table[0], 4).tolist(),
     }
 
 
