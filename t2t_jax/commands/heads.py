@@ -31,8 +31,8 @@ class HeadsCommand:
     """Split of the run's corpus that is measured on."""
     num_sentences: int | None = None
     """Sentences of it, from the first on; None is all."""
-    bleu: bool = True
-    """Translate the sentences by greedy search once for every head; --no-bleu is quicker."""
+    loss_only: bool = False
+    """Translate nothing: quicker, as BLEU needs a greedy search for every head."""
     average: int | None = None
     """How many of the last checkpoints to average; None is as the run is scored."""
     step: int | Literal["best"] | None = None
@@ -58,7 +58,7 @@ class HeadsCommand:
         if self.prune is not None:
             return self._prune(translator, *self.prune)
         report = weigh_heads(
-            translator, split=self.split, num_sentences=self.num_sentences, bleu=self.bleu
+            translator, split=self.split, num_sentences=self.num_sentences, bleu=not self.loss_only
         )
         if self.plot is not None:
             from t2t_jax.figures.drawing import encoded
