@@ -34,13 +34,23 @@ class Config:
 
     def __post_init__(self) -> None:
         """Check the conditions that hold between fields of different sections."""
-        longest = self.data.max_length + self.decoding.max_extra_length
+        longest, reason = self._longest_row()
         require(
             self.model.longest_sentence >= longest,
-            f"model.max_positions={self.model.max_positions} is less than data.max_length="
-            f"{self.data.max_length} plus decoding.max_extra_length="
-            f"{self.decoding.max_extra_length}; raise model.max_positions to {longest}",
+            f"model.max_positions={self.model.max_positions} is less than {reason}; raise "
+            f"model.max_positions to {longest}",
         )
+
+    def _longest_row(self) -> tuple[int, str]:
+        """Positions that training and decoding may need, and the fields that they follow from."""
+        length, extra = self.data.max_length, self.decoding.max_extra_length
+        fields = f"data.max_length={length}"
+        if self.data.task != "auto":  # a text that goes on beyond it can be cut
+            return length, fields
+        both = f"{fields} plus decoding.max_extra_length={extra}"
+        if self.model.architecture == "decoder_only":
+            return 2 * length + extra, f"twice {both}, as source and target are one sequence"
+        return length + extra, both
 
     def replace(self, changes: Mapping[str, Any]) -> "Config":
         """A copy with some fields changed, named by their dotted path.

@@ -17,6 +17,7 @@ from t2t_jax.config.fields import added_later, left_open
 StartToken: TypeAlias = Literal["begin", "end", "padding"]
 NormOrder: TypeAlias = Literal["post", "pre", "deep"]
 FeedForwardKind: TypeAlias = Literal["relu", "gelu", "silu", "glu", "reglu", "geglu", "swiglu"]
+Architecture: TypeAlias = Literal["encoder_decoder", "decoder_only", "encoder_only"]
 Position: TypeAlias = Literal[
     "sinusoidal", "sinusoidal_t2t", "learned", "rotary", "alibi", "relative_bias", "none"
 ]
@@ -58,6 +59,14 @@ class Stack(NamedTuple):
 class ModelConfig:
     """The network: section 3 of the paper, with the options of its ablations and of later work."""
 
+    architecture: Architecture = field(
+        default="encoder_decoder", metadata=added_later(before="encoder_decoder")
+    )
+    """Encoder and decoder (the paper); the decoder alone, which reads source and target as one
+    sequence (Liu et al. 2018), as GPT does; or the encoder alone, as BERT."""
+    prefix_attention: bool = field(default=False, metadata=added_later(before=False))
+    """For the decoder alone: let the tokens of a source attend to all of it, and not only to those
+    before them (Raffel et al. 2020, section 3.2.1)."""
     d_model: int = 512
     """Width of every layer's output (section 3.1)."""
     num_heads: int = 8
@@ -169,6 +178,7 @@ class ModelConfig:
                 f"d_model={self.d_model} is not divisible by num_heads={self.num_heads}; "
                 "set d_k and d_v",
             )
+        self._check_architecture()
         self._check_heads()
         self._check_positions()
         check_positive(self, "source_vocab_size")
@@ -177,6 +187,20 @@ class ModelConfig:
             not self.share_embeddings or self.source_vocab_size is None,
             f"source_vocab_size={self.source_vocab_size} is for a model whose sources have an "
             "embedding of their own; set share_embeddings=False",
+        )
+
+    def _check_architecture(self) -> None:
+        kind = self.architecture
+        require(
+            kind == "decoder_only" or not self.prefix_attention,
+            f"model.prefix_attention is for model.architecture='decoder_only', not for {kind!r}, "
+            "whose encoder attends to the whole source; leave it out",
+        )
+        require(
+            kind != "decoder_only" or self.source_vocab_size is None,
+            f"model.source_vocab_size={self.source_vocab_size} gives sources a vocabulary of their "
+            "own, but model.architecture='decoder_only' reads source and target as one sequence; "
+            "leave it out",
         )
 
     def _check_heads(self) -> None:
@@ -275,9 +299,14 @@ class ModelConfig:
 
     @property
     def embeddings(self) -> dict[Literal["source", "target", "output"], str]:
-        """The name of the matrix for source embedding, target embedding and output projection."""
-        if self.share_embeddings:
-            return dict.fromkeys(("source", "target", "output"), "embedding")
+        """The name of the matrix for source embedding, target embedding and output projection.
+
+        Where there is one stack, it has one embedding.
+        """
+        if self.share_embeddings or self.architecture != "encoder_decoder":
+            shared = self.share_embeddings or self.share_target_embedding
+            output = "embedding" if shared else "output_projection"
+            return {"source": "embedding", "target": "embedding", "output": output}
         output = "target_embedding" if self.share_target_embedding else "output_projection"
         return {"source": "source_embedding", "target": "target_embedding", "output": output}
 
@@ -293,23 +322,25 @@ class ModelConfig:
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
-        """Encoder and decoder (section 3.1); the constants of DeepNorm by their depths."""
+        """Encoder and decoder (section 3.1), or one of them; the constants of DeepNorm by depth."""
         n, m = self.num_encoder_layers, self.num_decoder_layers
-        encoder, decoder = (1.0, 1.0), (1.0, 1.0)
+        itself, other = self.attention_of("decoder"), self.attention_of("cross")
+        if self.architecture == "decoder_only":
+            return (Stack(m, True, True, itself, None, *self._deep_norm(2 * m, 8 * m)),)
+        if self.architecture == "encoder_only":
+            constants = self._deep_norm(2 * n, 8 * n)
+            return (Stack(n, True, False, self.attention_of("encoder"), None, *constants),)
+        encoder, decoder = (1.0, 1.0), self._deep_norm(3 * m, 12 * m)
         if self.norm_order == "deep":
             encoder = 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)
-            decoder = (3 * m) ** (1 / 4), (12 * m) ** (-1 / 4)
         return (
             Stack(n, True, False, self.attention_of("encoder"), None, *encoder),
-            Stack(
-                m,
-                False,
-                True,
-                self.attention_of("decoder"),
-                self.attention_of("cross"),
-                *decoder,
-            ),
+            Stack(m, False, True, itself, other, *decoder),
         )
+
+    def _deep_norm(self, scale: int, gain: int) -> tuple[float, float]:
+        """Alpha and beta of DeepNorm, as powers of the depth; 1 in any other order of norms."""
+        return (scale ** (1 / 4), gain ** (-1 / 4)) if self.norm_order == "deep" else (1.0, 1.0)
 
     @property
     def longest_sentence(self) -> float:

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from t2t_jax.config.checks import (
     INFINITY,
@@ -14,6 +14,7 @@ from t2t_jax.config.checks import (
 )
 from t2t_jax.config.fields import MAY_CHANGE, added_later
 
+Task: TypeAlias = Literal["auto", "language_modelling"]
 _WIDEST_BEAM = 1000
 # Pieces that a vocabulary has for itself: its special ids, the bytes, and the mark of a space.
 _OWN_PIECE = re.compile(r"<pad>|</s>|<s>|<unk>|<0x[0-9A-F]{2}>")
@@ -29,6 +30,9 @@ class DataConfig:
     public corpus such as wmt14-en-de, which `t2t-jax data NAME DIR` has made), `tfds:NAME/CONFIG`,
     or `trees:DIR` (train.mrg dev.mrg: sentences to constituency trees; DIR+DIR trains on both).
     `text:A*3+text:B` mixes corpora: an epoch reads A three times and B once."""
+    task: Task = field(default="auto", metadata=added_later(before="auto"))
+    """What the model learns from the corpus. "auto" is to translate, or of trees to parse;
+    "language_modelling" is to continue the text of one language, from train.txt and dev.txt."""
     source_language: str = "en"
     """Language translated from; the file suffix or the TFDS feature name."""
     target_language: str = "de"

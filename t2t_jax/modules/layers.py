@@ -58,7 +58,7 @@ class EncoderLayer(nn.Module):
 
     def setup(self) -> None:
         """Create the sub-layers."""
-        stack, _ = self.config.stacks
+        stack = self.config.stacks[0]
         self.self_attention = MultiHeadAttention(stack.self_attention, stack.initial_gain)
         self.self_attention_residual = Residual(self.config, stack.residual_scale)
         self.feed_forward = FeedForward(self.config, stack.initial_gain)
@@ -82,7 +82,7 @@ class DecoderLayer(nn.Module):
 
     def setup(self) -> None:
         """Create the sub-layers; matrices start smaller as those of an `EncoderLayer`."""
-        _, stack = self.config.stacks
+        stack = self.config.stacks[-1]
         scale, gain = stack.residual_scale, stack.initial_gain
         self.self_attention = self.make_self_attention(gain)
         self.self_attention_residual = Residual(self.config, scale)
