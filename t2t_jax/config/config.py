@@ -36,7 +36,7 @@ class Config:
         """Check the conditions that hold between fields of different sections."""
         longest, reason = self._longest_row()
         require(
-            self.model.longest_sentence >= longest,
+            self.model.position != "learned" or self.model.max_positions >= longest,
             f"model.max_positions={self.model.max_positions} is less than {reason}; raise "
             f"model.max_positions to {longest}",
         )

@@ -344,5 +344,10 @@ class ModelConfig:
 
     @property
     def longest_sentence(self) -> float:
-        """The number of tokens of the longest sentence that the model has positions for."""
-        return self.max_positions if self.position == "learned" else INFINITY
+        """The number of tokens of the longest sentence that the model has positions for.
+
+        A decoder alone has one sequence for source and target, so half of the positions for each.
+        """
+        if self.position != "learned":
+            return INFINITY
+        return self.max_positions // (2 if self.architecture == "decoder_only" else 1)

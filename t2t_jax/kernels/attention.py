@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -189,22 +189,84 @@ def cached_attention(
             out_axes=3,
         )(split(query, 2), split(bias, 0), split(vector, 0))
         return heads.reshape(*query.shape[:3], value.shape[3])
+    scores = _cached_scores(query, key, bias, vector)
+    weights = masked_softmax(scores, mask).astype(value.dtype)
+    heads = jnp.einsum("bhqk,bhkd->bhqd", weights, value)
+    return heads.swapaxes(1, 2).astype(query.dtype)
+
+
+class Kept(NamedTuple):
+    """Keys and values that decoding keeps, in the order of `cached_attention`."""
+
+    key: Float[Array, "b groups d_k _"]
+    """Keys of each head, or of each group of heads that share them."""
+    value: Float[Array, "b groups _ d_v"]
+    """Their values."""
+    mask: Bool[Array, "b #h #q _"]
+    """True where a query may attend to a key."""
+    bias: Float32[Array, "*b h #q _"] | None = None
+    """What is added to the scores, alike for all rows or for each; None means nothing."""
+
+
+def attention_to_both(
+    query: Float[Array, "b q h d_k"],
+    first: Kept,
+    second: Kept,
+    *,
+    vector: Float[Array, "h d_k"] | None = None,
+) -> Float[Array, "b q h d_v"]:
+    """`cached_attention` to two sets of keys and values, which are not copied into one array.
+
+    Args:
+      query: queries of each head.
+      first: keys and values that stay, such as those of a prompt.
+      second: keys and values to which each step adds its own.
+      vector: v of `additive_scores`; None means that scores are products.
+    """
+    groups, num_heads = first.key.shape[1], query.shape[2]
+    parts = first, second
+    if groups < num_heads:
+        biases = [_by_group(part.bias, -3, groups) for part in parts]
+        axes = [None if bias is None else bias.ndim - 3 for bias in biases]
+
+        def one_of_each_group(q: Array, v: Array | None, one: Any, other: Any) -> Array:
+            biased = first._replace(bias=one), second._replace(bias=other)
+            return attention_to_both(q, *biased, vector=v)
+
+        split: Any = _by_group(query, 2, groups), _by_group(vector, 0, groups)
+        heads = jax.vmap(one_of_each_group, in_axes=(3, 1, *axes), out_axes=3)(*split, *biases)
+        return heads.reshape(*query.shape[:3], first.value.shape[3])
+    scores = [_cached_scores(query, part.key, part.bias, vector) for part in parts]
+    shown = [jnp.broadcast_to(part.mask, s.shape) for part, s in zip(parts, scores, strict=True)]
+    weights = masked_softmax(jnp.concatenate(scores, -1), jnp.concatenate(shown, -1))
+    each = jnp.split(weights.astype(first.value.dtype), [first.key.shape[3]], axis=-1)
+    of_first, of_second = (
+        jnp.einsum("bhqk,bhkd->bhqd", own, part.value)
+        for own, part in zip(each, parts, strict=True)
+    )
+    return (of_first + of_second).swapaxes(1, 2).astype(query.dtype)
+
+
+def _cached_scores(
+    query: Float[Array, "b q h d_k"],
+    key: Float[Array, "b h d_k k"],
+    bias: Float32[Array, "*b h #q k"] | None,
+    vector: Float[Array, "h d_k"] | None,
+) -> Float32[Array, "b h q k"]:
+    """The scores of queries and of keys in the order of `cached_attention`."""
     kept = query.astype(key.dtype)
     if vector is None:
         scores = einsum_float32("bqhd,bhdk->bhqk", scaled(kept), key)
     else:
         scores = additive_scores(kept, key.transpose(0, 3, 1, 2), vector, einsum=einsum_float32)
-    if bias is not None:
-        scores += bias
-    weights = masked_softmax(scores, mask).astype(value.dtype)
-    heads = jnp.einsum("bhqk,bhkd->bhqd", weights, value)
-    return heads.swapaxes(1, 2).astype(query.dtype)
+    return scores if bias is None else scores + bias
 
 
 def _by_group(x: Float[Array, "..."] | None, axis: int, groups: int) -> Float[Array, "..."] | None:
     """An array with its axis of heads cut in two: groups, and the heads of each."""
     if x is None:
         return None
+    axis %= x.ndim
     return x.reshape(*x.shape[:axis], groups, -1, *x.shape[axis + 1 :])
 
 

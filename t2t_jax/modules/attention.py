@@ -18,7 +18,14 @@ from t2t_jax.functional.attention import (
 )
 from t2t_jax.functional.masks import SegmentMask, distances
 from t2t_jax.functional.position import rotate
-from t2t_jax.kernels.attention import DistanceBias, attention, cache_dtype, cached_attention
+from t2t_jax.kernels.attention import (
+    DistanceBias,
+    Kept,
+    attention,
+    attention_to_both,
+    cache_dtype,
+    cached_attention,
+)
 from t2t_jax.kernels.products import linear
 from t2t_jax.modules.context import Context, Mask
 from t2t_jax.modules.matrices import Parameters, glorot_uniform, matrix
@@ -222,6 +229,7 @@ class CachedSelfAttention(nn.Module):
         cache: CachedKeysValues,
         write_at: int | Array,
         context: Context,
+        before: Kept | None = None,
     ) -> tuple[Float[Array, "b k d_model"], CachedKeysValues]:
         """Attend to a cache with the new position in it.
 
@@ -230,6 +238,7 @@ class CachedSelfAttention(nn.Module):
           cache: keys and values of the earlier positions; see `DecodingModel.step`.
           write_at: slot of the first of the `k` new entries.
           context: its mask says to which slots each hypothesis attends.
+          before: keys and values of what all hypotheses go on from, to attend to as well.
 
         Returns:
           The output for each hypothesis, and the cache with the new entries.
@@ -245,8 +254,39 @@ class CachedSelfAttention(nn.Module):
             assert context.apart is not None
             bias = context.bias(context.apart)
         vector = self.scores.additive_vector()
-        attended = cached_attention(query, *cache, context.mask, bias=bias, vector=vector)
+        if before is None:
+            attended = cached_attention(query, *cache, context.mask, bias=bias, vector=vector)
+        else:
+            own = Kept(*cache, context.mask, bias)
+            attended = attention_to_both(query, before, own, vector=vector)
         return self.output(merge_heads(attended), context), cache
+
+    def read(
+        self, x: Float[Array, "b t d_model"], context: Context
+    ) -> tuple[Float[Array, "b t d_model"], CachedKeysValues]:
+        """Self-attention of many positions at once, whose keys and values are then kept.
+
+        Args:
+          x: vectors of the positions.
+          context: the context of the stack.
+
+        Returns:
+          The output at each position, and keys and values in the order of a cache.
+        """
+        query, key, value = self._projected(x, context)
+        query, key = rotated(query, key, context)
+        heads = attention(
+            query,
+            key,
+            value,
+            context.mask,
+            bias=context.bias,
+            vector=self.scores.additive_vector(),
+            kernels=context.kernels,
+        )
+        kept = cache_dtype(x.dtype, context.kernels.products)
+        cache = _cached_order(*(y.astype(kept) for y in (key, value)))
+        return self.output(merge_heads(heads), context), cache
 
     def _projected(
         self, x: Float[Array, "b k d_model"], context: Context

@@ -64,7 +64,7 @@ def model_flops_per_step(
     of_target: float = 0
     for stack in model.stacks:
         length = source_length * stack.reads_source + target_length * stack.reads_target
-        length = _compared(model, length, causal=not stack.reads_source)
+        length = _compared(model, length, causal=stack.reads_target)
         itself, other = stack.self_attention, stack.cross_attention
         layer = itself.matrix_parameters + itself.products_per_pair * length + feed_forward
         remembered = 0

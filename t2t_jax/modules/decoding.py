@@ -6,7 +6,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import flax.linen as nn
 import jax
@@ -15,7 +15,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import ModelConfig
+from t2t_jax.config.attention import AttentionConfig
 from t2t_jax.kernels.attention import cache_dtype
+from t2t_jax.kernels.choice import Kernels
 from t2t_jax.kernels.products import next_token_logits
 from t2t_jax.modules.attention import (
     CACHED_AXES,
@@ -25,9 +27,11 @@ from t2t_jax.modules.attention import (
     join_projections,
 )
 from t2t_jax.modules.context import Context
-from t2t_jax.modules.decoding_model import Axes
+from t2t_jax.modules.decoding_model import Axes, Memory
 from t2t_jax.modules.layers import DecoderLayer
 from t2t_jax.modules.matrices import Parameters, Quantize, quantized, rounded, transposed
+from t2t_jax.modules.position import PositionEncoding
+from t2t_jax.modules.token_network import TokenNetwork
 from t2t_jax.modules.transformer import Transformer, declared_parameters, last_norm
 
 TransformerCache: TypeAlias = tuple[CachedKeysValues, ...]
@@ -49,10 +53,10 @@ class TransformerMemory(NamedTuple):
 class CachedDecoderLayer(DecoderLayer):
     """A decoder layer that computes one position of `k` hypotheses per sentence."""
 
-    def make_self_attention(self, gain: float) -> nn.Module:
+    def make_self_attention(self, config: AttentionConfig, gain: float) -> nn.Module:
         """The module for self-attention, with a cache; it gets its parameters from training."""
         del gain
-        return CachedSelfAttention(self.config.attention_of("decoder"))
+        return CachedSelfAttention(config)
 
     def step(
         self,
@@ -144,22 +148,49 @@ class CachedTransformer(Transformer):
         memory: TransformerMemory,
     ) -> tuple[Float[Array, "b k vocab"], TransformerCache]:
         """Logits of the next token of `k` hypotheses; see `DecodingModel.step`."""
-        batch, beams, room, _ = ancestry_mask.shape
+        beams = tokens.shape[1]
         positions = jnp.broadcast_to(positions[:, None], tokens.shape)
         tokens = jnp.where(positions == 0, self.bos_id, tokens)
-        places = cache_places(self.config, room)
-        bias, apart = self.target_position.bias(), None
-        if bias is not None or places < room:
-            steps_ago = (clock - jnp.arange(places)) % places
-            ancestry_mask = ancestry_mask[:, :, (clock - steps_ago) % room]
-            apart = jnp.repeat(steps_ago, beams)[None]
-        mask = ancestry_mask.reshape(batch, 1, beams, places * beams)
-        rotary = self.target_position.rotary_frequencies()
-        context = Context(positions, room, mask, rotary, bias, apart, kernels=self.kernels)
+        context, places = cached_context(
+            self.config, self.target_position, positions, clock, ancestry_mask, 0, self.kernels
+        )
         x = self.embed("target", tokens, context)
         x, cache = self.decoder.step(x, cache, memory, clock % places * beams, context)
         logits = next_token_logits(x, self.output_matrix(), self.kernels.products)
         return self.with_output_bias(logits), cache
+
+
+def cached_context(
+    config: ModelConfig,
+    encoding: PositionEncoding,
+    positions: Int[Array, "b k"],
+    clock: Int[Array, ""],
+    ancestry_mask: Bool[Array, "b k t k"],
+    first: int,
+    kernels: Kernels,
+) -> tuple[Context, int]:
+    """The context of a step of decoding, and the number of places of the cache.
+
+    Args:
+      config: sizes and options of the network.
+      encoding: the positions of the decoder.
+      positions: position of each hypothesis's token.
+      clock: number of the step; see `DecodingModel.step`.
+      ancestry_mask: see `DecodingModel.step`.
+      first: most positions that there are before the first step's.
+      kernels: the implementations of attention and products for the devices.
+    """
+    batch, beams, room, _ = ancestry_mask.shape
+    places = cache_places(config, room)
+    bias, apart = encoding.bias(), None
+    if bias is not None or places < room:
+        steps_ago = (clock - jnp.arange(places)) % places
+        ancestry_mask = ancestry_mask[:, :, (clock - steps_ago) % room]
+        apart = jnp.repeat(steps_ago, beams)[None]
+    mask = ancestry_mask.reshape(batch, 1, beams, places * beams)
+    rotary = encoding.rotary_frequencies()
+    context = Context(positions, first + room, mask, rotary, bias, apart, kernels=kernels)
+    return context, places
 
 
 _EMBEDDINGS = {"embedding", "source_embedding", "target_embedding"}
@@ -168,14 +199,16 @@ _FLAX_FIELDS = ("parent", "name")  # which every module has
 
 
 @dataclass(frozen=True)
-class TransformerDecoding:
-    """The `DecodingModel` of a `Transformer`.
+class CachedDecoding:
+    """What is alike in the `DecodingModel` of every network that has a decoder with a cache.
 
     Attributes:
       network: the module as training has it.
+      cached_network: the same network with a decoder that takes one position at a time.
     """
 
-    network: Transformer
+    network: TokenNetwork
+    cached_network: ClassVar[type[TokenNetwork]]
 
     @property
     def longest_sentence(self) -> float:
@@ -183,25 +216,13 @@ class TransformerDecoding:
         return self.network.config.longest_sentence
 
     @property
-    def _cached(self) -> CachedTransformer:
-        """The same network with a decoder that takes one position at a time."""
+    def _cached(self) -> TokenNetwork:
         names = (field.name for field in dataclasses.fields(self.network))
         own = {name: getattr(self.network, name) for name in names if name not in _FLAX_FIELDS}
-        return CachedTransformer(**own)
-
-    @property
-    def shows_attention(self) -> bool:
-        """See `DecodingModel.shows_attention`."""
-        return True
-
-    @property
-    def axes(self) -> Axes:
-        """See `DecodingModel.axes`."""
-        each_layer = (CACHED_AXES,) * self.network.config.num_decoder_layers
-        return Axes(slots=each_layer, sources=cast(Any, TransformerMemory)(each_layer, 3))
+        return self.cached_network(**own)
 
     def prepare(self, params: Parameters, quantize: Quantize = "none") -> Parameters:
-        """The parameters of a `CachedTransformer`; see `DecodingModel.prepare`."""
+        """The parameters of the `cached_network`; see `DecodingModel.prepare`."""
         declared = declared_parameters(self.network)
         if quantize == "int8":
             params = quantized(params, declared)
@@ -230,11 +251,9 @@ class TransformerDecoding:
         keys, values = (jnp.zeros(shape, dtype) for shape in shapes)
         return ((keys, values),) * config.num_decoder_layers
 
-    def memory(self, params: Parameters, inputs: Sequence) -> TransformerMemory:
+    def memory(self, params: Parameters, inputs: Sequence) -> Memory:
         """See `DecodingModel.memory`."""
-        return cast(
-            TransformerMemory, self._cached.apply({"params": params}, inputs, method="memory")
-        )
+        return self._cached.apply({"params": params}, inputs, method="memory")
 
     def step(
         self,
@@ -244,7 +263,7 @@ class TransformerDecoding:
         clock: Int[Array, ""],
         ancestry_mask: Bool[Array, "b k t k"],
         cache: TransformerCache,
-        memory: TransformerMemory,
+        memory: Memory,
     ) -> tuple[Float[Array, "b k vocab"], TransformerCache]:
         """See `DecodingModel.step`."""
         arguments = tokens, positions, clock, ancestry_mask, cache, memory
@@ -260,6 +279,24 @@ class TransformerDecoding:
         """See `DecodingModel.losses`."""
         options: Any = {"label_smoothing": label_smoothing, "method": "losses"}
         return cast(Any, self.network.apply({"params": params}, batch, **options))
+
+
+@dataclass(frozen=True)
+class TransformerDecoding(CachedDecoding):
+    """The `DecodingModel` of a `Transformer`."""
+
+    cached_network = CachedTransformer
+
+    @property
+    def shows_attention(self) -> bool:
+        """See `DecodingModel.shows_attention`."""
+        return True
+
+    @property
+    def axes(self) -> Axes:
+        """See `DecodingModel.axes`."""
+        each_layer = (CACHED_AXES,) * self.network.config.num_decoder_layers
+        return Axes(slots=each_layer, sources=cast(Any, TransformerMemory)(each_layer, 3))
 
     def attention_weights(
         self, params: Parameters, batch: Batch

@@ -7,6 +7,7 @@ import flax.linen as nn
 from jaxtyping import Array, Float
 
 from t2t_jax.config import ModelConfig
+from t2t_jax.config.attention import AttentionConfig
 from t2t_jax.modules.attention import MultiHeadAttention
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.dropout import Dropout
@@ -50,6 +51,8 @@ class Residual(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward network, each with a residual connection.
 
+    A decoder alone has such layers too, and a mask that hides what comes later.
+
     The matrices of the feed-forward network, and those for values and output of attention, start
     smaller by the stack's `initial_gain` (DeepNorm, Wang et al. 2022, figure 2).
     """
@@ -59,16 +62,37 @@ class EncoderLayer(nn.Module):
     def setup(self) -> None:
         """Create the sub-layers."""
         stack = self.config.stacks[0]
-        self.self_attention = MultiHeadAttention(stack.self_attention, stack.initial_gain)
+        self.self_attention = self.make_self_attention(stack.self_attention, stack.initial_gain)
         self.self_attention_residual = Residual(self.config, stack.residual_scale)
         self.feed_forward = FeedForward(self.config, stack.initial_gain)
         self.feed_forward_residual = Residual(self.config, stack.residual_scale)
 
+    def make_self_attention(self, config: AttentionConfig, gain: float) -> nn.Module:
+        """The module for self-attention, in place of which a subclass may have another.
+
+        Args:
+          config: its sizes and options.
+          gain: factor on the first values of some of its matrices.
+        """
+        return MultiHeadAttention(config, gain)
+
     def __call__(
         self, x: Float[Array, "b t d_model"], context: Context
     ) -> Float[Array, "b t d_model"]:
-        """One layer of the encoder."""
-        x = self.self_attention_residual(x, lambda y: self.self_attention(y, context), context)
+        """One layer, all positions at once."""
+        return self.sublayers(x, lambda y: self.self_attention(y, context), context)
+
+    def sublayers(
+        self, x: Float[Array, "b t d_model"], self_attend: Sublayer, context: Context
+    ) -> Float[Array, "b t d_model"]:
+        """The two sub-layers in their order, whichever way attention is computed.
+
+        Args:
+          x: the layer's input.
+          self_attend: the first sub-layer, self-attention.
+          context: the context of the stack.
+        """
+        x = self.self_attention_residual(x, self_attend, context)
         return self.feed_forward_residual(x, lambda y: self.feed_forward(y, context), context)
 
 
@@ -84,20 +108,16 @@ class DecoderLayer(nn.Module):
         """Create the sub-layers; matrices start smaller as those of an `EncoderLayer`."""
         stack = self.config.stacks[-1]
         scale, gain = stack.residual_scale, stack.initial_gain
-        self.self_attention = self.make_self_attention(gain)
+        self.self_attention = self.make_self_attention(stack.self_attention, gain)
         self.self_attention_residual = Residual(self.config, scale)
         self.cross_attention = MultiHeadAttention(self.config.attention_of("cross"), gain)
         self.cross_attention_residual = Residual(self.config, scale)
         self.feed_forward = FeedForward(self.config, gain)
         self.feed_forward_residual = Residual(self.config, scale)
 
-    def make_self_attention(self, gain: float) -> nn.Module:
-        """The module for self-attention, in place of which a subclass may have another.
-
-        Args:
-          gain: factor on the first values of some of its matrices.
-        """
-        return MultiHeadAttention(self.config.attention_of("decoder"), gain)
+    def make_self_attention(self, config: AttentionConfig, gain: float) -> nn.Module:
+        """The module for self-attention; see `EncoderLayer.make_self_attention`."""
+        return MultiHeadAttention(config, gain)
 
     def __call__(
         self, x: Float[Array, "b t d_model"], context: Context

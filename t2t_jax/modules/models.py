@@ -1,17 +1,26 @@
 """The network of a config, for training and for decoding: the one place that knows every kind."""
 
+from collections.abc import Callable
+
 from jax.sharding import Mesh
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.config.model import StartToken
+from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import fast_compute_dtype, kernels_of
 from t2t_jax.modules.decoding import TransformerDecoding
 from t2t_jax.modules.decoding_model import DecodingModel
+from t2t_jax.modules.language_model import LanguageModel, LanguageModelDecoding
 from t2t_jax.modules.network import Network
+from t2t_jax.modules.token_network import TokenNetwork
 from t2t_jax.modules.transformer import Transformer
 
 _START_IDS: dict[StartToken, int] = {"begin": BOS_ID, "end": EOS_ID, "padding": PAD_ID}
+_FAMILIES: dict[str, tuple[type[TokenNetwork], Callable[..., DecodingModel]]] = {
+    "encoder_decoder": (Transformer, TransformerDecoding),
+    "decoder_only": (LanguageModel, LanguageModelDecoding),
+}
 
 
 def settled(config: Config, mesh: Mesh) -> Config:
@@ -35,6 +44,23 @@ def start_id(model: ModelConfig) -> int:
     return _START_IDS[model.start_token]
 
 
+def family_of(model: ModelConfig) -> tuple[type[TokenNetwork], Callable[..., DecodingModel]]:
+    """The classes of a network: the module that is trained, and what decodes with it.
+
+    Args:
+      model: sizes and options of the network.
+
+    Raises:
+      UserError: the architecture has no network yet.
+    """
+    if model.architecture not in _FAMILIES:
+        raise UserError(
+            f"model.architecture={model.architecture!r} cannot be trained; use "
+            f"{' or '.join(map(repr, _FAMILIES))}"
+        )
+    return _FAMILIES[model.architecture]
+
+
 def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
     """The network of a run, for training.
 
@@ -45,7 +71,8 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
     """
     kernels = kernels_of(mesh, config.model.compute_dtype)
     start = start_id(config.model)
-    return Transformer(config.model, vocab_size, start, config.parallel.remat, kernels)
+    network, _ = family_of(config.model)
+    return network(config.model, vocab_size, start, config.parallel.remat, kernels)
 
 
 def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> DecodingModel:
@@ -57,5 +84,5 @@ def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) 
       mesh: the devices it runs on; None means any; see `kernels_of`.
     """
     kernels = kernels_of(mesh, model.compute_dtype)
-    network = Transformer(model, vocab_size, start_id(model), kernels=kernels)
-    return TransformerDecoding(network)
+    network, decoding = family_of(model)
+    return decoding(network(model, vocab_size, start_id(model), kernels=kernels))

@@ -1,0 +1,333 @@
+"""A decoder alone, which reads source and target as one sequence, and how it decodes.
+
+Liu et al. 2018, "Generating Wikipedia by Summarizing Long Sequences", section 4.2.3, and GPT
+(Radford et al. 2018): the paper's decoder without attention to an encoder. In a row, the tokens of
+a target follow those of its source::
+
+    source             target              what the layers read            what they predict
+    s1 s2 </s>         t1 t2 </s>          s1 s2 </s> t1 t2 </s>           .  .  t1 t2 </s> .
+    (none)             t1 t2 </s>          <s> t1 t2                       t1 t2 </s>
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Float32, Int
+
+from t2t_jax.batch import Batch, Sequence
+from t2t_jax.config import ModelConfig
+from t2t_jax.config.attention import AttentionConfig
+from t2t_jax.functional.masks import attention_mask, causal_mask, distances, window_mask
+from t2t_jax.kernels.attention import DistanceBias, Kept
+from t2t_jax.kernels.products import next_token_logits
+from t2t_jax.modules.attention import CACHED_AXES, CachedKeysValues, CachedSelfAttention
+from t2t_jax.modules.context import Context, Mask
+from t2t_jax.modules.decoding import CachedDecoding, TransformerCache, cached_context
+from t2t_jax.modules.decoding_model import Axes
+from t2t_jax.modules.layers import EncoderLayer
+from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.normalization import Norm
+from t2t_jax.modules.position import PositionEncoding
+from t2t_jax.modules.token_network import TokenNetwork
+from t2t_jax.modules.transformer import Encoder, last_norm
+
+
+class Joined(NamedTuple):
+    """Sources and targets in one sequence: in a row, each target follows its source."""
+
+    tokens: Int[Array, "b l"]
+    """Ids, padded at the end of the row."""
+    segments: Int[Array, "b l"]
+    """Number of the pair within its row, from 1; 0 is padding."""
+    positions: Int[Array, "b l"]
+    """Position within the pair, from 0."""
+    of_source: Bool[Array, "b l"]
+    """Whether a token is one of a source."""
+    places: Int[Array, "b t"]
+    """The place in the row of each target token."""
+
+
+def joined(batch: Batch) -> Joined:
+    """Sources and targets of a batch in one sequence a row, without padding between them.
+
+    Args:
+      batch: sources `[b, s]` and targets `[b, t]`, whose rows may hold several pairs.
+    """
+    sides = batch.inputs, batch.targets
+    tokens, segments = (jnp.concatenate([side[n] for side in sides], axis=1) for n in range(2))
+    length, sources = tokens.shape[1], batch.inputs.tokens.shape[1]
+    is_target = jnp.arange(length) >= sources
+    last = 2 * length + 2  # after every pair
+    order = jnp.argsort(jnp.where(segments == 0, last, 2 * segments + is_target), axis=1)
+    places = jnp.argsort(order, axis=1)[:, sources:]
+    tokens, segments = (jnp.take_along_axis(x, order, axis=1) for x in (tokens, segments))
+    place = jnp.arange(length)
+    begins = segments != jnp.pad(segments, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    positions = place - jax.lax.cummax(jnp.where(begins, place, 0), axis=1)
+    positions = jnp.where(segments == 0, 0, positions)
+    of_source = (order < sources) & (segments != 0)
+    return Joined(tokens, segments, positions, of_source, places)
+
+
+def prefix_mask(
+    segments: Int[Array, "b l"], of_source: Bool[Array, "b l"], window: int | None
+) -> Bool[Array, "b 1 l l"]:
+    """The mask of a prefix language model (Raffel et al. 2020, figure 4, right).
+
+    A position attends to those before it, and those of a source to all of the source.
+
+    Args:
+      segments: number of the pair of each position; 0 is padding.
+      of_source: whether a position is one of a source.
+      window: see `functional.masks.window_mask`; None means no bound.
+    """
+    same = (segments[:, None, :, None] == segments[:, None, None, :]) & (segments != 0)[
+        :, None, None
+    ]
+    sources = of_source[:, None, :, None] & of_source[:, None, None, :]
+    length = segments.shape[1]
+    mask = same & (causal_mask(length) | sources)
+    return mask if window is None else mask & window_mask(distances(length, length), window)
+
+
+class LanguageModel(TokenNetwork):
+    """A decoder alone, for pairs of source and target, or for the text of one language."""
+
+    def setup(self) -> None:
+        """Create embeddings, positions and the stack of layers."""
+        super().setup()
+        config = self.config
+        self.target_position = PositionEncoding(config, causal=not config.prefix_attention)
+        if config.embedding_norm:
+            self.target_embedding_norm = Norm(config.normalization)
+        self.decoder = self.make_decoder()
+
+    def make_decoder(self) -> nn.Module:
+        """The module for the stack of layers, in place of which a subclass may have another."""
+        return Encoder(self.config, self.remat)
+
+    def decoded(
+        self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
+    ) -> Float[Array, "b t d_model"]:
+        """The last layer's output from which each target token is predicted."""
+        dropout: Any = {"deterministic": deterministic, "first_row": first_row}
+        targets = batch.targets
+        if batch.inputs.tokens.shape[1] == 0:
+            previous = self.previous_tokens(targets)
+            sources = jnp.zeros(previous.shape, bool)
+            return self._read(previous, targets.segments, targets.positions, sources, **dropout)
+        tokens, segments, positions, of_source, places = joined(batch)
+        x = self._read(tokens, segments, positions, of_source, **dropout)
+        before = jnp.maximum(places - 1, 0)
+        return jnp.take_along_axis(x, before[:, :, None], axis=1)
+
+    def _read(
+        self,
+        tokens: Int[Array, "b l"],
+        segments: Int[Array, "b l"],
+        positions: Int[Array, "b l"],
+        of_source: Bool[Array, "b l"],
+        **dropout: Any,
+    ) -> Float[Array, "b l d_model"]:
+        """The last layer's output at every token of a sequence."""
+        context = Context(
+            positions,
+            tokens.shape[1],
+            self.sequence_mask(segments, of_source),
+            self.target_position.rotary_frequencies(),
+            self.target_position.bias(),
+            kernels=self.kernels,
+            **dropout,
+        )
+        x = self.embed("target", tokens, context)
+        return self.decoder(self.embedding_dropout(x, context), context)
+
+    def sequence_mask(self, segments: Int[Array, "b l"], of_source: Bool[Array, "b l"]) -> Mask:
+        """Which positions of a sequence may attend to which.
+
+        Args:
+          segments: number of the pair of each position; 0 is padding.
+          of_source: whether a position is one of a source.
+        """
+        window = self.config.attention_window
+        if self.config.prefix_attention:
+            return prefix_mask(segments, of_source, window)
+        return attention_mask(segments, segments, causal=True, window=window)
+
+
+class Prompt(NamedTuple):
+    """What decoding needs of the sources, shared by all hypotheses of a source."""
+
+    keys_values: tuple[CachedKeysValues, ...]
+    """Keys and values of the sources' tokens, for each layer."""
+    tokens: Int[Array, "b s"]
+    """The tokens. The last one of each is read in the first step, which predicts from it."""
+    is_real: Bool[Array, "b s"]
+    """Whether a place holds a token of a source, or padding."""
+
+
+class CachedLayer(EncoderLayer):
+    """A layer that reads sources as a whole, and then computes one position at a time."""
+
+    def make_self_attention(self, config: AttentionConfig, gain: float) -> nn.Module:
+        """The module for self-attention, with a cache; it gets its parameters from training."""
+        del gain
+        return CachedSelfAttention(config)
+
+    def read(
+        self, x: Float[Array, "b s d_model"], context: Context
+    ) -> tuple[Float[Array, "b s d_model"], CachedKeysValues]:
+        """The layer's output at all positions of sources, and their keys and values."""
+        kept: list[CachedKeysValues] = []
+
+        def attend(y: Float[Array, "b s d_model"]) -> Float[Array, "b s d_model"]:
+            y, keys_values = self.self_attention.read(y, context)
+            kept.append(keys_values)
+            return y
+
+        return self.sublayers(x, attend, context), kept[0]
+
+    def step(
+        self,
+        x: Float[Array, "b k d_model"],
+        cache: CachedKeysValues,
+        source: Kept,
+        write_at: int | Array,
+        context: Context,
+    ) -> tuple[Float[Array, "b k d_model"], CachedKeysValues]:
+        """The layer at one position of `k` hypotheses; see `CachedSelfAttention`."""
+
+        def attend(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
+            nonlocal cache
+            y, cache = self.self_attention(y, cache, write_at, context, source)
+            return y
+
+        return self.sublayers(x, attend, context), cache
+
+
+class CachedStack(nn.Module):
+    """The stack of layers; each has arrays of its own, which `CachedDecoding.prepare` makes."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        """Create the layers; pre-norm needs one more norm at their end."""
+        depth = self.config.num_decoder_layers
+        self.layers = [CachedLayer(self.config) for _ in range(depth)]
+        self.norm = last_norm(self.config)
+
+    def read(
+        self, x: Float[Array, "b s d_model"], context: Context
+    ) -> tuple[CachedKeysValues, ...]:
+        """The keys and values of sources in each layer."""
+        kept = []
+        for layer in self.layers:
+            x, keys_values = layer.read(x, context)
+            kept.append(keys_values)
+        return tuple(kept)
+
+    def step(
+        self,
+        x: Float[Array, "b k d_model"],
+        cache: TransformerCache,
+        sources: tuple[Kept, ...],
+        write_at: int | Array,
+        context: Context,
+    ) -> tuple[Float[Array, "b k d_model"], TransformerCache]:
+        """All layers at one position of `k` hypotheses."""
+        new_cache = []
+        for layer, old, source in zip(self.layers, cache, sources, strict=True):
+            x, new = layer.step(x, old, source, write_at, context)
+            new_cache.append(new)
+        return self.norm(x) if self.norm else x, tuple(new_cache)
+
+
+class CachedLanguageModel(LanguageModel):
+    """A `LanguageModel` that reads sources, and then computes one position at a time."""
+
+    def make_decoder(self) -> nn.Module:
+        """The module for the stack of layers, with a cache."""
+        return CachedStack(self.config)
+
+    def memory(self, inputs: Sequence) -> Prompt:
+        """Read sources `[b, s]`, one a row; see `DecodingModel.memory`."""
+        is_real = inputs.segments != 0
+        position = self.target_position
+        context = Context(
+            inputs.positions,
+            inputs.tokens.shape[1],
+            self.sequence_mask(inputs.segments, is_real),
+            position.rotary_frequencies(),
+            position.bias(),
+            kernels=self.kernels,
+        )
+        x = self.embed("target", inputs.tokens, context)
+        return Prompt(self.decoder.read(x, context), inputs.tokens, is_real)
+
+    def step(
+        self,
+        tokens: Int[Array, "b k"],
+        positions: Int[Array, " b"],
+        clock: Int[Array, ""],
+        ancestry_mask: Bool[Array, "b k t k"],
+        cache: TransformerCache,
+        memory: Prompt,
+    ) -> tuple[Float[Array, "b k vocab"], TransformerCache]:
+        """Logits of the next token of `k` hypotheses; see `DecodingModel.step`."""
+        last = jnp.maximum(memory.is_real.sum(1) - 1, 0)  # the place of a source's last token
+        first = jnp.take_along_axis(memory.tokens, last[:, None], axis=1)
+        tokens = jnp.where(positions[:, None] == 0, first, tokens)
+        beams, length = tokens.shape[1], memory.tokens.shape[1]
+        now = last + positions
+        at = jnp.broadcast_to(now[:, None], tokens.shape)
+        context, places = cached_context(
+            self.config, self.target_position, at, clock, ancestry_mask, length, self.kernels
+        )
+        apart = now[:, None, None] - jnp.arange(length)  # of a query and a source's token
+        mask = memory.is_real & (jnp.arange(length) < last[:, None])
+        if (window := self.config.attention_window) is not None:
+            mask &= apart[:, 0] < window
+        bias = _of_rows(context.bias, apart)
+        sources = tuple(Kept(*kept, mask[:, None, None], bias) for kept in memory.keys_values)
+        x = self.embed("target", tokens, context)
+        x, cache = self.decoder.step(x, cache, sources, clock % places * beams, context)
+        logits = next_token_logits(x, self.output_matrix(), self.kernels.products)
+        return self.with_output_bias(logits), cache
+
+
+def _of_rows(
+    bias: DistanceBias | None, apart: Int[Array, "b q k"]
+) -> Float32[Array, "b h q k"] | None:
+    """What is added to the scores of each row, whose queries are at positions of their own."""
+    return None if bias is None else jax.vmap(bias)(apart)
+
+
+@dataclass(frozen=True)
+class LanguageModelDecoding(CachedDecoding):
+    """The `DecodingModel` of a `LanguageModel`: an output goes on from its source."""
+
+    cached_network = CachedLanguageModel
+
+    @property
+    def shows_attention(self) -> bool:
+        """See `DecodingModel.shows_attention`; the maps there are show encoder and decoder."""
+        return False
+
+    @property
+    def axes(self) -> Axes:
+        """See `DecodingModel.axes`."""
+        each_layer = (CACHED_AXES,) * self.network.config.num_decoder_layers
+        return Axes(slots=each_layer, sources=cast(Any, Prompt)(each_layer, 1, 1))
+
+    def attention_weights(
+        self, params: Parameters, batch: Batch
+    ) -> dict[str, Float[Array, "n b h _ _"]]:
+        """None are given: they are of source and target in one sequence.
+
+        Raises:
+          ValueError: always.
+        """
+        raise ValueError("a decoder alone has no attention of encoder and cross-attention")

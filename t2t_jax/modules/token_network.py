@@ -1,0 +1,132 @@
+"""What networks over tokens have in common: embeddings, logits and losses."""
+
+from abc import abstractmethod
+from typing import Any, Literal, TypeAlias
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Float32, Int
+
+from t2t_jax.batch import Batch, Sequence
+from t2t_jax.config import ModelConfig
+from t2t_jax.functional.loss import projected_cross_entropy
+from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
+from t2t_jax.kernels.products import pre_softmax_logits
+from t2t_jax.modules.context import Context
+from t2t_jax.modules.dropout import Dropout
+from t2t_jax.modules.embedding import TokenEmbedding
+from t2t_jax.parallel.axes import constrain, named
+
+Remat: TypeAlias = Literal["none", "dots", "layer"]
+"""How much of a layer's forward pass is computed again for its derivative; see `TokenNetwork`."""
+
+
+class TokenNetwork(nn.Module):
+    """A network that gives every target token a probability, a `Network` for training.
+
+    A subclass makes the position encodings (`source_position`, `target_position`), the norms of the
+    embeddings if there are any, and the stacks of layers.
+
+    Attributes:
+      config: sizes and options.
+      vocab_size: entries of the vocabulary, for targets.
+      bos_id: id that stands before the first target token.
+      remat: what is computed again for the derivative of a layer, as it is not kept in memory:
+        nothing ("none"), all but the matrix products with parameters ("dots"), or everything but
+        the layer's input ("layer").
+      kernels: the implementations of attention and products for the devices.
+    """
+
+    config: ModelConfig
+    vocab_size: int
+    bos_id: int
+    remat: Remat = "none"
+    kernels: Kernels = XLA_KERNELS
+
+    def setup(self) -> None:
+        """Create what is before the first layer and after the last one."""
+        config = self.config
+        for name, entries in config.entries(self.vocab_size).items():
+            setattr(self, name, TokenEmbedding(config, entries))
+        if config.output_bias:
+            zeros = named(nn.initializers.zeros, "vocab")
+            self.output_bias = self.param("output_bias", zeros, (self.vocab_size,))
+        self.embedding_dropout = Dropout(config.dropout_rate)
+
+    @abstractmethod
+    def decoded(
+        self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
+    ) -> Float[Array, "b t d_model"]:
+        """What the last layer makes of every target position; arguments as for `__call__`."""
+
+    def __call__(
+        self, batch: Batch, *, deterministic: bool, first_row: Int[Array, ""] | int = 0
+    ) -> Float[Array, "b t vocab"]:
+        """Logits of every target token, given the source and the target tokens before it.
+
+        Args:
+          batch: sources and targets, arrays `[b, s]` and `[b, t]`. The model shifts the targets
+            right within each sentence.
+          deterministic: whether dropout is off; if not, pass `rngs={"dropout": key}`.
+          first_row: number of the first row in the global batch, on which dropout depends.
+        """
+        x = self.decoded(batch, deterministic, first_row)
+        logits = pre_softmax_logits(x, self.output_matrix(), self.kernels.products)
+        return self.with_output_bias(logits)
+
+    def losses(
+        self,
+        batch: Batch,
+        *,
+        label_smoothing: float,
+        num_chunks: int = 1,
+        deterministic: bool = True,
+        first_row: Int[Array, ""] | int = 0,
+    ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
+        """Label-smoothed loss and negative log-likelihood of every target token, in nats.
+
+        Args:
+          batch: as for `__call__`.
+          label_smoothing: eps_ls (section 5.4).
+          num_chunks: parts in which the logits are computed; see `projected_cross_entropy`.
+          deterministic: as for `__call__`.
+          first_row: as for `__call__`.
+        """
+        x = self.decoded(batch, deterministic, first_row)
+        matrix = self.output_matrix()
+
+        def project(x: Float[Array, "b t d_model"]) -> Float[Array, "b t vocab"]:
+            return self.with_output_bias(pre_softmax_logits(x, matrix, self.kernels.products))
+
+        tokens = batch.targets.tokens
+        return projected_cross_entropy(x, project, tokens, label_smoothing, num_chunks)
+
+    def previous_tokens(self, targets: Sequence) -> Int[Array, "b t"]:
+        """The token before each target token, in its sentence; before the first, `bos_id`."""
+        previous = jnp.roll(targets.tokens, 1, axis=1)
+        return jnp.where(targets.positions == 0, self.bos_id, previous)
+
+    def embed(
+        self, side: Literal["source", "target"], tokens: Int[Array, "b t"], context: Context
+    ) -> Float[Array, "b t d_model"]:
+        """The sum of embeddings and positions (sections 3.4 and 3.5).
+
+        Args:
+          side: whether they are tokens of sources or of targets.
+          tokens: ids.
+          context: the context of the stack, which has the positions of the tokens.
+        """
+        embedding = getattr(self, self.config.embeddings[side])
+        encoding = getattr(self, f"{side}_position")
+        x = encoding(embedding(tokens), context.positions, context.length)
+        if self.config.embedding_norm:
+            x = getattr(self, f"{side}_embedding_norm")(x)
+        return constrain(x, "batch", "length", "channels")
+
+    def output_matrix(self) -> Any:
+        """The matrix of the output projection, one row for every entry of the vocabulary."""
+        return getattr(self, self.config.embeddings["output"]).matrix()
+
+    def with_output_bias(self, logits: Float32[Array, "b t vocab"]) -> Float32[Array, "b t vocab"]:
+        """The logits plus the bias of the output, if it has one."""
+        return logits + self.output_bias if self.config.output_bias else logits
