@@ -1,0 +1,63 @@
+"""Encoder-decoder against decoder-only at equal parameters or equal operations, for two CPU cores.
+
+    python -m t2t_jax.sweep --config configs/architectures_small.py \
+        --workdir runs/architectures_small --seeds 2
+
+All rows read the same pairs in the same order. configs/architectures.py has the same rows at the
+size of the paper's base model, and says what is equal.
+
+The corpus is Multi30k (Elliott et al. 2016), 29,000 image captions in English and German, and its
+validation set of 1,014 as dev. Its licence keeps it out of this repository: put `train.en train.de
+dev.en dev.de` from https://github.com/multi30k/dataset (data/task1/raw: train and val) into
+`corpora/multi30k`. Any other corpus does too, as `text:DIR` in CORPUS below.
+"""
+
+from t2t_jax import Config
+
+CORPUS = "text:corpora/multi30k"
+
+BASE = Config().replace(
+    {
+        "model.d_model": 128,
+        "model.num_heads": 4,
+        "model.d_ff": 512,
+        "model.num_encoder_layers": 2,
+        "model.num_decoder_layers": 2,
+        "model.norm_order": "pre",
+        "model.position": "rotary",
+        "model.dropout_rate": 0.0,
+        "data.corpus": CORPUS,
+        "data.vocab_size": 4000,
+        "data.max_length": 64,
+        "data.batching": "bucket",
+        "data.source_tokens_per_step": 1024,
+        "data.target_tokens_per_step": 1024,
+        "training.num_train_steps": 1200,
+        "training.warmup_steps": 400,
+        "training.log_every_steps": 100,
+        "checkpoint.every_steps": 400,
+        "checkpoint.every_minutes": None,
+        "checkpoint.keep": 1,
+        "checkpoint.keep_best": False,
+        "checkpoint.average": 1,
+        "evaluation.every_steps": 10_000,
+        "evaluation.num_sentences": 100,
+        "evaluation.num_samples": 1,
+        "decoding.length_penalty": 1.0,
+    }
+)
+
+_DECODER = {"model.architecture": "decoder_only", "model.d_ff": 640}
+_PREFIX = _DECODER | {"model.prefix_attention": True}
+_AS_MANY_PARAMETERS = {"model.num_decoder_layers": 4}
+
+VARIANTS = {
+    "encoder-decoder": BASE,
+    "decoder": BASE.replace(_DECODER | _AS_MANY_PARAMETERS),
+    "decoder-prefix": BASE.replace(_PREFIX | _AS_MANY_PARAMETERS),
+    "decoder-half": BASE.replace(_DECODER),
+    "decoder-prefix-half": BASE.replace(_PREFIX),
+    "deep-encoder": BASE.replace(
+        {"model.num_encoder_layers": 3, "model.num_decoder_layers": 1, "model.d_ff": 576}
+    ),
+}
