@@ -11,7 +11,8 @@ import pytest
 
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import ModelConfig
-from t2t_jax.modules.transformer import Transformer
+from t2t_jax.modules.models import family_of
+from t2t_jax.modules.token_network import TokenNetwork
 
 VOCAB_SIZE, BOS_ID = 11, 1
 
@@ -57,6 +58,23 @@ _KINDS = {
         "scale_embeddings": False,
         "embedding_norm": True,
     },
+    "decoder_only_as_llama_in_windows": {
+        "architecture": "decoder_only",
+        "norm_order": "pre",
+        "position": "rotary",
+        "num_kv_heads": 1,
+        "attention_window": 5,
+        "share_embeddings": False,
+    },
+    "decoder_only_prefix_relative_bias": {
+        "architecture": "decoder_only",
+        "prefix_attention": True,
+        "norm_order": "deep",
+        "position": "relative_bias",
+        "num_kv_heads": 1,
+        "attention_bias": True,
+        "embedding_norm": True,
+    },
 }
 
 
@@ -64,12 +82,22 @@ class TinyModel(NamedTuple):
     """A module, its variables (all of them random) and jitted calls of it."""
 
     config: ModelConfig
-    module: Transformer
+    module: TokenNetwork
     variables: Any
+
+    @property
+    def decoding(self):
+        """The `DecodingModel` of the module."""
+        return decoding_of(self.module)
 
     def logits(self, batch, **options):
         """Logits as a NumPy array, without dropout unless told otherwise."""
         return np.asarray(_apply(self.module, self.variables, batch, **options))
+
+
+def decoding_of(module):
+    """The `DecodingModel` of a module."""
+    return family_of(module.config)[1](module)
 
 
 @partial(jax.jit, static_argnames=("module", "deterministic"))
@@ -98,7 +126,7 @@ def make_batch(sources, targets, source_length=8, target_length=7):
 def make_model(**changes):
     """A tiny model: the paper's, but for `changes`."""
     config = ModelConfig(**(vars(_PAPER) | changes))
-    module = Transformer(config, VOCAB_SIZE, BOS_ID)
+    module = family_of(config)[0](config, VOCAB_SIZE, BOS_ID)
     batch = make_batch([[[3, 4]]], [[[5, 6]]], 2, 2)
     initialise = partial(module.init, deterministic=True)
     shapes = nn.unbox(jax.eval_shape(initialise, jax.random.key(0), batch))

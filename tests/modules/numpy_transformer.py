@@ -52,6 +52,40 @@ def logits(params, config, source_tokens, target_tokens, *, bos_id=1):
     return x @ token_matrix(params, config, "output").T + params.get("output_bias", 0)
 
 
+def decoder_only_logits(params, config, source_tokens, target_tokens):
+    """Logits of every target token of a decoder alone, which reads `source + target`.
+
+    Args:
+      params: the network's parameters, out of their boxes.
+      config: a `ModelConfig`.
+      source_tokens: ids of one source, or the start alone.
+      target_tokens: ids of what follows it.
+    """
+    params = _mapped(lambda x: np.asarray(x, np.float64), params)
+    tokens = [*source_tokens, *target_tokens[:-1]]
+    embedding = params["embedding"]["embedding"]
+    x = embedding[tokens] * (math.sqrt(config.d_model) if config.scale_embeddings else 1)
+    x = x + added_positions(params, config, "target", len(tokens))
+    if config.embedding_norm:
+        x = norm(params["target_embedding_norm"], config, x)
+    distances = np.subtract.outer(np.arange(len(x)), np.arange(len(x)))
+    of_source = np.arange(len(x)) < len(source_tokens)
+    allowed = distances >= 0
+    if config.prefix_attention:
+        allowed |= np.logical_and.outer(of_source, of_source)
+    allowed &= np.abs(distances) < (config.attention_window or math.inf)
+    side = "source" if config.prefix_attention else "target"  # buckets for both directions, or one
+    moved = params | {"source_position": params.get("target_position")}
+    bias = position_bias(moved, config, side, distances)
+    alpha = (2 * config.num_decoder_layers) ** (1 / 4)
+    x = self_attention_layers(
+        params["decoder"], config, x, config.num_decoder_layers, alpha, allowed, bias
+    )
+    output = params["embedding" if config.share_embeddings else "output_projection"]["embedding"]
+    logits = x @ output.T + params.get("output_bias", 0)
+    return logits[len(source_tokens) - 1 :]
+
+
 def _mapped(function, tree):
     if isinstance(tree, dict):
         return {name: _mapped(function, part) for name, part in tree.items()}
@@ -79,13 +113,17 @@ def embed(params, config, side, tokens):
     x = token_matrix(params, config, side)[tokens]
     if config.scale_embeddings:
         x = x * math.sqrt(config.d_model)
-    if config.position == "sinusoidal":
-        x = x + sinusoids(len(tokens), config.d_model)
-    elif config.position == "sinusoidal_t2t":
-        x = x + sinusoids_of_tensor2tensor(len(tokens), config.d_model)
-    elif config.position == "learned":
-        x = x + params[f"{side}_position"]["embedding"][: len(tokens)]
+    x = x + added_positions(params, config, side, len(tokens))
     return norm(params[f"{side}_embedding_norm"], config, x) if config.embedding_norm else x
+
+
+def added_positions(params, config, side, length):
+    """What is added to embeddings at the positions from 0 on, `[length, d_model]` or 0."""
+    if config.position == "sinusoidal":
+        return sinusoids(length, config.d_model)
+    if config.position == "sinusoidal_t2t":
+        return sinusoids_of_tensor2tensor(length, config.d_model)
+    return params[f"{side}_position"]["embedding"][:length] if config.position == "learned" else 0
 
 
 def sinusoids(length, width):
@@ -116,8 +154,13 @@ def encoder(params, config, x):
     distances = np.subtract.outer(np.arange(len(x)), np.arange(len(x)))
     allowed = np.abs(distances) < (config.attention_window or math.inf)
     bias = position_bias(params, config, "source", distances)
-    stack = params["encoder"]
-    for layer in _layers(stack["layers"], config.num_encoder_layers):
+    depth = config.num_encoder_layers
+    return self_attention_layers(params["encoder"], config, x, depth, alpha, allowed, bias)
+
+
+def self_attention_layers(stack, config, x, depth, alpha, allowed, bias):
+    """A stack of layers that attend to nothing but each other's positions."""
+    for layer in _layers(stack["layers"], depth):
 
         def attend(y, layer=layer):
             return self_attention(layer["self_attention"], config, y, allowed, bias)

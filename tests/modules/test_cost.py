@@ -17,6 +17,7 @@ from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.file import load_config, load_grid
 from t2t_jax.modules.cost import model_flops_per_step, num_parameters
+from t2t_jax.modules.models import family_of
 from t2t_jax.modules.transformer import Transformer, declared_parameters
 
 _ROOT = Path(t2t_jax.__file__).parents[1]
@@ -50,6 +51,7 @@ _ODD = {
         "share_embeddings": False,
         "share_target_embedding": True,
     },
+    "decoder alone": {"architecture": "decoder_only", "norm_order": "pre", "position": "learned"},
     "additive": {"score_function": "additive", "position": "alibi", "norm_order": "deep"},
 }
 
@@ -60,7 +62,13 @@ def _models():
     Without those of grids that have the rows of another one.
     """
     models = {name: (ModelConfig(**_TINY | odd), 17) for name, odd in _ODD.items()}
-    others = {"modern_small", "table3_small", "table3_width", "score_functions"}
+    others = {
+        "modern_small",
+        "table3_small",
+        "table3_width",
+        "score_functions",
+        "architectures_small",
+    }
     for path in sorted((_ROOT / "configs").glob("*.py")):
         if path.stem in others:
             continue
@@ -77,7 +85,7 @@ _MODELS = _models()
 @cache
 def _parameters(model, vocab_size):
     """Shapes of the model's parameters."""
-    module = Transformer(model, vocab_size, bos_id=1)
+    module = family_of(model)[0](model, vocab_size, bos_id=1)
     return {"params": declared_parameters(module)}
 
 
@@ -125,7 +133,7 @@ def _product_flops(jaxpr):
 def test_flops_are_those_of_the_products_in_the_gradient_of_the_real_model(name):
     rows, source, target, vocab_size = 3, 8, 6, 17
     model = ModelConfig(**_TINY | _ODD[name])
-    module = Transformer(model, vocab_size, bos_id=1)
+    module = family_of(model)[0](model, vocab_size, bos_id=1)
     sides = (one_a_row(jnp.ones((rows, length), jnp.int32)) for length in (source, target))
     batch = Batch(*sides)
 

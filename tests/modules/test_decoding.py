@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
-from t2t_jax.modules.decoding import TransformerDecoding
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
+from t2t_jax.modules.models import family_of
 
 _BOS, _LENGTH, _BEAMS = 1, 5, 3
 
@@ -47,20 +47,24 @@ def _mask(t):
     return jnp.array(mask)
 
 
+def _decoding(module):
+    return family_of(module.config)[1](module)
+
+
 @partial(jax.jit, static_argnames="module")
 def _step(module, variables, *args):
-    model = TransformerDecoding(module)
+    model = _decoding(module)
     return model.step(model.prepare(variables["params"]), *args)
 
 
 @partial(jax.jit, static_argnames="module")
 def _memory(module, variables, inputs):
-    model = TransformerDecoding(module)
+    model = _decoding(module)
     return model.memory(model.prepare(variables["params"]), inputs)
 
 
 def _empty_cache(model, *sizes):
-    return TransformerDecoding(model.module).empty_cache(*sizes)
+    return model.decoding.empty_cache(*sizes)
 
 
 def _at(t):
@@ -76,9 +80,17 @@ def test_ancestry_of_the_tree_written_out():
     np.testing.assert_array_equal(visible, [[0, 0], [1, 0], [2, 1], [3, 1], [4, 2]])
 
 
+_DECODER_ONLY = {
+    "architecture": "decoder_only",
+    "prefix_attention": True,
+    "position": "alibi",
+    "attention_window": 4,
+}
+
+
 @pytest.mark.parametrize("members", [1, 2])
 def test_axes_are_those_that_become_longer(model, make_batch, members):
-    alone = TransformerDecoding(model.module)
+    alone = model.decoding
     decoding = Ensemble((alone,) * members) if members > 1 else alone
     params = model.variables["params"]
     params = join_parameters([params] * members) if members > 1 else params
@@ -120,8 +132,11 @@ def test_cached_steps_of_branching_hypotheses_equal_full_passes(model, make_batc
         np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_cached_steps_of_one_hypothesis_of_one_sentence_equal_the_full_pass(make_model, make_batch):
-    model = make_model()
+@pytest.mark.parametrize("changes", [{}, _DECODER_ONLY], ids=["paper", "decoder_only"])
+def test_cached_steps_of_one_hypothesis_of_one_sentence_equal_the_full_pass(
+    make_model, make_batch, changes
+):
+    model = make_model(**changes)
     path = [3, 7, 4, 9]
     batch = make_batch(_SOURCES[:1], [[path]], target_length=len(path))
     memory = _memory(model.module, model.variables, batch.inputs)

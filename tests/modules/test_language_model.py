@@ -1,0 +1,146 @@
+"""A decoder alone, against NumPy and against brute force; `test_decoding` has its cached steps."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from t2t_jax.batch import Batch, Sequence
+from t2t_jax.kernels.attention import Kept, attention_to_both, cached_attention
+from t2t_jax.modules.language_model import joined, prefix_mask
+from tests.modules.numpy_transformer import decoder_only_logits
+
+_VARIANTS = {
+    "the paper's layers": {},
+    "prefix": {"prefix_attention": True},
+    "learned positions, pre-norm, untied": {
+        "position": "learned",
+        "norm_order": "pre",
+        "share_embeddings": False,
+        "output_bias": True,
+        "attention_bias": True,
+        "max_positions": 20,
+    },
+    "relative bias, prefix, window": {
+        "position": "relative_bias",
+        "prefix_attention": True,
+        "attention_window": 4,
+        "num_kv_heads": 1,
+    },
+    "rotary, DeepNorm": {"position": "rotary", "norm_order": "deep", "embedding_norm": True},
+}
+_PAIRS = [([3, 4, 5, 2], [6, 7, 2]), ([8, 2], [9, 10, 3, 2])]
+
+
+@pytest.mark.parametrize("name", _VARIANTS)
+def test_logits_are_those_of_the_formulas(name, make_model, make_batch):
+    model = make_model(architecture="decoder_only", **_VARIANTS[name])
+    sources, targets = zip(*_PAIRS, strict=True)
+    packed = make_batch([list(sources)], [list(targets)])
+    logits = model.logits(packed)[0]
+    at = 0
+    for source, target in _PAIRS:
+        expected = decoder_only_logits(model.variables["params"], model.config, source, target)
+        np.testing.assert_allclose(logits[at : at + len(target)], expected, rtol=1e-4, atol=1e-4)
+        at += len(target)
+
+
+def test_text_without_a_source_follows_the_start_token(make_model, make_batch):
+    model = make_model(architecture="decoder_only")
+    texts = [[3, 4, 5, 2], [6, 7, 2]]
+    logits = model.logits(make_batch([[]], [texts], source_length=0))[0]
+    params = model.variables["params"]
+    expected = [decoder_only_logits(params, model.config, [1], text) for text in texts]
+    np.testing.assert_allclose(logits, np.concatenate(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_losses_are_those_of_the_logits_and_reach_every_parameter(make_model, make_batch):
+    model = make_model(architecture="decoder_only", share_embeddings=False)
+    batch = make_batch([[[3, 4, 2], [5, 2]]], [[[6, 2], [7, 8, 2]]])
+
+    def nll(variables):
+        _, nll = model.module.apply(variables, batch, label_smoothing=0.1, method="losses")
+        return nll[0, :5].sum()
+
+    log_probs = jax.nn.log_softmax(model.logits(batch)[0, :5])
+    expected = -log_probs[np.arange(5), [6, 2, 7, 8, 2]].sum()
+    found, gradient = jax.value_and_grad(nll)(model.variables)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(gradient))
+
+
+_LENGTHS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), max_size=3)
+
+
+def _side(rows, which, length):
+    """One side of rows of pairs given by their lengths: every token has an id of its own."""
+    tokens, segments, positions = np.zeros((3, len(rows), length), np.int32)
+    for r, pairs in enumerate(rows):
+        at = 0
+        for number, lengths in enumerate(pairs, start=1):
+            here = (r, slice(at, at + lengths[which]))
+            positions[here] = range(lengths[which])
+            tokens[here] = 100 * number + 50 * which + positions[here]
+            segments[here] = number
+            at += lengths[which]
+    return Sequence(*map(jnp.array, (tokens, segments, positions)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(_LENGTHS, min_size=2, max_size=2))
+def test_targets_follow_their_sources_without_a_gap(rows):
+    found = joined(Batch(_side(rows, 0, 12), _side(rows, 1, 13)))
+    for r, pairs in enumerate(rows):
+        tokens, segments, positions, of_source, places = [], [], [], [], []
+        for number, (source, target) in enumerate(pairs, start=1):
+            places += range(len(tokens) + source, len(tokens) + source + target)
+            tokens += [100 * number + i for i in range(source)]
+            tokens += [100 * number + 50 + i for i in range(target)]
+            segments += [number] * (source + target)
+            positions += range(source + target)
+            of_source += [True] * source + [False] * target
+        expected = (tokens, segments, positions, of_source)
+        for array, values in zip(found, expected, strict=False):
+            np.testing.assert_array_equal(array[r], values + [0] * (25 - len(values)))
+        np.testing.assert_array_equal(found.places[r][: len(places)], places)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=6, max_size=6),
+    st.none() | st.integers(1, 6),
+)
+def test_prefix_mask_is_that_of_its_definition(places, window):
+    segments, of_source = (jnp.array([column]) for column in zip(*places, strict=True))
+    mask = prefix_mask(segments, of_source, window)
+    for q, (mine, in_source) in enumerate(places):
+        for k, (its, in_its_source) in enumerate(places):
+            near = window is None or abs(q - k) < window
+            expected = mine == its != 0 and near and (k <= q or (in_source and in_its_source))
+            assert mask[0, 0, q, k] == expected
+
+
+@pytest.mark.parametrize("groups", [4, 2, 1])
+@pytest.mark.parametrize("additive", [False, True])
+def test_attention_to_two_sets_is_attention_to_both_in_one_array(groups, additive):
+    rows, queries, heads, width, first, second = 2, 3, 4, 5, 6, 7
+    rng = np.random.default_rng(0)
+
+    def draw(*shape):
+        return jnp.array(rng.normal(size=shape), jnp.float32)
+
+    query, vector = draw(rows, queries, heads, width), draw(heads, width) if additive else None
+    key, value = draw(rows, groups, width, first + second), draw(rows, groups, first + second, 3)
+    mask = jnp.array(rng.random((rows, 1, queries, first + second)) < 0.6)
+    mask = mask.at[0, :, 1].set(False)  # a query that may attend to nothing
+    bias = draw(heads, queries, first + second)
+    expected = cached_attention(query, key, value, mask, bias=bias, vector=vector)
+    rowwise = jnp.broadcast_to(bias[..., :first], (rows, heads, queries, first))
+    parts = (
+        Kept(key[..., :first], value[:, :, :first], mask[..., :first], rowwise),
+        Kept(key[..., first:], value[:, :, first:], mask[..., first:], bias[..., first:]),
+    )
+    found = attention_to_both(query, *parts, vector=vector)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
