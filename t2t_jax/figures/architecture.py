@@ -45,16 +45,14 @@ def architecture(config: Config, vocab_size: int) -> Figure:
       vocab_size: entries of its vocabulary, for targets.
     """
     params = declared_parameters(make_model(config, vocab_size, None))
-    encoder, decoder = config.model.stacks
-    columns = (
-        _column(config.model, vocab_size, params, encoder, "encoder"),
-        _column(config.model, vocab_size, params, decoder, "decoder"),
-    )
+    stacks = config.model.stacks
+    columns = [_column(config.model, vocab_size, params, stack) for stack in stacks]
     tallest = max(map(len, columns)) * (_HEIGHT + _GAP)
     figure, (axes,) = canvas(10, 0.62 * tallest)
-    for x, boxes, stack in zip(_COLUMNS, columns, (encoder, decoder), strict=True):
+    for x, boxes, stack in zip(_COLUMNS, columns, stacks, strict=False):
         _draw(axes, x, boxes, stack.num_layers)
-    _join(axes, *columns)
+    if len(columns) == 2:
+        _join(axes, *columns)
     axes.set(xlim=(-1.2, 12.2), ylim=(-0.5, tallest + 0.3), aspect="equal")
     axes.set_title(f"{_count(params):,} parameters, b rows of s source and t target tokens")
     axes.axis("off")
@@ -66,17 +64,17 @@ def _column(
     vocab_size: int,
     params: Mapping[str, Any],
     stack: Stack,
-    name: Literal["encoder", "decoder"],
 ) -> list[_Box]:
     """The boxes of a stack, from below to above."""
-    side: Literal["source", "target"] = "source" if stack.reads_source else "target"
-    letter = side[0]
+    side: Literal["source", "target"] = "target" if stack.reads_target else "source"
+    letter, name = side[0], "decoder" if stack.reads_target else "encoder"
+    read = "source and target" if stack.reads_source and stack.reads_target else side
     matrix = model.embeddings[side]
     rows = model.entries(vocab_size)[matrix]
     scale = f" x {math.sqrt(model.d_model):.4g}" if model.scale_embeddings else ""
     shared = " (shared)" if model.share_embeddings else ""
     boxes = [
-        _Box(f"{side} tokens", f"[b, {letter}]", "text", False),
+        _Box(f"{read} tokens", "[b, s + t]" if read != side else f"[b, {letter}]", "text", False),
         _Box(f"embedding{shared}{scale}", f"[{rows:,}, {model.d_model}]", "embedding", False),
         _Box("positions", model.position.replace("_", " "), "embedding", False),
     ]
@@ -85,7 +83,7 @@ def _column(
         boxes += _sublayer(model, params[name]["layers"], sublayer, stack)
     if model.norm_order == "pre":
         boxes.append(_Box("norm", _numbers(params[name]["norm"]), "norm", False))
-    if stack.attends_to_source:
+    if stack.reads_target:
         output = f"[{model.d_model}, {vocab_size:,}]"
         shared = " (shared)" if model.embeddings["output"] == matrix else ""
         boxes += [
@@ -103,7 +101,7 @@ def _sublayer(model: ModelConfig, layers: Mapping[str, Any], name: str, stack: S
     else:
         attention: AttentionConfig = getattr(stack, name)
         shape = f"h = {attention.num_heads}, d_k = {attention.d_k}, d_v = {attention.d_v}"
-        masked = "masked " if name == "self_attention" and not stack.reads_source else ""
+        masked = "masked " if name == "self_attention" and stack.reads_target else ""
         box = _Box(f"{masked}{name.replace('_', '-')}", shape, "attention")
     content = f"{box.content}: {_numbers(layers[name], each)}"
     norm_name = "norm" if model.norm_order == "pre" else "add and norm"

@@ -313,8 +313,8 @@ class LanguageModelDecoding(CachedDecoding):
 
     @property
     def shows_attention(self) -> bool:
-        """See `DecodingModel.shows_attention`; the maps there are show encoder and decoder."""
-        return False
+        """See `DecodingModel.shows_attention`."""
+        return True
 
     @property
     def axes(self) -> Axes:
@@ -325,9 +325,27 @@ class LanguageModelDecoding(CachedDecoding):
     def attention_weights(
         self, params: Parameters, batch: Batch
     ) -> dict[str, Float[Array, "n b h _ _"]]:
-        """None are given: they are of source and target in one sequence.
+        """The parts of self-attention that stand for the three attentions of an encoder-decoder.
 
-        Raises:
-          ValueError: always.
+        `encoder` has what the tokens of a source attend to in it. The queries of `decoder` and
+        `cross` are the places from which targets are predicted, so that weights of both together
+        sum to 1: those of `cross` are on all of the source, and `decoder` has none on the place
+        before the first target, which is the source's last.
+
+        Args:
+          params: the parameters as training has them.
+          batch: sources `[b, s]` and targets `[b, t]`, one pair a row.
         """
-        raise ValueError("a decoder alone has no attention of encoder and cross-attention")
+        looking: Any = {"deterministic": True, "mutable": ["intermediates"]}
+        _, sown = cast(Any, self.network.apply({"params": params}, batch, **looking))
+        weights = sown["intermediates"]["decoder"]["layers"]["self_attention"]["weights"][0]
+        length = batch.inputs.tokens.shape[1]
+        places = joined(batch).places - 1
+        queries = jnp.take_along_axis(weights, places[None, :, None, :, None], axis=3)
+        of_source = (batch.inputs.segments != 0)[None, :, None, None, :]
+        own = jnp.take_along_axis(queries, places[None, :, None, None, :], axis=4)
+        return {
+            "encoder": weights[:, :, :, :length, :length] * of_source,
+            "decoder": own.at[..., 0].set(0),
+            "cross": queries[..., :length] * of_source,
+        }

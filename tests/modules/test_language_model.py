@@ -144,3 +144,35 @@ def test_attention_to_two_sets_is_attention_to_both_in_one_array(groups, additiv
     )
     found = attention_to_both(query, *parts, vector=vector)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+def test_attention_of_source_and_target_is_cut_out_of_that_of_one_sequence(
+    prefix, make_model, make_batch
+):
+    model = make_model(architecture="decoder_only", prefix_attention=prefix)
+    batch = make_batch([[[8, 2]], [[3, 4, 5, 2]]], [[[6, 7, 2]], [[9, 2]]])
+    params = model.variables["params"]
+    maps = {
+        name: np.asarray(x) for name, x in model.decoding.attention_weights(params, batch).items()
+    }
+    source, target = np.array([2, 4]), np.array([3, 2])
+    for row, (n, m) in enumerate(zip(source, target, strict=True)):
+        alone = jax.tree.map(lambda x, row=row: x[row : row + 1], batch)
+        cut = Batch(
+            *(Sequence(*(x[:, :k] for x in side)) for side, k in zip(alone, (n, m), strict=True))
+        )
+        _, sown = model.module.apply(
+            model.variables, cut, deterministic=True, mutable=["intermediates"]
+        )
+        layers = sown["intermediates"]["decoder"]["layers"]
+        whole = np.asarray(layers["self_attention"]["weights"][0])[:, 0]
+        closely = {"rtol": 1e-4, "atol": 1e-6}
+        encoder, cross = whole[:, :, :n, :n], whole[:, :, n - 1 : n + m - 1, :n]
+        np.testing.assert_allclose(maps["encoder"][:, row, :, :n, :n], encoder, **closely)
+        np.testing.assert_allclose(maps["cross"][:, row, :, :m, :n], cross, **closely)
+        decoder = whole[:, :, n - 1 : n + m - 1, n : n + m - 1]
+        np.testing.assert_allclose(maps["decoder"][:, row, :, :m, 1:m], decoder, **closely)
+        both = maps["cross"][:, row, :, :m].sum(-1) + maps["decoder"][:, row, :, :m].sum(-1)
+        np.testing.assert_allclose(both, 1, rtol=1e-5)
+        assert not maps["decoder"][:, row, :, :m, 0].any()
