@@ -108,6 +108,7 @@ _SAME_WORK = [
     {"tokens_per_device": 18},
     {"parallel__remat": "dots"},
     {"parallel__remat": "layer", "tokens_per_device": 18},
+    {"model__architecture": "decoder_only", "parallel__remat": "dots", "tokens_per_device": 18},
 ]
 
 
@@ -117,13 +118,14 @@ def test_passes_and_recomputation_change_no_loss_and_no_parameter_dropout_includ
 ):
     # At full speed Adam's first steps are signs, which turn tiny differences into large ones.
     rates = {"attention_dropout_rate": 0.2, "activation_dropout_rate": 0.2, "dropout_rate": 0.3}
+    options = dict(options)
     calm = tiny.changed(
         training__learning_rate_factor=0.1,
         training__adam_epsilon=1e-6,
+        model__architecture=options.pop("model__architecture", "encoder_decoder"),
         **{f"model__{name}": rate for name, rate in rates.items()},
     )
     whole, whole_metrics = _train(calm, batch, 3)
-    options = dict(options)
     limit = options.pop("tokens_per_device", None)
     parts, parts_metrics = _train(calm.changed(**options), batch, 3, limit, _state(calm))
     np.testing.assert_allclose(parts_metrics.losses, whole_metrics.losses, rtol=1e-5)
