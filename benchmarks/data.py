@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     config = asked.fields.data
     corpus = open_corpus(config)
     vocabulary = prepare_vocabulary(
-        config, corpus, across_scripts=task_of(config.corpus).across_scripts
+        config, corpus, across_scripts=task_of(config.corpus, config.task).across_scripts
     )
     split = prepare(config, corpus, vocabulary, "train")
     lines = list(chain.from_iterable(next(corpus.pairs("train"))))

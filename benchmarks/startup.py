@@ -85,7 +85,9 @@ def _prepare(config: Config) -> None:
     """Fill the cache of corpora with everything that a run would write to it."""
     corpus = open_corpus(config.data)
     vocabulary = prepare_vocabulary(
-        config.data, corpus, across_scripts=task_of(config.data.corpus).across_scripts
+        config.data,
+        corpus,
+        across_scripts=task_of(config.data.corpus, config.data.task).across_scripts,
     )
     for split in {"train", "dev"}.intersection(corpus.splits):
         prepare(config.data, corpus, vocabulary, split)

@@ -16,11 +16,13 @@ from t2t_jax.commands.explore import ExploreCommand
 from t2t_jax.commands.export import ExportCommand
 from t2t_jax.commands.figures import FiguresCommand
 from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored_config
+from t2t_jax.commands.generate import GenerateCommand
 from t2t_jax.commands.heads import HeadsCommand
 from t2t_jax.commands.import_ import ImportCommand
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.parse import ParseCommand
 from t2t_jax.commands.parseval import ParsevalCommand
+from t2t_jax.commands.perplexity import PerplexityCommand
 from t2t_jax.commands.report import ReportCommand
 from t2t_jax.commands.score import ScoreCommand
 from t2t_jax.commands.sweep import sweep_command
@@ -47,6 +49,7 @@ EVAL_COMMANDS: Mapping[str, type[Command]] = MappingProxyType(
         "report": ReportCommand,
         "parse": ParseCommand,
         "parseval": ParsevalCommand,
+        "perplexity": PerplexityCommand,
         "compare": CompareCommand,
         "compare-trees": CompareTreesCommand,
         "watch": WatchCommand,
@@ -67,6 +70,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "using a trained model": {
             "translate": "translate text, line by line",
             "parse": "parse sentences into constituency trees",
+            "generate": "continue text with a language model",
             "score": "say how probable a model finds given translations",
             "calibrate": "make confidences of a run estimates of its quality",
         },
@@ -82,6 +86,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "measuring": {
             "bleu": "score a model on a test set: BLEU, chrF, perplexity",
             "parseval": "score a parser on a treebank: recall, precision, F1",
+            "perplexity": "score a language model: bits per byte, perplexity",
             "compare": "score files of translations, and test their differences",
             "compare-trees": "score files of trees against a treebank",
             "report": "set a run beside the paper: constants, cost, curves, scores",
@@ -121,6 +126,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
         "explore": partial(_plain_command, ExploreCommand),
         "export": partial(_plain_command, ExportCommand),
         "figures": partial(_plain_command, FiguresCommand),
+        "generate": partial(_plain_command, GenerateCommand),
         "heads": partial(_plain_command, HeadsCommand),
         "import": partial(_plain_command, ImportCommand),
     }

@@ -93,7 +93,7 @@ class OnSplit(DecodingFlags):
         from t2t_jax.tasks import task_of
 
         corpus = open_corpus(dataclasses.replace(data, corpus=self.corpus or data.corpus))
-        task = task_of(corpus.name)
+        task = task_of(corpus.name, corpus.task)
         if task.command != self.command:
             raise UserError(f"{corpus.name} {task.wrong_command} {command_line(task.command)}")
         return corpus
@@ -135,7 +135,7 @@ def _figures(summary: dict[str, Any]) -> Table:
     table.add_column()
     table.add_column(justify="right")
     table.add_column(overflow="fold")
-    for row in task_of(summary["corpus"]).score_rows(summary):
+    for row in task_of(summary["corpus"], summary.get("task", "auto")).score_rows(summary):
         table.add_row(*row)
     per_token = f"nats per subword, mean of {summary['target_tokens']:,}"
     smoothed = f"label-smoothed cross-entropy, {per_token}"

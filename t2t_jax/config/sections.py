@@ -33,6 +33,15 @@ class DataConfig:
     task: Task = field(default="auto", metadata=added_later(before="auto"))
     """What the model learns from the corpus. "auto" is to translate, or of trees to parse;
     "language_modelling" is to continue the text of one language, from train.txt and dev.txt."""
+    documents: Literal["lines", "paragraphs"] = field(
+        default="lines", metadata=added_later(before="lines")
+    )
+    """In language modelling, what a document is: a line, or the lines up to a blank one."""
+    text_rows: Literal["documents", "run_on"] = field(
+        default="documents", metadata=added_later(before="documents")
+    )
+    """In language modelling, what a sequence is: a document, or a part of it where it is longer
+    than max_length; or so many subwords of the text, which runs on over the ends of documents."""
     source_language: str = "en"
     """Language translated from; the file suffix or the TFDS feature name."""
     target_language: str = "de"

@@ -106,10 +106,12 @@ class Batches:
     def padding_waste(self) -> dict[str, float]:
         """Fraction of an epoch's `source` and `target` positions that hold padding."""
         counts = np.bincount(self._cuts.classes, minlength=len(self._layout.shapes))
-        rows, sources, targets = np.array(self._layout.shapes).T
+        rows, *lengths = np.array(self._layout.shapes).T
+        sides = {"source": self._source, "target": self._target}
         return {
-            "source": 1 - len(self._source[0]) / int(counts @ (rows * sources)),
-            "target": 1 - len(self._target[0]) / int(counts @ (rows * targets)),
+            name: 1 - len(tokens) / int(counts @ (rows * length))
+            for (name, (tokens, _)), length in zip(sides.items(), lengths, strict=True)
+            if length.any()  # a text of one language has no sources
         }
 
     def shape(self, step: int) -> BatchShape:
@@ -131,9 +133,9 @@ class Batches:
         there = plan.rows[self._cuts.starts[number] : self._cuts.starts[number + 1]]
         filled = there[chosen[chosen < len(there)]]
         first, end = self._layout.starts[filled], self._layout.starts[filled + 1]
-        pairs = self._layout.members[_ranges(first, end - first)]
+        pairs = self._layout.members[ranges(first, end - first)]
         row_of_pair = np.repeat(np.arange(len(filled)), end - first)
-        segments = _ranges(np.ones_like(first), end - first)
+        segments = ranges(np.ones_like(first), end - first)
         return Batch(
             _fill(*self._source, pairs, row_of_pair, segments, (num_rows, shape.source_length)),
             _fill(*self._target, pairs, row_of_pair, segments, (num_rows, shape.target_length)),
@@ -187,12 +189,14 @@ class Batches:
 
 def describe_corpus(split: TokenizedSplit, batches: Batches) -> str:
     """Two lines for the log about a corpus: pairs kept and skipped, and the share of padding."""
-    waste = batches.padding_waste
+    waste = [f"{share:.1%} of {side}" for side, share in batches.padding_waste.items()]
+    what = f"{split.num_pairs_read:,} pairs read, {len(split):,} kept ({_reasons(split.skipped)})"
+    if not len(split.source_tokens):
+        what = f"{split.num_pairs_read:,} documents read, in {len(split):,} sequences"
     return (
-        f"{split.num_pairs_read:,} pairs read, {len(split):,} kept "
-        f"({_reasons(split.skipped)})\n"
+        f"{what}\n"
         f"{batches.steps_per_epoch:,} steps an epoch in {len(batches.shapes)} batch shapes; "
-        f"padding {waste['source']:.1%} of source, {waste['target']:.1%} of target positions"
+        f"padding {', '.join(waste)} positions"
     )
 
 
@@ -235,7 +239,9 @@ def _bucket(
     longest = np.maximum(source_lengths, target_lengths)
     ladder = length_ladder(max(config.max_length, int(longest.max())))
     classes = np.searchsorted(ladder, longest).astype(np.uint8)
-    shapes = [batch_shape(config, rung, rung) for rung in ladder[: classes.max() + 1]]
+    has_sources = bool(source_lengths.any())
+    rungs = ladder[: classes.max() + 1]
+    shapes = [batch_shape(config, rung * has_sources, rung) for rung in rungs]
     pairs = np.arange(len(longest) + 1)
     return _Layout(shapes, classes, pairs[:-1].astype(np.int32), pairs)
 
@@ -253,7 +259,8 @@ def _pack(
     are short. Pairs that found no room in any round are dealt out again to new rows.
     """
     shape = _packed_shape(source_lengths, target_lengths, config)
-    capacity = np.array([[shape.source_length], [shape.target_length]])
+    # A text of one language has no sources, and takes no room for them.
+    capacity = np.maximum([[shape.source_length], [shape.target_length]], 1)
     sizes = np.stack([source_lengths, target_lengths])
     gap = 1 - (sizes / capacity).max(axis=0)  # of a row that holds this pair alone
     left = _shuffled_within((gap * 0xFFFF).astype(np.uint16), _random_stream(seed, _PACKING))
@@ -283,6 +290,8 @@ def _packed_shape(
     longest = max(config.max_length, int(source_lengths.max()), int(target_lengths.max()))
     shortest_row = _round_up(longest, 8)
     totals = np.array([source_lengths.sum(), target_lengths.sum()])
+    if not totals[0]:
+        return batch_shape(config, 0, shortest_row)
     bounds = np.array([config.source_tokens_per_step, config.target_tokens_per_step])
     wanted = shortest_row * np.minimum(totals / totals.min(), 2)
     lengths = np.rint(np.minimum(wanted, bounds - bounds % 8) / 8).astype(int) * 8
@@ -297,13 +306,12 @@ def batch_shape(config: DataConfig, source_length: int, target_length: int) -> B
 
     Args:
       config: the bounds, in tokens per step.
-      source_length: source positions of a row.
+      source_length: source positions of a row; 0 for text of one language.
       target_length: target positions of a row.
     """
-    rows = min(
-        config.source_tokens_per_step // source_length,
-        config.target_tokens_per_step // target_length,
-    )
+    rows = config.target_tokens_per_step // target_length
+    if source_length:
+        rows = min(config.source_tokens_per_step // source_length, rows)
     return BatchShape(max(1, rows - rows % 8 if rows >= 8 else rows), source_length, target_length)
 
 
@@ -337,7 +345,7 @@ def _shuffled_within(
     return order[np.argsort(classes[order], kind="stable")]
 
 
-def _ranges(
+def ranges(
     starts: Integer[np.ndarray, " n"], counts: Integer[np.ndarray, " n"]
 ) -> Int64[np.ndarray, " total"]:
     """`arange(starts[i], starts[i] + counts[i])` for every i, one after another."""
@@ -357,9 +365,9 @@ def _fill(
     lengths = offsets[pairs + 1] - offsets[pairs]
     before = np.cumsum(lengths) - lengths
     columns = before - np.maximum.accumulate(np.where(segments == 1, before, 0))
-    cells = _ranges(rows * shape[1] + columns, lengths)
+    cells = ranges(rows * shape[1] + columns, lengths)
     filled = np.zeros((3, shape[0] * shape[1]), np.int32)
-    filled[0, cells] = tokens[_ranges(offsets[pairs], lengths)]
+    filled[0, cells] = tokens[ranges(offsets[pairs], lengths)]
     filled[1, cells] = np.repeat(segments, lengths)
-    filled[2, cells] = _ranges(np.zeros_like(lengths), lengths)
+    filled[2, cells] = ranges(np.zeros_like(lengths), lengths)
     return Sequence(*filled.reshape(3, *shape))

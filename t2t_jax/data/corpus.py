@@ -1,5 +1,7 @@
 """Sentence pairs, whatever holds them: the bundled corpus, parallel text files, TFDS, or trees.
 
+For language modelling it is the documents of one language, each the target of an empty source.
+
 A mixture of corpora has a train split of all of them, in which each occurs as often as its weight
 says; any other split is that of the first corpus that has one.
 
@@ -14,11 +16,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from t2t_jax.config import DataConfig
+from t2t_jax.config.sections import Task
 from t2t_jax.data.corpus_name import components_of
 from t2t_jax.data.download.catalogue import CORPORA
 from t2t_jax.data.download.prepare import check_holds
@@ -57,6 +60,8 @@ class Corpus:
     mixed: tuple[tuple["Corpus", int], ...] = ()
     """The corpora of a mixture, and how often its train split has the pairs of each; () for one
     corpus by itself."""
+    task: Task = "auto"
+    """What it is read for, as `data.task` of the config says."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -103,20 +108,19 @@ def open_corpus(config: DataConfig) -> Corpus:
         sides of a split differ in length; a TFDS data set is not prepared in a readable format; a
         weight of a mixture is no positive number, or a corpus of it has no train split.
     """
-    languages = config.source_language, config.target_language
-    mixed = tuple(
-        (_open(name, *languages), weight) for name, weight in components_of(config.corpus)
-    )
+    mixed = tuple((_open(name, config), weight) for name, weight in components_of(config.corpus))
     (first, weight), *others = mixed
     return _mixture(config.corpus, *mixed) if others or weight > 1 else first
 
 
-def _open(name: str, *languages: str) -> Corpus:
+def _open(name: str, config: DataConfig) -> Corpus:
     """One corpus by its name, without a weight."""
     scheme, colon, place = name.partition(":")
-    if scheme == "bundled" and colon and not place:
-        bundled = Path(str(importlib.resources.files("t2t_jax.data"))) / "bundled"
-        parts = _text_splits(bundled, *languages)
+    languages = config.source_language, config.target_language
+    if config.task == "language_modelling":
+        parts = _document_splits(name, config)
+    elif scheme == "bundled" and colon and not place:
+        parts = _text_splits(_bundled(), *languages)
     elif scheme == "text" and place:
         parts = _text_splits(_directory(place), *languages)
     elif scheme in CORPORA and place:
@@ -136,7 +140,11 @@ def _open(name: str, *languages: str) -> Corpus:
     for split in SPLITS:  # other test sets may be large, and never asked for
         if split in parts:
             parts[split].fingerprint()
-    return Corpus(name, parts)
+    return Corpus(name, parts, task=config.task)
+
+
+def _bundled() -> Path:
+    return Path(str(importlib.resources.files("t2t_jax.data"))) / "bundled"
 
 
 def _mixture(name: str, *mixed: tuple[Corpus, int]) -> Corpus:
@@ -148,7 +156,7 @@ def _mixture(name: str, *mixed: tuple[Corpus, int]) -> Corpus:
             )
     first = {split: part for corpus, _ in reversed(mixed) for split, part in corpus.parts.items()}
     train = Split(functools.cache(partial(_survey_mixture, *mixed)), partial(_read_mixture, *mixed))
-    return Corpus(name, first | {"train": train}, mixed)
+    return Corpus(name, first | {"train": train}, mixed, mixed[0][0].task)
 
 
 def _survey_mixture(*mixed: tuple[Corpus, int]) -> str:
@@ -260,6 +268,49 @@ def _chunks(pairs: Iterator[tuple[str, str]]) -> Iterator[Chunk]:
     while chunk := list(islice(pairs, _CHUNK_LINES)):
         sources, targets = zip(*chunk, strict=True)
         yield list(sources), list(targets)
+
+
+def _document_splits(name: str, config: DataConfig) -> dict[str, Split]:
+    """The splits of text of one language: `train.txt` and so on, or one side of what is bundled."""
+    scheme, colon, place = name.partition(":")
+    if scheme == "bundled" and colon and not place:
+        directory, suffix = _bundled(), config.source_language
+    elif scheme == "text" and place:
+        directory, suffix = _directory(place), "txt"
+    else:
+        raise UserError(
+            f"corpus={name!r} has no text of one language for data.task={config.task!r}; give "
+            "text:DIR with train.txt and dev.txt in DIR, or bundled:"
+        )
+    files = {
+        split: file
+        for split in (*SPLITS, *_other_names(directory, suffix))
+        if (file := _find(directory, f"{split}.{suffix}"))
+    }
+    if not files:
+        raise UserError(f"corpus directory {directory} has no train.{suffix} (nor with .gz)")
+    how = config.documents
+    return {
+        split: Split(
+            functools.cache(partial(_survey_documents, how, file)),
+            partial(_read_documents, how, file),
+        )
+        for split, file in files.items()
+    }
+
+
+def _survey_documents(how: str, file: _File) -> str:
+    return _hash("documents", how, file.survey.digest)
+
+
+def _read_documents(how: str, file: _File) -> Iterator[Chunk]:
+    """The documents of a file, without the blank ones; each has an empty source beside it."""
+    if how == "lines":
+        documents = (line for line in file.lines() if line.strip())
+    else:
+        blocks = groupby(file.lines(), key=lambda line: bool(line.strip()))
+        documents = (" ".join(lines) for has_text, lines in blocks if has_text)
+    return _chunks(("", document) for document in documents)
 
 
 def _tree_splits(first: Path, *more: Path) -> dict[str, Split]:

@@ -114,6 +114,9 @@ def prepare(
 
     Of a mixture, each corpus is tokenised once, whatever its weight, into an entry of its own.
 
+    In language modelling sources are empty, and targets are the sequences that `config.text_rows`
+    says; those of every split but train are whole documents.
+
     Pairs with an empty side or more than `config.max_length` tokens are left out of train and
     counted. Every other split keeps all its pairs; there an empty side is `[EOS_ID]`.
 
@@ -122,12 +125,17 @@ def prepare(
         written.
     """
     max_length = config.max_length if split == "train" else None
-    key = _hash(_FORMAT_VERSION, corpus.fingerprint(split), vocabulary.fingerprint, str(max_length))
+    is_text = corpus.task == "language_modelling"
+    options = [config.text_rows] if is_text else []  # else the key is that of earlier releases
+    of_text = corpus.fingerprint(split), vocabulary.fingerprint
+    key = _hash(_FORMAT_VERSION, *of_text, str(max_length), *options)
 
     def tokenize() -> Contents:
         if split == "train" and corpus.mixed:
             mixed = [(prepare(config, one, vocabulary, split), n) for one, n in corpus.mixed]
             made = _mix(mixed)
+        elif is_text:
+            made = _tokenize_text(corpus, vocabulary, split, max_length, config.text_rows)
         else:
             made = _tokenize(corpus, vocabulary, split, max_length)
         counts = {"skipped": made.skipped, "num_pairs_read": made.num_pairs_read}
@@ -169,6 +177,32 @@ def _tokenize(
         sources.append(source)
         targets.append(target)
     return TokenizedSplit(*_join(sources, dtype), *_join(targets, dtype), skipped, num_pairs_read)
+
+
+def _tokenize_text(
+    corpus: Corpus, vocabulary: Vocabulary, split: str, max_length: int | None, rows: str
+) -> TokenizedSplit:
+    """Documents, cut into sequences of `max_length` unless that is None; sources are empty."""
+    dtype = np.uint16 if len(vocabulary) <= 1 << 16 else np.int32
+    documents = [
+        _flatten(vocabulary.encode_targets(targets), dtype) for _, targets in corpus.pairs(split)
+    ]
+    tokens, offsets = _join(documents, dtype)
+    num_documents = len(offsets) - 1
+    if max_length is not None:
+        lengths = np.diff(offsets) if rows == "documents" else offsets[-1:]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(_cut(lengths, max_length))])
+    sources = np.empty(0, dtype), np.zeros(len(offsets), np.int64)
+    return TokenizedSplit(*sources, tokens, offsets, {}, num_documents)
+
+
+def _cut(lengths: Int64[np.ndarray, " documents"], most: int) -> Int64[np.ndarray, " parts"]:
+    """The lengths of the parts of at most `most` that things of these lengths are cut into."""
+    parts = -(-lengths // most)
+    cut = np.full(parts.sum(), most, np.int64)
+    ends = np.cumsum(parts)[lengths > 0] - 1
+    cut[ends] = ((lengths - 1) % most + 1)[lengths > 0]
+    return cut
 
 
 def _mix(mixed: list[tuple[TokenizedSplit, int]]) -> TokenizedSplit:

@@ -110,6 +110,13 @@ class Translator:
                 "load the model itself"
             )
 
+    def _check_has_sources(self) -> None:
+        if self.config.data.task != "auto":
+            raise UserError(
+                f"the model was trained with data.task={self.config.data.task}, not to translate; "
+                "let it continue text with: t2t-jax generate"
+            )
+
     def _decoding_parameters(self, quantize: Quantize) -> Parameters:
         if quantize not in self._for_decoding:
             prepare = jax.jit(partial(self.model.prepare, quantize=quantize))
@@ -181,6 +188,7 @@ class Translator:
             finite.
         """
         self.check_process()
+        self._check_has_sources()
         seed = whole_number(seed, "seed", 0, 2**32 - 1)
         decoding = self.configured(**overrides).decoding
         _check_num_best(num_best, decoding)
@@ -206,6 +214,7 @@ class Translator:
           TypeError: an argument is of the wrong type.
           UserError: an override is refused, or a line.
         """
+        self._check_has_sources()
         decoding = self.configured(**overrides).decoding
         self._parts(texts(lines, "lines", first_line), decoding, first_line)
 
@@ -261,13 +270,33 @@ class Translator:
             Sentence(part.tokens, 0, _number(part, first_line), part.prefix) for part in given
         ]
         sentences = [one._replace(limit=one.length + extra) for one in sentences]
+        for index, best in self.search(sentences, decoding, num_best, seed):
+            yield given[index], best
+
+    def search(
+        self, sentences: Sequence[Sentence], decoding: DecodingConfig, num_best: int, seed: int
+    ) -> Iterator[tuple[int, SearchResult]]:
+        """Search for what follows the subwords of each sentence.
+
+        Args:
+          sentences: what to decode, each with its limit, which is at most its length plus
+            `decoding.max_extra_length`.
+          decoding: the settings of the search.
+          num_best: hypotheses for each.
+          seed: seed of sampling.
+
+        Returns:
+          The index of each sentence, in any order, and the hypotheses found for it.
+
+        Raises:
+          UserError: the search takes more memory than there is.
+        """
         lengths = sorted((sentence.length for sentence in sentences), reverse=True)
         for sizes in plan(lengths, decoding, self.mesh)[:1]:  # the longest need most
             check_search_memory(self.model, len(self.vocabulary), decoding, sizes, self.mesh)
         params = self._decoding_parameters(decoding.quantize)
         what = self.model, decoding, params, self.mesh, sentences
-        for index, best in decode(*what, num_best, seed, constraints_of(decoding, self.vocabulary)):
-            yield given[index], best
+        yield from decode(*what, num_best, seed, constraints_of(decoding, self.vocabulary))
 
     def _read(self, best: SearchResult, number: int) -> list[Hypothesis]:
         """The hypotheses of a line of this number; places that hold none are left out.

@@ -76,7 +76,7 @@ def calibrate(translator: Translator, corpus: Corpus | None = None) -> Calibrati
       UserError: the corpus is no parallel text, or has too few sentences that are not blank.
     """
     corpus = open_corpus(translator.config.data) if corpus is None else corpus
-    if task_of(corpus.name).command != "bleu":
+    if task_of(corpus.name, corpus.task).command != "bleu":
         raise UserError(f"{corpus.name} is no parallel text, and has no chrF to calibrate by")
     sources, references = corpus.lines("dev")
     found = [best for [best] in translator.nbest(sources, 1)]

@@ -4,7 +4,8 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cache, partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,10 +13,9 @@ import numpy as np
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import Corpus, open_corpus
-from t2t_jax.data.tokenized import TokenizedSplit, prepare
+from t2t_jax.data.tokenized import TokenizedSplit
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import whole_number
-from t2t_jax.decoding.long_lines import check_one_pass, longest_source, too_long
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.evaluation.newstest import name_of_test_set
@@ -24,19 +24,8 @@ from t2t_jax.parallel.mesh import batch_layout, mesh_of, one_ahead
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import safe_point
 from t2t_jax.tasks import task_of
-from t2t_jax.tasks.task import TaskScores
+from t2t_jax.tasks.task import CorpusLoss, TaskScores
 from t2t_jax.training.step import LossSums, eval_step
-
-
-class CorpusLoss(NamedTuple):
-    """Losses of a split, in nats per target subword."""
-
-    smoothed: float
-    """The label-smoothed loss, which training minimises."""
-    nll: float
-    """The negative log-likelihood."""
-    tokens: int
-    """How many target subwords both losses are means over, ends of sentences included."""
 
 
 @dataclass(frozen=True)
@@ -111,15 +100,10 @@ def evaluate(
     config = translator.configured(**overrides)
     longest = translator.longest_sentence
     pairs = prepare_evaluation(config, corpus, translator.vocabulary, split, longest=longest)
-    sources, targets = (lines[:num_sentences] for lines in corpus.lines(split))
-    outputs = translator.translate(sources, seed=seed, **overrides)
-    language = config.data.target_language
-    scored = task_of(corpus.name).score_outputs(sources, outputs, targets, language)
-    loss = corpus_loss(translator, pairs)
-    seconds = time.monotonic() - start
-    return Evaluation(
-        split, loss, scored.scores, sources, scored.hypotheses, scored.references, seconds
-    )
+    loss = cache(partial(corpus_loss, translator, pairs))
+    task = task_of(corpus.name, corpus.task)
+    scored = task.scored(translator, corpus, split, loss, num_sentences, seed, overrides)
+    return Evaluation(split, loss(), *scored, seconds=time.monotonic() - start)
 
 
 def score_record(
@@ -137,6 +121,7 @@ def score_record(
     averages = {"ema_decays": list(translator.ema_decays)} if translator.ema_decays else {}
     return {
         "corpus": corpus.name,
+        **({} if corpus.task == "auto" else {"task": corpus.task}),
         "test_set": name_of_test_set(corpus.name, evaluation.split, figures["num_sentences"]),
         **figures,
         "checkpoints": list(translator.steps),
@@ -166,18 +151,12 @@ def prepare_evaluation(
       UserError: there is no such split, it is empty, or a sentence is too long: for the learned
         positions of the model, to be scored, or, where it shall not be split, to be translated.
     """
-    pairs = prepare(config.data, corpus, vocabulary, split)
-    if not len(pairs):
-        raise UserError(f"the {split} split of {corpus.name} has no pairs; add some, or remove it")
     if longest is None:
         longest = config.model.longest_sentence
-    for side, lengths in (("source", pairs.source_lengths), ("target", pairs.target_lengths)):
-        line, length = int(lengths.argmax()) + 1, int(lengths.max())
-        name = f"{side} line {line} in the {split} split of {corpus.name}"
-        check_one_pass(name, length, longest)
-        refused = side == "source" and config.decoding.long_lines == "refuse"
-        if refused and length > longest_source(config.decoding, longest):
-            raise too_long(name, length, config.decoding, longest)
+    task = task_of(corpus.name, corpus.task)
+    pairs = task.examples(config, corpus, vocabulary, split, longest)
+    if not len(pairs):
+        raise UserError(f"the {split} split of {corpus.name} has no pairs; add some, or remove it")
     return pairs
 
 

@@ -335,7 +335,9 @@ def _measures(
     sources = translator.vocabulary.encode(lines)
     targets = translator.vocabulary.encode_targets(references)
     pairs = _Pairs(lines, references, sources, targets)
-    return _Measures(translator, pairs, translates=bleu and task_of(corpus.name).command == "bleu")
+    return _Measures(
+        translator, pairs, translates=bleu and task_of(corpus.name, corpus.task).command == "bleu"
+    )
 
 
 def _curve(measures: _Measures, whole: HeadGates, order: list[Head]) -> Iterator[CurvePoint]:

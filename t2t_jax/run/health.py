@@ -57,7 +57,7 @@ def corpus_figures(split: TokenizedSplit, batches: Batches) -> CorpusFigures:
     """
     waste = batches.padding_waste
     tokens = {"source": len(split.source_tokens), "target": len(split.target_tokens)}
-    positions = sum(tokens[side] / (1 - waste[side]) for side in tokens)
+    positions = sum(tokens[side] / (1 - share) for side, share in waste.items())
     padding = 1 - sum(tokens.values()) / positions
     nll = unigram_nll(split.target_tokens)
     return CorpusFigures(split.num_pairs_read, split.skipped, padding, nll)

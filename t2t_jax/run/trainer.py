@@ -79,7 +79,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
         check_start(config)
     check_memory(config, config.data.vocab_size, mesh)
     corpus = open_corpus(config.data)
-    task = task_of(corpus.name)
+    task = task_of(corpus.name, corpus.task)
     vocabulary = run_vocabulary(config, corpus, goes_on, across_scripts=task.across_scripts)
     _check_sources(config, vocabulary)
     split = prepare(config.data, corpus, vocabulary, "train")

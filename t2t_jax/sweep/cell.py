@@ -175,7 +175,7 @@ def train_and_score(config: Config, workdir: Path) -> int:
     corpus = open_corpus(config.data)
     if SPLIT not in corpus.splits:
         raise UserError(f"{corpus.name} has no {SPLIT} split to compare variants on; add one")
-    if why := task_of(corpus.name).no_grid:
+    if why := task_of(corpus.name, corpus.task).no_grid:
         raise UserError(f"{corpus.name} {why}")
     if code := train(config, workdir):
         return code

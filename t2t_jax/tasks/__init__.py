@@ -1,7 +1,8 @@
 """What a corpus is for: how its vocabulary is learned, how a model of it is scored and reported.
 
 A task is a module of this package whose `TASK` has all that `tasks.task.Task` names. Which task a
-corpus has follows from its scheme, the part of its name before the colon.
+corpus has follows from its scheme, the part of its name before the colon, unless `data.task` of the
+config names one.
 """
 
 import importlib
@@ -14,15 +15,18 @@ _MODULES = {"trees": "parsing"}
 """The module of the task, by the scheme of the corpus. Every other corpus is parallel text."""
 
 
-def task_of(corpus: str) -> Task:
+def task_of(corpus: str, task: str = "auto") -> Task:
     """The task of a corpus. Its module is imported on the first call.
 
     Args:
       corpus: the corpus's name, as `data.corpus` of a config and `Corpus.name` have it.
+      task: what the corpus is read for, as `data.task` of a config and `Corpus.task` have it.
 
     Raises:
       UserError: it is a mixture of corpora for different tasks.
     """
+    if task != "auto":
+        return _task(task)
     parts = components_of(corpus)
     name, *others = sorted({_MODULES.get(scheme_of(one.name), "translation") for one in parts})
     if others:
@@ -30,5 +34,9 @@ def task_of(corpus: str) -> Task:
             f"corpus {corpus} mixes corpora for {name} and {' and '.join(others)}, and a model has "
             "one task; train a model for each"
         )
+    return _task(name)
+
+
+def _task(name: str) -> Task:
     task: Task = importlib.import_module(f"{__name__}.{name}").TASK
     return task

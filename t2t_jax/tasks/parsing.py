@@ -12,12 +12,13 @@ from t2t_jax.evaluation.parses import parse_scores
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task_of
 from t2t_jax.tasks.task import Measure, PublishedExperiment, Scored, Task
+from t2t_jax.tasks.text_to_text import TextToText
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translator import Translator
 
 
-class Parsing:
+class Parsing(TextToText):
     """Sentences, and their trees as sequences of symbols; see `data.trees`."""
 
     command = "parseval"
@@ -46,7 +47,8 @@ class Parsing:
           UserError: there are no sentences.
         """
         del target_language
-        return Scored(*parse_scores(sources, outputs, targets))
+        scores, hypotheses, references = parse_scores(sources, outputs, targets)
+        return Scored(scores, list(sources), hypotheses, references)
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
         """The percentages of EVALB, and how many sentences had no tree to be scored."""
@@ -110,7 +112,7 @@ def parse(
       UserError: the model is no parser, or the translator refuses something.
     """
     corpus = translator.config.data.corpus
-    if task_of(corpus) is not TASK:
+    if task_of(corpus, translator.config.data.task) is not TASK:
         raise UserError(
             f"the model was trained to translate (data.corpus={corpus}); parse with a model that "
             "was trained on trees:DIR"

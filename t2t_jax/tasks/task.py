@@ -1,12 +1,18 @@
 """What the rest of the program has to know of a task, and the records in which a task answers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from t2t_jax import paper
 from t2t_jax.config import Config
+from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.tokenized import TokenizedSplit
+from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.records import Record
+
+if TYPE_CHECKING:
+    from t2t_jax.decoding.translator import Translator
 
 
 @runtime_checkable
@@ -23,11 +29,24 @@ class TaskScores(Protocol):
         """The score by which the best checkpoint is chosen; higher is better."""
 
 
+class CorpusLoss(NamedTuple):
+    """Losses of a split, in nats per target subword."""
+
+    smoothed: float
+    """The label-smoothed loss, which training minimises."""
+    nll: float
+    """The negative log-likelihood."""
+    tokens: int
+    """How many target subwords both losses are means over, ends of sentences included."""
+
+
 class Scored(NamedTuple):
     """What a model wrote for the sentences of a split, scored and ready to be shown."""
 
     scores: TaskScores
     """The scores of all sentences together."""
+    sources: list[str]
+    """The sentences that were decoded, as the corpus has them."""
     hypotheses: list[str]
     """The model's answer to each sentence, as a user reads it."""
     references: list[str]
@@ -117,23 +136,45 @@ class Task(Protocol):
     def measures(self) -> tuple[Measure, ...]:
         """The scores that the report on a run shows, in the order of its columns."""
 
-    def score_outputs(
-        self,
-        sources: Sequence[str],
-        outputs: Sequence[str],
-        targets: Sequence[str],
-        target_language: str,
-    ) -> Scored:
-        """Score what a model wrote for the sentences of a split.
+    def examples(
+        self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
+    ) -> TokenizedSplit:
+        """The pairs of a split over which a model's losses are taken.
 
         Args:
-          sources: the source lines of the corpus.
-          outputs: what the model wrote for each of them.
-          targets: the target lines of the corpus.
-          target_language: the language of the targets, as `data.target_language` has it.
+          config: the config of the model.
+          corpus: where the split is.
+          vocabulary: the vocabulary of the model.
+          split: the split's name.
+          longest: most tokens of a sentence that the model has positions for.
 
         Raises:
-          UserError: there are no sentences.
+          UserError: there is no such split, or a sentence is too long for the model.
+        """
+
+    def scored(
+        self,
+        translator: "Translator",
+        corpus: Corpus,
+        split: str,
+        loss: Callable[[], CorpusLoss],
+        num_sentences: int | None,
+        seed: int,
+        settings: Mapping[str, Any],
+    ) -> Scored:
+        """Let a model answer the sentences of a split, and score its answers.
+
+        Args:
+          translator: the model.
+          corpus: where the split is.
+          split: the split's name.
+          loss: gives the losses over `examples`.
+          num_sentences: how many sentences, from the first on; None means all.
+          seed: seed of sampling.
+          settings: fields of `DecodingConfig`, for the decoding.
+
+        Raises:
+          UserError: there are no sentences, or the model refuses something.
         """
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:

@@ -12,11 +12,12 @@ from t2t_jax.evaluation.newstest import (
 )
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.task import Compared, Measure, PublishedExperiment, Scored, Task
+from t2t_jax.tasks.text_to_text import TextToText
 
 _PAPERS_BLEU = "tokenized_split_bleu"
 
 
-class Translation:
+class Translation(TextToText):
     """Sentences in one language, and their translations into another."""
 
     command = "bleu"
@@ -43,9 +44,8 @@ class Translation:
         """
         from t2t_jax.evaluation.bleu import corpus_scores  # sacreBLEU is slow to import
 
-        del sources
         scores = corpus_scores(outputs, targets, target_language)
-        return Scored(scores, list(outputs), list(targets))
+        return Scored(scores, list(sources), list(outputs), list(targets))
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
         """The rows of BLEU as sacreBLEU and as the paper have it, and of chrF."""

@@ -25,7 +25,7 @@ def beside_the_paper(config: Config, scores: Sequence[Record]) -> list[str]:
     Returns:
       Lines of text; none if no score is on a test set of the paper's.
     """
-    task = task_of(config.data.corpus)
+    task = task_of(config.data.corpus, config.data.task)
     experiment = task.experiment(config)
     if not any(scored_test_set(score) in experiment.comparable for score in scores):
         return []
@@ -47,7 +47,7 @@ def build_report(workdir: Path, sustained_tflops: float | None = None) -> RunRep
     """
     config, log = read_config(workdir), read_log(workdir)
     scores = read_scores(workdir)
-    task = task_of(config.data.corpus)
+    task = task_of(config.data.corpus, config.data.task)
     experiment = task.experiment(config)
     published = published_settings(experiment, config, scores)
     settings = settings_section(task, experiment, config, published, scores)

@@ -1,0 +1,100 @@
+"""The command that lets a language model continue text."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from t2t_jax.commands.streams import reading, writing
+from t2t_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from t2t_jax.decoding.translator import Translator
+
+
+@dataclass(frozen=True)
+class GenerateCommand:
+    """Continue text with a model that was trained with data.task=language_modelling.
+
+    Each prompt gives one line: the prompt and what the model writes after it.
+    """
+
+    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
+        tyro.MISSING
+    )
+    """Directory of the run."""
+    prompt: tuple[str, ...] = ()
+    """Texts to continue; without any, each line of the input is one. "" begins a text."""
+    input: Path | None = None
+    """File of prompts, one a line, plain or .gz; None is the standard input."""
+    output: Path | None = None
+    """File to write, all of it or nothing; None is the standard output."""
+    max_tokens: int = 64
+    """Most subwords to write; a text may end before."""
+    stop: tuple[str, ...] = ()
+    """Strings before the first of which the text ends."""
+    temperature: float = 0.8
+    """0 takes the most probable subwords; above 0, sample from the model at this temperature."""
+    top_k: int = 0
+    """When sampling, draw from the k most probable subwords; 0 means all."""
+    top_p: float = 0.95
+    """When sampling, draw from the smallest set of subwords that holds this probability."""
+    beam_size: int = 1
+    """Texts kept alive for each prompt; for temperature 0."""
+    min_length: int = 0
+    """Fewest subwords before the end of a text."""
+    no_repeat_ngram_size: int = 0
+    """No sequence of so many subwords is written twice; 0 allows any."""
+    seed: int = 0
+    """Seed of sampling."""
+    average: int | None = None
+    """How many of the last checkpoints to average; None is as the run is scored."""
+    step: int | Literal["best"] | None = None
+    """Step of the last of them, or best for the best dev score; None is the newest."""
+
+    def run(self) -> int:
+        """Write a line for every prompt; returns the exit code."""
+        from t2t_jax.run.loading import load
+
+        if self.prompt and self.input is not None:
+            raise UserError("give prompts with --prompt or in the file of --input, not with both")
+        with writing(self.output) as file:
+            translator = load(self.run_directory, average=self.average, step=self.step)
+            done = 0
+            if self.prompt:
+                file.writelines(self._lines(translator, list(self.prompt), 1))
+                return 0
+            with reading(self.input) as chunks:
+                for prompts in chunks:
+                    file.writelines(self._lines(translator, prompts, done + 1))
+                    file.flush()
+                    done += len(prompts)
+        return 0
+
+    def _lines(self, translator: "Translator", prompts: list[str], first_line: int) -> list[bytes]:
+        from t2t_jax.tasks.language_modelling import generate
+
+        texts = generate(
+            translator,
+            prompts,
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+            seed=self.seed,
+            first_line=first_line,
+            **self._settings,
+        )
+        whole = (prompt + text for prompt, text in zip(prompts, texts, strict=True))
+        return [f"{' '.join(text.splitlines())}\n".encode() for text in whole]
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """The fields of `DecodingConfig`."""
+        return {
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "beam_size": self.beam_size,
+            "min_length": self.min_length,
+            "no_repeat_ngram_size": self.no_repeat_ngram_size,
+        }

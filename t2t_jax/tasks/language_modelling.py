@@ -1,0 +1,247 @@
+"""Language modelling: each token of a text is predicted from those before it."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from t2t_jax.config import Config
+from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.tokenized import TokenizedSplit, prepare
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.data.windows import windows
+from t2t_jax.decoding.arguments import texts, whole_number
+from t2t_jax.decoding.row_group import Sentence
+from t2t_jax.errors import UserError
+from t2t_jax.modules.models import start_id
+from t2t_jax.parallel.memory import within_memory
+from t2t_jax.system.records import Record
+from t2t_jax.tasks.task import CorpusLoss, Measure, PublishedExperiment, Scored, Task
+
+if TYPE_CHECKING:
+    from t2t_jax.decoding.translator import Translator
+
+_NAME = "language_modelling"
+_SHOWN_TOKENS = 32  # of the continuations in the log of training
+_NUM_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class LanguageModelScores:
+    """How well a model predicts the text of a split, each token of it once."""
+
+    bits_per_byte: float
+    """Negative log-likelihood of the text over its bytes in UTF-8. It depends on no vocabulary."""
+    bits_per_character: float
+    """The same over its characters."""
+    num_bytes: int
+    """Bytes of the documents, the end of each counted as one."""
+    num_characters: int
+    """Characters of the documents, the end of each counted as one."""
+    definition: str
+    """How the text was cut into windows."""
+
+    @property
+    def best(self) -> float:
+        """The score by which the best checkpoint is chosen; higher is better."""
+        return -self.bits_per_byte
+
+    def __str__(self) -> str:
+        """One line for the log."""
+        return (
+            f"bits per byte {self.bits_per_byte:.4f}  bits per character "
+            f"{self.bits_per_character:.4f} ({self.definition})"
+        )
+
+
+class LanguageModelling:
+    """Documents of one language; see `data.corpus`."""
+
+    command = "perplexity"
+    wrong_command = "is read for language modelling; score a model of it with:"
+    no_grid = "is text of one language, but a grid compares translations by BLEU"
+    across_scripts = False
+    measures = (
+        Measure("bits_per_byte", "bits per byte", "definition"),
+        Measure("bits_per_character", "bits per character"),
+    )
+
+    def examples(
+        self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
+    ) -> TokenizedSplit:
+        """The windows of a split, which score every token of it once; see `data.windows`.
+
+        Raises:
+          UserError: there is no such split.
+        """
+        del longest  # windows are as long as the sequences of training
+        whole = prepare(config.data, corpus, vocabulary, split)
+        if config.data.text_rows == "run_on" and len(whole):
+            whole = dataclasses.replace(
+                whole,
+                source_offsets=whole.source_offsets[:2],
+                target_offsets=whole.target_offsets[[0, -1]],
+            )
+        return windows(whole, *_window(config), start_id(config.model))
+
+    def scored(
+        self,
+        translator: "Translator",
+        corpus: Corpus,
+        split: str,
+        loss: Callable[[], CorpusLoss],
+        num_sentences: int | None,
+        seed: int,
+        settings: Mapping[str, Any],
+    ) -> Scored:
+        """The likelihood of a split, and how a model continues the beginnings of some documents."""
+        _, documents = corpus.lines(split)
+        length, stride = _window(translator.config)
+        bits = loss().nll * loss().tokens / math.log(2)
+        num_bytes = sum(len(document.encode()) + 1 for document in documents)
+        num_characters = sum(len(document) + 1 for document in documents)
+        scores = LanguageModelScores(
+            bits / num_bytes,
+            bits / num_characters,
+            num_bytes,
+            num_characters,
+            f"windows of {length} subwords, stride {stride}",
+        )
+        shown = documents[: min(num_sentences or _NUM_SHOWN, _NUM_SHOWN)]
+        halves = [_halves(document) for document in shown]
+        begins = [begin for begin, _ in halves]
+        settings = {**settings, "max_extra_length": _SHOWN_TOKENS}
+        settings.pop("max_source_length", None)
+        continued = generate(translator, begins, max_tokens=_SHOWN_TOKENS, seed=seed, **settings)
+        return Scored(scores, begins, continued, [rest for _, rest in halves])
+
+    def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
+        """Bits per byte and per character."""
+        how = record["definition"]
+        for name, of in (("byte", "bytes"), ("character", "characters")):
+            number = f"{record[f'num_{of}']:,} {of}"
+            yield f"bits per {name}", f"{record[f'bits_per_{name}']:.4f}", f"{number}, {how}"
+
+    def experiment(self, config: Config) -> PublishedExperiment:
+        """The base model on English-German, as the paper trains no language model."""
+        name = "base, English-German"
+        return PublishedExperiment(
+            name=name,
+            model="base",
+            section=None,
+            test_sets={},
+            test_sets_section="6",
+            comparable=frozenset(),
+            changes_on_dev={},
+            unchecked={"data": f"{config.data.corpus} is text of one language."},
+            figures=["The paper trains no language model; its base model is shown beside the run."],
+        )
+
+    def kind_of_measure(self, records: Sequence[Record]) -> None:
+        """None: likelihoods are of one kind only."""
+
+
+TASK: Task = LanguageModelling()
+"""The task of text of one language."""
+
+
+def generate(
+    translator: "Translator",
+    prompts: Iterable[str],
+    *,
+    max_tokens: int = 64,
+    stop: Sequence[str] = (),
+    seed: int = 0,
+    first_line: int = 1,
+    **overrides: Any,
+) -> list[str]:
+    """Continue texts, each on its own.
+
+    Args:
+      translator: a model trained with `data.task="language_modelling"`.
+      prompts: texts to continue; "" begins a document.
+      max_tokens: most subwords of a continuation. It ends before if the document does.
+      stop: strings before the first of which a continuation ends.
+      seed: seed of sampling (`temperature` above 0).
+      first_line: number of the first prompt, on which sampling depends, and which errors name.
+      overrides: fields of `DecodingConfig`, such as `temperature`, `top_p` or `beam_size`.
+
+    Returns:
+      The continuations, in the order of the prompts; a prompt and its continuation together are the
+      text that the model has written.
+
+    Raises:
+      TypeError: an argument is of the wrong type.
+      UserError: the model is no language model, or has no positions for prompt and continuation, or
+        an argument is refused.
+    """
+    translator.check_process()
+    config = translator.configured(**overrides | {"max_extra_length": max_tokens})
+    if config.data.task != _NAME:
+        raise UserError(
+            f"the model was trained with data.task={config.data.task}, not to continue text; use "
+            f"one with data.task={_NAME}"
+        )
+    seed = whole_number(seed, "seed", 0, 2**32 - 1)
+    if "" in stop:
+        raise UserError("an empty stop string would end every text at once; leave it out")
+    prompts = texts(prompts, "prompts", first_line)
+    ids = [tokens[:-1] for tokens in translator.encode_targets(prompts)]
+    sentences = [
+        Sentence([start_id(config.model), *tokens], max_tokens, number)
+        for number, tokens in enumerate(ids, first_line)
+    ]
+    _check_positions(config, sentences)
+    outputs: list[list[int]] = [[] for _ in sentences]
+    with within_memory(decoding=True):
+        for index, best in translator.search(sentences, config.decoding, 1, seed):
+            tokens, length = best.tokens[0], int(best.lengths[0])
+            outputs[index] = tokens[:length].tolist()
+    return [_before(text, stop) for text in continuations(translator.vocabulary, ids, outputs)]
+
+
+def continuations(
+    vocabulary: Vocabulary, prompts: Sequence[list[int]], outputs: Sequence[list[int]]
+) -> list[str]:
+    """The text that subwords add to that of the subwords before them.
+
+    Args:
+      vocabulary: the vocabulary of both.
+      prompts: subwords of the beginnings.
+      outputs: subwords of what follows them.
+    """
+    begins = vocabulary.decode(prompts)
+    whole = vocabulary.decode([a + b for a, b in zip(prompts, outputs, strict=True)])
+    return [text[len(begin) :] for begin, text in zip(begins, whole, strict=True)]
+
+
+def _before(text: str, stop: Sequence[str]) -> str:
+    """The text up to the first of some strings."""
+    return text[: min((text.find(one) for one in stop if one in text), default=len(text))]
+
+
+def _check_positions(config: Config, sentences: Sequence[Sentence]) -> None:
+    model = config.model
+    if model.position != "learned":
+        return
+    for sentence in sentences:
+        needed = len(sentence.tokens) + sentence.limit - 1
+        if needed > model.max_positions:
+            raise UserError(
+                f"prompt {sentence.number} has {len(sentence.tokens):,} subwords, which with "
+                f"{sentence.limit:,} more take {needed:,} positions, and the model has "
+                f"{model.max_positions:,}; shorten the prompt or lower max_tokens"
+            )
+
+
+def _window(config: Config) -> tuple[int, int]:
+    """Length and stride of the windows in which text is scored."""
+    return config.data.max_length, max(1, config.data.max_length // 2)
+
+
+def _halves(document: str) -> tuple[str, str]:
+    """A document cut in two between words, for a model to continue the first part."""
+    words = document.split(" ")
+    middle = (len(words) + 1) // 2
+    return " ".join(words[:middle]), " " + " ".join(words[middle:])

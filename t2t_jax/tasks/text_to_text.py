@@ -1,0 +1,77 @@
+"""What tasks have in common whose models are given sentences and write others."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from t2t_jax.config import Config
+from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.tokenized import TokenizedSplit, prepare
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.decoding.long_lines import check_one_pass, longest_source, too_long
+from t2t_jax.tasks.task import CorpusLoss, Scored
+
+if TYPE_CHECKING:
+    from t2t_jax.decoding.translator import Translator
+
+
+class TextToText(ABC):
+    """The part of a `Task` that is the same whatever the sentences mean."""
+
+    def examples(
+        self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
+    ) -> TokenizedSplit:
+        """The pairs of a split, all of which a model can translate and score.
+
+        Raises:
+          UserError: there is no such split, or a sentence is too long: for the learned positions of
+            the model, to be scored, or, where it shall not be split, to be translated.
+        """
+        pairs = prepare(config.data, corpus, vocabulary, split)
+        if not len(pairs):
+            return pairs
+        for side, lengths in (("source", pairs.source_lengths), ("target", pairs.target_lengths)):
+            line, length = int(lengths.argmax()) + 1, int(lengths.max())
+            name = f"{side} line {line} in the {split} split of {corpus.name}"
+            check_one_pass(name, length, longest)
+            refused = side == "source" and config.decoding.long_lines == "refuse"
+            if refused and length > longest_source(config.decoding, longest):
+                raise too_long(name, length, config.decoding, longest)
+        return pairs
+
+    def scored(
+        self,
+        translator: "Translator",
+        corpus: Corpus,
+        split: str,
+        loss: Callable[[], CorpusLoss],
+        num_sentences: int | None,
+        seed: int,
+        settings: Mapping[str, Any],
+    ) -> Scored:
+        """Let a model write what it makes of the sources of a split, and score that."""
+        del loss
+        sources, targets = (lines[:num_sentences] for lines in corpus.lines(split))
+        outputs = translator.translate(sources, seed=seed, **settings)
+        language = translator.config.data.target_language
+        return self.score_outputs(sources, outputs, targets, language)
+
+    @abstractmethod
+    def score_outputs(
+        self,
+        sources: Sequence[str],
+        outputs: Sequence[str],
+        targets: Sequence[str],
+        target_language: str,
+    ) -> Scored:
+        """Score what a model wrote for the sentences of a split.
+
+        Args:
+          sources: the source lines of the corpus.
+          outputs: what the model wrote for each of them.
+          targets: the target lines of the corpus.
+          target_language: the language of the targets, as `data.target_language` has it.
+
+        Raises:
+          UserError: there are no sentences.
+        """
