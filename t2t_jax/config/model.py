@@ -16,7 +16,9 @@ from t2t_jax.config.fields import added_later, left_open
 
 StartToken: TypeAlias = Literal["begin", "end", "padding"]
 NormOrder: TypeAlias = Literal["post", "pre", "deep"]
-FeedForwardKind: TypeAlias = Literal["relu", "gelu", "silu", "glu", "reglu", "geglu", "swiglu"]
+FeedForwardKind: TypeAlias = Literal[
+    "relu", "gelu", "gelu_tanh", "silu", "glu", "reglu", "geglu", "swiglu"
+]
 Architecture: TypeAlias = Literal["encoder_decoder", "decoder_only", "encoder_only"]
 Position: TypeAlias = Literal[
     "sinusoidal", "sinusoidal_t2t", "learned", "rotary", "alibi", "relative_bias", "none"

@@ -19,6 +19,7 @@ _gelu = partial(jax.nn.gelu, approximate=False)
 _ACTIVATIONS: dict[str, Activation] = {
     "relu": jax.nn.relu,
     "gelu": _gelu,
+    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
     "silu": jax.nn.silu,
     "glu": jax.nn.sigmoid,
     "reglu": jax.nn.relu,
@@ -36,6 +37,8 @@ def activation_of(kind: str) -> Activation:
         gelu, geglu     x Phi(x), Phi being the distribution function of the standard normal
                         distribution (Hendrycks and Gimpel 2016); exactly, without their
                         approximation by tanh
+        gelu_tanh       that approximation, which GPT-2 computes:
+                        x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
         silu, swiglu    x sigmoid(x), which is Swish with beta = 1 (Ramachandran et al. 2017)
         glu             sigmoid(x)
 

@@ -40,6 +40,7 @@ DTYPES = ("float32", "float16", "bfloat16", "int8", "int8_float16", "int8_bfloat
 _ACTIVATIONS = {
     "relu": "RELU",
     "gelu": "GELU",
+    "gelu_tanh": "GELUTanh",
     "silu": "SWISH",
     "glu": "Sigmoid",
     "reglu": "RELU",

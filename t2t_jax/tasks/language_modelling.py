@@ -109,12 +109,11 @@ class LanguageModelling:
             f"windows of {length} subwords, stride {stride}",
         )
         shown = documents[: min(num_sentences or _NUM_SHOWN, _NUM_SHOWN)]
-        halves = [_halves(document) for document in shown]
-        begins = [begin for begin, _ in halves]
-        settings = {**settings, "max_extra_length": _SHOWN_TOKENS}
-        settings.pop("max_source_length", None)
-        continued = generate(translator, begins, max_tokens=_SHOWN_TOKENS, seed=seed, **settings)
-        return Scored(scores, begins, continued, [rest for _, rest in halves])
+        begins = [_beginning(translator, document, length // 2) for document in shown]
+        rests = [text[len(begin) :] for text, begin in zip(shown, begins, strict=True)]
+        most = min(_SHOWN_TOKENS, length - length // 2)
+        continued = generate(translator, begins, max_tokens=most, seed=seed, **settings)
+        return Scored(scores, begins, continued, rests)
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
         """Bits per byte and per character."""
@@ -240,8 +239,10 @@ def _window(config: Config) -> tuple[int, int]:
     return config.data.max_length, max(1, config.data.max_length // 2)
 
 
-def _halves(document: str) -> tuple[str, str]:
-    """A document cut in two between words, for a model to continue the first part."""
+def _beginning(translator: "Translator", document: str, most: int) -> str:
+    """The first words of a document, half of them or fewer, in at most so many subwords."""
     words = document.split(" ")
-    middle = (len(words) + 1) // 2
-    return " ".join(words[:middle]), " " + " ".join(words[middle:])
+    count = (len(words) + 1) // 2
+    while count and len(translator.encode_targets([" ".join(words[:count])])[0]) > most:
+        count //= 2
+    return " ".join(words[:count])

@@ -67,6 +67,7 @@ def _silu(x):
 _FUNCTIONS = {
     "relu": lambda x: max(0.0, x),
     "gelu": _gelu,
+    "gelu_tanh": lambda x: x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
     "silu": _silu,
     "glu": lambda x: 1 / (1 + math.exp(-x)),
     "reglu": lambda x: max(0.0, x),

@@ -114,6 +114,11 @@ def test_parameters_of_base_and_big_are_those_of_sections_3_1_to_3_4_written_out
     assert num_parameters(big, 37_000) == 37_000 * 1024 + encoder + decoder == 214_171_648
 
 
+def test_gpt2_has_as_many_parameters_as_the_published_model():
+    config = load_config(str(_ROOT / "configs" / "gpt2_small.py"))
+    assert num_parameters(config.model, config.data.vocab_size) == 124_439_808
+
+
 def _product_flops(jaxpr):
     """Operations of all matrix products of a program, those of loops as often as they run."""
     total = 0

@@ -11,6 +11,7 @@ from t2t_jax.config import Config
 from t2t_jax.run.report import build_report
 from t2t_jax.tasks import parsing, task_of, translation
 from t2t_jax.tasks.task import Measure, PublishedExperiment, Scored, Task, TaskScores
+from t2t_jax.tasks.text_to_text import TextToText
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ class _Accuracy:
         return self.accuracy
 
 
-class _Sorting:
+class _Sorting(TextToText):
     """A task that no release has: lines, and their words in order."""
 
     command = "sorting"
@@ -86,7 +87,7 @@ class _Sorting:
 
     def score_outputs(self, sources, outputs, targets, target_language):
         right = sum(output == target for output, target in zip(outputs, targets, strict=True))
-        return Scored(_Accuracy(right / len(targets)), list(outputs), list(targets))
+        return Scored(_Accuracy(right / len(targets)), list(sources), list(outputs), list(targets))
 
     def score_rows(self, record):
         return [("accuracy", f"{record['accuracy']:.2f}", "share of the lines")]

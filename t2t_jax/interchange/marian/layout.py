@@ -5,7 +5,7 @@ from collections.abc import Iterator
 EPSILON = 1e-5
 """What its norms add to the variance."""
 
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "swish"}
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "swish"}
 """Its name of each activation."""
 
 _SUBLAYERS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
