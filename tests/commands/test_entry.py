@@ -26,6 +26,7 @@ OTHER_COMMANDS = {
     "calibrate",
     "explore",
     "figures",
+    "generate",
     "heads",
 }
 NAMES = [name for group in COMMANDS.values() for name in group]

@@ -21,6 +21,7 @@ from t2t_jax.run import evaluation as evaluate_module
 from t2t_jax.run.evaluation import corpus_loss, evaluate, prepare_evaluation
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks.task import Scored
+from t2t_jax.tasks.text_to_text import TextToText
 
 SOURCES = ["a red house", "the dog", "", "two dogs see a  red house ", "the house sees two dogs"]
 TARGETS = ["ein rotes Haus", "der Hund", "nichts", "zwei Hunde", "das Haus sieht zwei Hunde " * 6]
@@ -142,13 +143,13 @@ class _Length:
 
 
 def test_scores_and_what_is_shown_are_those_of_the_task(setting, monkeypatch):
-    class Shouting:
+    class Shouting(TextToText):
         def score_outputs(self, sources, outputs, targets, target_language):
             assert (sources, target_language) == (SOURCES[:2], "de")
             upper = [[line.upper() for line in lines] for lines in (outputs, targets)]
-            return Scored(_Length(len(outputs)), *upper)
+            return Scored(_Length(len(outputs)), sources, *upper)
 
-    monkeypatch.setattr(evaluate_module, "task_of", lambda corpus: Shouting())
+    monkeypatch.setattr(evaluate_module, "task_of", lambda *corpus: Shouting())
     translator, corpus = setting
     evaluation = evaluate(translator, corpus, "dev", num_sentences=2, beam_size=1)
     assert evaluation.scores.best == evaluation.summary()["length"] == 2
