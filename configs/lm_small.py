@@ -4,6 +4,10 @@
     python eval.py perplexity --workdir runs/lm_small
     t2t-jax generate runs/lm_small --prompt "No devices"
 
+Hardware: 2 cores of an AMD EPYC virtual machine (AVX2, no AVX-512), in float32, 24 November 2026.
+Time: 11 minutes, beside other work.
+Score: 1.455 bits per byte and a perplexity of 50.8 on the 1,000 lines of test.
+
 A decoder alone with the layers of later language models: norms before the sub-layers and rotary
 positions. Its documents are the lines of the bundled corpus, packed into rows.
 """

@@ -81,7 +81,8 @@ def compile_ahead(config: Config, devices: Sequence[jax.Device]) -> StepReport:
     config = settled(config, mesh)
     model = make_model(config, config.data.vocab_size, mesh)
     longest = length_ladder(config.data.max_length)[-1]
-    shape = batch_shape(config.data, longest, longest)
+    has_sources = config.data.task != "language_modelling"
+    shape = batch_shape(config.data, longest * has_sources, longest)
     layout = batch_layout(mesh, shape.rows, longest, config.parallel.tokens_per_device)
     state = abstract_state(config, model, mesh)
     batch = abstract_batch(layout, shape.source_length, shape.target_length)
