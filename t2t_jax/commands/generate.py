@@ -1,5 +1,6 @@
 """The command that lets a language model continue text."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 class GenerateCommand:
     """Continue text with a model that was trained with data.task=language_modelling.
 
-    Each prompt gives one line: the prompt and what the model writes after it.
+    Each prompt gives one line: the prompt and what the model writes after it. A single one is
+    written as it comes where the output is a terminal.
     """
 
     run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
@@ -62,6 +64,13 @@ class GenerateCommand:
         with writing(self.output) as file:
             translator = load(self.run_directory, average=self.average, step=self.step)
             done = 0
+            if (
+                len(self.prompt) == 1
+                and self.output is None
+                and sys.stdout.isatty()
+                and (self.beam_size == 1 or self.temperature > 0)
+            ):
+                return self._write_as_it_comes(translator, self.prompt[0])
             if self.prompt:
                 file.writelines(self._lines(translator, list(self.prompt), 1))
                 return 0
@@ -70,6 +79,17 @@ class GenerateCommand:
                     file.writelines(self._lines(translator, prompts, done + 1))
                     file.flush()
                     done += len(prompts)
+        return 0
+
+    def _write_as_it_comes(self, translator: "Translator", prompt: str) -> int:
+        from t2t_jax.tasks.language_modelling import stream
+
+        how = {"max_tokens": self.max_tokens, "stop": self.stop, "seed": self.seed}
+        sys.stdout.write(prompt.rstrip())
+        for piece in stream(translator, prompt, **how, **self._settings):
+            sys.stdout.write(" ".join(piece.split("\n")))
+            sys.stdout.flush()
+        sys.stdout.write("\n")
         return 0
 
     def _lines(self, translator: "Translator", prompts: list[str], first_line: int) -> list[bytes]:
@@ -84,7 +104,7 @@ class GenerateCommand:
             first_line=first_line,
             **self._settings,
         )
-        whole = (prompt + text for prompt, text in zip(prompts, texts, strict=True))
+        whole = (prompt.rstrip() + text for prompt, text in zip(prompts, texts, strict=True))
         return [f"{' '.join(text.splitlines())}\n".encode() for text in whole]
 
     @property

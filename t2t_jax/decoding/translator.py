@@ -16,6 +16,7 @@ from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.long_lines import Part, parts, with_prefixes
 from t2t_jax.decoding.memory import check_search_memory
+from t2t_jax.decoding.open_search import Limits, OpenSearch
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode, plan
 from t2t_jax.errors import UserError
@@ -297,6 +298,24 @@ class Translator:
         params = self._decoding_parameters(decoding.quantize)
         what = self.model, decoding, params, self.mesh, sentences
         yield from decode(*what, num_best, seed, constraints_of(decoding, self.vocabulary))
+
+    def open_search(self, decoding: DecodingConfig, limits: Limits, seed: int = 0) -> OpenSearch:
+        """A search that sentences can join at any time, which has to be closed.
+
+        Args:
+          decoding: the settings of the search.
+          limits: its sizes.
+          seed: seed of sampling.
+        """
+        return OpenSearch(
+            self.model,
+            decoding,
+            self._decoding_parameters(decoding.quantize),
+            self.mesh,
+            limits=limits,
+            seed=seed,
+            constraints=constraints_of(decoding, self.vocabulary),
+        )
 
     def _read(self, best: SearchResult, number: int) -> list[Hypothesis]:
         """The hypotheses of a line of this number; places that hold none are left out.

@@ -2,8 +2,9 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from t2t_jax.config import Config
@@ -12,6 +13,7 @@ from t2t_jax.data.tokenized import TokenizedSplit, prepare
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.data.windows import windows
 from t2t_jax.decoding.arguments import texts, whole_number
+from t2t_jax.decoding.open_search import Limits
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import start_id
@@ -159,7 +161,7 @@ def generate(
 
     Args:
       translator: a model trained with `data.task="language_modelling"`.
-      prompts: texts to continue; "" begins a document.
+      prompts: texts to continue, without white space at their ends; "" begins a document.
       max_tokens: most subwords of a continuation. It ends before if the document does.
       stop: strings before the first of which a continuation ends.
       seed: seed of sampling (`temperature` above 0).
@@ -175,29 +177,104 @@ def generate(
       UserError: the model is no language model, or has no positions for prompt and continuation, or
         an argument is refused.
     """
-    translator.check_process()
-    config = translator.configured(**overrides | {"max_extra_length": max_tokens})
-    if config.data.task != _NAME:
-        raise UserError(
-            f"the model was trained with data.task={config.data.task}, not to continue text; use "
-            f"one with data.task={_NAME}"
-        )
-    seed = whole_number(seed, "seed", 0, 2**32 - 1)
-    if "" in stop:
-        raise UserError("an empty stop string would end every text at once; leave it out")
-    prompts = texts(prompts, "prompts", first_line)
-    ids = [tokens[:-1] for tokens in translator.encode_targets(prompts)]
-    sentences = [
-        Sentence([start_id(config.model), *tokens], max_tokens, number)
-        for number, tokens in enumerate(ids, first_line)
-    ]
-    _check_positions(config, sentences)
+    config, sentences = _sentences(
+        translator, prompts, max_tokens, stop, seed, first_line, overrides
+    )
     outputs: list[list[int]] = [[] for _ in sentences]
     with within_memory(decoding=True):
         for index, best in translator.search(sentences, config.decoding, 1, seed):
             tokens, length = best.tokens[0], int(best.lengths[0])
             outputs[index] = tokens[:length].tolist()
+    ids = [sentence.tokens[1:] for sentence in sentences]
     return [_before(text, stop) for text in continuations(translator.vocabulary, ids, outputs)]
+
+
+def stream(
+    translator: "Translator",
+    prompt: str,
+    *,
+    max_tokens: int = 64,
+    stop: Sequence[str] = (),
+    seed: int = 0,
+    **overrides: Any,
+) -> Iterator[str]:
+    """Continue a text piece by piece, as it is written; together they are what `generate` gives.
+
+    Args:
+      translator: as for `generate`, and so are the others.
+      prompt: text to continue.
+      max_tokens: most subwords of the continuation.
+      stop: strings before the first of which it ends.
+      seed: seed of sampling.
+      overrides: fields of `DecodingConfig`; `beam_size` has to be 1 unless the text is sampled.
+
+    Raises:
+      UserError: as for `generate`, or several texts are searched for.
+    """
+    config, [sentence] = _sentences(translator, [prompt], max_tokens, stop, seed, 1, overrides)
+    if config.decoding.beam_size > 1 and config.decoding.temperature == 0:
+        raise UserError(
+            f"decoding.beam_size={config.decoding.beam_size} searches for several texts, none of "
+            "which is certain before the end; use beam_size=1"
+        )
+    so_far: SimpleQueue[list[int] | None] = SimpleQueue()
+    held = max((len(one) for one in stop), default=1) - 1
+    limits = Limits(rows=1, longest=len(sentence.tokens), most_steps=1)
+    shown = ""
+    with translator.open_search(config.decoding, limits, seed) as search:
+        future = search.submit(
+            sentence.tokens, limit=sentence.limit, number=sentence.number, listener=so_far.put
+        )
+        future.add_done_callback(lambda _: so_far.put(None))
+        try:
+            while (tokens := so_far.get()) is not None:
+                [whole] = continuations(translator.vocabulary, [sentence.tokens[1:]], [tokens])
+                text = _before(whole, stop)
+                if len(text) < len(whole):
+                    break
+                # The last character may lack bytes, and the last ones may begin a stop string.
+                text = text.rstrip("\ufffd")
+                text = text[: max(0, len(text) - held)]
+                yield text[len(shown) :]
+                shown = max(shown, text, key=len)
+            else:
+                best = future.result()
+                tokens = best.tokens[0][: int(best.lengths[0])].tolist()
+                [whole] = continuations(translator.vocabulary, [sentence.tokens[1:]], [tokens])
+                text = _before(whole, stop)
+            yield text[len(shown) :]
+        finally:
+            future.cancel()
+
+
+def _sentences(
+    translator: "Translator",
+    prompts: Iterable[str],
+    max_tokens: int,
+    stop: Sequence[str],
+    seed: int,
+    first_line: int,
+    overrides: Mapping[str, Any],
+) -> tuple[Config, list[Sentence]]:
+    """The config for continuing prompts, and the prompts as sources of a search."""
+    translator.check_process()
+    config = translator.configured(**{**overrides, "max_extra_length": max_tokens})
+    if config.data.task != _NAME:
+        raise UserError(
+            f"the model was trained with data.task={config.data.task}, not to continue text; use "
+            f"one with data.task={_NAME}"
+        )
+    whole_number(seed, "seed", 0, 2**32 - 1)
+    if "" in stop:
+        raise UserError("an empty stop string would end every text at once; leave it out")
+    # A space at the end belongs to the subword that follows it.
+    prompts = [prompt.rstrip() for prompt in texts(prompts, "prompts", first_line)]
+    sentences = [
+        Sentence([start_id(config.model), *tokens[:-1]], max_tokens, number)
+        for number, tokens in enumerate(translator.encode_targets(prompts), first_line)
+    ]
+    _check_positions(config, sentences)
+    return config, sentences
 
 
 def continuations(
