@@ -84,7 +84,7 @@ class GenerateCommand:
     def _write_as_it_comes(self, translator: "Translator", prompt: str) -> int:
         from t2t_jax.tasks.language_modelling import stream
 
-        how = {"max_tokens": self.max_tokens, "stop": self.stop, "seed": self.seed}
+        how: dict[str, Any] = {"max_tokens": self.max_tokens, "stop": self.stop, "seed": self.seed}
         sys.stdout.write(prompt.rstrip())
         for piece in stream(translator, prompt, **how, **self._settings):
             sys.stdout.write(" ".join(piece.split("\n")))

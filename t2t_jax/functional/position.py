@@ -125,7 +125,7 @@ def rotate(
     """
     angles = positions[..., None, None].astype(jnp.float32) * frequencies
     cos, sin = jnp.cos(angles), jnp.sin(angles)
-    pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], -1, 2)
+    pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], x.shape[-1] // 2, 2)
     even, odd = pairs[..., 0], pairs[..., 1]
     turned = jnp.stack([even * cos - odd * sin, odd * cos + even * sin], axis=-1)
     return turned.reshape(x.shape).astype(x.dtype)

@@ -55,9 +55,22 @@ def write_model(model: PortableModel, name: str, directory: Path, dtype: str | N
         directory cannot be written.
     """
     check_dtype(name, dtype)
+    _check_architecture(model, name)
     form = _module(name)
     with writing_directory(directory) as place:
         form.write(model, place, dtype or form.DTYPES[0])
+
+
+def _check_architecture(model: PortableModel, name: str) -> None:
+    """Refuse a network, or a task, that a format has no place for."""
+    architecture, task = model.config.model.architecture, model.config.data.task
+    if name != "safetensors" and task != "auto":
+        raise UserError(f"{name} is for models that translate, but this one has data.task={task}")
+    if name not in ("safetensors", "program") and architecture != "encoder_decoder":
+        raise UserError(
+            f"{name} is for encoder-decoders, but the run has model.architecture={architecture!r}; "
+            "write it as safetensors or as a program"
+        )
 
 
 def check_dtype(name: str, dtype: str | None) -> None:

@@ -100,18 +100,20 @@ def blockwise_attention(
     )
     options = _Options(mask.causal, mask.window, dropout_rate, queries, keys)
     heads = _attend(options, *arrays).transpose(1, 0, 3, 2, 4)  # [b, n, block, h, d]
-    return heads.reshape(heads.shape[0], -1, *heads.shape[3:])[:, :queries]
+    batch, blocks, block = heads.shape[:3]
+    return heads.reshape(batch, blocks * block, *heads.shape[3:])[:, :queries]
 
 
 def _blocks(x: Float[Array, "b t h d"]) -> _Vectors:
     batch, length, heads, width = x.shape
     x = jnp.pad(x, ((0, 0), (0, -length % _BLOCK), (0, 0), (0, 0)))
-    return x.reshape(batch, -1, _BLOCK, heads, width).transpose(1, 0, 3, 2, 4)
+    return x.reshape(batch, x.shape[1] // _BLOCK, _BLOCK, heads, width).transpose(1, 0, 3, 2, 4)
 
 
 def _segment_blocks(segments: Int[Array, "b t"]) -> _Segments:
     segments = jnp.pad(segments, ((0, 0), (0, -segments.shape[1] % _BLOCK)))
-    return segments.reshape(segments.shape[0], -1, _BLOCK).swapaxes(0, 1)
+    batch, length = segments.shape
+    return segments.reshape(batch, length // _BLOCK, _BLOCK).swapaxes(0, 1)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

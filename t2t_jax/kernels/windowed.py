@@ -77,7 +77,7 @@ def _mask(mask: SegmentMask, window: int, keys: int) -> Bool[Array, "blocks 1 wi
 def _blocks(x: Shaped[Array, "b t *d"], window: int) -> Shaped[Array, "blocks window *d"]:
     """The blocks of all rows, one after the other; the last block of a row is padded with zeros."""
     x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % window), *[(0, 0)] * (x.ndim - 2)))
-    return x.reshape(-1, window, *x.shape[2:])
+    return x.reshape(x.shape[0] * (x.shape[1] // window), window, *x.shape[2:])
 
 
 def _neighbours(
@@ -89,8 +89,8 @@ def _neighbours(
     after = keys - 2 * window + padded - length
     x = jnp.pad(x, ((0, 0), (window, after), *[(0, 0)] * (x.ndim - 2)))
     parts = [
-        x[:, first : first + padded].reshape(batch, -1, window, *x.shape[2:])
+        x[:, first : first + padded].reshape(batch, padded // window, window, *x.shape[2:])
         for first in range(0, keys, window)
     ]
     joined = jnp.concatenate(parts, axis=2)
-    return joined.reshape(-1, keys, *x.shape[2:])
+    return joined.reshape(batch * (padded // window), keys, *x.shape[2:])

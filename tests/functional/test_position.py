@@ -253,3 +253,9 @@ def test_buckets_worked_by_hand():
     behind = relative_position_buckets(-keys, bidirectional=True)[0]
     np.testing.assert_array_equal(behind[1:], 16 + expected[1:])
     np.testing.assert_array_equal(relative_position_buckets(-keys, bidirectional=False)[0], 0)
+
+
+def test_no_vectors_at_all_are_turned_into_none():
+    # Searches that stay open compile programs into which no sentence comes.
+    turned = rotate(jnp.zeros((0, 3, 2, 4)), jnp.zeros((0, 3), jnp.int32), jnp.ones(2))
+    assert turned.shape == (0, 3, 2, 4)

@@ -12,6 +12,7 @@ from t2t_jax import UserError
 from t2t_jax.__main__ import main
 from t2t_jax.interchange.formats import read_model, write_model
 from t2t_jax.interchange.runs import write_run
+from t2t_jax.tasks.language_modelling import generate
 from t2t_jax.workdir import check_workdir
 from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
 
@@ -92,3 +93,29 @@ def test_a_directory_that_is_there_is_not_written_over(tmp_path):
         main(["export", *given])
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
     assert json.loads((tmp_path / "run" / "imported.json").read_text()) == {}
+
+
+_TEXT = {"model.architecture": "decoder_only", "data.task": "language_modelling"}
+
+
+def test_a_language_model_comes_back_and_continues_text_alike(tmp_path):
+    model = portable(_TEXT | {"model.position": "rotary", "model.norm_order": "pre"})
+    write_model(model, "safetensors", tmp_path / "out")
+    write_run(read_model("safetensors", tmp_path / "out"), tmp_path / "run")
+    prompts = ["The file", "No"]
+    expected = generate(translator_of(model), prompts, max_tokens=8)
+    assert generate(t2t_jax.load(tmp_path / "run"), prompts, max_tokens=8) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "message"),
+    [
+        (_TEXT, "program", "program is for models that translate, .*language_modelling"),
+        ({"model.architecture": "decoder_only"}, "marian", "marian is for encoder-decoders"),
+        ({"model.architecture": "decoder_only"}, "ctranslate2", "is for encoder-decoders"),
+    ],
+)
+def test_a_format_refuses_what_it_has_no_place_for(fields, name, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        write_model(portable(fields), name, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax.batch import Sequence
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
 from t2t_jax.modules.models import family_of
@@ -160,6 +161,15 @@ def test_unused_slots_of_the_cache_are_never_read(make_model, make_batch):
     clean, _ = _step(model.module, model.variables, *arguments, empty, memory)
     dirty, _ = _step(model.module, model.variables, *arguments, garbage, memory)
     np.testing.assert_array_equal(clean, dirty)
+
+
+@pytest.mark.parametrize("length", [8, 2048])  # of which the second is attended to in blocks
+def test_a_memory_of_no_sources_has_no_rows(model, length):
+    params = model.variables["params"]
+    prepared = jax.eval_shape(partial(model.decoding.prepare, quantize="none"), params)
+    tokens = jax.ShapeDtypeStruct((0, length), jnp.int32)
+    memory = jax.eval_shape(model.decoding.memory, prepared, Sequence(tokens, tokens, tokens))
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(memory)} == {0}
 
 
 def test_padding_of_the_source_changes_no_step(make_model, make_batch):
