@@ -101,7 +101,7 @@ _TEXT = {"model.architecture": "decoder_only", "data.task": "language_modelling"
 def test_a_language_model_comes_back_and_continues_text_alike(tmp_path):
     model = portable(_TEXT | {"model.position": "rotary", "model.norm_order": "pre"})
     write_model(model, "safetensors", tmp_path / "out")
-    write_run(read_model("safetensors", tmp_path / "out"), tmp_path / "run")
+    write_run(read_model("safetensors", tmp_path / "out"), tmp_path / "run", {"from": "a test"})
     prompts = ["The file", "No"]
     expected = generate(translator_of(model), prompts, max_tokens=8)
     assert generate(t2t_jax.load(tmp_path / "run"), prompts, max_tokens=8) == expected
