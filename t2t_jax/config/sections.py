@@ -30,6 +30,10 @@ class DataConfig:
     public corpus such as wmt14-en-de, which `t2t-jax data NAME DIR` has made), `tfds:NAME/CONFIG`,
     or `trees:DIR` (train.mrg dev.mrg: sentences to constituency trees; DIR+DIR trains on both).
     `text:A*3+text:B` mixes corpora: an epoch reads A three times and B once."""
+    source_language: str = "en"
+    """Language translated from; the file suffix or the TFDS feature name."""
+    target_language: str = "de"
+    """Language translated to; the file suffix or the TFDS feature name."""
     task: Task = field(default="auto", metadata=added_later(before="auto"))
     """What the model learns from the corpus. "auto" is to translate, or of trees to parse;
     "language_modelling" is to continue the text of one language, from train.txt and dev.txt."""
@@ -42,10 +46,6 @@ class DataConfig:
     )
     """In language modelling, what a sequence is: a document, or a part of it where it is longer
     than max_length; or so many subwords of the text, which runs on over the ends of documents."""
-    source_language: str = "en"
-    """Language translated from; the file suffix or the TFDS feature name."""
-    target_language: str = "de"
-    """Language translated to; the file suffix or the TFDS feature name."""
     vocab_size: int = 37_000
     """Entries of the shared source-target BPE vocabulary, special ids included."""
     protected_tokens: tuple[str, ...] = field(default=(), metadata=added_later(before=()))
