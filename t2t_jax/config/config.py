@@ -34,6 +34,12 @@ class Config:
 
     def __post_init__(self) -> None:
         """Check the conditions that hold between fields of different sections."""
+        kind, task = self.model.architecture, self.data.task
+        require(
+            task != "language_modelling" or kind == "decoder_only",
+            f"data.task={task!r} has no sources for an encoder, but model.architecture={kind!r}; "
+            "set model.architecture='decoder_only'",
+        )
         longest, reason = self._longest_row()
         require(
             self.model.position != "learned" or self.model.max_positions >= longest,

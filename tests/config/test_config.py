@@ -343,6 +343,36 @@ def test_learned_positions_must_cover_the_longest_output():
     Config().replace(shorter | {"model.position": "sinusoidal"})
 
 
+def test_a_decoder_alone_has_positions_for_source_and_target_together():
+    alone = {"model.architecture": "decoder_only", "model.position": "learned"}
+    with pytest.raises(UserError, match=r"twice data\.max_length=256 .* raise .* to 562"):
+        Config().replace(alone | {"model.max_positions": 561})
+    config = Config().replace(alone | {"model.max_positions": 562})
+    assert config.model.longest_sentence == 281
+    text = {"data.task": "language_modelling", "model.max_positions": 256}
+    Config().replace(alone | text)  # a text that goes on can be cut
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data.task": "language_modelling"}, "set model.architecture='decoder_only'"),
+        ({"model.prefix_attention": True}, "prefix_attention is for .*decoder_only"),
+        (
+            {
+                "model.architecture": "decoder_only",
+                "model.share_embeddings": False,
+                "model.source_vocab_size": 9,
+            },
+            "source_vocab_size=9 gives sources a vocabulary of their own",
+        ),
+    ],
+)
+def test_what_an_architecture_cannot_have_is_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        Config().replace(changes)
+
+
 @pytest.mark.parametrize(
     ("path", "nearest"),
     [
