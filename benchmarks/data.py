@@ -29,7 +29,7 @@ import measuring
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batch, Batches
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
+from t2t_jax.data.rows import Examples
 from t2t_jax.system.program import run
 from t2t_jax.tasks import task_of
 
@@ -44,10 +44,9 @@ def main(arguments: Sequence[str]) -> int:
     asked = command_line.command(Data, arguments)
     config = asked.fields.data
     corpus = open_corpus(config)
-    vocabulary = prepare_vocabulary(
-        config, corpus, across_scripts=task_of(config.corpus, config.task).across_scripts
-    )
-    split = prepare(config, corpus, vocabulary, "train")
+    task = task_of(config.corpus, config.task)
+    vocabulary = task.vocabulary(asked.fields, corpus)
+    split = task.training_examples(asked.fields, corpus, vocabulary)
     lines = list(chain.from_iterable(next(corpus.pairs("train"))))
     columns = [{"measured": "encode", "how": "all cores", "lines": len(lines)}]
     columns[0]["tokens"] = sum(map(len, vocabulary.encode(lines)))
@@ -79,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _readers(
-    split: TokenizedSplit, config: DataConfig, batching: Any, seed: int
+    split: Examples, config: DataConfig, batching: Any, seed: int
 ) -> tuple[dict[str, Any], dict[str, Callable[[], object]]]:
     """The figures of an epoch, and functions each of which reads one more epoch."""
     start = time.perf_counter()

@@ -33,7 +33,7 @@ import measuring
 
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.tokenized import prepare, prepare_vocabulary
+from t2t_jax.data.tokenized import prepare
 from t2t_jax.errors import UserError
 from t2t_jax.system.program import run
 from t2t_jax.tasks import task_of
@@ -84,11 +84,7 @@ def _with_small_step(config: Config) -> Config:
 def _prepare(config: Config) -> None:
     """Fill the cache of corpora with everything that a run would write to it."""
     corpus = open_corpus(config.data)
-    vocabulary = prepare_vocabulary(
-        config.data,
-        corpus,
-        across_scripts=task_of(config.data.corpus, config.data.task).across_scripts,
-    )
+    vocabulary = task_of(config.data.corpus, config.data.task).vocabulary(config, corpus)
     for split in {"train", "dev"}.intersection(corpus.splits):
         prepare(config.data, corpus, vocabulary, split)
 

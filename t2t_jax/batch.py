@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Int32
+from jaxtyping import Array, Int, Int32, UInt8
 
 PAD_ID = 0
 """Id of padding, which fills a row after its last sentence."""
@@ -30,13 +30,28 @@ class Sequence(NamedTuple):
     """Position within the sentence, from 0."""
 
 
+class Patches(NamedTuple):
+    """Images in rows, as the patches that they are cut into, in the place of sentences.
+
+    The first place of each image, at position 0, has no patch: it is that of the class token.
+    """
+
+    values: UInt8[Any, "*rows length values"]
+    """The numbers of each patch, row by row of its pixels; 0 in places without one."""
+    segments: Int32[Any, "*rows length"]
+    """Number of the image within its row, from 1; 0 is padding."""
+    positions: Int32[Any, "*rows length"]
+    """Number of the patch within the image, from 1; 0 is the class token."""
+
+
 class Batch(NamedTuple):
     """Pairs of sentences: segment k of `inputs` and segment k of `targets` in the same row."""
 
     inputs: Sequence
-    """The sources, `[rows, source_length]`."""
+    """The sources, `[rows, source_length]`; for a network over images they are `Patches`."""
     targets: Sequence
-    """The targets, `[rows, target_length]`, not shifted."""
+    """The targets, `[rows, target_length]`, not shifted; or labels, whose positions say from which
+    position of the source each is predicted."""
 
 
 def one_a_row(tokens: Int[Array, "b t"]) -> Sequence:

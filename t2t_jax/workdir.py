@@ -15,14 +15,12 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.tokenized import prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.processes import is_main, of_main, one_without
@@ -197,25 +195,29 @@ def _visible(directory: Path) -> Iterator[Path]:
 
 
 def run_vocabulary(
-    config: Config, corpus: Corpus, workdir: Path | None, *, across_scripts: bool
+    config: Config,
+    corpus: Corpus,
+    workdir: Path | None,
+    make: Callable[[Config, Corpus, Vocabulary | None], Vocabulary],
 ) -> Vocabulary:
-    """The run's own vocabulary; for a new run that of the run it starts from, or of the corpus.
-
-    That of a corpus is learned on first use.
+    """The run's own vocabulary; for a new run what its task makes.
 
     Args:
       config: the config of the run.
       corpus: what the run is trained on.
       workdir: the run directory; None for a new run.
-      across_scripts: how the vocabulary is learned, as `data.tokenized.prepare_vocabulary` has it.
+      make: `vocabulary` of the corpus's task.
 
     Raises:
       UserError: the corpus is not the one that the run was started with, or the vocabulary of the
         run that it starts from lacks a protected token of the config.
     """
-    learn = partial(prepare_vocabulary, config.data, corpus, across_scripts=across_scripts)
-    if config.training.init_from is not None:
-        learn = partial(_vocabulary_of, config, as_path(config.training.init_from))
+
+    def learn() -> Vocabulary:
+        start = config.training.init_from
+        given = None if start is None else _vocabulary_of(config, as_path(start))
+        return make(config, corpus, given)
+
     if workdir is None:
         return learn()
     stored, vocabulary = workdir / _CORPUS, workdir / _VOCABULARY

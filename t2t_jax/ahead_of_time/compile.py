@@ -16,7 +16,8 @@ from t2t_jax.ahead_of_time.collectives import collectives
 from t2t_jax.ahead_of_time.hardware import peaks, usable_memory
 from t2t_jax.ahead_of_time.report import StepMemory, StepReport
 from t2t_jax.config import Config
-from t2t_jax.data.batching import BatchShape, batch_shape, length_ladder
+from t2t_jax.data.batching import batch_shape, length_ladder
+from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
 from t2t_jax.modules.cost import model_flops_per_step, num_parameters
 from t2t_jax.modules.models import make_model, settled

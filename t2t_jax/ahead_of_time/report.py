@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from t2t_jax.ahead_of_time.collectives import Collective
 from t2t_jax.ahead_of_time.hardware import Hardware
-from t2t_jax.data.batching import BatchShape
+from t2t_jax.data.rows import BatchShape
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any, get_origin, get_type_hints
 from t2t_jax.config.checks import require
 from t2t_jax.config.model import ModelConfig
 from t2t_jax.config.sections import (
+    LABELLING,
     CheckpointConfig,
     DataConfig,
     DecodingConfig,
@@ -18,6 +19,9 @@ from t2t_jax.config.sections import (
 from t2t_jax.config.training import TrainingConfig
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.records import Schema, parse_object
+
+_ARCHITECTURES: dict[str, str] = {"auto": "encoder_decoder", "language_modelling": "decoder_only"}
+"""The architecture that a task needs, where it is not the encoder alone."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +38,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Check the conditions that hold between fields of different sections."""
-        kind, task = self.model.architecture, self.data.task
-        require(
-            task != "language_modelling" or kind == "decoder_only",
-            f"data.task={task!r} has no sources for an encoder, but model.architecture={kind!r}; "
-            "set model.architecture='decoder_only'",
-        )
+        self._check_task()
         longest, reason = self._longest_row()
         require(
             self.model.position != "learned" or self.model.max_positions >= longest,
@@ -47,9 +46,34 @@ class Config:
             f"model.max_positions to {longest}",
         )
 
+    def _check_task(self) -> None:
+        """Check that the network is one that the task takes."""
+        model, kind, task = self.model, self.model.architecture, self.data.task
+        needed = _ARCHITECTURES.get(task, "encoder_only")
+        suits = kind == needed if task != "auto" else kind != "encoder_only"
+        require(
+            suits,
+            f"data.task={task!r} is not for model.architecture={kind!r}; set model.architecture="
+            f"{needed!r}"
+            + (", or data.task to what an encoder alone can learn" if task == "auto" else ""),
+        )
+        require(
+            (task == "image_classification") == (model.patch_size is not None),
+            f"data.task={task!r} reads {'images' if model.patch_size is None else 'text'}, but "
+            f"model.patch_size={model.patch_size}; "
+            + ("set it" if model.patch_size is None else "leave it out"),
+        )
+        require(
+            task not in LABELLING or not model.share_embeddings,
+            f"data.task={task!r} predicts labels, which share no matrix with subwords; set "
+            "model.share_embeddings=False",
+        )
+
     def _longest_row(self) -> tuple[int, str]:
         """Positions that training and decoding may need, and the fields that they follow from."""
         length, extra = self.data.max_length, self.decoding.max_extra_length
+        if self.data.task == "image_classification":
+            return 0, "nothing"
         fields = f"data.max_length={length}"
         if self.data.task != "auto":  # a text that goes on beyond it can be cut
             return length, fields

@@ -151,6 +151,16 @@ class ModelConfig:
     other toolkits, that of the end of a sentence (fairseq) or of padding (Marian)."""
     output_bias: bool = field(default=False, metadata=added_later(before=False))
     """Add a learned bias to the logits; the paper has none."""
+    output_transform: bool = field(default=False, metadata=added_later(before=False))
+    """For the encoder alone: a linear layer, the activation of feed_forward and a norm ahead of the
+    output projection, as BERT has them."""
+    patch_size: int | None = field(default=None, metadata=added_later(before=None))
+    """For the encoder alone: read images in place of tokens, cut into squares of so many pixels a
+    side, behind a learned class token (ViT, Dosovitskiy et al. 2021)."""
+    image_size: int = field(default=224, metadata=added_later(before=224))
+    """Pixels of an image on each side; a model without patch_size does not read it."""
+    image_channels: int = field(default=3, metadata=added_later(before=3))
+    """Numbers of a pixel: 3 for colours, 1 for grey."""
     dropout_rate: float = 0.1
     """P_drop: on every sub-layer's output and on the sum of embedding and position (5.4)."""
     attention_dropout_rate: float = 0.0
@@ -203,6 +213,32 @@ class ModelConfig:
             f"model.source_vocab_size={self.source_vocab_size} gives sources a vocabulary of their "
             "own, but model.architecture='decoder_only' reads source and target as one sequence; "
             "leave it out",
+        )
+        for name in ("output_transform", "patch_size"):
+            require(
+                kind == "encoder_only" or not getattr(self, name),
+                f"model.{name} is for model.architecture='encoder_only', not for {kind!r}; leave "
+                "it out",
+            )
+        self._check_images()
+
+    def _check_images(self) -> None:
+        sizes = "image_size", "image_channels"
+        check_positive(self, "patch_size")
+        check_range(self, 1, INFINITY, *sizes)
+        check_fits(self, *sizes, "patch_size")
+        size = self.patch_size
+        if size is None:
+            return
+        require(
+            self.image_size % size == 0,
+            f"model.image_size={self.image_size} is not a multiple of model.patch_size={size}; "
+            "choose a divisor",
+        )
+        require(
+            not self.share_embeddings and self.source_vocab_size is None,
+            "model.patch_size reads images, which have no vocabulary to share; set "
+            "model.share_embeddings=False and leave model.source_vocab_size out",
         )
 
     def _check_heads(self) -> None:
@@ -305,6 +341,8 @@ class ModelConfig:
 
         Where there is one stack, it has one embedding.
         """
+        if self.patch_size is not None:
+            return {"output": "output_projection"}
         if self.share_embeddings or self.architecture != "encoder_decoder":
             shared = self.share_embeddings or self.share_target_embedding
             output = "embedding" if shared else "output_projection"
@@ -319,8 +357,24 @@ class ModelConfig:
           vocab_size: entries of the vocabulary for targets.
         """
         rows = dict.fromkeys(self.embeddings.values(), vocab_size)
-        rows[self.embeddings["source"]] = self.source_vocab_size or vocab_size
+        if "source" in self.embeddings:
+            rows[self.embeddings["source"]] = self.source_vocab_size or vocab_size
         return rows
+
+    @property
+    def num_patches(self) -> int:
+        """Patches of an image; 0 for a model that reads tokens."""
+        return 0 if self.patch_size is None else (self.image_size // self.patch_size) ** 2
+
+    @property
+    def patch_values(self) -> int:
+        """Numbers in a patch; 0 for a model that reads tokens."""
+        return 0 if self.patch_size is None else self.patch_size**2 * self.image_channels
+
+    @property
+    def num_positions(self) -> int:
+        """Rows of a learned position table: for images, one of each patch and the class token."""
+        return self.num_patches + 1 if self.num_patches else self.max_positions
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
@@ -352,4 +406,4 @@ class ModelConfig:
         """
         if self.position != "learned":
             return INFINITY
-        return self.max_positions // (2 if self.architecture == "decoder_only" else 1)
+        return self.num_positions // (2 if self.architecture == "decoder_only" else 1)

@@ -14,7 +14,16 @@ from t2t_jax.config.checks import (
 )
 from t2t_jax.config.fields import MAY_CHANGE, added_later
 
-Task: TypeAlias = Literal["auto", "language_modelling"]
+Task: TypeAlias = Literal[
+    "auto",
+    "language_modelling",
+    "masked_language_modelling",
+    "classification",
+    "tagging",
+    "image_classification",
+]
+LABELLING: frozenset[Task] = frozenset({"classification", "tagging", "image_classification"})
+"""The tasks whose targets are labels, and no text."""
 _WIDEST_BEAM = 1000
 # Pieces that a vocabulary has for itself: its special ids, the bytes, and the mark of a space.
 _OWN_PIECE = re.compile(r"<pad>|</s>|<s>|<unk>|<0x[0-9A-F]{2}>")
@@ -36,7 +45,10 @@ class DataConfig:
     """Language translated to; the file suffix or the TFDS feature name."""
     task: Task = field(default="auto", metadata=added_later(before="auto"))
     """What the model learns from the corpus. "auto" is to translate, or of trees to parse;
-    "language_modelling" is to continue the text of one language, from train.txt and dev.txt."""
+    "language_modelling" is to continue the text of one language, from train.txt and dev.txt, and
+    "masked_language_modelling" to fill in what is hidden in it (BERT); "classification" to label
+    the sentences of train.txt as train.label does; "tagging" the words, as train.tags or trees do;
+    and "image_classification" to label the images of npz:FILE, tfds:NAME or digits:."""
     documents: Literal["lines", "paragraphs"] = field(
         default="lines", metadata=added_later(before="lines")
     )
@@ -46,6 +58,15 @@ class DataConfig:
     )
     """In language modelling, what a sequence is: a document, or a part of it where it is longer
     than max_length; or so many subwords of the text, which runs on over the ends of documents."""
+    masked_share: float = field(default=0.15, metadata=added_later(before=0.15))
+    """In masked language modelling, the share of the subwords that are predicted: of these, 80% are
+    hidden, 10% are others and 10% stand as they are (Devlin et al. 2019, section 3.1)."""
+    whole_words: bool = field(default=False, metadata=added_later(before=False))
+    """In masked language modelling, choose words with all of their subwords."""
+    image_shift: int = field(default=0, metadata=added_later(before=0))
+    """Move each image of a training step by up to so many pixels up or down, and left or right."""
+    image_flip: bool = field(default=False, metadata=added_later(before=False))
+    """Turn half of the images of a training step round, left to right."""
     vocab_size: int = 37_000
     """Entries of the shared source-target BPE vocabulary, special ids included."""
     protected_tokens: tuple[str, ...] = field(default=(), metadata=added_later(before=()))
@@ -71,6 +92,8 @@ class DataConfig:
         check_fields(self)
         check_range(self, 8, INFINITY, "vocab_size", "max_length")
         check_range(self, 1, 10_000, "prefetch")  # each takes memory
+        check_range(self, 0.01, 0.99, "masked_share")
+        check_range(self, 0, 1000, "image_shift")
         tokens_per_step = "source_tokens_per_step", "target_tokens_per_step"
         check_fits(self, "vocab_size", "max_length", *tokens_per_step)
         padded_length = -(-self.max_length // 8) * 8

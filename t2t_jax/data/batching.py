@@ -15,20 +15,12 @@ import grain
 import numpy as np
 from jaxtyping import Int32, Int64, Integer, UInt, UInt8
 
-from t2t_jax.batch import Batch, Sequence
+from t2t_jax.batch import Batch
 from t2t_jax.config import DataConfig
-from t2t_jax.data.tokenized import TokenizedSplit
+from t2t_jax.data.rows import BatchShape, Chosen, Examples, ranges
 from t2t_jax.errors import UserError
 
 _PACKING = 0  # the random stream of the packing; epoch e has stream e + 1
-
-
-class BatchShape(NamedTuple):
-    """Shape of a global batch: `inputs` [rows, source_length], `targets` [rows, target_length]."""
-
-    rows: int
-    source_length: int
-    target_length: int
 
 
 def ladder_length(length: int) -> int:
@@ -64,27 +56,27 @@ class Batches:
     restart. Safe to call from several threads.
     """
 
-    def __init__(self, split: TokenizedSplit, config: DataConfig, seed: int) -> None:
+    def __init__(self, examples: Examples, config: DataConfig, seed: int) -> None:
         """Lay out the rows; no token is read yet.
 
         Args:
-          split: the tokenised pairs.
+          examples: what is put into batches.
           config: how pairs become batches.
           seed: seed of the order of the pairs.
 
         Raises:
           UserError: the split has no pairs.
         """
-        if not len(split):
+        if not len(examples):
             raise UserError(
-                f"no pairs are left of {split.num_pairs_read} read ({_reasons(split.skipped)}); "
-                f"check the corpus and max_length={config.max_length}"
+                f"no pairs are left of {examples.num_pairs_read} read "
+                f"({_reasons(examples.skipped)}); check the corpus and "
+                f"max_length={config.max_length}"
             )
         self._seed = seed
         self._prefetch = config.prefetch
-        self._source = np.asarray(split.source_tokens), np.asarray(split.source_offsets)
-        self._target = np.asarray(split.target_tokens), np.asarray(split.target_offsets)
-        lengths = split.source_lengths, split.target_lengths
+        self._examples = examples
+        lengths = examples.source_lengths, examples.target_lengths
         pack = config.batching == "pack"
         self._layout = _pack(*lengths, config, seed) if pack else _bucket(*lengths, config)
         self._cuts = _cut(self._layout)
@@ -100,23 +92,26 @@ class Batches:
     @property
     def shapes(self) -> set[BatchShape]:
         """The shapes that occur, for one shard: compiled code is needed for these and no other."""
-        return {self._layout.shapes[number] for number in np.unique(self._cuts.classes)}
+        found = (self._layout.shapes[number] for number in np.unique(self._cuts.classes))
+        return {self._examples.shape(shape) for shape in found}
 
     @property
     def padding_waste(self) -> dict[str, float]:
         """Fraction of an epoch's `source` and `target` positions that hold padding."""
         counts = np.bincount(self._cuts.classes, minlength=len(self._layout.shapes))
         rows, *lengths = np.array(self._layout.shapes).T
-        sides = {"source": self._source, "target": self._target}
+        examples = self._examples
+        sides = {"source": examples.source_lengths, "target": examples.target_lengths}
         return {
-            name: 1 - len(tokens) / int(counts @ (rows * length))
-            for (name, (tokens, _)), length in zip(sides.items(), lengths, strict=True)
+            name: 1 - int(own.sum(dtype=np.int64)) / int(counts @ (rows * length))
+            for (name, own), length in zip(sides.items(), lengths, strict=True)
             if length.any()  # a text of one language has no sources
         }
 
     def shape(self, step: int) -> BatchShape:
         """The shape of the global batch of a step, which counts from 0 over all epochs."""
-        return self._layout.shapes[self._cuts.classes[self._find(step)[1]]]
+        shape = self._layout.shapes[self._cuts.classes[self._find(step)[1]]]
+        return self._examples.shape(shape)
 
     def __call__(self, step: int, rows: Integer[np.ndarray, " n"] | None = None) -> Batch:
         """Rows of the global batch of a step.
@@ -126,19 +121,23 @@ class Batches:
           rows: numbers of the rows to make, in ascending order; beyond those that the global batch
             has they are empty. None makes the whole global batch.
         """
+        shape = self._layout.shapes[self._cuts.classes[self._find(step)[1]]]
+        numbers = np.arange(shape.rows) if rows is None else rows
+        shape = shape._replace(rows=len(numbers))
+        return self._examples.batch(self.chosen(step, rows), shape, step, numbers)
+
+    def chosen(self, step: int, rows: Integer[np.ndarray, " n"] | None = None) -> Chosen:
+        """The examples in rows of the global batch of a step; arguments as for `__call__`."""
         plan, number = self._find(step)
         shape = self._layout.shapes[self._cuts.classes[number]]
-        chosen = np.arange(shape.rows) if rows is None else rows
-        num_rows = len(chosen)
+        numbers = np.arange(shape.rows) if rows is None else rows
         there = plan.rows[self._cuts.starts[number] : self._cuts.starts[number + 1]]
-        filled = there[chosen[chosen < len(there)]]
-        first, end = self._layout.starts[filled], self._layout.starts[filled + 1]
-        pairs = self._layout.members[ranges(first, end - first)]
-        row_of_pair = np.repeat(np.arange(len(filled)), end - first)
-        segments = ranges(np.ones_like(first), end - first)
-        return Batch(
-            _fill(*self._source, pairs, row_of_pair, segments, (num_rows, shape.source_length)),
-            _fill(*self._target, pairs, row_of_pair, segments, (num_rows, shape.target_length)),
+        occupied = there[numbers[numbers < len(there)]]
+        first, end = self._layout.starts[occupied], self._layout.starts[occupied + 1]
+        return Chosen(
+            self._layout.members[ranges(first, end - first)],
+            np.repeat(np.arange(len(occupied)), end - first),
+            ranges(np.ones_like(first), end - first),
         )
 
     def prefetch(
@@ -187,11 +186,11 @@ class Batches:
         return _Plan(rows, batches)
 
 
-def describe_corpus(split: TokenizedSplit, batches: Batches) -> str:
+def describe_corpus(split: Examples, batches: Batches) -> str:
     """Two lines for the log about a corpus: pairs kept and skipped, and the share of padding."""
     waste = [f"{share:.1%} of {side}" for side, share in batches.padding_waste.items()]
     what = f"{split.num_pairs_read:,} pairs read, {len(split):,} kept ({_reasons(split.skipped)})"
-    if not len(split.source_tokens):
+    if not split.source_lengths.any():
         what = f"{split.num_pairs_read:,} documents read, in {len(split):,} sequences"
     return (
         f"{what}\n"
@@ -343,31 +342,3 @@ def _shuffled_within(
     """Indices of the rows in order of class, and in random order within a class."""
     order = np.argsort(rng.random_raw(len(classes)), kind="stable").astype(np.int32)
     return order[np.argsort(classes[order], kind="stable")]
-
-
-def ranges(
-    starts: Integer[np.ndarray, " n"], counts: Integer[np.ndarray, " n"]
-) -> Int64[np.ndarray, " total"]:
-    """`arange(starts[i], starts[i] + counts[i])` for every i, one after another."""
-    before = np.cumsum(counts) - counts
-    return np.repeat(starts - before, counts) + np.arange(counts.sum())
-
-
-def _fill(
-    tokens: Integer[np.ndarray, " total"],
-    offsets: Int64[np.ndarray, " offsets"],
-    pairs: Int32[np.ndarray, " n"],
-    rows: Integer[np.ndarray, " n"],
-    segments: Integer[np.ndarray, " n"],
-    shape: tuple[int, int],
-) -> Sequence:
-    """The sources or the targets of a batch of this shape; sentence i goes into row `rows[i]`."""
-    lengths = offsets[pairs + 1] - offsets[pairs]
-    before = np.cumsum(lengths) - lengths
-    columns = before - np.maximum.accumulate(np.where(segments == 1, before, 0))
-    cells = ranges(rows * shape[1] + columns, lengths)
-    filled = np.zeros((3, shape[0] * shape[1]), np.int32)
-    filled[0, cells] = tokens[ranges(offsets[pairs], lengths)]
-    filled[1, cells] = np.repeat(segments, lengths)
-    filled[2, cells] = ranges(np.zeros_like(lengths), lengths)
-    return Sequence(*filled.reshape(3, *shape))

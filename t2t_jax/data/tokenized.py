@@ -16,10 +16,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int32, Int64, Integer
 
-from t2t_jax.batch import EOS_ID
+from t2t_jax.batch import EOS_ID, Batch
 from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import Contents, entry
 from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.rows import BatchShape, Chosen, filled
 from t2t_jax.data.vocabularies.learning import RECIPE_VERSION, train_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.records import Schema, parse_object
@@ -73,6 +74,21 @@ class TokenizedSplit:
     def target_lengths(self) -> Int32[np.ndarray, " pairs"]:
         """Number of tokens of each target sentence, end of sentence included."""
         return np.diff(self.target_offsets).astype(np.int32)
+
+    def shape(self, shape: BatchShape) -> BatchShape:
+        """See `Examples.shape`; the arrays are as long as the rows."""
+        return shape
+
+    def batch(
+        self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
+    ) -> Batch:
+        """See `Examples.batch`; what an example has depends on neither step nor row."""
+        rows, *lengths = shape
+        source = np.asarray(self.source_tokens), np.asarray(self.source_offsets)
+        target = np.asarray(self.target_tokens), np.asarray(self.target_offsets)
+        return Batch(
+            filled(*source, chosen, (rows, lengths[0])), filled(*target, chosen, (rows, lengths[1]))
+        )
 
 
 _ARRAYS = tuple(field.name for field in fields(TokenizedSplit))[:4]

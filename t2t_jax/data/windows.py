@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Int64, Integer
 
-from t2t_jax.data.batching import ranges
+from t2t_jax.data.rows import ranges
 from t2t_jax.data.tokenized import TokenizedSplit
 
 

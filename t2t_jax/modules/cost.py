@@ -26,6 +26,10 @@ def num_parameters(model: ModelConfig, vocab_size: int) -> int:
         total += norm * ((model.norm_order == "pre") + model.embedding_norm)
         total += _position_table(model)
     total += sum(model.entries(vocab_size).values()) * model.d_model
+    if model.num_patches:  # their projection with its bias, and the class token
+        total += (model.patch_values + 2) * model.d_model
+    if model.output_transform:
+        total += (model.d_model + 1) * model.d_model + norm
     return total + vocab_size * model.output_bias
 
 
@@ -73,7 +77,8 @@ def model_flops_per_step(
             remembered = other.memory_parameters
         of_source += stack.num_layers * (layer * stack.reads_source + remembered)
         of_target += stack.num_layers * layer * stack.reads_target
-    of_target += vocab_size * model.d_model
+    of_source += model.patch_values * model.d_model
+    of_target += (vocab_size + model.d_model * model.output_transform) * model.d_model
     return 6 * (source_tokens * of_source + target_tokens * of_target)
 
 
@@ -192,7 +197,7 @@ def _hidden(model: ModelConfig) -> int:
 def _position_table(model: ModelConfig) -> int:
     """Learned numbers of the positions of a stack."""
     if model.position == "learned":
-        return model.max_positions * model.d_model
+        return model.num_positions * model.d_model
     return RELATIVE_BUCKETS * model.num_heads if model.position == "relative_bias" else 0
 
 

@@ -31,7 +31,7 @@ from t2t_jax.modules.decoding_model import Axes, Memory
 from t2t_jax.modules.layers import DecoderLayer
 from t2t_jax.modules.matrices import Parameters, Quantize, quantized, rounded, transposed
 from t2t_jax.modules.position import PositionEncoding
-from t2t_jax.modules.token_network import TokenNetwork
+from t2t_jax.modules.token_network import NetworkScoring, TokenNetwork
 from t2t_jax.modules.transformer import Transformer, declared_parameters, last_norm
 
 TransformerCache: TypeAlias = tuple[CachedKeysValues, ...]
@@ -199,21 +199,14 @@ _FLAX_FIELDS = ("parent", "name")  # which every module has
 
 
 @dataclass(frozen=True)
-class CachedDecoding:
+class CachedDecoding(NetworkScoring):
     """What is alike in the `DecodingModel` of every network that has a decoder with a cache.
 
     Attributes:
-      network: the module as training has it.
       cached_network: the same network with a decoder that takes one position at a time.
     """
 
-    network: TokenNetwork
     cached_network: ClassVar[type[TokenNetwork]]
-
-    @property
-    def longest_sentence(self) -> float:
-        """Most tokens of a sentence that the model has positions for."""
-        return self.network.config.longest_sentence
 
     @property
     def _cached(self) -> TokenNetwork:
@@ -268,17 +261,6 @@ class CachedDecoding:
         """See `DecodingModel.step`."""
         arguments = tokens, positions, clock, ancestry_mask, cache, memory
         return cast(Any, self._cached.apply({"params": params}, *arguments, method="step"))
-
-    def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
-        """See `DecodingModel.logits`."""
-        return cast(Any, self.network.apply({"params": params}, batch, deterministic=True))
-
-    def losses(
-        self, params: Parameters, batch: Batch, label_smoothing: float
-    ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
-        """See `DecodingModel.losses`."""
-        options: Any = {"label_smoothing": label_smoothing, "method": "losses"}
-        return cast(Any, self.network.apply({"params": params}, batch, **options))
 
 
 @dataclass(frozen=True)

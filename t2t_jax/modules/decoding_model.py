@@ -29,11 +29,11 @@ class Axes(NamedTuple):
 
 
 @runtime_checkable
-class DecodingModel(Protocol):
-    """A model that can be searched, scored and looked into.
+class ScoringModel(Protocol):
+    """A model that says how probable targets are, and can be looked into.
 
     Implementations are hashable, as compiled functions take them for static arguments.
-    `modules.decoding` has the one of a `Transformer`, `modules.ensemble` the one of several models.
+    `modules.encoder_model` has the one of an encoder alone, which does nothing else.
     """
 
     def __hash__(self) -> int:
@@ -46,6 +46,50 @@ class DecodingModel(Protocol):
     @property
     def shows_attention(self) -> bool:
         """Whether this is one network, so that `attention_weights` can be looked at."""
+
+    def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
+        """Logits of every target token, given the source and the target tokens before it.
+
+        Args:
+          params: the parameters as training has them.
+          batch: sources `[b, s]` and targets `[b, t]`.
+        """
+
+    def losses(
+        self, params: Parameters, batch: Batch, label_smoothing: float
+    ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
+        """Label-smoothed loss and negative log-likelihood of every target token, in nats.
+
+        Args:
+          params: the parameters as training has them.
+          batch: sources `[b, s]` and targets `[b, t]`.
+          label_smoothing: eps_ls (section 5.4).
+        """
+
+    def attention_weights(
+        self, params: Parameters, batch: Batch
+    ) -> dict[str, Float[Array, "n b h _ _"]]:
+        """The attention weights of all layers and heads: `encoder`, `decoder` and `cross`.
+
+        Args:
+          params: the parameters as training has them.
+          batch: sources `[b, s]` and targets `[b, t]`.
+
+        Returns:
+          For each name, the weights of n layers: `[b, h, s, s]` for `encoder`, `[b, h, t, t]` for
+          `decoder`, `[b, h, t, s]` for `cross`.
+
+        Raises:
+          UserError: the model is several networks, each of which has weights of its own.
+        """
+
+
+@runtime_checkable
+class DecodingModel(ScoringModel, Protocol):
+    """A `ScoringModel` that can be searched too.
+
+    `modules.decoding` has the one of a `Transformer`, `modules.ensemble` the one of several models.
+    """
 
     @property
     def axes(self) -> Axes:
@@ -102,40 +146,4 @@ class DecodingModel(Protocol):
 
         Returns:
           The logits, not normalised, and the cache with the step written.
-        """
-
-    def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
-        """Logits of every target token, given the source and the target tokens before it.
-
-        Args:
-          params: the parameters as training has them.
-          batch: sources `[b, s]` and targets `[b, t]`.
-        """
-
-    def losses(
-        self, params: Parameters, batch: Batch, label_smoothing: float
-    ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
-        """Label-smoothed loss and negative log-likelihood of every target token, in nats.
-
-        Args:
-          params: the parameters as training has them.
-          batch: sources `[b, s]` and targets `[b, t]`.
-          label_smoothing: eps_ls (section 5.4).
-        """
-
-    def attention_weights(
-        self, params: Parameters, batch: Batch
-    ) -> dict[str, Float[Array, "n b h _ _"]]:
-        """The attention weights of all layers and heads: `encoder`, `decoder` and `cross`.
-
-        Args:
-          params: the parameters as training has them.
-          batch: sources `[b, s]` and targets `[b, t]`.
-
-        Returns:
-          For each name, the weights of n layers: `[b, h, s, s]` for `encoder`, `[b, h, t, t]` for
-          `decoder`, `[b, h, t, s]` for `cross`.
-
-        Raises:
-          UserError: the model is several networks, each of which has weights of its own.
         """

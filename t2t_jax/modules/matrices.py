@@ -48,7 +48,7 @@ def matrix(
     name: str,
     init: Callable[..., Any],
     shape: tuple[int, int],
-    axes: tuple[str, str],
+    axes: tuple[str | None, str],
     dtype: DTypeLike | None,
     summed_axis: int = -2,
 ) -> HeldMatrix:

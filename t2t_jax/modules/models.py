@@ -1,26 +1,30 @@
 """The network of a config, for training and for decoding: the one place that knows every kind."""
 
 from collections.abc import Callable
+from typing import TypeAlias, cast
 
 from jax.sharding import Mesh
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.config.model import StartToken
-from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import fast_compute_dtype, kernels_of
 from t2t_jax.modules.decoding import TransformerDecoding
-from t2t_jax.modules.decoding_model import DecodingModel
+from t2t_jax.modules.decoding_model import DecodingModel, ScoringModel
+from t2t_jax.modules.encoder_model import EncoderModel, EncoderScoring, ImageModel
 from t2t_jax.modules.language_model import LanguageModel, LanguageModelDecoding
 from t2t_jax.modules.network import Network
 from t2t_jax.modules.token_network import TokenNetwork
 from t2t_jax.modules.transformer import Transformer
 
 _START_IDS: dict[StartToken, int] = {"begin": BOS_ID, "end": EOS_ID, "padding": PAD_ID}
-_FAMILIES: dict[str, tuple[type[TokenNetwork], Callable[..., DecodingModel]]] = {
+_Family: TypeAlias = tuple[type[TokenNetwork], Callable[..., ScoringModel]]
+_FAMILIES: dict[str, _Family] = {
     "encoder_decoder": (Transformer, TransformerDecoding),
     "decoder_only": (LanguageModel, LanguageModelDecoding),
+    "encoder_only": (EncoderModel, EncoderScoring),
 }
+_IMAGES: _Family = (ImageModel, EncoderScoring)
 
 
 def settled(config: Config, mesh: Mesh) -> Config:
@@ -44,21 +48,13 @@ def start_id(model: ModelConfig) -> int:
     return _START_IDS[model.start_token]
 
 
-def family_of(model: ModelConfig) -> tuple[type[TokenNetwork], Callable[..., DecodingModel]]:
-    """The classes of a network: the module that is trained, and what decodes with it.
+def family_of(model: ModelConfig) -> _Family:
+    """The classes of a network: the module that is trained, and what decodes or scores with it.
 
     Args:
       model: sizes and options of the network.
-
-    Raises:
-      UserError: the architecture has no network yet.
     """
-    if model.architecture not in _FAMILIES:
-        raise UserError(
-            f"model.architecture={model.architecture!r} cannot be trained; use "
-            f"{' or '.join(map(repr, _FAMILIES))}"
-        )
-    return _FAMILIES[model.architecture]
+    return _IMAGES if model.num_patches else _FAMILIES[model.architecture]
 
 
 def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
@@ -76,7 +72,7 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
 
 
 def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> DecodingModel:
-    """A network for searching and scoring.
+    """A network for searching and scoring. An encoder alone only scores: it is a `ScoringModel`.
 
     Args:
       model: sizes and options of the network, `settled`.
@@ -85,4 +81,5 @@ def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) 
     """
     kernels = kernels_of(mesh, model.compute_dtype)
     network, decoding = family_of(model)
-    return decoding(network(model, vocab_size, start_id(model), kernels=kernels))
+    made = decoding(network(model, vocab_size, start_id(model), kernels=kernels))
+    return cast(DecodingModel, made)

@@ -41,6 +41,9 @@ class Network(Protocol):
           options: `method`, the method's name; `rngs`; and what the method takes by name.
         """
 
+    def example(self) -> Batch:
+        """A batch of the form that it takes, by which its parameters are made."""
+
     def losses(
         self,
         batch: Batch,

@@ -43,7 +43,7 @@ class PositionEncoding(nn.Module):
         config = self.config
         init = nn.initializers.normal(config.d_model**-0.5)
         if config.position == "learned":
-            shape = config.max_positions, config.d_model
+            shape = config.num_positions, config.d_model
             self.embedding = self.param("embedding", named(init, "positions", "embed"), shape)
         elif config.position == "relative_bias":
             shape = RELATIVE_BUCKETS, config.num_heads

@@ -1,13 +1,14 @@
 """What networks over tokens have in common: embeddings, logits and losses."""
 
 from abc import abstractmethod
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Int
 
-from t2t_jax.batch import Batch, Sequence
+from t2t_jax.batch import Batch, Sequence, one_a_row
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.loss import projected_cross_entropy
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
@@ -15,6 +16,7 @@ from t2t_jax.kernels.products import pre_softmax_logits
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.dropout import Dropout
 from t2t_jax.modules.embedding import TokenEmbedding
+from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.axes import constrain, named
 
 Remat: TypeAlias = Literal["none", "dots", "layer"]
@@ -101,6 +103,11 @@ class TokenNetwork(nn.Module):
         tokens = batch.targets.tokens
         return projected_cross_entropy(x, project, tokens, label_smoothing, num_chunks)
 
+    def example(self) -> Batch:
+        """A batch of the form that the network takes, by which its parameters are made."""
+        sentence = one_a_row(jnp.ones((1, 8), jnp.int32))
+        return Batch(sentence, sentence)
+
     def previous_tokens(self, targets: Sequence) -> Int[Array, "b t"]:
         """The token before each target token, in its sentence; before the first, `bos_id`."""
         previous = jnp.roll(targets.tokens, 1, axis=1)
@@ -130,3 +137,30 @@ class TokenNetwork(nn.Module):
     def with_output_bias(self, logits: Float32[Array, "b t vocab"]) -> Float32[Array, "b t vocab"]:
         """The logits plus the bias of the output, if it has one."""
         return logits + self.output_bias if self.config.output_bias else logits
+
+
+@dataclass(frozen=True)
+class NetworkScoring:
+    """What is alike in the `ScoringModel` of every network over tokens.
+
+    Attributes:
+      network: the module as training has it.
+    """
+
+    network: TokenNetwork
+
+    @property
+    def longest_sentence(self) -> float:
+        """Most tokens of a sentence that the model has positions for."""
+        return self.network.config.longest_sentence
+
+    def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
+        """See `ScoringModel.logits`."""
+        return cast(Any, self.network.apply({"params": params}, batch, deterministic=True))
+
+    def losses(
+        self, params: Parameters, batch: Batch, label_smoothing: float
+    ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
+        """See `ScoringModel.losses`."""
+        options: Any = {"label_smoothing": label_smoothing, "method": "losses"}
+        return cast(Any, self.network.apply({"params": params}, batch, **options))

@@ -8,10 +8,9 @@ from functools import cache, partial
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from t2t_jax.batch import Batch, Sequence, one_a_row
+from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.masks import attention_mask
 from t2t_jax.kernels.products import has_form
@@ -184,8 +183,7 @@ def init_parameters(model: Network, key: Key[Array, ""]) -> Parameters:
       model: the network.
       key: PRNG key for the initialisers.
     """
-    sentence = one_a_row(jnp.ones((1, 8), jnp.int32))
-    return model.init(key, Batch(sentence, sentence), deterministic=True)["params"]
+    return model.init(key, model.example(), deterministic=True)["params"]
 
 
 @cache

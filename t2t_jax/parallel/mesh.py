@@ -151,14 +151,14 @@ class BatchLayout(NamedTuple):
         in_pass = local[: len(local) // self.passes]
 
         def lay_out(x: np.ndarray) -> jax.Array:
-            padded = np.pad(x, ((0, len(local) - len(x)), (0, 0)))
-            passes = padded.reshape(self.passes, len(in_pass), -1)
+            padded = np.pad(x, ((0, len(local) - len(x)), *[(0, 0)] * (x.ndim - 1)))
+            passes = padded.reshape(self.passes, len(in_pass), *x.shape[1:])
 
             def part(index: Any) -> np.ndarray:
                 start, stop, _ = index[1].indices(self.rows_per_pass)
                 return passes[:, np.searchsorted(in_pass, start) :][:, : stop - start]
 
-            shape = (self.passes, self.rows_per_pass, x.shape[1])
+            shape = (self.passes, self.rows_per_pass, *x.shape[1:])
             return jax.make_array_from_callback(shape, by_rows(self.mesh), part)
 
         return jax.tree.map(lay_out, batch)

@@ -13,7 +13,7 @@ import numpy as np
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import Corpus, open_corpus
-from t2t_jax.data.tokenized import TokenizedSplit
+from t2t_jax.data.rows import Examples
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import whole_number
 from t2t_jax.decoding.translator import Translator
@@ -137,7 +137,7 @@ def prepare_evaluation(
     split: str,
     *,
     longest: float | None = None,
-) -> TokenizedSplit:
+) -> Examples:
     """The pairs of a split, for a model that can translate and score all of them.
 
     Args:
@@ -160,7 +160,7 @@ def prepare_evaluation(
     return pairs
 
 
-def corpus_loss(translator: Translator, pairs: TokenizedSplit) -> CorpusLoss:
+def corpus_loss(translator: Translator, pairs: Examples) -> CorpusLoss:
     """The losses over all pairs of a split, as `prepare_evaluation` gives them.
 
     The losses of an ensemble are those of the mean of its models' distributions.

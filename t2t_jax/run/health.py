@@ -16,7 +16,7 @@ from jaxtyping import Integer
 
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batches
-from t2t_jax.data.tokenized import TokenizedSplit
+from t2t_jax.data.rows import Examples
 from t2t_jax.run.early_stopping import plateau
 from t2t_jax.run.history import History
 from t2t_jax.system.records import Record
@@ -48,7 +48,7 @@ Rule = Callable[[Config, CorpusFigures, History], str | None]
 """Says what it observed, why that is bad and what helps; None if there is nothing to say."""
 
 
-def corpus_figures(split: TokenizedSplit, batches: Batches) -> CorpusFigures:
+def corpus_figures(split: Examples, batches: Batches) -> CorpusFigures:
     """The figures of a train split that the rules look at.
 
     Args:
@@ -56,7 +56,7 @@ def corpus_figures(split: TokenizedSplit, batches: Batches) -> CorpusFigures:
       batches: the batches that are made of them.
     """
     waste = batches.padding_waste
-    tokens = {"source": len(split.source_tokens), "target": len(split.target_tokens)}
+    tokens = {"source": int(split.source_lengths.sum()), "target": int(split.target_lengths.sum())}
     positions = sum(tokens[side] / (1 - share) for side, share in waste.items())
     padding = 1 - sum(tokens.values()) / positions
     nll = unigram_nll(split.target_tokens)

@@ -13,9 +13,9 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 
 from t2t_jax.config import Config, walk
-from t2t_jax.data.batching import Batches, BatchShape, describe_corpus
+from t2t_jax.data.batching import Batches, describe_corpus
 from t2t_jax.data.corpus import Corpus, open_corpus
-from t2t_jax.data.tokenized import prepare
+from t2t_jax.data.rows import BatchShape
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
@@ -80,9 +80,9 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
     check_memory(config, config.data.vocab_size, mesh)
     corpus = open_corpus(config.data)
     task = task_of(corpus.name, corpus.task)
-    vocabulary = run_vocabulary(config, corpus, goes_on, across_scripts=task.across_scripts)
+    vocabulary = run_vocabulary(config, corpus, goes_on, task.vocabulary)
     _check_sources(config, vocabulary)
-    split = prepare(config.data, corpus, vocabulary, "train")
+    split = task.training_examples(config, corpus, vocabulary)
     batches = Batches(split, config.data, config.training.seed)
     check_memory(config, len(vocabulary), mesh, batches.shapes)
     _check_dev(config, corpus, vocabulary)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.tokenized import TokenizedSplit, prepare
+from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.data.windows import windows
 from t2t_jax.decoding.arguments import texts, whole_number
@@ -63,11 +63,22 @@ class LanguageModelling:
     command = "perplexity"
     wrong_command = "is read for language modelling; score a model of it with:"
     no_grid = "is text of one language, but a grid compares translations by BLEU"
-    across_scripts = False
     measures = (
         Measure("bits_per_byte", "bits per byte", "definition"),
         Measure("bits_per_character", "bits per character"),
     )
+
+    def vocabulary(
+        self, config: Config, corpus: Corpus, given: Vocabulary | None = None
+    ) -> Vocabulary:
+        """A vocabulary of the documents; see `Task.vocabulary`."""
+        return prepare_vocabulary(config.data, corpus) if given is None else given
+
+    def training_examples(
+        self, config: Config, corpus: Corpus, vocabulary: Vocabulary
+    ) -> TokenizedSplit:
+        """The sequences of train, as `data.text_rows` says."""
+        return prepare(config.data, corpus, vocabulary, "train")
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_c
 from t2t_jax import paper
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.tokenized import TokenizedSplit
+from t2t_jax.data.rows import Examples
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.records import Record
 
@@ -129,17 +129,39 @@ class Task(Protocol):
         """Said of a corpus whose models a grid cannot compare: a predicate. None if it can."""
 
     @property
-    def across_scripts(self) -> bool:
-        """How the vocabulary is learned: whether a subword may hold letters and punctuation."""
-
-    @property
     def measures(self) -> tuple[Measure, ...]:
         """The scores that the report on a run shows, in the order of its columns."""
 
+    def vocabulary(
+        self, config: Config, corpus: Corpus, given: Vocabulary | None = None
+    ) -> Vocabulary:
+        """The vocabulary of a new run.
+
+        Args:
+          config: the config of the run.
+          corpus: what it is trained on.
+          given: the vocabulary of the run that it starts from (`training.init_from`), if any.
+
+        Raises:
+          UserError: there is no train split, or no such vocabulary can be made of it.
+        """
+
+    def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
+        """What a model is trained on.
+
+        Args:
+          config: the config of the run.
+          corpus: where the train split is.
+          vocabulary: the vocabulary of the run.
+
+        Raises:
+          UserError: there is no train split, or it cannot be read.
+        """
+
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
-    ) -> TokenizedSplit:
-        """The pairs of a split over which a model's losses are taken.
+    ) -> Examples:
+        """The examples of a split over which a model's losses are taken.
 
         Args:
           config: the config of the model.

@@ -2,11 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.tokenized import TokenizedSplit, prepare
+from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.long_lines import check_one_pass, longest_source, too_long
 from t2t_jax.tasks.task import CorpusLoss, Scored
@@ -17,6 +17,23 @@ if TYPE_CHECKING:
 
 class TextToText(ABC):
     """The part of a `Task` that is the same whatever the sentences mean."""
+
+    across_scripts: ClassVar[bool] = False
+    """How the vocabulary is learned: whether a subword may hold letters and punctuation."""
+
+    def vocabulary(
+        self, config: Config, corpus: Corpus, given: Vocabulary | None = None
+    ) -> Vocabulary:
+        """One vocabulary for sources and targets (section 5.1); see `Task.vocabulary`."""
+        if given is not None:
+            return given
+        return prepare_vocabulary(config.data, corpus, across_scripts=self.across_scripts)
+
+    def training_examples(
+        self, config: Config, corpus: Corpus, vocabulary: Vocabulary
+    ) -> TokenizedSplit:
+        """The pairs of train, without those that are too long."""
+        return prepare(config.data, corpus, vocabulary, "train")
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float

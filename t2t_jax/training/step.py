@@ -2,18 +2,18 @@
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Float, Float32, Int32
+from jaxtyping import Array, Bool, DTypeLike, Float, Float32, Int32
 
-from t2t_jax.batch import Batch, Sequence
+from t2t_jax.batch import Batch, Patches, Sequence
 from t2t_jax.config import Config
-from t2t_jax.modules.decoding_model import DecodingModel
+from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.network import Network
 from t2t_jax.modules.transformer import declared_parameters, init_parameters
@@ -101,7 +101,7 @@ _Sums = TypeVar("_Sums")
 
 def _sum_over_passes(compute: Callable[[Batch, Int32[Array, ""]], _Sums], batch: Batch) -> _Sums:
     """The sum of `compute(one_pass, its_number)` over the passes of a `[passes, rows, t]` batch."""
-    passes = len(batch.inputs.tokens)
+    passes = len(batch.targets.tokens)
     numbered = (batch, jnp.arange(passes))
     first = jax.tree.map(lambda x: x[0], numbered)
     if passes == 1:
@@ -117,7 +117,7 @@ def _sum_over_passes(compute: Callable[[Batch, Int32[Array, ""]], _Sums], batch:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def eval_step(
-    model: DecodingModel, label_smoothing: float, params: Parameters, batch: Batch
+    model: ScoringModel, label_smoothing: float, params: Parameters, batch: Batch
 ) -> LossSums:
     """The losses of a batch, without dropout.
 
@@ -176,21 +176,28 @@ def abstract_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
     )
 
 
-def abstract_batch(layout: BatchLayout, source_length: int, target_length: int) -> Batch:
+def abstract_batch(
+    layout: BatchLayout, source_length: int, target_length: int, patch_values: int = 0
+) -> Batch:
     """A `jax.ShapeDtypeStruct` for every array of a batch, with its place on the mesh.
 
     Args:
       layout: passes and rows of the batch, and its mesh.
       source_length: source positions of a row.
       target_length: target positions of a row.
+      patch_values: numbers of a patch, where sources are images; 0 where they are tokens.
     """
 
-    def side(length: int) -> Sequence:
-        shape = layout.passes, layout.rows_per_pass, length
-        array = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=by_rows(layout.mesh))
-        return Sequence(array, array, array)
+    def array(dtype: DTypeLike, *lengths: int) -> jax.ShapeDtypeStruct:
+        shape = layout.passes, layout.rows_per_pass, *lengths
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=by_rows(layout.mesh))
 
-    return Batch(side(source_length), side(target_length))
+    source, target = array(jnp.int32, source_length), array(jnp.int32, target_length)
+    targets = Sequence(target, target, target)
+    if patch_values:
+        values = array(jnp.uint8, source_length, patch_values)
+        return Batch(cast(Any, Patches(values, source, source)), targets)
+    return Batch(Sequence(source, source, source), targets)
 
 
 def create_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
@@ -237,7 +244,7 @@ def train_step(
     """
     training = config.training
     step_key = jax.random.fold_in(jax.random.key(training.seed), state.step)
-    rows = batch.inputs.tokens.shape[1]
+    rows = batch.targets.tokens.shape[1]
     parts, part = 1, jnp.zeros((), jnp.int32)
     if axis_name is not None:
         parts, part = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
@@ -359,7 +366,7 @@ def _with_pmap(step: Callable[..., tuple[TrainState, Metrics]], mesh: Mesh) -> _
     whole = NamedSharding(row, PartitionSpec())
     by_device = NamedSharding(row, PartitionSpec(None, "data"))
     split = jax.jit(
-        lambda x: x.reshape(len(x), mesh.size, -1, x.shape[-1]), out_shardings=by_device
+        lambda x: x.reshape(len(x), mesh.size, -1, *x.shape[2:]), out_shardings=by_device
     )
 
     def run(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:

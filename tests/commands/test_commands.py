@@ -19,6 +19,7 @@ from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.trees import linearise, read_trees
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
+from t2t_jax.tasks import task_of
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.step import init_state
@@ -55,8 +56,7 @@ def make_run(folder, name, corpus, vocab_size, seed=0, **changes):
     workdir = folder / name
     workdir.mkdir()
     data = open_corpus(config.data)
-    across_scripts = corpus.startswith("trees:")
-    vocabulary = run_vocabulary(config, data, workdir, across_scripts=across_scripts)
+    vocabulary = run_vocabulary(config, data, workdir, task_of(corpus).vocabulary)
     claim(workdir, config, data, vocabulary)
     state = jax.jit(partial(init_state, config, make_model(config, len(vocabulary), None)))()
     checkpoints = Checkpoints(workdir, Identity(config, fingerprints(data, vocabulary)))

@@ -82,7 +82,6 @@ class _Sorting(TextToText):
     command = "sorting"
     wrong_command = "has lines to be sorted; score them with: eval.py sorting"
     no_grid = "is to be sorted"
-    across_scripts = False
     measures = (Measure("accuracy", "sorted"),)
 
     def score_outputs(self, sources, outputs, targets, target_language):

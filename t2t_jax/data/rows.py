@@ -1,0 +1,108 @@
+"""Examples, and how those that are chosen for some rows become the arrays of a batch."""
+
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Int32, Int64, Integer
+
+from t2t_jax.batch import Batch, Sequence
+
+
+class BatchShape(NamedTuple):
+    """Shape of a global batch: `inputs` [rows, source_length], `targets` [rows, target_length]."""
+
+    rows: int
+    source_length: int
+    target_length: int
+
+
+class Chosen(NamedTuple):
+    """The examples that some rows of a batch hold, in order of row and place in it."""
+
+    examples: Int32[np.ndarray, " n"]
+    """Their numbers."""
+    rows: Integer[np.ndarray, " n"]
+    """The row of each, among the rows that are made."""
+    segments: Integer[np.ndarray, " n"]
+    """Which of its row each is, from 1."""
+
+
+@runtime_checkable
+class Examples(Protocol):
+    """What a model learns from, or is scored on: pairs of a source and a target of some lengths.
+
+    `data.batching` decides by the lengths alone which examples stand in a row; the examples
+    themselves make the arrays.
+    """
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """Number of examples left out, by reason."""
+
+    @property
+    def num_pairs_read(self) -> int:
+        """Number of examples in the corpus: those kept and those left out."""
+
+    def __len__(self) -> int:
+        """Number of examples that are kept."""
+
+    @property
+    def source_lengths(self) -> Int32[np.ndarray, " n"]:
+        """Positions that the source of each example takes."""
+
+    @property
+    def target_lengths(self) -> Int32[np.ndarray, " n"]:
+        """Positions that the target of each example takes."""
+
+    @property
+    def target_tokens(self) -> Integer[np.ndarray, " total"]:
+        """Everything that is predicted, as ids."""
+
+    def shape(self, shape: BatchShape) -> BatchShape:
+        """The shape of the arrays that `batch` makes in rows of some lengths."""
+
+    def batch(
+        self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
+    ) -> Batch:
+        """The arrays of rows with these examples.
+
+        Args:
+          chosen: the examples.
+          shape: number of the rows, and the lengths that the batching gives them.
+          step: number of the step, for what differs from step to step.
+          numbers: number of each row in the global batch, for what differs from row to row.
+        """
+
+
+def ranges(
+    starts: Integer[np.ndarray, " n"], counts: Integer[np.ndarray, " n"]
+) -> Int64[np.ndarray, " total"]:
+    """`arange(starts[i], starts[i] + counts[i])` for every i, one after another."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(starts - before, counts) + np.arange(counts.sum())
+
+
+def filled(
+    tokens: Integer[np.ndarray, " total"],
+    offsets: Int64[np.ndarray, " offsets"],
+    chosen: Chosen,
+    shape: tuple[int, int],
+) -> Sequence:
+    """The sources or the targets of a batch.
+
+    Args:
+      tokens: those of all examples, one after the other.
+      offsets: those of example i are `tokens[offsets[i] : offsets[i + 1]]`.
+      chosen: the examples in the batch.
+      shape: rows, and positions of each.
+    """
+    pairs, rows, segments = chosen
+    lengths = offsets[pairs + 1] - offsets[pairs]
+    before = np.cumsum(lengths) - lengths
+    columns = before - np.maximum.accumulate(np.where(segments == 1, before, 0))
+    cells = ranges(rows * shape[1] + columns, lengths)
+    arrays = np.zeros((3, shape[0] * shape[1]), np.int32)
+    arrays[0, cells] = tokens[ranges(offsets[pairs], lengths)]
+    arrays[1, cells] = np.repeat(segments, lengths)
+    arrays[2, cells] = ranges(np.zeros_like(lengths), lengths)
+    return Sequence(*arrays.reshape(3, *shape))

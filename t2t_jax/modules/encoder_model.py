@@ -1,0 +1,182 @@
+"""An encoder alone, which predicts labels of a source or of some of its positions.
+
+Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers", and Dosovitskiy et al.
+2021, "An Image is Worth 16x16 Words" (ViT): the paper's encoder, whose output is projected to the
+labels. In a batch, the position of a target within its segment is the position of its source from
+which it is predicted::
+
+    source                        targets: token and position
+    <s> a dog barks </s>          DT 1, NN 2, VBZ 3        tags of words
+    <s> a dog barks </s>          animal 0                 a label of the whole
+    <s> a <mask> barks </s>       dog 2                    what is hidden
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from t2t_jax.batch import Batch, Patches, Sequence
+from t2t_jax.config import ModelConfig
+from t2t_jax.functional.feed_forward import activation_of
+from t2t_jax.functional.masks import attention_mask
+from t2t_jax.kernels.products import linear
+from t2t_jax.modules.context import Context
+from t2t_jax.modules.matrices import Parameters, glorot_uniform, matrix
+from t2t_jax.modules.normalization import Norm
+from t2t_jax.modules.position import PositionEncoding
+from t2t_jax.modules.token_network import NetworkScoring, TokenNetwork
+from t2t_jax.modules.transformer import Encoder
+from t2t_jax.parallel.axes import constrain, named
+
+
+class Linear(nn.Module):
+    """A linear layer with a bias.
+
+    Attributes:
+      width_in: width of its input.
+      width_out: width of its output.
+    """
+
+    width_in: int
+    width_out: int
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "b t width_in"], context: Context
+    ) -> Float[Array, "b t width_out"]:
+        """Map every position of `x`."""
+        shape = self.width_in, self.width_out
+        kernel = matrix(self, "kernel", glorot_uniform(), shape, (None, "embed"), x.dtype)
+        bias = self.param("bias", named(nn.initializers.zeros, "vector"), shape[1:])
+        return linear(x, kernel, bias.astype(x.dtype), form=context.kernels.products)
+
+
+class OutputTransform(nn.Module):
+    """A linear layer, an activation and a norm, ahead of the output projection, as in BERT."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "b t d_model"], context: Context
+    ) -> Float[Array, "b t d_model"]:
+        """Transform every position of `x`."""
+        width = self.config.d_model
+        x = Linear(width, width, name="linear")(x, context)
+        x = activation_of(self.config.feed_forward)(x)
+        return Norm(self.config.normalization, name="norm")(x)
+
+
+def places_of(batch: Batch) -> Int[Array, "b t"]:
+    """The place in its row of the source position from which each target is predicted.
+
+    Args:
+      batch: arrays `[b, s]` and `[b, t]`, whose rows may hold several pairs.
+    """
+    sources, targets = batch.inputs.segments, batch.targets.segments
+    earlier = (sources[:, None, :] < targets[:, :, None]) & (sources[:, None, :] != 0)
+    return jnp.where(targets == 0, 0, earlier.sum(-1) + batch.targets.positions)
+
+
+class EncoderModel(TokenNetwork):
+    """An encoder alone, over tokens."""
+
+    def setup(self) -> None:
+        """Create embeddings, positions, the stack of layers and what comes after it."""
+        super().setup()
+        config = self.config
+        self.source_position = PositionEncoding(config, causal=False)
+        if config.embedding_norm:
+            self.source_embedding_norm = Norm(config.normalization)
+        self.encoder = Encoder(config, self.remat)
+        if config.output_transform:
+            self.output_transform = OutputTransform(config)
+
+    def decoded(
+        self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
+    ) -> Float[Array, "b t d_model"]:
+        """The encoder's output from which each target is predicted."""
+        inputs = batch.inputs
+        context = Context(
+            inputs.positions,
+            inputs.positions.shape[1],
+            attention_mask(inputs.segments, inputs.segments, window=self.config.attention_window),
+            self.source_position.rotary_frequencies(),
+            self.source_position.bias(),
+            deterministic=deterministic,
+            first_row=first_row,
+            kernels=self.kernels,
+        )
+        x = self.embed_inputs(inputs, context)
+        x = self.encoder(self.embedding_dropout(x, context), context)
+        x = jnp.take_along_axis(x, places_of(batch)[:, :, None], axis=1)
+        return self.output_transform(x, context) if self.config.output_transform else x
+
+    def embed_inputs(self, inputs: Sequence, context: Context) -> Float[Array, "b s d_model"]:
+        """The input of the first layer.
+
+        Args:
+          inputs: sources `[b, s]`.
+          context: the context of the stack.
+        """
+        return self.embed("source", inputs.tokens, context)
+
+
+class ImageModel(EncoderModel):
+    """An encoder alone, over the patches of images (ViT; Dosovitskiy et al. 2021, section 3.1)."""
+
+    def setup(self) -> None:
+        """Create the projection of patches and the class token, and what a text has too."""
+        super().setup()
+        config = self.config
+        self.patch_projection = Linear(config.patch_values, config.d_model)
+        init = named(nn.initializers.normal(0.02), "vector")
+        self.class_token = self.param("class_token", init, (config.d_model,))
+
+    def embed_inputs(self, inputs: Any, context: Context) -> Float[Array, "b s d_model"]:
+        """The projections of patches, behind the class token, with their positions.
+
+        Args:
+          inputs: images as `Patches`, `[b, s, values]`, with room for the class token at position 0.
+          context: the context of the stack.
+        """
+        values = inputs.values.astype(jnp.float32) / 127.5 - 1
+        x = self.patch_projection(values.astype(self.config.compute_dtype), context)
+        is_class = (inputs.positions == 0)[:, :, None]
+        x = jnp.where(is_class, self.class_token.astype(x.dtype), x)
+        x = self.source_position(x, context.positions, context.length)
+        if self.config.embedding_norm:
+            x = self.source_embedding_norm(x)
+        return constrain(x, "batch", "length", "channels")
+
+    def example(self) -> Batch:
+        """See `TokenNetwork.example`; here it is an image."""
+        shape = 1, self.config.num_positions
+        places = jnp.arange(shape[1])[None]
+        values = jnp.zeros((*shape, self.config.patch_values), jnp.uint8)
+        patches = Patches(values, jnp.ones(shape, jnp.int32), places)
+        one = jnp.ones((1, 1), jnp.int32)
+        return Batch(cast(Any, patches), Sequence(one - 1, one, one - 1))
+
+
+@dataclass(frozen=True)
+class EncoderScoring(NetworkScoring):
+    """The `ScoringModel` of an encoder alone."""
+
+    @property
+    def shows_attention(self) -> bool:
+        """See `ScoringModel.shows_attention`."""
+        return True
+
+    def attention_weights(
+        self, params: Parameters, batch: Batch
+    ) -> dict[str, Float[Array, "n b h _ _"]]:
+        """See `ScoringModel.attention_weights`; there is the `encoder` alone."""
+        look = partial(self.network.apply, deterministic=True, mutable=["intermediates"])
+        _, sown = cast(Any, look({"params": params}, batch))
+        layers = sown["intermediates"]["encoder"]["layers"]
+        return {"encoder": layers["self_attention"]["weights"][0]}
