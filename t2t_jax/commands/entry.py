@@ -7,6 +7,7 @@ from typing import Annotated, Any, Protocol, Union, runtime_checkable
 
 import tyro
 
+from t2t_jax.commands.accuracy import AccuracyCommand
 from t2t_jax.commands.bleu import BleuCommand
 from t2t_jax.commands.calibrate import CalibrateCommand
 from t2t_jax.commands.compare import CompareCommand
@@ -23,6 +24,7 @@ from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.parse import ParseCommand
 from t2t_jax.commands.parseval import ParsevalCommand
 from t2t_jax.commands.perplexity import PerplexityCommand
+from t2t_jax.commands.predict import PredictCommand
 from t2t_jax.commands.report import ReportCommand
 from t2t_jax.commands.score import ScoreCommand
 from t2t_jax.commands.sweep import sweep_command
@@ -50,6 +52,7 @@ EVAL_COMMANDS: Mapping[str, type[Command]] = MappingProxyType(
         "parse": ParseCommand,
         "parseval": ParsevalCommand,
         "perplexity": PerplexityCommand,
+        "accuracy": AccuracyCommand,
         "compare": CompareCommand,
         "compare-trees": CompareTreesCommand,
         "watch": WatchCommand,
@@ -71,6 +74,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "translate": "translate text, line by line",
             "parse": "parse sentences into constituency trees",
             "generate": "continue text with a language model",
+            "predict": "label text or images, or fill in hidden words",
             "score": "say how probable a model finds given translations",
             "calibrate": "make confidences of a run estimates of its quality",
         },
@@ -87,6 +91,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "bleu": "score a model on a test set: BLEU, chrF, perplexity",
             "parseval": "score a parser on a treebank: recall, precision, F1",
             "perplexity": "score a language model: bits per byte, perplexity",
+            "accuracy": "score a tagger or classifier: accuracy, macro F1, mistakes",
             "compare": "score files of translations, and test their differences",
             "compare-trees": "score files of trees against a treebank",
             "report": "set a run beside the paper: constants, cost, curves, scores",
@@ -129,6 +134,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
         "generate": partial(_plain_command, GenerateCommand),
         "heads": partial(_plain_command, HeadsCommand),
         "import": partial(_plain_command, ImportCommand),
+        "predict": partial(_plain_command, PredictCommand),
     }
     if name in others:
         return others[name](flags, f"{program} {name}")

@@ -137,9 +137,12 @@ class ModelConfig:
     near positions stay apart ("NTK-aware")."""
     share_embeddings: bool = True
     """One matrix for source embedding, target embedding and output projection (section 3.4)."""
-    source_vocab_size: int | None = field(default=None, metadata=added_later(before=None))
+    source_vocab_size: int | None = field(
+        default=None, metadata=added_later(before=None) | left_open(None)
+    )
     """Where share_embeddings is false: entries of the source embedding, if the vocabulary has other
-    entries for sources than for targets; None means as many as for targets."""
+    entries for sources than for targets; None means as many as for targets, or for a model that
+    predicts labels as many as its vocabulary has for text."""
     share_target_embedding: bool = field(default=False, metadata=added_later(before=False))
     """Where share_embeddings is false: one matrix for target embedding and output projection."""
     scale_embeddings: bool = field(default=True, metadata=added_later(before=True))

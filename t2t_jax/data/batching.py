@@ -80,6 +80,8 @@ class Batches:
         pack = config.batching == "pack"
         self._layout = _pack(*lengths, config, seed) if pack else _bucket(*lengths, config)
         self._cuts = _cut(self._layout)
+        most = int(np.diff(self._layout.starts).max())  # examples of a row
+        self._shapes = [examples.shape(shape, most) for shape in self._layout.shapes]
         self._lock = threading.Lock()
         # Two, because prefetching threads work on both sides of an epoch's end.
         self._plan = functools.lru_cache(maxsize=2)(self._make_plan)
@@ -92,26 +94,25 @@ class Batches:
     @property
     def shapes(self) -> set[BatchShape]:
         """The shapes that occur, for one shard: compiled code is needed for these and no other."""
-        found = (self._layout.shapes[number] for number in np.unique(self._cuts.classes))
-        return {self._examples.shape(shape) for shape in found}
+        return {self._shapes[number] for number in np.unique(self._cuts.classes)}
 
     @property
     def padding_waste(self) -> dict[str, float]:
         """Fraction of an epoch's `source` and `target` positions that hold padding."""
         counts = np.bincount(self._cuts.classes, minlength=len(self._layout.shapes))
-        rows, *lengths = np.array(self._layout.shapes).T
+        rows, *lengths = np.array(self._shapes).T
         examples = self._examples
         sides = {"source": examples.source_lengths, "target": examples.target_lengths}
+        tokens = {name: int(own.sum(dtype=np.int64)) for name, own in sides.items()}
+        room = {name: int(counts @ (rows * own)) for name, own in zip(sides, lengths, strict=True)}
+        # A text of one language has no sources, and of one that is masked a part is predicted.
         return {
-            name: 1 - int(own.sum(dtype=np.int64)) / int(counts @ (rows * length))
-            for (name, own), length in zip(sides.items(), lengths, strict=True)
-            if length.any()  # a text of one language has no sources
+            name: 1 - tokens[name] / room[name] for name in sides if 0 < tokens[name] <= room[name]
         }
 
     def shape(self, step: int) -> BatchShape:
         """The shape of the global batch of a step, which counts from 0 over all epochs."""
-        shape = self._layout.shapes[self._cuts.classes[self._find(step)[1]]]
-        return self._examples.shape(shape)
+        return self._shapes[self._cuts.classes[self._find(step)[1]]]
 
     def __call__(self, step: int, rows: Integer[np.ndarray, " n"] | None = None) -> Batch:
         """Rows of the global batch of a step.
@@ -121,7 +122,7 @@ class Batches:
           rows: numbers of the rows to make, in ascending order; beyond those that the global batch
             has they are empty. None makes the whole global batch.
         """
-        shape = self._layout.shapes[self._cuts.classes[self._find(step)[1]]]
+        shape = self.shape(step)
         numbers = np.arange(shape.rows) if rows is None else rows
         shape = shape._replace(rows=len(numbers))
         return self._examples.batch(self.chosen(step, rows), shape, step, numbers)
@@ -190,7 +191,7 @@ def describe_corpus(split: Examples, batches: Batches) -> str:
     """Two lines for the log about a corpus: pairs kept and skipped, and the share of padding."""
     waste = [f"{share:.1%} of {side}" for side, share in batches.padding_waste.items()]
     what = f"{split.num_pairs_read:,} pairs read, {len(split):,} kept ({_reasons(split.skipped)})"
-    if not split.source_lengths.any():
+    if not split.skipped:
         what = f"{split.num_pairs_read:,} documents read, in {len(split):,} sequences"
     return (
         f"{what}\n"

@@ -10,42 +10,26 @@ taken off is the end of the line.
 """
 
 import functools
-import hashlib
 import importlib.resources
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from t2t_jax.config import DataConfig
 from t2t_jax.config.sections import Task
 from t2t_jax.data.corpus_name import components_of
 from t2t_jax.data.download.catalogue import CORPORA
 from t2t_jax.data.download.prepare import check_holds
+from t2t_jax.data.images import image_splits
 from t2t_jax.data.lines import Survey, check_aligned, read_lines, survey
-from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, linearise, read_trees
+from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
+from t2t_jax.data.tfds import tfds_splits
+from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, is_tag, linearise, read_trees
 from t2t_jax.errors import UserError
 from t2t_jax.system.bucket import as_path, is_directory
-
-Chunk = tuple[list[str], list[str]]
-"""Some consecutive pairs of a split: its source lines, and as many target lines."""
-
-SPLITS = ("train", "dev", "test")
-
-_CHUNK_LINES = 50_000
-_TFDS_SPLITS = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
-
-
-class Split(NamedTuple):
-    """One part of a corpus: what identifies its content, and a way to read it from the start."""
-
-    fingerprint: Callable[[], str]
-    """Gives a hash of the content; the first call checks the files, and later ones remember."""
-    read: Callable[[], Iterator[Chunk]]
-    """Gives all pairs of the split in order, in chunks."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +101,8 @@ def _open(name: str, config: DataConfig) -> Corpus:
     """One corpus by its name, without a weight."""
     scheme, colon, place = name.partition(":")
     languages = config.source_language, config.target_language
-    if config.task == "language_modelling":
-        parts = _document_splits(name, config)
+    if config.task != "auto":
+        parts = _SPLITS_FOR[config.task](name, config)
     elif scheme == "bundled" and colon and not place:
         parts = _text_splits(_bundled(), *languages)
     elif scheme == "text" and place:
@@ -128,7 +112,7 @@ def _open(name: str, config: DataConfig) -> Corpus:
         check_holds(scheme, directory)
         parts = _text_splits(directory, *languages)
     elif scheme == "tfds" and place:
-        parts = _tfds_splits(place, *languages)
+        parts = tfds_splits(place, *languages)
     elif scheme == "trees" and all(place.split("+")):
         parts = _tree_splits(*map(_directory, place.split("+")))
     else:
@@ -160,7 +144,7 @@ def _mixture(name: str, *mixed: tuple[Corpus, int]) -> Corpus:
 
 
 def _survey_mixture(*mixed: tuple[Corpus, int]) -> str:
-    return _hash("mixture", *(f"{corpus.fingerprint('train')}*{times}" for corpus, times in mixed))
+    return digest("mixture", *(f"{corpus.fingerprint('train')}*{times}" for corpus, times in mixed))
 
 
 def _read_mixture(*mixed: tuple[Corpus, int]) -> Iterator[Chunk]:
@@ -250,24 +234,14 @@ def _split(
     return Split(functools.cache(partial(fingerprint, *files)), partial(read, *files))
 
 
-def _hash(*parts: str) -> str:
-    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
-
-
 def _survey_text(source: _File, target: _File) -> str:
     counts = source.survey.num_lines, target.survey.num_lines
     check_aligned(source.path, counts[0], target.path, counts[1])
-    return _hash(source.survey.digest, target.survey.digest)
+    return digest(source.survey.digest, target.survey.digest)
 
 
 def _read_text(source: _File, target: _File) -> Iterator[Chunk]:
-    return _chunks(zip(source.lines(), target.lines(), strict=True))
-
-
-def _chunks(pairs: Iterator[tuple[str, str]]) -> Iterator[Chunk]:
-    while chunk := list(islice(pairs, _CHUNK_LINES)):
-        sources, targets = zip(*chunk, strict=True)
-        yield list(sources), list(targets)
+    return chunks(zip(source.lines(), target.lines(), strict=True))
 
 
 def _document_splits(name: str, config: DataConfig) -> dict[str, Split]:
@@ -299,8 +273,52 @@ def _document_splits(name: str, config: DataConfig) -> dict[str, Split]:
     }
 
 
+def _labelled_splits(suffix: str, name: str, config: DataConfig) -> dict[str, Split]:
+    """The splits of sentences and their labels: `train.txt` beside `train.label` or `train.tags`.
+
+    Trees give the tags of their words, and the bundled corpus the languages of its lines.
+    """
+    scheme, colon, place = name.partition(":")
+    if scheme == "text" and place:
+        return _text_splits(_directory(place), "txt", suffix)
+    if suffix == "tags" and scheme == "trees" and all(place.split("+")):
+        whole = _tree_splits(*map(_directory, place.split("+")))
+        read: Callable[..., Iterator[Chunk]] = _read_tags
+    elif suffix == "label" and scheme == "bundled" and colon and not place:
+        languages = config.source_language, config.target_language
+        whole = _text_splits(_bundled(), *languages)
+        read = partial(_read_languages, languages)
+    else:
+        others = "trees:DIR" if suffix == "tags" else "bundled:"
+        raise UserError(
+            f"corpus={name!r} has no labels for data.task={config.task!r}; give text:DIR with "
+            f"train.txt and train.{suffix} in DIR, or {others}"
+        )
+    return {
+        split: Split(functools.cache(partial(_survey_labels, part)), partial(read, part))
+        for split, part in whole.items()
+    }
+
+
+def _survey_labels(part: Split) -> str:
+    return digest("labels", part.fingerprint())
+
+
+def _read_tags(part: Split) -> Iterator[Chunk]:
+    """Words and the tag of each, of words and symbols."""
+    for words, symbols in part.read():
+        yield words, [" ".join(filter(is_tag, line.split())) for line in symbols]
+
+
+def _read_languages(languages: tuple[str, str], part: Split) -> Iterator[Chunk]:
+    """The lines of both sides, by turns, each with its language for a label."""
+    for pair in part.read():
+        lines = list(chain.from_iterable(zip(*pair, strict=True)))
+        yield lines, list(languages) * len(pair[0])
+
+
 def _survey_documents(how: str, file: _File) -> str:
-    return _hash("documents", how, file.survey.digest)
+    return digest("documents", how, file.survey.digest)
 
 
 def _read_documents(how: str, file: _File) -> Iterator[Chunk]:
@@ -310,7 +328,7 @@ def _read_documents(how: str, file: _File) -> Iterator[Chunk]:
     else:
         blocks = groupby(file.lines(), key=lambda line: bool(line.strip()))
         documents = (" ".join(lines) for has_text, lines in blocks if has_text)
-    return _chunks(("", document) for document in documents)
+    return chunks(("", document) for document in documents)
 
 
 def _tree_splits(first: Path, *more: Path) -> dict[str, Split]:
@@ -330,97 +348,21 @@ def _tree_splits(first: Path, *more: Path) -> dict[str, Split]:
 
 
 def _survey_trees(*files: _File) -> str:
-    return _hash(str(FORMAT_VERSION), *(file.survey.digest for file in files))
+    return digest(str(FORMAT_VERSION), *(file.survey.digest for file in files))
 
 
 def _read_trees(*files: _File) -> Iterator[Chunk]:
     """The cleaned trees of files, each as a line of words and a line of symbols."""
     trees = chain.from_iterable(read_trees(file.path, file.survey) for file in files)
     flat = (linearise(clean_tree(tree)) for tree in trees)
-    return _chunks((" ".join(words), " ".join(symbols)) for words, symbols in flat)
+    return chunks((" ".join(words), " ".join(symbols)) for words, symbols in flat)
 
 
-def _tfds_splits(name: str, source_language: str, target_language: str) -> dict[str, Split]:
-    from tensorflow_datasets.core.features import Text
-
-    builder = _tfds_builder(name)
-    known = dict(getattr(builder.info.features, "items", dict)())
-    for language in (source_language, target_language):
-        if language not in known:
-            raise UserError(
-                f"TFDS data set {name} has no language {language!r}, only {', '.join(known)}"
-            )
-        if not isinstance(known[language], Text):
-            kind = type(known[language]).__name__
-            raise UserError(f"{language!r} of TFDS data set {name} is no text, but a {kind}")
-    splits = {}
-    for tfds_name, split in _TFDS_SPLITS.items():
-        if tfds_name in builder.info.splits:
-            info = builder.info.splits[tfds_name]
-            content = (builder.info.full_name, tfds_name, info.shard_lengths, info.num_bytes)
-            identity = repr((*content, source_language, target_language))
-            splits[split] = Split(
-                partial(_hash, identity),
-                partial(_read_tfds, builder, tfds_name, source_language, target_language),
-            )
-    return splits
-
-
-def _tfds_builder(name: str) -> Any:
-    """The builder of a TFDS data set that is prepared on disk."""
-    import tensorflow_datasets as tfds
-    import tensorflow_datasets.translate  # registers WMT, which TFDS leaves to the first use
-
-    # TFDS reads this variable once, on import; a later change of it should count too.
-    data_dir = os.environ.get("TFDS_DATA_DIR")
-    try:
-        builder = tfds.builder(name, data_dir=data_dir)
-    except (ValueError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"TFDS has no data set {name!r}, in code or on disk: {reason}") from error
-    except Exception as error:  # of any kind, where its files are damaged
-        raise _unreadable_tfds(name, data_dir or "TFDS's own directory", error) from error
-    # The command `tfds build` would need TensorFlow.
-    prepare = (
-        'python -c "import tensorflow_datasets as tfds, tensorflow_datasets.translate; '
-        f"tfds.builder('{name}', file_format='array_record').download_and_prepare()\""
-    )
-    if not builder.is_prepared():
-        raise UserError(
-            f"TFDS data set {name} is not in {builder.data_path}; prepare it with: {prepare}"
-        )
-    try:
-        builder.as_data_source()
-    except NotImplementedError as error:
-        raise UserError(
-            f"TFDS data set {name} in {builder.data_path} is not in file_format=array_record, and "
-            f"TensorFlow is not used; set TFDS_DATA_DIR to an empty directory and run: {prepare}"
-        ) from error
-    return builder
-
-
-def _unreadable_tfds(name: str, place: object, error: Exception) -> UserError:
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return UserError(
-        f"TFDS data set {name} in {place} cannot be read: {reason}; remove it there, and prepare "
-        "it again"
-    )
-
-
-def _read_tfds(
-    builder: Any, split: str, source_language: str, target_language: str
-) -> Iterator[Chunk]:
-    try:
-        examples = builder.as_data_source(split=split)
-        for start in range(0, len(examples), _CHUNK_LINES):
-            chunk = examples.__getitems__(range(start, min(start + _CHUNK_LINES, len(examples))))
-            sources = [_text_of(example[source_language]) for example in chunk]
-            yield sources, [_text_of(example[target_language]) for example in chunk]
-    except Exception as error:  # of any kind, from array_record and from what parses examples
-        raise _unreadable_tfds(builder.name, builder.data_path, error) from error
-
-
-def _text_of(feature: bytes | None) -> str:
-    if feature is None:  # as array_record has it where a file was cut
-        raise EOFError("an example is empty, so a file ends too early")
-    return feature.decode()
+_SPLITS_FOR: Mapping[str, Callable[[str, DataConfig], dict[str, Split]]] = {
+    "language_modelling": _document_splits,
+    "masked_language_modelling": _document_splits,
+    "classification": partial(_labelled_splits, "label"),
+    "tagging": partial(_labelled_splits, "tags"),
+    "image_classification": image_splits,
+}
+"""The function that finds the splits of a corpus by its name, for each task that has its own."""

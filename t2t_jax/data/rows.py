@@ -58,8 +58,13 @@ class Examples(Protocol):
     def target_tokens(self) -> Integer[np.ndarray, " total"]:
         """Everything that is predicted, as ids."""
 
-    def shape(self, shape: BatchShape) -> BatchShape:
-        """The shape of the arrays that `batch` makes in rows of some lengths."""
+    def shape(self, shape: BatchShape, most: int) -> BatchShape:
+        """The shape of the arrays that `batch` makes.
+
+        Args:
+          shape: rows with room for the lengths of their examples.
+          most: most examples of a row.
+        """
 
     def batch(
         self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
@@ -68,7 +73,7 @@ class Examples(Protocol):
 
         Args:
           chosen: the examples.
-          shape: number of the rows, and the lengths that the batching gives them.
+          shape: number of the rows, and their lengths as `shape` gives them.
           step: number of the step, for what differs from step to step.
           numbers: number of each row in the global batch, for what differs from row to row.
         """

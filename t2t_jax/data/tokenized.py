@@ -8,7 +8,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int32, Int64, Integer
 
-from t2t_jax.batch import EOS_ID, Batch
+from t2t_jax.batch import BOS_ID, EOS_ID, Batch
 from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import Contents, entry
 from t2t_jax.data.corpus import Corpus
@@ -75,7 +75,7 @@ class TokenizedSplit:
         """Number of tokens of each target sentence, end of sentence included."""
         return np.diff(self.target_offsets).astype(np.int32)
 
-    def shape(self, shape: BatchShape) -> BatchShape:
+    def shape(self, shape: BatchShape, most: int) -> BatchShape:
         """See `Examples.shape`; the arrays are as long as the rows."""
         return shape
 
@@ -142,23 +142,45 @@ def prepare(
     """
     max_length = config.max_length if split == "train" else None
     is_text = corpus.task == "language_modelling"
-    options = [config.text_rows] if is_text else []  # else the key is that of earlier releases
-    of_text = corpus.fingerprint(split), vocabulary.fingerprint
-    key = _hash(_FORMAT_VERSION, *of_text, str(max_length), *options)
+    options: list[str] = (
+        [config.text_rows] if is_text else []
+    )  # else the key is that of earlier releases
+    if corpus.task == "masked_language_modelling":
+        is_text, max_length, options = True, config.max_length, [config.text_rows, "with begin"]
 
-    def tokenize() -> Contents:
+    def tokenize() -> TokenizedSplit:
         if split == "train" and corpus.mixed:
-            mixed = [(prepare(config, one, vocabulary, split), n) for one, n in corpus.mixed]
-            made = _mix(mixed)
-        elif is_text:
-            made = _tokenize_text(corpus, vocabulary, split, max_length, config.text_rows)
-        else:
-            made = _tokenize(corpus, vocabulary, split, max_length)
+            return mix([(prepare(config, one, vocabulary, split), n) for one, n in corpus.mixed])
+        if is_text:
+            begin = corpus.task == "masked_language_modelling"
+            return _tokenize_text(corpus, vocabulary, split, max_length, config.text_rows, begin)
+        return _tokenize(corpus, vocabulary, split, max_length)
+
+    key = corpus.fingerprint(split), vocabulary.fingerprint, str(max_length), *options
+    return kept(config, key, tokenize)
+
+
+def kept(
+    config: DataConfig, key: Sequence[object], make: Callable[[], TokenizedSplit]
+) -> TokenizedSplit:
+    """A split as token arrays: from the cache, or made now.
+
+    Args:
+      config: says where the cache is.
+      key: what the arrays depend on.
+      make: makes them.
+
+    Raises:
+      UserError: the cache cannot be written.
+    """
+
+    def contents() -> Contents:
+        made = make()
         counts = {"skipped": made.skipped, "num_pairs_read": made.num_pairs_read}
         arrays = {f"{name}.npy": getattr(made, name) for name in _ARRAYS}
         return {**arrays, _COUNTS: json.dumps(counts).encode()}
 
-    folder = entry(config, f"tokens-{key}", tokenize)
+    folder = entry(config, f"tokens-{_hash(_FORMAT_VERSION, *key)}", contents)
     counts = parse_object((folder / _COUNTS).read_bytes(), _COUNTS_SCHEMA)
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
     return TokenizedSplit(**arrays, **counts)
@@ -196,9 +218,17 @@ def _tokenize(
 
 
 def _tokenize_text(
-    corpus: Corpus, vocabulary: Vocabulary, split: str, max_length: int | None, rows: str
+    corpus: Corpus,
+    vocabulary: Vocabulary,
+    split: str,
+    max_length: int | None,
+    rows: str,
+    begin: bool,
 ) -> TokenizedSplit:
-    """Documents, cut into sequences of `max_length` unless that is None; sources are empty."""
+    """Documents, cut into sequences of `max_length` unless that is None; sources are empty.
+
+    Each sequence begins with `BOS_ID` if `begin` is true.
+    """
     dtype = np.uint16 if len(vocabulary) <= 1 << 16 else np.int32
     documents = [
         _flatten(vocabulary.encode_targets(targets), dtype) for _, targets in corpus.pairs(split)
@@ -207,7 +237,12 @@ def _tokenize_text(
     num_documents = len(offsets) - 1
     if max_length is not None:
         lengths = np.diff(offsets) if rows == "documents" else offsets[-1:]
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(_cut(lengths, max_length))])
+        offsets = np.concatenate(
+            [np.zeros(1, np.int64), np.cumsum(_cut(lengths, max_length - begin))]
+        )
+    if begin:
+        tokens = np.insert(tokens, offsets[:-1], BOS_ID)
+        offsets += np.arange(len(offsets))
     sources = np.empty(0, dtype), np.zeros(len(offsets), np.int64)
     return TokenizedSplit(*sources, tokens, offsets, {}, num_documents)
 
@@ -221,7 +256,7 @@ def _cut(lengths: Int64[np.ndarray, " documents"], most: int) -> Int64[np.ndarra
     return cut
 
 
-def _mix(mixed: list[tuple[TokenizedSplit, int]]) -> TokenizedSplit:
+def mix(mixed: list[tuple[TokenizedSplit, int]]) -> TokenizedSplit:
     """The pairs of several splits one after the other, those of each as often as it is given."""
     repeated = [split for split, times in mixed for _ in range(times)]
     sources = [_Side(split.source_tokens, split.source_lengths) for split in repeated]

@@ -108,7 +108,7 @@ def format_tree(tree: Tree) -> str:
     remaining = iter(words)
 
     def written(symbol: str) -> str:
-        if _is_tag(symbol):
+        if is_tag(symbol):
             return f" ({symbol} {next(remaining)})"
         return ")" if symbol[0] == ")" else f" {symbol}"
 
@@ -128,7 +128,8 @@ def linearise(tree: Tree) -> tuple[list[str], list[str]]:
     return words, symbols[1:-1]
 
 
-def _is_tag(symbol: str) -> bool:
+def is_tag(symbol: str) -> bool:
+    """Whether a symbol of `linearise` is the tag of a word, and no bracket."""
     return symbol[0] not in "()"
 
 
@@ -254,7 +255,7 @@ def clean_tree(tree: Tree) -> Tree:
     tags stay.
     """
     words, symbols = linearise(tree)
-    tags = filter(_is_tag, symbols)
+    tags = filter(is_tag, symbols)
     kept = [word for word, tag in zip(words, tags, strict=True) if tag != EMPTY_ELEMENT]
     bare = [_bare(symbol) for symbol in symbols if symbol != EMPTY_ELEMENT]
     return delinearise(kept, _without_empty(bare))

@@ -115,7 +115,11 @@ class Vocabulary(ABC):
             raise UserError(f"vocabulary {path} is {error}") from error
 
 
-_KINDS = {"paired": "PairedVocabulary", "moses": "MosesVocabulary"}
+_KINDS = {
+    "paired": "PairedVocabulary",
+    "moses": "MosesVocabulary",
+    "labelled": "LabelledVocabulary",
+}
 
 
 def parse(serialized: bytes) -> Vocabulary:

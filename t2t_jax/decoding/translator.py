@@ -112,11 +112,11 @@ class Translator:
             )
 
     def _check_has_sources(self) -> None:
-        if self.config.data.task != "auto":
-            raise UserError(
-                f"the model was trained with data.task={self.config.data.task}, not to translate; "
-                "let it continue text with: t2t-jax generate"
-            )
+        task = self.config.data.task
+        if task != "auto":
+            text = task == "language_modelling"
+            use = "let it continue text with: t2t-jax generate" if text else "use: t2t-jax predict"
+            raise UserError(f"the model was trained with data.task={task}, not to translate; {use}")
 
     def _decoding_parameters(self, quantize: Quantize) -> Parameters:
         if quantize not in self._for_decoding:

@@ -141,7 +141,7 @@ class ImageModel(EncoderModel):
         """The projections of patches, behind the class token, with their positions.
 
         Args:
-          inputs: images as `Patches`, `[b, s, values]`, with room for the class token at position 0.
+          inputs: `Patches` of images, `[b, s, values]`; position 0 is the class token.
           context: the context of the stack.
         """
         values = inputs.values.astype(jnp.float32) / 127.5 - 1

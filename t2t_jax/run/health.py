@@ -58,7 +58,7 @@ def corpus_figures(split: Examples, batches: Batches) -> CorpusFigures:
     waste = batches.padding_waste
     tokens = {"source": int(split.source_lengths.sum()), "target": int(split.target_lengths.sum())}
     positions = sum(tokens[side] / (1 - share) for side, share in waste.items())
-    padding = 1 - sum(tokens.values()) / positions
+    padding = 1 - sum(tokens[side] for side in waste) / positions
     nll = unigram_nll(split.target_tokens)
     return CorpusFigures(split.num_pairs_read, split.skipped, padding, nll)
 

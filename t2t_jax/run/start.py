@@ -5,7 +5,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from t2t_jax.config import Config, differences, format_differences
+from t2t_jax.config.sections import LABELLING
 from t2t_jax.errors import UserError
+from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import Network
 from t2t_jax.run.log import RunLog
 from t2t_jax.system.bucket import as_path
@@ -15,6 +18,14 @@ from t2t_jax.training.step import TrainState, abstract_state, create_state
 from t2t_jax.training.storage import steps_in
 from t2t_jax.workdir import CHECKPOINTS, is_run, read_config, read_vocabulary
 
+_HEAD = "output_projection", "output_bias", "output_transform"
+_OF_HEAD = (
+    "share_embeddings",
+    "share_target_embedding",
+    "source_vocab_size",
+    "output_bias",
+    "output_transform",
+)
 _FREE = "dropout_rate", "attention_dropout_rate", "activation_dropout_rate", "compute_dtype"
 
 
@@ -36,8 +47,10 @@ def check_start(config: Config) -> None:
     if is_run(workdir) and (not there or step not in (None, *there)):
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
         raise UserError(f"training.init_from={workdir} has {which}; it has {there}")
-    size = len(read_vocabulary(workdir))
+    size = read_vocabulary(workdir).source_size
     free = [f"model.{name}" for name in _FREE]
+    if config.data.task in LABELLING:
+        free += [f"model.{name}" for name in _OF_HEAD]
     if config.model.position != "learned":
         free.append("model.max_positions")
     other = differences(read_config(workdir), config)
@@ -46,7 +59,7 @@ def check_start(config: Config) -> None:
         for path, values in other.items()
         if path.startswith("model.") and path not in free
     }
-    if config.data.vocab_size != size:
+    if size and config.data.vocab_size != size:
         changed["data.vocab_size"] = size, config.data.vocab_size
     if changed:
         raise UserError(
@@ -75,10 +88,33 @@ def initial_state(
     state, start = create_state(config, model, mesh), config.training
     if start.init_from is None:
         return state
-    params, _ = load_parameters(as_path(start.init_from), like.params, step=start.init_step)
+    params = _parameters_of(config, mesh, state.params)
     # Of its own: a step overwrites both.
     ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
     return state._replace(params=params, ema=ema)
+
+
+def _parameters_of(config: Config, mesh: Mesh, own: Parameters) -> Parameters:
+    """The parameters of the run that another starts from.
+
+    A model that predicts labels keeps its own parameters after the stack of layers, as labels may
+    be others.
+
+    Args:
+      config: the config of the new run.
+      mesh: the devices.
+      own: the new run's parameters before the first step.
+    """
+    start = config.training
+    assert start.init_from is not None
+    workdir = as_path(start.init_from)
+    other, size = read_config(workdir), len(read_vocabulary(workdir))
+    other = other.replace({"parallel.remat": config.parallel.remat})
+    like = abstract_state(other, make_model(other, size, mesh), mesh).params
+    found, _ = load_parameters(workdir, like, step=start.init_step)
+    if config.data.task not in LABELLING:
+        return found
+    return {name: found.get(name, x) if name not in _HEAD else x for name, x in own.items()}
 
 
 def introduce_start(config: Config, state: TrainState, log: RunLog) -> None:

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 
 from t2t_jax.config import Config, walk
+from t2t_jax.config.sections import LABELLING
 from t2t_jax.data.batching import Batches, describe_corpus
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.rows import BatchShape
@@ -81,7 +82,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
     corpus = open_corpus(config.data)
     task = task_of(corpus.name, corpus.task)
     vocabulary = run_vocabulary(config, corpus, goes_on, task.vocabulary)
-    _check_sources(config, vocabulary)
+    config = _with_sources(config, vocabulary)
     split = task.training_examples(config, corpus, vocabulary)
     batches = Batches(split, config.data, config.training.seed)
     check_memory(config, len(vocabulary), mesh, batches.shapes)
@@ -134,8 +135,15 @@ def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:
     )
 
 
-def _check_sources(config: Config, vocabulary: Vocabulary) -> None:
-    """Refuse a vocabulary that has more or fewer entries for sources than the model."""
+def _with_sources(config: Config, vocabulary: Vocabulary) -> Config:
+    """The config with as many entries for sources as the vocabulary has, where targets are labels.
+
+    Raises:
+      UserError: the vocabulary has more or fewer entries for sources than the model.
+    """
+    if config.data.task in LABELLING and config.model.source_vocab_size is None:
+        size = vocabulary.source_size or None  # images have none
+        return config.replace({"model.source_vocab_size": size})
     size, wanted = vocabulary.source_size, config.model.source_vocab_size or len(vocabulary)
     if size != wanted:
         raise UserError(
@@ -143,6 +151,7 @@ def _check_sources(config: Config, vocabulary: Vocabulary) -> None:
             f"{size} entries for sources; leave that field out, or give training.init_from a run "
             "whose vocabulary has as many"
         )
+    return config
 
 
 def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:

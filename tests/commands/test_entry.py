@@ -28,6 +28,7 @@ OTHER_COMMANDS = {
     "figures",
     "generate",
     "heads",
+    "predict",
 }
 NAMES = [name for group in COMMANDS.values() for name in group]
 

@@ -13,8 +13,8 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.translate import Wmt14Translate
 
 from t2t_jax.config import DataConfig
-from t2t_jax.data import corpus as corpus_module
 from t2t_jax.data import lines as lines_module
+from t2t_jax.data import splits as splits_module
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.errors import UserError
 
@@ -75,7 +75,7 @@ def test_fingerprint_follows_the_content_of_either_side(tmp_path: Path) -> None:
 
 
 def test_chunks_stay_aligned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_module, "_CHUNK_LINES", 2)
+    monkeypatch.setattr(splits_module, "CHUNK_LINES", 2)
     source = "".join(f"s{i}\n" for i in range(5))
     corpus = text_corpus(tmp_path, train_en=source, train_de=source.replace("s", "t"))
     chunks = list(corpus.pairs("train"))
@@ -359,7 +359,7 @@ def test_fingerprint_of_trees_follows_every_file_of_the_split(tmp_path: Path) ->
 
 
 def test_trees_come_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_module, "_CHUNK_LINES", 2)
+    monkeypatch.setattr(splits_module, "CHUNK_LINES", 2)
     files = {"a/train.mrg": "(UH\n\n\n0) (UH 1)", "b/train.mrg": "\n(UH\n2)\n"}
     chunks = tree_corpus(tmp_path, files).pairs("train")
     assert list(chunks) == [(["0", "1"], ["UH", "UH"]), (["2"], ["UH"])]

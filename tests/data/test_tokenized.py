@@ -12,7 +12,7 @@ import pytest
 
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DataConfig
-from t2t_jax.data import corpus as corpus_module
+from t2t_jax.data import splits as splits_module
 from t2t_jax.data import tokenized
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
@@ -73,7 +73,7 @@ def sentences(split: TokenizedSplit) -> list[tuple[list[int], list[int]]]:
 def test_train_keeps_what_fits_and_counts_what_does_not(
     config: DataConfig, monkeypatch: pytest.MonkeyPatch, chunk_lines: int
 ) -> None:
-    monkeypatch.setattr(corpus_module, "_CHUNK_LINES", chunk_lines)
+    monkeypatch.setattr(splits_module, "CHUNK_LINES", chunk_lines)
     corpus, vocabulary = opened(config)
     split = prepare(config, corpus, vocabulary, "train")
     expected = [tuple(vocabulary.encode(list(pair))) for pair in KEPT]

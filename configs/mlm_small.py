@@ -1,0 +1,40 @@
+"""A small encoder that learns to fill in hidden words, as BERT does, on two CPU cores.
+
+    python train.py --config configs/mlm_small.py --workdir runs/mlm_small
+    echo "The file <mask> not be opened." | t2t-jax predict runs/mlm_small
+
+Hardware: not measured yet.
+
+Its documents are the lines of the bundled English text, packed into rows. A tagger or a classifier
+can start from it: see configs/tagger_small.py.
+"""
+
+from t2t_jax import Config
+
+
+def get_config() -> Config:
+    return Config().replace(
+        {
+            "model.architecture": "encoder_only",
+            "model.d_model": 192,
+            "model.num_heads": 4,
+            "model.d_ff": 768,
+            "model.num_encoder_layers": 4,
+            "model.norm_order": "pre",
+            "model.position": "rotary",
+            "data.task": "masked_language_modelling",
+            "data.vocab_size": 4000,
+            "data.max_length": 64,
+            "data.batching": "pack",
+            "data.source_tokens_per_step": 4096,
+            "data.target_tokens_per_step": 4096,
+            "training.num_train_steps": 2000,
+            "training.warmup_steps": 300,
+            "training.label_smoothing": 0.0,
+            "training.log_every_steps": 50,
+            "checkpoint.every_steps": 500,
+            "checkpoint.every_minutes": None,
+            "checkpoint.average": 3,
+            "evaluation.every_steps": 500,
+        }
+    )

@@ -1,0 +1,289 @@
+"""Images and their labels: arrays in a file, a data set of TFDS, or the digits of scikit-learn."""
+
+import functools
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Int32, Integer, UInt8
+
+from t2t_jax.batch import Batch, Patches, Sequence
+from t2t_jax.config import DataConfig, ModelConfig
+from t2t_jax.data import splits as parts
+from t2t_jax.data.rows import BatchShape, Chosen
+from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
+from t2t_jax.data.tfds import TFDS_SPLITS, tfds_builder, unreadable_tfds
+from t2t_jax.errors import UserError
+
+Image = UInt8[np.ndarray, "height width channels"]
+"""The numbers of each pixel, from 0 to 255."""
+
+# Names of arrays in files of NumPy: those of Keras (x_train, y_train) and others, by split.
+_NAMES = {
+    "train": ("x_train", "train_images"),
+    "dev": ("x_val", "val_images", "x_dev", "dev_images"),
+    "test": ("x_test", "test_images"),
+}
+_DIGITS_VERSION = "1"
+_STREAM = 1 << 32  # apart from those of `data.batching` and `data.masking`
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """Images of one size, cut into patches, each with a label."""
+
+    images: UInt8[np.ndarray, "n height width channels"]
+    """The images."""
+    labels: Int32[np.ndarray, " n"]
+    """The number of each image's label."""
+    patch_size: int
+    """Pixels of a patch on each side."""
+    seed: int = 0
+    """Seed of what changes the images."""
+    shift: int = 0
+    """Most pixels by which an image is moved in each direction."""
+    flip: bool = False
+    """Whether half of the images are turned round, left to right."""
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.images)
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """See `Examples.skipped`; no image is left out."""
+        return {}
+
+    @property
+    def num_pairs_read(self) -> int:
+        """Number of images in the corpus."""
+        return len(self)
+
+    @cached_property
+    def source_lengths(self) -> Int32[np.ndarray, " n"]:
+        """Positions of each image: one of each patch, and the class token."""
+        side = self.images.shape[1] // self.patch_size
+        return np.full(len(self), side**2 + 1, np.int32)
+
+    @cached_property
+    def target_lengths(self) -> Int32[np.ndarray, " n"]:
+        """One label for each image."""
+        return np.ones(len(self), np.int32)
+
+    @property
+    def target_tokens(self) -> Integer[np.ndarray, " n"]:
+        """The labels."""
+        return self.labels
+
+    def shape(self, shape: BatchShape, most: int) -> BatchShape:
+        """See `Examples.shape`; a row of so many images has no padding."""
+        return BatchShape(shape.rows, most * int(self.source_lengths[0]), most)
+
+    def batch(
+        self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
+    ) -> Batch:
+        """See `Examples.batch`; how an image is changed depends on step, row and place."""
+        rows, length, fits = shape
+        each = int(self.source_lengths[0])
+        patches = self._patches(self._changed(chosen, step, numbers))
+        at = chosen.rows, chosen.segments - 1
+        values = np.zeros((rows, fits, each, patches.shape[-1]), np.uint8)
+        values[(*at, slice(1, None))] = patches
+        segments, labels = np.zeros((2, rows, fits), np.int32)
+        segments[at], labels[at] = chosen.segments, self.labels[chosen.examples]
+        of_patches = np.repeat(segments, each, axis=1)
+        positions = np.where(of_patches == 0, 0, np.tile(np.arange(each, dtype=np.int32), fits))
+        inputs = Patches(values.reshape(rows, length, -1), of_patches, positions)
+        return Batch(cast(Any, inputs), Sequence(labels, segments, np.zeros_like(segments)))
+
+    def _patches(
+        self, images: UInt8[np.ndarray, "n height width channels"]
+    ) -> UInt8[np.ndarray, "n patches values"]:
+        n, height, width, channels = images.shape
+        size = self.patch_size
+        cut = images.reshape(n, height // size, size, width // size, size, channels)
+        return cut.transpose(0, 1, 3, 2, 4, 5).reshape(n, -1, size * size * channels)
+
+    def _changed(
+        self, chosen: Chosen, step: int, numbers: Integer[np.ndarray, " rows"]
+    ) -> UInt8[np.ndarray, "n height width channels"]:
+        """The images, moved and turned by random numbers of their place."""
+        images = self.images[chosen.examples]
+        if not (self.shift or self.flip) or not len(images):
+            return images
+        raw = np.stack(
+            [
+                np.random.Philox(
+                    key=np.array([self.seed, _STREAM], np.uint64), counter=[segment, row, step, 0]
+                ).random_raw(3)
+                for row, segment in zip(
+                    numbers[chosen.rows].tolist(), chosen.segments.tolist(), strict=True
+                )
+            ]
+        )
+        if self.flip:
+            images = np.where((raw[:, 0] % 2 == 1)[:, None, None, None], images[:, :, ::-1], images)
+        if self.shift:
+            n, height, width, _ = images.shape
+            room = self.shift
+            padded = np.pad(images, ((0, 0), (room, room), (room, room), (0, 0)))
+            down, right = (raw[:, 1:] % (2 * room + 1)).astype(np.int64).T
+            rows = down[:, None, None] + np.arange(height)[:, None]
+            columns = right[:, None, None] + np.arange(width)
+            images = padded[np.arange(n)[:, None, None], rows, columns]
+        return images
+
+
+def checked_image(image: Any, model: ModelConfig, name: str) -> Image:
+    """An image as the model reads it.
+
+    Args:
+      image: numbers from 0 to 255, `[height, width, channels]`, or without channels if it is grey.
+      model: says which size and channels an image has.
+      name: what errors call the image.
+
+    Raises:
+      UserError: it is of another kind or size.
+    """
+    array = np.asarray(image)
+    if array.ndim == 2:
+        array = array[:, :, None]
+    wanted = model.image_size, model.image_size, model.image_channels
+    if array.dtype != np.uint8 or array.shape != wanted:
+        raise UserError(
+            f"{name} is an array {list(array.shape)} of {array.dtype}, but the model reads "
+            f"{list(wanted)} of uint8 (model.image_size and model.image_channels); convert it, or "
+            "set these fields"
+        )
+    return array
+
+
+def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
+    """The splits of a corpus of images, whose source lines are arrays and whose targets labels.
+
+    Args:
+      name: `npz:FILE`, `tfds:NAME` or `digits:`.
+      config: the section on data.
+
+    Raises:
+      UserError: there is no such corpus, or it has no images.
+    """
+    scheme, colon, place = name.partition(":")
+    if scheme == "npz" and place:
+        return _npz_splits(Path(os.path.expanduser(place)))
+    if scheme == "digits" and colon and not place:
+        return {
+            split: Split(partial(digest, "digits", _DIGITS_VERSION, split), partial(_digits, split))
+            for split in SPLITS
+        }
+    if scheme == "tfds" and place:
+        return _tfds_splits(place)
+    raise UserError(
+        f"corpus={name!r} has no images for data.task={config.task!r}; give npz:FILE, tfds:NAME or "
+        "digits:"
+    )
+
+
+def read_npz(path: Path) -> Mapping[str, Any]:
+    """The arrays of a file of NumPy, by name.
+
+    Raises:
+      UserError: the file is missing or damaged.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, KeyError) as error:
+        raise UserError(f"{path} is no file of arrays (.npz) that can be read: {error}") from error
+    except Exception as error:  # zipfile.BadZipFile and zlib.error, which share no class
+        raise UserError(f"{path} is damaged: {error}") from error
+
+
+def _npz_splits(path: Path) -> dict[str, Split]:
+    arrays = read_npz(path)
+    found = {}
+    for split, names in _NAMES.items():
+        for name in names:
+            labels = name.replace("x_", "y_").replace("images", "labels")
+            if name in arrays and labels in arrays:
+                found[split] = _of_arrays(f"{path}: {name}", arrays[name], arrays[labels])
+    if "train" not in found and "test" not in found:
+        raise UserError(
+            f"{path} has the arrays {', '.join(arrays)}, but none of images with their labels: "
+            "x_train and y_train, x_val and y_val, x_test and y_test"
+        )
+    return found
+
+
+def _of_arrays(name: str, images: Any, labels: Any) -> Split:
+    labels = labels.reshape(len(labels), -1)
+    if images.ndim not in (3, 4) or labels.shape != (len(images), 1):
+        raise UserError(
+            f"{name} is an array {list(images.shape)} with labels {list(labels.shape)}; give "
+            "images [n, height, width] or [n, height, width, channels], and a label for each"
+        )
+
+    def fingerprint() -> str:
+        contents = (np.ascontiguousarray(x).tobytes() for x in (images, labels))
+        hashes = (hashlib.sha256(content).hexdigest() for content in contents)
+        return digest("images", *map(str, images.shape), *hashes)
+
+    def read() -> Iterator[Chunk]:
+        names = (str(label) for label in labels[:, 0].tolist())
+        return chunks(cast(Any, zip(images, names, strict=True)))
+
+    return Split(functools.cache(fingerprint), read)
+
+
+def _digits(split: str) -> Iterator[Chunk]:
+    """The 1,797 images of digits that scikit-learn ships, of which 360 are test and 180 dev."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise UserError(
+            "digits: are images that scikit-learn ships; install it with: pip install scikit-learn"
+        ) from error
+    images, labels = load_digits(return_X_y=True)
+    images = np.rint(images.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
+    # Mixed, as the digits come in an order; raw bits are the same in every version of NumPy.
+    mixed = np.argsort(np.random.Philox(key=0).random_raw(len(images)), kind="stable")
+    test, dev, train = np.split(mixed, [360, 540])
+    at = np.sort({"test": test, "dev": dev, "train": train}[split])
+    return chunks(cast(Any, zip(images[at], map(str, labels[at].tolist()), strict=True)))
+
+
+def _tfds_splits(name: str) -> dict[str, Split]:
+    builder = tfds_builder(name)
+    known = dict(getattr(builder.info.features, "items", dict)())
+    missing = {"image", "label"} - known.keys()
+    if missing:
+        raise UserError(
+            f"TFDS data set {name} has no {' or '.join(sorted(missing))}, only {', '.join(known)}"
+        )
+    found = {}
+    for tfds_name, split in TFDS_SPLITS.items():
+        if tfds_name in builder.info.splits:
+            info = builder.info.splits[tfds_name]
+            content = builder.info.full_name, tfds_name, info.shard_lengths, info.num_bytes
+            found[split] = Split(
+                partial(digest, "images", repr(content)), partial(_read_tfds, builder, tfds_name)
+            )
+    return found
+
+
+def _read_tfds(builder: Any, split: str) -> Iterator[Chunk]:
+    try:
+        names = builder.info.features["label"].names
+        examples = builder.as_data_source(split=split)
+        for start in range(0, len(examples), parts.CHUNK_LINES):
+            stop = min(start + parts.CHUNK_LINES, len(examples))
+            chunk = examples.__getitems__(range(start, stop))
+            labels = [names[label] for label in (int(one["label"]) for one in chunk)]
+            yield cast(Any, [np.asarray(one["image"]) for one in chunk]), labels
+    except Exception as error:  # of any kind, from array_record and from what parses examples
+        raise unreadable_tfds(builder.name, builder.data_path, error) from error

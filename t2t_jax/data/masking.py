@@ -1,0 +1,211 @@
+"""Text of which a part is hidden, for masked language modelling.
+
+Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers", section 3.1 and
+appendix A.1: of the subwords that are chosen, 80% are hidden behind `<mask>`, 10% become others,
+and 10% stand as they are.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int32, Integer, UInt64
+
+from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Batch, Sequence
+from t2t_jax.config import DataConfig
+from t2t_jax.data.rows import BatchShape, Chosen, filled
+from t2t_jax.data.tokenized import TokenizedSplit
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.errors import UserError
+
+MASK = "<mask>"
+"""The entry of a vocabulary that hides a subword."""
+_MASKS = MASK, "[MASK]"
+_SPECIAL = PAD_ID, EOS_ID, BOS_ID, UNK_ID
+_STREAM = 1 << 33  # apart from those of `data.batching` and `data.images`
+_LATER = np.uint64(2**64 - 1)
+_HIDDEN, _OTHER = 0.8, 0.1
+
+
+class Masking(NamedTuple):
+    """How a text is masked."""
+
+    mask_id: int
+    """The id that hides a subword."""
+    vocab_size: int
+    """Entries of the vocabulary."""
+    begins_word: Bool[np.ndarray, " vocab"]
+    """Whether a subword begins a word."""
+    share: float
+    """Share of the subwords that are predicted."""
+    whole_words: bool
+    """Whether a word is predicted with all of its subwords or not at all."""
+
+
+def masking_of(vocabulary: Vocabulary, config: DataConfig) -> Masking:
+    """How the text of a run is masked.
+
+    Args:
+      vocabulary: the vocabulary of the run.
+      config: the share that is predicted, and whether words are whole.
+
+    Raises:
+      UserError: the vocabulary has no mask.
+    """
+    size = len(vocabulary)
+    spellings = [vocabulary.spelling(token) for token in range(size)]
+    begins = np.array([spelling.startswith(b" ") for spelling in spellings])
+    mask = mask_id(vocabulary)
+    return Masking(mask, size, begins, config.masked_share, config.whole_words)
+
+
+def mask_id(vocabulary: Vocabulary) -> int:
+    """The id that hides a subword.
+
+    Raises:
+      UserError: the vocabulary has none.
+    """
+    [pieces] = vocabulary.pieces([range(vocabulary.source_size)])
+    for name in _MASKS:
+        if name in pieces:
+            return pieces.index(name)
+    raise UserError(
+        f"the vocabulary has no {MASK}, which hides a subword; start from a run of masked language "
+        "modelling, or let the run learn a vocabulary of its own"
+    )
+
+
+@dataclass(frozen=True)
+class MaskedText:
+    """Sequences of text, of which other subwords are hidden in every step."""
+
+    text: TokenizedSplit
+    """The sequences, as targets of empty sources."""
+    masking: Masking
+    """How they are masked."""
+    seed: int = 0
+    """Seed of the choice."""
+
+    def __len__(self) -> int:
+        """Number of sequences."""
+        return len(self.text)
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """See `Examples.skipped`."""
+        return self.text.skipped
+
+    @property
+    def num_pairs_read(self) -> int:
+        """Number of documents in the corpus."""
+        return self.text.num_pairs_read
+
+    @cached_property
+    def source_lengths(self) -> Int32[np.ndarray, " n"]:
+        """Number of subwords of each sequence."""
+        return self.text.target_lengths
+
+    @property
+    def target_lengths(self) -> Int32[np.ndarray, " n"]:
+        """Number of subwords of each sequence, of which some are chosen."""
+        return self.text.target_lengths
+
+    @property
+    def target_tokens(self) -> Integer[np.ndarray, " total"]:
+        """The subwords of all sequences."""
+        return self.text.target_tokens
+
+    def shape(self, shape: BatchShape, most: int) -> BatchShape:
+        """See `Examples.shape`; as targets there is room for the subwords that are chosen."""
+        room = max(1, int(self.masking.share * shape.source_length + 0.5))
+        return shape._replace(target_length=-(-room // 8) * 8)
+
+    def batch(
+        self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
+    ) -> Batch:
+        """See `Examples.batch`; which subwords are hidden depends on step and row alone."""
+        tokens, offsets = np.asarray(self.text.target_tokens), np.asarray(self.text.target_offsets)
+        whole = filled(tokens, offsets, chosen, (shape.rows, shape.source_length))
+        raw = _random(self.seed, step, numbers, 2 * shape.source_length)
+        return masked(whole, raw, self.masking, shape.target_length)
+
+
+def masked(
+    whole: Sequence, raw: UInt64[np.ndarray, "rows double"], masking: Masking, room: int
+) -> Batch:
+    """Hide some subwords of each row.
+
+    Args:
+      whole: rows of text, `[rows, length]`.
+      raw: random numbers, two for each place.
+      masking: how it is done.
+      room: most subwords of a row that are chosen.
+
+    Returns:
+      The text with some subwords replaced, and those that are to be predicted.
+    """
+    length = whole.tokens.shape[1]
+    order, fate = raw[:, :length], raw[:, length:]
+    picked = _picked(whole, order, masking)
+    share = (fate >> np.uint64(40)) / 2.0**24
+    others = (fate % np.uint64(masking.vocab_size - len(_SPECIAL))).astype(np.int32)
+    shown = np.select(
+        [~picked, share < _HIDDEN, share < _HIDDEN + _OTHER],
+        [whole.tokens, masking.mask_id, others + len(_SPECIAL)],
+        whole.tokens,
+    ).astype(np.int32)
+    places = np.argsort(~picked, axis=1, kind="stable")[:, :room]
+    there = np.take_along_axis(picked, places, axis=1)
+    targets = (np.where(there, np.take_along_axis(x, places, axis=1), 0) for x in whole)
+    return Batch(whole._replace(tokens=shown), Sequence(*targets))
+
+
+def _picked(
+    whole: Sequence, order: UInt64[np.ndarray, "rows length"], masking: Masking
+) -> Bool[np.ndarray, "rows length"]:
+    """The subwords of each row with the first numbers, as many as the share says, at least one."""
+    length = whole.tokens.shape[1]
+    candidate = (whole.segments != 0) & ~np.isin(whole.tokens, _SPECIAL)
+    count = candidate.sum(1, keepdims=True)
+    budget = np.where(count, np.maximum(1, np.floor(masking.share * count + 0.5)), 0)
+    ends = np.broadcast_to(np.arange(length), candidate.shape)
+    if masking.whole_words:
+        before = np.pad(candidate, ((0, 0), (1, 0)))[:, :-1]
+        begins = masking.begins_word[whole.tokens] | ~before | ~candidate
+        first = np.maximum.accumulate(np.where(begins, ends, 0), axis=1)
+        order = np.take_along_axis(order, first, axis=1)
+        # The subwords of a word have equal numbers, and stay in order.
+        sizes = np.take_along_axis(_counts(first), first, axis=1)
+        candidate = candidate & (sizes <= budget)
+    order = np.where(candidate, order, _LATER)
+    sequence = np.argsort(order, axis=1, kind="stable")
+    if masking.whole_words:
+        words = np.take_along_axis(first, sequence, axis=1)
+        is_last = np.pad(words[:, 1:] != words[:, :-1], ((0, 0), (0, 1)), constant_values=True)
+        later = np.where(is_last, ends, length)
+        ends = np.minimum.accumulate(later[:, ::-1], axis=1)[:, ::-1]
+    picked = np.zeros_like(candidate)
+    np.put_along_axis(picked, sequence, ends < budget, axis=1)
+    return picked & candidate
+
+
+def _counts(
+    words: Integer[np.ndarray, "rows length"],
+) -> Integer[np.ndarray, "rows length"]:
+    """How often each number up to the length occurs in a row."""
+    rows, length = words.shape
+    flat = words + length * np.arange(rows)[:, None]
+    return np.bincount(flat.ravel(), minlength=rows * length).reshape(rows, length)
+
+
+def _random(
+    seed: int, step: int, numbers: Integer[np.ndarray, " rows"], count: int
+) -> UInt64[np.ndarray, "rows count"]:
+    """Raw bits for each row, as only they are the same in every version of NumPy."""
+    key = np.array([seed, _STREAM], np.uint64)
+    rows = [
+        np.random.Philox(key=key, counter=[0, number, step, 0]).random_raw(count)
+        for number in numbers.tolist()
+    ]
+    return np.array(rows, np.uint64).reshape(len(rows), count)

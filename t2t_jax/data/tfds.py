@@ -1,0 +1,111 @@
+"""Data sets of TensorFlow Datasets, which are read without TensorFlow."""
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from t2t_jax.data import splits as parts
+from t2t_jax.data.splits import Chunk, Split, digest
+from t2t_jax.errors import UserError
+
+TFDS_SPLITS = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
+
+
+def tfds_splits(name: str, source_language: str, target_language: str) -> dict[str, Split]:
+    """The splits of a data set of translations.
+
+    Args:
+      name: its name and config, as in wmt14_translate/de-en.
+      source_language: feature of the sources.
+      target_language: feature of the targets.
+
+    Raises:
+      UserError: there is no such data set, or it lacks a language or a readable format.
+    """
+    from tensorflow_datasets.core.features import Text
+
+    builder = tfds_builder(name)
+    known = dict(getattr(builder.info.features, "items", dict)())
+    for language in (source_language, target_language):
+        if language not in known:
+            raise UserError(
+                f"TFDS data set {name} has no language {language!r}, only {', '.join(known)}"
+            )
+        if not isinstance(known[language], Text):
+            kind = type(known[language]).__name__
+            raise UserError(f"{language!r} of TFDS data set {name} is no text, but a {kind}")
+    splits = {}
+    for tfds_name, split in TFDS_SPLITS.items():
+        if tfds_name in builder.info.splits:
+            info = builder.info.splits[tfds_name]
+            content = (builder.info.full_name, tfds_name, info.shard_lengths, info.num_bytes)
+            identity = repr((*content, source_language, target_language))
+            splits[split] = Split(
+                partial(digest, identity),
+                partial(_read_tfds, builder, tfds_name, source_language, target_language),
+            )
+    return splits
+
+
+def tfds_builder(name: str) -> Any:
+    """The builder of a TFDS data set that is prepared on disk."""
+    import tensorflow_datasets as tfds
+    import tensorflow_datasets.translate  # registers WMT, which TFDS leaves to the first use
+
+    # TFDS reads this variable once, on import; a later change of it should count too.
+    data_dir = os.environ.get("TFDS_DATA_DIR")
+    try:
+        builder = tfds.builder(name, data_dir=data_dir)
+    except (ValueError, ImportError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"TFDS has no data set {name!r}, in code or on disk: {reason}") from error
+    except Exception as error:  # of any kind, where its files are damaged
+        raise unreadable_tfds(name, data_dir or "TFDS's own directory", error) from error
+    # The command `tfds build` would need TensorFlow.
+    prepare = (
+        'python -c "import tensorflow_datasets as tfds, tensorflow_datasets.translate; '
+        f"tfds.builder('{name}', file_format='array_record').download_and_prepare()\""
+    )
+    if not builder.is_prepared():
+        raise UserError(
+            f"TFDS data set {name} is not in {builder.data_path}; prepare it with: {prepare}"
+        )
+    try:
+        builder.as_data_source()
+    except NotImplementedError as error:
+        raise UserError(
+            f"TFDS data set {name} in {builder.data_path} is not in file_format=array_record, and "
+            f"TensorFlow is not used; set TFDS_DATA_DIR to an empty directory and run: {prepare}"
+        ) from error
+    return builder
+
+
+def unreadable_tfds(name: str, place: object, error: Exception) -> UserError:
+    """The error for a data set of this name, whose files at a place raised another error."""
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return UserError(
+        f"TFDS data set {name} in {place} cannot be read: {reason}; remove it there, and prepare "
+        "it again"
+    )
+
+
+def _read_tfds(
+    builder: Any, split: str, source_language: str, target_language: str
+) -> Iterator[Chunk]:
+    try:
+        examples = builder.as_data_source(split=split)
+        for start in range(0, len(examples), parts.CHUNK_LINES):
+            chunk = examples.__getitems__(
+                range(start, min(start + parts.CHUNK_LINES, len(examples)))
+            )
+            sources = [_text_of(example[source_language]) for example in chunk]
+            yield sources, [_text_of(example[target_language]) for example in chunk]
+    except Exception as error:  # of any kind, from array_record and from what parses examples
+        raise unreadable_tfds(builder.name, builder.data_path, error) from error
+
+
+def _text_of(feature: bytes | None) -> str:
+    if feature is None:  # as array_record has it where a file was cut
+        raise EOFError("an example is empty, so a file ends too early")
+    return feature.decode()

@@ -1,0 +1,122 @@
+"""Labels for targets, and for sources the subwords of another vocabulary, or images."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from t2t_jax.batch import UNK_ID
+from t2t_jax.data.vocabulary import Rows, Vocabulary, parse
+from t2t_jax.system.records import Schema, parse_object
+
+_SCHEMA = Schema({"kind": str, "labels": list, "source": str})
+
+
+class LabelledVocabulary(Vocabulary):
+    """Labels, numbered from 0, and the vocabulary of the text that they are labels of."""
+
+    def __init__(self, serialized: bytes) -> None:
+        """Read the vocabulary as `labelled_vocabulary` has written it.
+
+        Raises:
+          ValueError: the bytes are damaged; the message says in what way.
+        """
+        self._serialized = serialized
+        try:
+            content = parse_object(serialized, _SCHEMA)
+            source = base64.b64decode(content["source"], validate=True)
+        except ValueError as error:
+            raise ValueError(f"damaged: {error}") from error
+        self.labels: tuple[str, ...] = tuple(content["labels"])
+        """The name of each label."""
+        if not self.labels or not all(isinstance(label, str) for label in self.labels):
+            raise ValueError("damaged: it has no labels, or one that is no string")
+        self.source: Vocabulary | None = parse(source) if source else None
+        """The vocabulary of the text; None if images are labelled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the vocabulary as its bytes."""
+        return LabelledVocabulary, (self._serialized,)
+
+    def __len__(self) -> int:
+        """The number of labels."""
+        return len(self.labels)
+
+    @property
+    def source_size(self) -> int:
+        """The number of ids of sources; 0 if they are images."""
+        return 0 if self.source is None else self.source.source_size
+
+    @property
+    def unk_id(self) -> int:
+        """The id of text that the vocabulary cannot spell, in sources."""
+        return UNK_ID if self.source is None else self.source.unk_id
+
+    @property
+    def protected_tokens(self) -> frozenset[str]:
+        """See `Vocabulary.protected_tokens`."""
+        return frozenset() if self.source is None else self.source.protected_tokens
+
+    @property
+    def serialized(self) -> bytes:
+        """An object of JSON with the labels and the vocabulary of sources."""
+        return self._serialized
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """See `Vocabulary.files`; the labels are one a line."""
+        labels = {"labels.txt": "".join(f"{label}\n" for label in self.labels).encode()}
+        return labels if self.source is None else {**self.source.files, **labels}
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Subword ids of each source; see `Vocabulary.encode`."""
+        return self._text.encode(lines)
+
+    def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
+        """Numbers of the labels in each line, which stand between spaces.
+
+        Raises:
+          ValueError: one of them is no label.
+        """
+        return [[self.labels.index(label) for label in line.split()] for line in lines]
+
+    def pieces(self, ids: Rows) -> list[list[str]]:
+        """The subword that each id of a source stands for, row by row."""
+        return self._text.pieces(ids)
+
+    def target_pieces(self, ids: Rows) -> list[list[str]]:
+        """The label that each number stands for, row by row."""
+        return [[self.labels[number] for number in row] for row in ids]
+
+    def spelling(self, token: int) -> bytes:
+        """The label of a number, with a space before it."""
+        return f" {self.labels[token]}".encode()
+
+    def source_spelling(self, token: int) -> bytes:
+        """See `Vocabulary.source_spelling`."""
+        return self._text.source_spelling(token)
+
+    def decode(self, ids: Rows) -> list[str]:
+        """The labels of each row, with a space between them."""
+        return [" ".join(row) for row in self.target_pieces(ids)]
+
+    @property
+    def _text(self) -> Vocabulary:
+        if self.source is None:
+            raise ValueError("the vocabulary is of images, and has no subwords")
+        return self.source
+
+
+def labelled_vocabulary(source: Vocabulary | None, labels: Sequence[str]) -> LabelledVocabulary:
+    """A vocabulary of its parts.
+
+    Args:
+      source: the vocabulary of the text; None if images are labelled.
+      labels: the name of each label, at least one.
+    """
+    content = {
+        "kind": "labelled",
+        "labels": list(labels),
+        "source": base64.b64encode(b"" if source is None else source.serialized).decode(),
+    }
+    return LabelledVocabulary(json.dumps(content, ensure_ascii=False).encode())

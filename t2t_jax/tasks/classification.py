@@ -1,0 +1,20 @@
+"""Classification: a label of a sentence as a whole."""
+
+from collections.abc import Iterator, Sequence
+
+from t2t_jax.tasks.labelled_text import LabellingOfText
+from t2t_jax.tasks.task import Task
+
+
+class Classification(LabellingOfText):
+    """Sentences, and a label for each: `train.txt` beside `train.label`."""
+
+    what = "sentences"
+
+    def positions(self, words: Sequence[Sequence[int]]) -> Iterator[int]:
+        """The begin of the sentence, unless it is blank."""
+        return iter([0] if words else [])
+
+
+TASK: Task = Classification()
+"""The task of sentences with labels."""

@@ -1,0 +1,80 @@
+"""Image classification: a label of an image."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from t2t_jax.config import Config
+from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.images import Image, LabelledImages, checked_image
+from t2t_jax.data.vocabularies.labelled import LabelledVocabulary, labelled_vocabulary
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.tasks.labelling import Labelling, labels_in
+
+
+class ImageClassification(Labelling):
+    """Images, and a label for each; see `data.images`."""
+
+    what = "images"
+
+    def vocabulary(
+        self, config: Config, corpus: Corpus, given: Vocabulary | None = None
+    ) -> Vocabulary:
+        """The labels of train; see `Task.vocabulary`."""
+        del config, given
+        return labelled_vocabulary(None, labels_in(corpus, self.labels_of))
+
+    def training_examples(
+        self, config: Config, corpus: Corpus, vocabulary: Vocabulary
+    ) -> LabelledImages:
+        """The images of train, which are moved and turned as the config says."""
+        data = config.data
+        found = self._images(config, vocabulary, *corpus.lines("train"), 1)
+        return LabelledImages(
+            found.images,
+            found.labels,
+            found.patch_size,
+            config.training.seed,
+            data.image_shift,
+            data.image_flip,
+        )
+
+    def examples(
+        self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
+    ) -> LabelledImages:
+        """The images of a split, as they are, whose labels occur in train."""
+        del longest
+        images, labels = corpus.lines(split)
+        assert isinstance(vocabulary, LabelledVocabulary)
+        known = [n for n, label in enumerate(labels) if label in vocabulary.labels]
+        chosen = [images[n] for n in known], [labels[n] for n in known]
+        return self._images(config, vocabulary, *chosen, 1)
+
+    def unlabelled(
+        self, config: Config, vocabulary: LabelledVocabulary, inputs: Sequence[Image], first: int
+    ) -> LabelledImages:
+        """See `Labelling.unlabelled`; every label counts as known."""
+        return self._images(config, vocabulary, inputs, vocabulary.labels[:1] * len(inputs), first)
+
+    def _images(
+        self,
+        config: Config,
+        vocabulary: Vocabulary,
+        images: Sequence[Any],
+        labels: Sequence[str],
+        first: int,
+    ) -> LabelledImages:
+        assert isinstance(vocabulary, LabelledVocabulary)
+        model = config.model
+        assert model.patch_size is not None
+        arrays = [checked_image(one, model, f"image {n}") for n, one in enumerate(images, first)]
+        sides = model.image_size, model.image_size, model.image_channels
+        stacked = np.stack(arrays) if arrays else np.zeros((0, *sides), np.uint8)
+        numbers = {label: number for number, label in enumerate(vocabulary.labels)}
+        known = np.array([numbers[label] for label in labels], np.int32)
+        return LabelledImages(stacked, known, model.patch_size)
+
+
+TASK = ImageClassification()
+"""The task of images with labels."""

@@ -1,0 +1,148 @@
+"""What tasks have in common whose models predict labels: of words, sentences or images."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from t2t_jax.config import Config
+from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.rows import Examples
+from t2t_jax.data.vocabularies.labelled import LabelledVocabulary
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.decoding.predictions import predictions
+from t2t_jax.errors import UserError
+from t2t_jax.evaluation.labels import label_scores
+from t2t_jax.system.records import Record
+from t2t_jax.tasks.task import CorpusLoss, Measure, PublishedExperiment, Scored
+
+if TYPE_CHECKING:
+    from t2t_jax.decoding.translator import Translator
+
+
+class Label(NamedTuple):
+    """A label that a model predicts."""
+
+    name: str
+    """The label."""
+    probability: float
+    """Its probability under the model."""
+
+
+class Labelling(ABC):
+    """The part of a `Task` that is the same whatever is labelled."""
+
+    command = "accuracy"
+    wrong_command = "has labels; score a model that predicts them with:"
+    no_grid = "has labels, but a grid compares translations by BLEU"
+    measures = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"))
+    what: str
+    """What is labelled, in the plural."""
+
+    @abstractmethod
+    def vocabulary(
+        self, config: Config, corpus: Corpus, given: Vocabulary | None = None
+    ) -> Vocabulary:
+        """The labels of train, and the subwords of what they are labels of."""
+
+    @abstractmethod
+    def unlabelled(
+        self, config: Config, vocabulary: LabelledVocabulary, inputs: Sequence[Any], first: int
+    ) -> Examples:
+        """Inputs without known labels, for a model to predict.
+
+        Args:
+          config: the config of the model.
+          vocabulary: the vocabulary of the model.
+          inputs: sentences or images, none of which is blank.
+          first: number of the first of them, which errors name.
+        """
+
+    def predicted(
+        self, translator: "Translator", inputs: Sequence[Any], first: int = 1
+    ) -> list[list[Label]]:
+        """The labels of each input; a blank sentence has none.
+
+        Args:
+          translator: a model of this task.
+          inputs: sentences or images.
+          first: number of the first of them, which errors name.
+        """
+        vocabulary = translator.vocabulary
+        assert isinstance(vocabulary, LabelledVocabulary)
+        kept = [n for n, one in enumerate(inputs) if not isinstance(one, str) or one.strip()]
+        examples = self.unlabelled(translator.config, vocabulary, [inputs[n] for n in kept], first)
+        found: list[list[Label]] = [[] for _ in inputs]
+        for n, (labels, probabilities, _) in zip(
+            kept, predictions(translator, examples), strict=True
+        ):
+            names = (vocabulary.labels[label] for label in labels)
+            found[n] = list(map(Label, names, probabilities.tolist()))
+        return found
+
+    def scored(
+        self,
+        translator: "Translator",
+        corpus: Corpus,
+        split: str,
+        loss: Callable[[], CorpusLoss],
+        num_sentences: int | None,
+        seed: int,
+        settings: Mapping[str, Any],
+    ) -> Scored:
+        """Label the inputs of a split, and compare the labels with those of the corpus."""
+        del loss, seed, settings
+        inputs, targets = (lines[:num_sentences] for lines in corpus.lines(split))
+        labels = [[label.name for label in one] for one in self.predicted(translator, inputs)]
+        gold = [
+            self.labels_of(target) if one else []
+            for target, one in zip(targets, labels, strict=True)
+        ]
+        scores = label_scores(list(chain(*gold)), list(chain(*labels)))
+        shown = [one if isinstance(one, str) else f"image {n}" for n, one in enumerate(inputs, 1)]
+        return Scored(scores, shown, [" ".join(one) for one in labels], targets)
+
+    def labels_of(self, target: str) -> list[str]:
+        """The labels of a line of the corpus."""
+        return [target.strip()] if target.strip() else []
+
+    def kind_of_measure(self, records: Sequence[Record]) -> None:
+        """None: accuracy is of one kind only."""
+        del records
+
+    def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
+        """Accuracy, macro F1 and the most frequent mistakes."""
+        number = f"percent of {record['num_labels']:,} labels of {self.what}"
+        yield "accuracy", f"{record['accuracy']:.2f}", number
+        yield "macro F1", f"{record['macro_f1']:.2f}", "percent, mean of the F1 of each label"
+        for gold, predicted, times in record["confusions"]:
+            yield "mistaken", f"{times:,}", f"{gold} for {predicted}"
+
+    def experiment(self, config: Config) -> PublishedExperiment:
+        """The base model on English-German, as the paper predicts no labels."""
+        return PublishedExperiment(
+            name="base, English-German",
+            model="base",
+            section=None,
+            test_sets={},
+            test_sets_section="6",
+            comparable=frozenset(),
+            changes_on_dev={},
+            unchecked={"data": f"{config.data.corpus} has labels."},
+            figures=["The paper predicts no labels; its base model is shown beside the run."],
+        )
+
+
+def labels_in(corpus: Corpus, of_line: Callable[[str], list[str]]) -> list[str]:
+    """The labels of the train split, in order.
+
+    Raises:
+      UserError: there are none.
+    """
+    found: set[str] = set()
+    for _, targets in corpus.pairs("train"):
+        found.update(chain.from_iterable(map(of_line, targets)))
+    found.discard("")
+    if not found:
+        raise UserError(f"the train split of {corpus.name} has no labels")
+    return sorted(found)

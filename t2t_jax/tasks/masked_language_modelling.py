@@ -1,0 +1,189 @@
+"""Masked language modelling: what is hidden in a text is predicted from both sides (BERT)."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from t2t_jax.batch import BOS_ID, EOS_ID
+from t2t_jax.config import Config
+from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.labelled import Labelled, LabelledText, flat
+from t2t_jax.data.masking import MASK, MaskedText, mask_id, masking_of
+from t2t_jax.data.tokenized import prepare, prepare_vocabulary
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.decoding.arguments import texts
+from t2t_jax.decoding.long_lines import check_one_pass
+from t2t_jax.decoding.predictions import predictions
+from t2t_jax.errors import UserError
+from t2t_jax.system.records import Record
+from t2t_jax.tasks.task import CorpusLoss, Measure, PublishedExperiment, Scored, Task
+
+if TYPE_CHECKING:
+    from t2t_jax.decoding.translator import Translator
+
+_NAME = "masked_language_modelling"
+_NUM_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class MaskedScores:
+    """How well a model predicts what is hidden in the text of a split."""
+
+    accuracy: float
+    """Percentage of the hidden subwords that the model finds most probable."""
+    masked_nll: float
+    """Mean negative log-likelihood of the hidden subwords, in nats."""
+    num_masked: int
+    """How many subwords were hidden."""
+    definition: str
+    """How they were chosen."""
+
+    @property
+    def best(self) -> float:
+        """The score by which the best checkpoint is chosen; higher is better."""
+        return -self.masked_nll
+
+    def __str__(self) -> str:
+        """One line for the log."""
+        return f"accuracy {self.accuracy:.2f}  NLL {self.masked_nll:.4f} ({self.definition})"
+
+
+class MaskedLanguageModelling:
+    """Documents of one language, parts of which are hidden; see `data.masking`."""
+
+    command = "perplexity"
+    wrong_command = "is read for masked language modelling; score a model of it with:"
+    no_grid = "is text of one language, but a grid compares translations by BLEU"
+    measures = (
+        Measure("accuracy", "accuracy", "definition"),
+        Measure("masked_nll", "NLL of what is hidden"),
+    )
+
+    def vocabulary(
+        self, config: Config, corpus: Corpus, given: Vocabulary | None = None
+    ) -> Vocabulary:
+        """A vocabulary of the documents, with an entry that hides a subword.
+
+        Raises:
+          UserError: the vocabulary that is given has no such entry.
+        """
+        if given is not None:
+            mask_id(given)
+            return given
+        data = config.data
+        tokens = (*(token for token in data.protected_tokens if token != MASK), MASK)
+        return prepare_vocabulary(replace(data, protected_tokens=tokens), corpus)
+
+    def training_examples(
+        self, config: Config, corpus: Corpus, vocabulary: Vocabulary
+    ) -> MaskedText:
+        """The sequences of train, of which each step hides other subwords."""
+        return self._masked(config, corpus, vocabulary, "train", config.training.seed)
+
+    def examples(
+        self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
+    ) -> MaskedText:
+        """The sequences of a split, of which the same subwords are hidden every time."""
+        del longest  # sequences are as long as those of training
+        return self._masked(config, corpus, vocabulary, split, 0)
+
+    def _masked(
+        self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, seed: int
+    ) -> MaskedText:
+        text = prepare(config.data, corpus, vocabulary, split)
+        return MaskedText(text, masking_of(vocabulary, config.data), seed)
+
+    def scored(
+        self,
+        translator: "Translator",
+        corpus: Corpus,
+        split: str,
+        loss: Callable[[], CorpusLoss],
+        num_sentences: int | None,
+        seed: int,
+        settings: Mapping[str, Any],
+    ) -> Scored:
+        """How much of what is hidden in a split is found, and words filled into some documents."""
+        del seed, settings
+        config, vocabulary = translator.config, translator.vocabulary
+        examples = self.examples(config, corpus, vocabulary, split, translator.longest_sentence)
+        right = np.concatenate(
+            [one.labels == one.targets for one in predictions(translator, examples)]
+        )
+        how = f"{config.data.masked_share:.0%} of the subwords"
+        if config.data.whole_words:
+            how += ", in whole words"
+        scores = MaskedScores(100 * float(right.mean()), loss().nll, len(right), how)
+        _, documents = corpus.lines(split)
+        shown = [one for one in documents if len(one.split()) < config.data.max_length // 4]
+        shown = shown[: min(num_sentences or _NUM_SHOWN, _NUM_SHOWN)]
+        hidden = [_without_a_word(one) for one in shown]
+        return Scored(scores, hidden, fill(translator, hidden), shown)
+
+    def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
+        """Accuracy and likelihood of what is hidden."""
+        number = f"percent of {record['num_masked']:,} hidden subwords, {record['definition']}"
+        yield "accuracy", f"{record['accuracy']:.2f}", number
+
+    def experiment(self, config: Config) -> PublishedExperiment:
+        """The base model on English-German, as the paper hides nothing."""
+        return PublishedExperiment(
+            name="base, English-German",
+            model="base",
+            section=None,
+            test_sets={},
+            test_sets_section="6",
+            comparable=frozenset(),
+            changes_on_dev={},
+            unchecked={"data": f"{config.data.corpus} is text of one language."},
+            figures=["The paper hides no words; its base model is shown beside the run."],
+        )
+
+    def kind_of_measure(self, records: Sequence[Record]) -> None:
+        """None: accuracy is of one kind only."""
+
+
+TASK: Task = MaskedLanguageModelling()
+"""The task of text of one language of which parts are hidden."""
+
+
+def fill(translator: "Translator", lines: Iterable[str], *, first_line: int = 1) -> list[str]:
+    """Fill in every `<mask>` of some lines, each with the most probable subword in its place.
+
+    Args:
+      translator: a model trained with `data.task="masked_language_modelling"`.
+      lines: texts. One without `<mask>` stays as the vocabulary spells it.
+      first_line: number of the first line, which errors name lines by.
+
+    Returns:
+      The lines, in their order.
+
+    Raises:
+      TypeError: an argument is of the wrong type.
+      UserError: the model is of another task, or a line has more subwords than it has positions.
+    """
+    task = translator.config.data.task
+    if task != _NAME:
+        raise UserError(f"the model was trained with data.task={task}, not to fill in {MASK}")
+    vocabulary = translator.vocabulary
+    mask = mask_id(vocabulary)
+    encoded = [[BOS_ID, *ids] for ids in translator.encode(texts(lines, "lines", first_line))]
+    for number, ids in enumerate(encoded, first_line):
+        check_one_pass(f"line {number}", len(ids), translator.longest_sentence)
+    places = [[n for n, token in enumerate(ids) if token == mask] for ids in encoded]
+    asked = [n for n, at in enumerate(places) if at]
+    sentences = (Labelled(encoded[n], places[n], [0] * len(places[n])) for n in asked)
+    examples = LabelledText(flat(sentences, len(vocabulary), {}, len(asked)), len(vocabulary))
+    for n, found in zip(asked, predictions(translator, examples), strict=True):
+        for place, token in zip(places[n], found.labels.tolist(), strict=True):
+            encoded[n][place] = token if token != EOS_ID else mask
+    return vocabulary.decode([ids[1:] for ids in encoded])
+
+
+def _without_a_word(text: str) -> str:
+    """The text with its middle word hidden."""
+    words = text.split()
+    words[len(words) // 2] = MASK
+    return " ".join(words)
