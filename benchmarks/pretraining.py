@@ -3,9 +3,10 @@
     python benchmarks/pretraining.py --trees WSJ --text WSJ GUM --workdir runs/pretraining
 
 An encoder of configs/mlm_small.py learns to fill in words of the sentences of some treebanks, whose
-brackets it never sees. Then taggers of configs/tagger_small.py learn the tags of the first sentences
-of one treebank: some start from that encoder, and some from one of its kind after a single step, so
-that both have the same vocabulary. Each is scored on dev. A run that is done already is not repeated.
+brackets it never sees. Then taggers of configs/tagger_small.py learn the tags of the first
+sentences of one treebank: some start from that encoder, and some from one of its kind after a
+single step, so that both have the same vocabulary. Each is scored on dev. A run that is done
+already is not repeated.
 """
 
 import statistics

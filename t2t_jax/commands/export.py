@@ -19,10 +19,12 @@ class ExportCommand:
     """Directory of the run."""
     output: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")] = tyro.MISSING
     """The directory to write."""
-    to: Literal["safetensors", "ctranslate2", "marian", "program"] = tyro.MISSING
+    to: Literal["safetensors", "ctranslate2", "marian", "gpt2", "bert", "vit", "program"] = (
+        tyro.MISSING
+    )
     """The format: safetensors (every parameter under its name in the paper), ctranslate2 (a fast
-    engine), marian (the library transformers of Hugging Face), or program (compiled by JAX, which
-    alone runs it)."""
+    engine), marian, gpt2, bert or vit (the library transformers of Hugging Face), or program
+    (compiled by JAX, which alone runs it)."""
     dtype: str | None = None
     """Dtype of the weights, as float32, float16 or int8; None is what is usual for the format."""
     average: int | None = None

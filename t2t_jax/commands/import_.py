@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 import tyro
 
 from t2t_jax.system.console import ResultConsole
-
-_Format: TypeAlias = Literal["safetensors", "marian", "marian-nmt", "fairseq"]
 
 
 @dataclass(frozen=True)
@@ -16,15 +14,18 @@ class ImportCommand:
     """Make a run directory of a model in another format, all of it or nothing.
 
     Nothing in the model's files is executed. The run translates, scores, ensembles and is exported
-    as any other.
+    as any other, or continues text, fills in words or labels images.
     """
 
     format: Annotated[
-        Literal["safetensors", "marian", "marian-nmt", "fairseq"], tyro.conf.Positional
+        Literal["safetensors", "marian", "marian-nmt", "fairseq", "gpt2", "bert", "vit"],
+        tyro.conf.Positional,
     ] = tyro.MISSING
     """The format: safetensors (what export --to safetensors wrote), marian (what save_pretrained of
-    transformers wrote for a Marian model, such as OPUS-MT's), or marian-nmt (an .npz of marian-nmt,
-    or its directory), or fairseq (a checkpoint of its transformer, or its directory)."""
+    transformers wrote for a Marian model, such as OPUS-MT's), marian-nmt (an .npz of marian-nmt, or
+    its directory), fairseq (a checkpoint of its transformer, or its directory), or gpt2, bert or
+    vit (what save_pretrained wrote for GPT2LMHeadModel, BertForMaskedLM or
+    ViTForImageClassification)."""
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")] = tyro.MISSING
     """The model's directory."""
     run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (

@@ -119,6 +119,7 @@ _KINDS = {
     "paired": "PairedVocabulary",
     "moses": "MosesVocabulary",
     "labelled": "LabelledVocabulary",
+    "pretrained": "PretrainedVocabulary",
 }
 
 

@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from t2t_jax.decoding.scheduler import decode, plan
 from t2t_jax.errors import UserError
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
 from t2t_jax.modules.matrices import Parameters, Quantize
-from t2t_jax.modules.models import make_decoding_model
+from t2t_jax.modules.models import make_scoring_model
 from t2t_jax.parallel.memory import within_memory
 from t2t_jax.parallel.mesh import mesh_of
 
@@ -52,7 +52,7 @@ class Translator:
       config: the config the model was trained with; its `decoding` holds the defaults. Of an
         ensemble, that of the first model.
       vocabulary: the shared subword vocabulary.
-      model: the model that decodes.
+      model: the model, a `DecodingModel`; of an encoder alone, a `ScoringModel`.
       params: its parameters as training has them, on the devices.
       mesh: these devices; lines decoded together are split over them by rows. Where devices belong
         to several processes, all processes translate the same lines at the same time.
@@ -91,8 +91,10 @@ class Translator:
         self._for_decoding: dict[Quantize, Parameters] = {}
         self.mesh = mesh_of(self.params)
         configs = config.model, *(other for other, _ in others)
-        models = [make_decoding_model(one, len(vocabulary), self.mesh) for one in configs]
-        self.model = Ensemble(tuple(models)) if others else models[0]
+        if others and any(one.architecture == "encoder_only" for one in configs):
+            raise UserError("an ensemble is for models that write text; use one encoder at a time")
+        models = [make_scoring_model(one, len(vocabulary), self.mesh) for one in configs]
+        self.model: Any = Ensemble(tuple(cast(Any, models))) if others else models[0]
         self.longest_sentence = self.model.longest_sentence
         self.steps = tuple(steps)
         self.ema_decays = tuple(ema_decays)

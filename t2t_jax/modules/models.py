@@ -71,8 +71,8 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
     return network(config.model, vocab_size, start, config.parallel.remat, kernels)
 
 
-def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> DecodingModel:
-    """A network for searching and scoring. An encoder alone only scores: it is a `ScoringModel`.
+def make_scoring_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> ScoringModel:
+    """A network for scoring and, unless it is an encoder alone, for searching.
 
     Args:
       model: sizes and options of the network, `settled`.
@@ -81,5 +81,9 @@ def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) 
     """
     kernels = kernels_of(mesh, model.compute_dtype)
     network, decoding = family_of(model)
-    made = decoding(network(model, vocab_size, start_id(model), kernels=kernels))
-    return cast(DecodingModel, made)
+    return decoding(network(model, vocab_size, start_id(model), kernels=kernels))
+
+
+def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> DecodingModel:
+    """A network for searching, which is no encoder alone; arguments as for `make_scoring_model`."""
+    return cast(DecodingModel, make_scoring_model(model, vocab_size, mesh))

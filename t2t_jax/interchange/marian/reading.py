@@ -12,19 +12,17 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float32, Int
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.paired import PairedVocabulary, paired_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.marian.layout import ACTIVATIONS, EPSILON, layer_names
 from t2t_jax.interchange.names import Arrays
-from t2t_jax.interchange.numbering import UNKNOWN, new_order, rows_in
+from t2t_jax.interchange.numbering import UNKNOWN, new_order
 from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.interchange.pretrained import Tensors, read_json, read_tensors
 from t2t_jax.interchange.rewriting import permuted_channels
-from t2t_jax.interchange.torch_file import read_torch_file, tensors_of
-from t2t_jax.system.records import Record, Schema, parse_object
+from t2t_jax.system.records import Record, Schema
 
 Positions: TypeAlias = Literal["huggingface", "marian-nmt"]
 """Which sinusoids a model is to have: those of transformers, or those of marian-nmt."""
@@ -78,7 +76,7 @@ def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
     """
     theirs = _read_config(path)
     vocabulary, orders = _read_vocabulary(path, theirs)
-    tensors = _read_tensors(path)
+    tensors = read_tensors(path)
     arrays: Arrays = dict(_our_arrays(tensors, theirs, orders))
     if positions == "huggingface":
         try:
@@ -91,25 +89,16 @@ def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
     return PortableModel(config, vocabulary, arrays, ())
 
 
-def _read_json(path: Path, schema: Schema) -> Record:
-    try:
-        return parse_object(path.read_bytes(), schema)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is damaged, or of another kind of model: {error}") from error
-
-
 def _read_config(path: Path) -> Record:
     """The fields of config.json, checked."""
     file = path / "config.json"
-    theirs = _read_json(file, _CONFIG)
+    theirs = read_json(file, _CONFIG)
     if theirs["model_type"] != "marian":
         raise UserError(
             f"{path} has a model of type {theirs['model_type']!r}; only Marian models can be "
             "imported so (model_type 'marian')"
         )
-    theirs = _read_json(file, Schema({**_CONFIG.required, **_SIZES}, _CONFIG.optional))
+    theirs = read_json(file, Schema({**_CONFIG.required, **_SIZES}, _CONFIG.optional))
     for name in ("attention_heads", "ffn_dim"):
         if theirs[f"encoder_{name}"] != theirs[f"decoder_{name}"]:
             raise UserError(
@@ -158,7 +147,7 @@ def _read_vocabulary(
 
 def _pieces(file: Path, size: int) -> list[str]:
     """The subword of each id."""
-    ids = _read_json(file, Schema({UNKNOWN: int}))
+    ids = read_json(file, Schema({UNKNOWN: int}))
     if sorted(ids.values(), key=repr) != sorted(range(size), key=repr):
         raise UserError(
             f"{file} does not give each of {size} entries an id of its own, as config.json has it"
@@ -166,47 +155,8 @@ def _pieces(file: Path, size: int) -> list[str]:
     return sorted(ids, key=lambda piece: int(ids[piece]))
 
 
-class _Tensors:
-    """The tensors of a file, which are asked for by name."""
-
-    def __init__(self, file: Path, tensors: Arrays) -> None:
-        self.file = file
-        self._tensors = tensors
-
-    def __getitem__(self, name: str) -> Float32[np.ndarray, "..."]:
-        if name not in self._tensors:
-            raise UserError(f"{self.file} has no tensor {name}, which every Marian model has")
-        return self._tensors[name]
-
-    def rows(self, name: str, order: Int[np.ndarray, " entries"]) -> Float32[np.ndarray, "..."]:
-        """A tensor with a row for every entry of a vocabulary, in our order."""
-        array = self[name]
-        array = array.ravel() if array.shape[:1] == (1,) else array  # a bias has an axis more
-        if array.shape[:1] != order.shape:
-            raise UserError(
-                f"{self.file} has {name} of shape {array.shape}, and config.json {len(order)} "
-                "entries of the vocabulary"
-            )
-        return rows_in(array, order)
-
-
-def _read_tensors(path: Path) -> _Tensors:
-    """The tensors, in float32."""
-    file = path / "model.safetensors"
-    if file.exists():
-        try:
-            found = load_file(file)
-            return _Tensors(file, {name: np.asarray(x, np.float32) for name, x in found.items()})
-        except (SafetensorError, OSError, TypeError, ValueError, KeyError) as error:
-            raise UserError(f"{file} is damaged, or no file of safetensors: {error}") from error
-    file = path / "pytorch_model.bin"
-    if not file.exists():
-        raise UserError(f"{path} has neither model.safetensors nor pytorch_model.bin")
-    return _Tensors(file, tensors_of(read_torch_file(file), file))
-
-
 def _our_arrays(
-    tensors: _Tensors, theirs: Mapping[str, Any], orders: list[Int[np.ndarray, " _"]]
+    tensors: Tensors, theirs: Mapping[str, Any], orders: list[Int[np.ndarray, " _"]]
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
     """The parameters under our names and with our ids, the channels as they have them."""
     of_sources, of_targets = orders
@@ -282,7 +232,7 @@ def _languages(file: Path) -> dict[str, str]:
     """The languages that the tokenizer was made for, where they are known."""
     if not file.exists():
         return {}
-    found = _read_json(file, Schema())
+    found = read_json(file, Schema())
     names = [found.get(f"{side}_lang") for side in ("source", "target")]
     if not all(isinstance(name, str) and name for name in names) or names[0] == names[1]:
         return {}

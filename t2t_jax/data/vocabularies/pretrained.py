@@ -1,0 +1,166 @@
+"""Vocabularies of the library tokenizers of Hugging Face, as GPT-2 and BERT have them.
+
+The library splits text as the file tokenizer.json says; a table says which id of the model each
+entry has here.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
+from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end
+from t2t_jax.errors import UserError
+from t2t_jax.system.records import Schema, parse_object
+
+_SCHEMA = Schema({"kind": str, "tokenizer": str, "order": list, "unknown": int})
+_NONE = -1
+_CONTINUES = "##"
+
+
+class PretrainedVocabulary(Vocabulary):
+    """A tokenizer of the library, and the order that its entries have in the model."""
+
+    def __init__(self, serialized: bytes) -> None:
+        """Read the vocabulary as `pretrained_vocabulary` has written it.
+
+        Raises:
+          ValueError: the bytes are damaged; the message says in what way.
+          UserError: the library is missing.
+        """
+        self._serialized = serialized
+        content = _parsed(serialized)
+        self._definition: str = content["tokenizer"]
+        self._tokenizer = _tokenizer(self._definition)
+        self.order: list[int] = content["order"]
+        """For each id, the id of its entry in the file; -1 for one that the file does not have."""
+        self._unknown: int = content["unknown"]
+        size = self._tokenizer.get_vocab_size()
+        if not all(isinstance(n, int) and _NONE <= n < size for n in self.order):
+            raise ValueError("damaged: it has entries that its tokenizer does not have")
+        self._ours = {theirs: ours for ours, theirs in enumerate(self.order) if theirs != _NONE}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the vocabulary as its bytes."""
+        return PretrainedVocabulary, (self._serialized,)
+
+    def __len__(self) -> int:
+        """The number of ids."""
+        return len(self.order)
+
+    @property
+    def unk_id(self) -> int:
+        """The id of text that the vocabulary cannot spell; bytes can spell everything."""
+        return self._unknown
+
+    @property
+    def serialized(self) -> bytes:
+        """An object of JSON with the tokenizer and the order of its entries."""
+        return self._serialized
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """See `Vocabulary.files`."""
+        return {"tokenizer.json": self._definition.encode()}
+
+    @property
+    def protected_tokens(self) -> frozenset[str]:
+        """The entries that are never split, such as [MASK]."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        return frozenset(token.content for token in added)
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Subword ids of each line, ended by `EOS_ID`."""
+        found = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
+        return [[*(self._ours.get(n, self._unknown) for n in one.ids), EOS_ID] for one in found]
+
+    def pieces(self, ids: Rows) -> list[list[str]]:
+        """The subword that each id stands for, row by row, as the file has it."""
+        return [[self._piece(int(token)) for token in row] for row in ids]
+
+    def spelling(self, token: int) -> bytes:
+        """See `Vocabulary.spelling`; the space is before a word."""
+        piece = self._piece(token)
+        if token in (PAD_ID, EOS_ID, BOS_ID) or piece in self.protected_tokens:
+            return b""
+        if self._spells_bytes:
+            return bytes(_BYTES[char] for char in piece)
+        if piece.startswith(_CONTINUES):
+            return piece.removeprefix(_CONTINUES).encode()
+        return f" {piece}".encode()
+
+    def decode(self, ids: Rows) -> list[str]:
+        """Text of each row of ids, up to its first `EOS_ID`."""
+        rows = before_end(ids, without=(PAD_ID, BOS_ID))
+        theirs = [[self.order[token] for token in row] for row in rows]
+        texts: list[str] = self._tokenizer.decode_batch(theirs, skip_special_tokens=True)
+        return texts
+
+    def _piece(self, token: int) -> str:
+        number = self.order[token]
+        return "<pad>" if number == _NONE else str(self._tokenizer.id_to_token(number))
+
+    @cached_property
+    def _spells_bytes(self) -> bool:
+        """Whether each character of an entry stands for a byte, as in GPT-2."""
+        return '"ByteLevel"' in self._definition
+
+
+def _byte_characters() -> dict[str, int]:
+    """The byte that each character of an entry stands for (Radford et al. 2019, section 2.2).
+
+    Bytes that are visible characters of Latin-1 stand for themselves, and the others are those from
+    256 on, in order.
+    """
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in visible]
+    characters = {chr(byte): byte for byte in visible}
+    return characters | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_BYTES = _byte_characters()
+
+
+def _parsed(serialized: bytes) -> dict[str, Any]:
+    try:
+        return dict(parse_object(serialized, _SCHEMA))
+    except ValueError as error:
+        raise ValueError(f"damaged: {error}") from error
+
+
+def _tokenizer(definition: str) -> Any:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise UserError(
+            "the vocabulary is one of the library tokenizers; install it with: pip install "
+            "'t2t-jax[huggingface]'"
+        ) from error
+    try:
+        return Tokenizer.from_str(definition)
+    except Exception as error:  # the library raises this class itself
+        raise ValueError(f"no tokenizer of the library tokenizers: {error}") from error
+
+
+def pretrained_vocabulary(
+    definition: str, order: Sequence[int], unknown: int
+) -> PretrainedVocabulary:
+    """A vocabulary of its parts.
+
+    Args:
+      definition: the contents of tokenizer.json.
+      order: for each id the id of its entry there, and -1 for one that is not there.
+      unknown: the id of text that cannot be spelt.
+
+    Raises:
+      ValueError: they do not make a vocabulary.
+      UserError: the library is missing.
+    """
+    content = {
+        "kind": "pretrained",
+        "tokenizer": definition,
+        "order": list(map(int, order)),
+        "unknown": int(unknown),
+    }
+    return PretrainedVocabulary(json.dumps(content, ensure_ascii=False).encode())

@@ -1,0 +1,239 @@
+"""GPT-2 models of the library transformers of Hugging Face (`GPT2LMHeadModel`): out and in.
+
+Their vocabulary has one special entry, which ends a text and begins one. Ours has padding as well,
+which a bias of the output keeps from ever being chosen.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32
+
+from t2t_jax.config import Config, ModelConfig
+from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary, pretrained_vocabulary
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.errors import UserError
+from t2t_jax.interchange.names import Arrays
+from t2t_jax.interchange.numbering import NONE, new_order
+from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.interchange.pretrained import (
+    ACTIVATIONS,
+    Place,
+    Tensors,
+    activation,
+    config_of,
+    entry_ids,
+    read_json,
+    read_tensors,
+    refused,
+    tokenizer_definition,
+    unlike_pretrained,
+    written,
+)
+from t2t_jax.interchange.rewriting import refuse
+from t2t_jax.system.records import Record, Schema
+
+DTYPES = ("float32",)
+
+_SIZES = dict.fromkeys(("n_embd", "n_layer", "n_head", "n_positions", "vocab_size"), int)
+_CONFIG = Schema(
+    {"model_type": str, **_SIZES},
+    {"eos_token_id": (int, type(None)), "n_inner": (int, type(None)), "activation_function": str},
+)
+_FIXED = {
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+}
+_NEVER = -1e9
+"""The bias of an entry that is never chosen."""
+_END = "<|endoftext|>"
+_README = """\
+# A language model of t2t_jax as a GPT-2
+
+    from transformers import AutoTokenizer, GPT2LMHeadModel
+
+    tokenizer, model = AutoTokenizer.from_pretrained("."), GPT2LMHeadModel.from_pretrained(".")
+    ids = tokenizer("<|endoftext|>The file", return_tensors="pt")
+    print(tokenizer.decode(model.generate(**ids, max_new_tokens=20)[0]))
+
+It needs `pip install transformers torch`.
+"""
+
+
+def _places(model: ModelConfig) -> Iterator[Place]:
+    """Where the parameters are, but for the embedding and what is joined there."""
+    yield Place("target_position", "transformer.wpe.weight")
+    for number in range(model.num_decoder_layers):
+        ours, theirs = f"decoder.layers.{number}", f"transformer.h.{number}"
+        yield Place(f"{ours}.self_attention.W_O", f"{theirs}.attn.c_proj.weight")
+        yield Place(f"{ours}.self_attention.b_O", f"{theirs}.attn.c_proj.bias")
+        for n, name in ((1, "c_fc"), (2, "c_proj")):
+            yield Place(f"{ours}.feed_forward.W_{n}", f"{theirs}.mlp.{name}.weight")
+            yield Place(f"{ours}.feed_forward.b_{n}", f"{theirs}.mlp.{name}.bias")
+        for sublayer, norm in (("self_attention", "ln_1"), ("feed_forward", "ln_2")):
+            yield Place(f"{ours}.{sublayer}.norm.scale", f"{theirs}.{norm}.weight")
+            yield Place(f"{ours}.{sublayer}.norm.bias", f"{theirs}.{norm}.bias")
+    yield Place("decoder.norm.scale", "transformer.ln_f.weight")
+    yield Place("decoder.norm.bias", "transformer.ln_f.bias")
+
+
+def read(path: Path) -> PortableModel:
+    """Read a GPT-2 model.
+
+    Args:
+      path: the directory that `save_pretrained` has written, with tokenizer.json in it.
+
+    Raises:
+      UserError: a file is missing or damaged, or is of another kind of model.
+    """
+    theirs = read_json(path / "config.json", Schema({"model_type": str}))
+    refused(path, theirs, {"model_type": "gpt2"})
+    theirs = read_json(path / "config.json", _CONFIG)
+    refused(path, theirs, _FIXED)
+    vocabulary = _read_vocabulary(path, theirs)
+    config = _our_config(path, theirs, vocabulary)
+    arrays = dict(_our_arrays(read_tensors(path), config.model, vocabulary))
+    return PortableModel(config, vocabulary, arrays, ())
+
+
+def _read_vocabulary(path: Path, theirs: Record) -> PretrainedVocabulary:
+    definition = tokenizer_definition(path)
+    ids = entry_ids(definition, path / "tokenizer.json")
+    end = theirs.get("eos_token_id")
+    if sorted(ids.values()) != list(range(theirs["vocab_size"])) or end not in ids.values():
+        raise UserError(
+            f"{path / 'tokenizer.json'} does not give each of {theirs['vocab_size']:,} entries an "
+            "id of its own, as config.json has it, or none that ends a text"
+        )
+    _, order = new_order(sorted(ids, key=lambda piece: ids[piece]), [NONE, int(end or 0)])
+    try:
+        return pretrained_vocabulary(definition, order.tolist(), 1)
+    except ValueError as error:
+        raise UserError(f"{path / 'tokenizer.json'} is {error}") from error
+
+
+def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
+    return config_of(
+        path,
+        {
+            "model.architecture": "decoder_only",
+            "model.d_model": theirs["n_embd"],
+            "model.num_heads": theirs["n_head"],
+            "model.d_ff": theirs.get("n_inner") or 4 * theirs["n_embd"],
+            "model.num_decoder_layers": theirs["n_layer"],
+            "model.max_positions": theirs["n_positions"],
+            "model.feed_forward": activation(path, theirs, "activation_function", "gelu_new"),
+            "model.attention_bias": True,
+            "model.output_bias": True,
+            "model.norm_order": "pre",
+            "model.norm_epsilon": float(theirs.get("layer_norm_epsilon", 1e-5)),
+            "model.position": "learned",
+            "model.scale_embeddings": False,
+            "model.start_token": "end",
+            "model.dropout_rate": float(theirs.get("resid_pdrop", 0.1)),
+            "model.attention_dropout_rate": float(theirs.get("attn_pdrop", 0.1)),
+            "data.task": "language_modelling",
+            "data.vocab_size": len(vocabulary),
+            "data.max_length": theirs["n_positions"],
+            "data.source_tokens_per_step": max(25_000, theirs["n_positions"] + 8),
+            "data.target_tokens_per_step": max(25_000, theirs["n_positions"] + 8),
+            "training.label_smoothing": 0.0,
+            "training.freeze": ("output_bias",),
+        },
+    )
+
+
+def _our_arrays(
+    tensors: Tensors, model: ModelConfig, vocabulary: PretrainedVocabulary
+) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+    order = np.array(vocabulary.order)
+    there = order != NONE
+    embedding = tensors["transformer.wte.weight"]
+    yield "embedding", np.where(there[:, None], embedding[order], np.float32(0))
+    yield "output_bias", np.where(there, np.float32(0), np.float32(_NEVER))
+    for number in range(model.num_decoder_layers):
+        name = f"transformer.h.{number}.attn.c_attn"
+        for kind, whole in (("W", tensors[f"{name}.weight"]), ("b", tensors[f"{name}.bias"])):
+            for letter, part in zip("QKV", np.split(whole, 3, axis=-1), strict=True):
+                yield f"decoder.layers.{number}.self_attention.{kind}_{letter}", part.copy()
+    for place in _places(model):
+        yield place.ours, place.array(tensors)
+
+
+def write(model: PortableModel, directory: Path, dtype: str) -> None:
+    """Write a model.
+
+    Args:
+      model: the model.
+      directory: an empty directory.
+      dtype: one of `DTYPES`.
+
+    Raises:
+      UserError: a GPT-2 of transformers cannot be such a model.
+    """
+    del dtype  # there is one
+    network, vocabulary = model.config.model, model.vocabulary
+    _check(network, vocabulary, model.arrays)
+    assert isinstance(vocabulary, PretrainedVocabulary)
+    order = np.array(vocabulary.order)
+    arrays = dict(_their_arrays(model.arrays, network, order))
+    end = int(order[1])
+    config = {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "dtype": "float32",
+        "vocab_size": len(arrays["transformer.wte.weight"]),
+        "n_embd": network.d_model,
+        "n_layer": network.num_decoder_layers,
+        "n_head": network.num_heads,
+        "n_inner": network.d_ff,
+        "n_positions": network.max_positions,
+        "activation_function": ACTIVATIONS[network.feed_forward],
+        "layer_norm_epsilon": network.norm_epsilon,
+        "attn_pdrop": network.attention_dropout_rate,
+        "resid_pdrop": network.dropout_rate,
+        "embd_pdrop": network.dropout_rate,
+        "bos_token_id": end,
+        "eos_token_id": end,
+    }
+    written(directory, config, arrays, _README)
+    (directory / "tokenizer.json").write_bytes(vocabulary.files["tokenizer.json"])
+
+
+def _their_arrays(
+    arrays: Arrays, model: ModelConfig, order: np.ndarray
+) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+    there = order != NONE
+    embedding = np.zeros((int(there.sum()), model.d_model), np.float32)
+    embedding[order[there]] = arrays["embedding"][there]
+    yield "transformer.wte.weight", embedding
+    for number in range(model.num_decoder_layers):
+        ours = f"decoder.layers.{number}.self_attention"
+        for kind, name in (("W", "weight"), ("b", "bias")):
+            joined = np.concatenate([arrays[f"{ours}.{kind}_{one}"] for one in "QKV"], axis=-1)
+            yield f"transformer.h.{number}.attn.c_attn.{name}", joined
+    for place in _places(model):
+        yield place.theirs, arrays[place.ours]
+
+
+def _check(model: ModelConfig, vocabulary: Vocabulary, arrays: Arrays) -> None:
+    known = isinstance(vocabulary, PretrainedVocabulary)
+    there = np.array(getattr(vocabulary, "order", range(len(vocabulary)))) != NONE
+    bias = arrays.get("output_bias", np.zeros(len(vocabulary)))
+    refuse(
+        "A GPT-2 of transformers",
+        {
+            "a vocabulary that no GPT-2 has": not known,
+            f"norm_order={model.norm_order!r}": model.norm_order != "pre",
+            "an output projection of its own": "output_projection" in model.embeddings.values(),
+            "a norm of the embeddings": model.embedding_norm,
+            "a bias of the output (training.freeze=output_bias keeps it 0)": bool(
+                bias[there].any()
+            ),
+            f"start_token={model.start_token!r}": model.start_token != "end",
+            **unlike_pretrained(model, "decoder_only", ACTIVATIONS),
+        },
+    )

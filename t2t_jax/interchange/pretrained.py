@@ -1,0 +1,283 @@
+"""Directories of the library transformers of Hugging Face: what `save_pretrained` writes.
+
+config.json                                   kind and sizes of the model
+model.safetensors, or pytorch_model.bin       its parameters; nothing in them is executed
+tokenizer.json                                how text is split, for the library tokenizers
+"""
+
+import json
+from collections.abc import Container, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32, Int
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from t2t_jax.config import Config, ModelConfig
+from t2t_jax.errors import UserError
+from t2t_jax.interchange.names import Arrays
+from t2t_jax.interchange.numbering import rows_in
+from t2t_jax.interchange.torch_file import read_torch_file, tensors_of
+from t2t_jax.system.records import Record, Schema, parse_object
+
+ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
+"""Their name of each activation."""
+_PREFIXES = "transformer.", "bert.", "vit."
+_OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+
+
+def read_json(path: Path, schema: Schema) -> Record:
+    """The fields of a file of JSON, checked.
+
+    Raises:
+      UserError: it is missing or damaged, or lacks a field.
+    """
+    try:
+        return parse_object(path.read_bytes(), schema)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is damaged, or of another kind of model: {error}") from error
+
+
+class Tensors:
+    """The tensors of a file, which are asked for by name."""
+
+    def __init__(self, file: Path, tensors: Arrays) -> None:
+        """Wrap the tensors of a file."""
+        self.file = file
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> Float32[np.ndarray, "..."]:
+        """A tensor, also under a name that earlier releases of the library gave it.
+
+        Raises:
+          UserError: there is none.
+        """
+        for found in (name, *(name.removeprefix(prefix) for prefix in _PREFIXES)):
+            if found in self._tensors:
+                return self._tensors[found]
+        for new, old in _OLD_NAMES.items():
+            if name.endswith(new) and f"{name.removesuffix(new)}{old}" in self._tensors:
+                return self._tensors[f"{name.removesuffix(new)}{old}"]
+        raise UserError(f"{self.file} has no tensor {name}, which every model of its kind has")
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is a tensor of exactly this name."""
+        return name in self._tensors
+
+    def rows(self, name: str, order: Int[np.ndarray, " entries"]) -> Float32[np.ndarray, "..."]:
+        """A tensor with a row for every entry of a vocabulary, in our order."""
+        array = self[name]
+        array = array.ravel() if array.shape[:1] == (1,) else array  # a bias has an axis more
+        if array.shape[:1] != order.shape:
+            raise UserError(
+                f"{self.file} has {name} of shape {array.shape}, and config.json {len(order)} "
+                "entries of the vocabulary"
+            )
+        return rows_in(array, order)
+
+
+def read_tensors(path: Path) -> Tensors:
+    """The tensors of a model, in float32.
+
+    Args:
+      path: its directory.
+
+    Raises:
+      UserError: they are missing or damaged.
+    """
+    file = path / "model.safetensors"
+    if file.exists():
+        try:
+            found = load_file(file)
+            return Tensors(file, {name: np.asarray(x, np.float32) for name, x in found.items()})
+        except (SafetensorError, OSError, TypeError, ValueError, KeyError) as error:
+            raise UserError(f"{file} is damaged, or no file of safetensors: {error}") from error
+    file = path / "pytorch_model.bin"
+    if not file.exists():
+        raise UserError(f"{path} has neither model.safetensors nor pytorch_model.bin")
+    return Tensors(file, tensors_of(read_torch_file(file), file))
+
+
+class Place(NamedTuple):
+    """Where a model of another library has one of our parameters."""
+
+    ours: str
+    """Our name of it."""
+    theirs: str
+    """Their name."""
+    transposed: bool = False
+    """Whether theirs is the transpose of ours."""
+
+    def array(self, tensors: Tensors) -> Float32[np.ndarray, "..."]:
+        """Our parameter, of their tensors."""
+        found = tensors[self.theirs]
+        return np.ascontiguousarray(found.T) if self.transposed else found
+
+    def theirs_of(self, arrays: Arrays) -> Float32[np.ndarray, "..."]:
+        """Their parameter, of ours."""
+        found = arrays[self.ours]
+        return found.T if self.transposed else found
+
+
+def written(directory: Path, config: Mapping[str, Any], arrays: Arrays, readme: str) -> None:
+    """Write a model.
+
+    Args:
+      directory: an empty directory.
+      config: the fields of config.json.
+      arrays: the parameters under their names there.
+      readme: how the model is used.
+    """
+    contiguous = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
+    (directory / "model.safetensors").write_bytes(save(contiguous, {"format": "pt"}))
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (directory / "README.md").write_text(readme, encoding="utf-8")
+
+
+def refused(path: Path, theirs: Record, wanted: Mapping[str, Any]) -> None:
+    """Refuse a model with options that ours cannot have.
+
+    Args:
+      path: its directory.
+      theirs: the fields of its config.json.
+      wanted: the value that an option has to have, where it is given.
+
+    Raises:
+      UserError: an option has another value.
+    """
+    for name, value in wanted.items():
+        if theirs.get(name, value) != value:
+            raise UserError(
+                f"{path / 'config.json'} has {name}={theirs[name]!r}, which a model of t2t_jax "
+                f"cannot have; only {value!r}"
+            )
+
+
+def config_of(path: Path, changes: Mapping[str, Any]) -> Config:
+    """The config with some changes, which follow from a file.
+
+    Raises:
+      UserError: they are refused.
+    """
+    try:
+        return Config().replace(changes)
+    except UserError as error:
+        raise UserError(f"{path / 'config.json'}: {error}") from error
+
+
+def tokenizer_definition(path: Path) -> str:
+    """The contents of tokenizer.json.
+
+    Raises:
+      UserError: the file is missing or damaged.
+    """
+    file = path / "tokenizer.json"
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{file} cannot be read ({error}); make it with transformers: "
+            f"AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
+        ) from error
+
+
+def entry_ids(definition: str, file: Path) -> dict[str, int]:
+    """The id of each entry of a tokenizer.
+
+    Args:
+      definition: the contents of tokenizer.json.
+      file: its place, for errors.
+
+    Raises:
+      UserError: it has no entries.
+    """
+    try:
+        content = json.loads(definition)
+        ids = dict(content["model"]["vocab"])
+        ids |= {token["content"]: token["id"] for token in content.get("added_tokens", [])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file} is damaged, or has no vocabulary of subwords: {error}") from error
+    return ids
+
+
+def activation(path: Path, theirs: Record, field: str, usual: str) -> str:
+    """Our name of the activation that a model has.
+
+    Args:
+      path: its directory.
+      theirs: the fields of its config.json.
+      field: the one that names the activation.
+      usual: what it is where the field is not given.
+
+    Raises:
+      UserError: there is none of this name.
+    """
+    ours = {name: one for one, name in ACTIVATIONS.items()}
+    name = theirs.get(field, usual)
+    if name not in ours:
+        raise UserError(
+            f"{path} has {field}={name!r}; a model of t2t_jax can have {', '.join(ours)}"
+        )
+    return ours[name]
+
+
+def encoder_places(
+    model: ModelConfig, theirs: str, attention: str, norms: tuple[str, str]
+) -> Iterator[Place]:
+    """Where the encoders of BERT and ViT have the parameters of their layers.
+
+    Args:
+      model: sizes and options of the network.
+      theirs: their name of the stack of layers.
+      attention: their name of the module that projects queries, keys and values.
+      norms: their names of the norms around self-attention and feed-forward network.
+    """
+    for number in range(model.num_encoder_layers):
+        ours, layer = f"encoder.layers.{number}", f"{theirs}.{number}"
+        names = {
+            f"{ours}.self_attention.{{}}_Q": f"{attention}.query",
+            f"{ours}.self_attention.{{}}_K": f"{attention}.key",
+            f"{ours}.self_attention.{{}}_V": f"{attention}.value",
+            f"{ours}.self_attention.{{}}_O": "attention.output.dense",
+            f"{ours}.feed_forward.{{}}_1": "intermediate.dense",
+            f"{ours}.feed_forward.{{}}_2": "output.dense",
+        }
+        for name, module in names.items():
+            yield Place(name.format("W"), f"{layer}.{module}.weight", transposed=True)
+            yield Place(name.format("b"), f"{layer}.{module}.bias")
+        for sublayer, norm in zip(("self_attention", "feed_forward"), norms, strict=True):
+            yield Place(f"{ours}.{sublayer}.norm.scale", f"{layer}.{norm}.weight")
+            yield Place(f"{ours}.{sublayer}.norm.bias", f"{layer}.{norm}.bias")
+
+
+def unlike_pretrained(
+    model: ModelConfig, architecture: str, activations: Container[str]
+) -> dict[str, bool]:
+    """Options that no GPT-2, BERT or ViT of transformers has, and whether a model has them.
+
+    Args:
+      model: the options of the model.
+      architecture: the architecture of such models.
+      activations: the activations that they can have.
+    """
+    return {
+        f"architecture={model.architecture!r}": model.architecture != architecture,
+        f"position={model.position!r}": model.position != "learned",
+        f"norm={model.norm!r}": model.norm != "layer",
+        f"feed_forward={model.feed_forward!r}": model.feed_forward not in activations,
+        f"score_function={model.score_function!r}": model.score_function != "scaled_dot_product",
+        "no biases of attention": not model.attention_bias,
+        "embeddings that are multiplied": model.scale_embeddings and not model.num_patches,
+        "a window of attention": model.attention_window is not None,
+        "normalised queries and keys": model.query_key_norm,
+        f"num_kv_heads={model.num_kv_heads}": model.attention.groups != model.num_heads,
+        "layers with fewer heads": any(
+            stack.self_attention.num_heads != model.num_heads for stack in model.stacks
+        ),
+        "heads of other widths than d_model / num_heads": {model.key_size, model.value_size}
+        != {model.d_model / model.num_heads},
+    }

@@ -1,0 +1,188 @@
+"""ViT models of the library transformers of Hugging Face: `ViTForImageClassification`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32
+
+from t2t_jax.config import Config, ModelConfig
+from t2t_jax.data.vocabularies.labelled import LabelledVocabulary, labelled_vocabulary
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.errors import UserError
+from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.interchange.pretrained import (
+    ACTIVATIONS,
+    Place,
+    Tensors,
+    activation,
+    config_of,
+    encoder_places,
+    read_json,
+    read_tensors,
+    refused,
+    unlike_pretrained,
+    written,
+)
+from t2t_jax.interchange.rewriting import refuse
+from t2t_jax.system.records import Record, Schema
+
+DTYPES = ("float32",)
+
+_SIZES = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "image_size",
+    "patch_size",
+)
+_CONFIG = Schema(
+    {"model_type": str, "id2label": dict, **dict.fromkeys(_SIZES, int)},
+    {"hidden_act": str, "num_channels": int},
+)
+_EMBEDDINGS = "vit.embeddings"
+_PATCHES = f"{_EMBEDDINGS}.patch_embeddings.projection"
+_README = """\
+# An encoder of images of t2t_jax as a ViT
+
+    import torch
+    from transformers import ViTForImageClassification
+
+    model = ViTForImageClassification.from_pretrained(".")
+    pixels = torch.rand(1, 3, 224, 224) * 2 - 1     # -1 is black, and 1 is white
+    print(model.config.id2label[model(pixels).logits.argmax().item()])
+
+It needs `pip install transformers torch`.
+"""
+
+
+def _places(model: ModelConfig) -> Iterator[Place]:
+    """Where the parameters are, but for those of the embeddings."""
+    norms = "layernorm_before", "layernorm_after"
+    yield from encoder_places(model, "vit.encoder.layer", "attention.attention", norms)
+    yield Place("encoder.norm.scale", "vit.layernorm.weight")
+    yield Place("encoder.norm.bias", "vit.layernorm.bias")
+    yield Place("patch_projection.bias", f"{_PATCHES}.bias")
+    yield Place("output_projection", "classifier.weight")
+    yield Place("output_bias", "classifier.bias")
+
+
+def read(path: Path) -> PortableModel:
+    """Read a ViT model.
+
+    Args:
+      path: the directory that `save_pretrained` has written.
+
+    Raises:
+      UserError: a file is missing or damaged, or is of another kind of model.
+    """
+    theirs = read_json(path / "config.json", Schema({"model_type": str}))
+    refused(path, theirs, {"model_type": "vit"})
+    theirs = read_json(path / "config.json", _CONFIG)
+    refused(path, theirs, {"qkv_bias": True})
+    names = theirs["id2label"]
+    labels = [names.get(str(number)) for number in range(len(names))]
+    if not labels or not all(isinstance(label, str) for label in labels):
+        raise UserError(f"{path / 'config.json'} has no label for each number in id2label")
+    vocabulary = labelled_vocabulary(None, [str(label) for label in labels])
+    config = _our_config(path, theirs)
+    arrays = dict(_our_arrays(read_tensors(path), config.model))
+    return PortableModel(config, vocabulary, arrays, ())
+
+
+def _our_config(path: Path, theirs: Record) -> Config:
+    return config_of(
+        path,
+        {
+            "model.architecture": "encoder_only",
+            "model.d_model": theirs["hidden_size"],
+            "model.num_heads": theirs["num_attention_heads"],
+            "model.d_ff": theirs["intermediate_size"],
+            "model.num_encoder_layers": theirs["num_hidden_layers"],
+            "model.patch_size": theirs["patch_size"],
+            "model.image_size": theirs["image_size"],
+            "model.image_channels": theirs.get("num_channels", 3),
+            "model.feed_forward": activation(path, theirs, "hidden_act", "gelu"),
+            "model.attention_bias": True,
+            "model.output_bias": True,
+            "model.share_embeddings": False,
+            "model.norm_order": "pre",
+            "model.norm_epsilon": float(theirs.get("layer_norm_eps", 1e-12)),
+            "model.position": "learned",
+            "model.dropout_rate": float(theirs.get("hidden_dropout_prob", 0.0)),
+            "model.attention_dropout_rate": float(theirs.get("attention_probs_dropout_prob", 0.0)),
+            "data.task": "image_classification",
+            "data.corpus": "npz:images.npz",
+        },
+    )
+
+
+def _our_arrays(
+    tensors: Tensors, model: ModelConfig
+) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+    kernel = tensors[f"{_PATCHES}.weight"]  # [d_model, channels, height, width]
+    yield "patch_projection.kernel", kernel.transpose(2, 3, 1, 0).reshape(-1, model.d_model).copy()
+    yield "class_token", tensors[f"{_EMBEDDINGS}.cls_token"].reshape(-1)
+    yield "source_position", tensors[f"{_EMBEDDINGS}.position_embeddings"][0]
+    for place in _places(model):
+        yield place.ours, place.array(tensors)
+
+
+def write(model: PortableModel, directory: Path, dtype: str) -> None:
+    """Write a model.
+
+    Args:
+      model: the model.
+      directory: an empty directory.
+      dtype: one of `DTYPES`.
+
+    Raises:
+      UserError: a ViT of transformers cannot be such a model.
+    """
+    del dtype  # there is one
+    network, vocabulary = model.config.model, model.vocabulary
+    _check(network, vocabulary)
+    assert isinstance(vocabulary, LabelledVocabulary)
+    assert network.patch_size is not None
+    places = _places(network)
+    arrays = {place.theirs: place.theirs_of(model.arrays) for place in places}
+    size, channels = network.patch_size, network.image_channels
+    kernel = model.arrays["patch_projection.kernel"].reshape(size, size, channels, -1)
+    arrays[f"{_PATCHES}.weight"] = kernel.transpose(3, 2, 0, 1)
+    arrays[f"{_EMBEDDINGS}.cls_token"] = model.arrays["class_token"][None, None]
+    arrays[f"{_EMBEDDINGS}.position_embeddings"] = model.arrays["source_position"][None]
+    config = {
+        "architectures": ["ViTForImageClassification"],
+        "model_type": "vit",
+        "dtype": "float32",
+        "hidden_size": network.d_model,
+        "num_hidden_layers": network.num_encoder_layers,
+        "num_attention_heads": network.num_heads,
+        "intermediate_size": network.d_ff,
+        "image_size": network.image_size,
+        "patch_size": size,
+        "num_channels": channels,
+        "qkv_bias": True,
+        "hidden_act": ACTIVATIONS[network.feed_forward],
+        "layer_norm_eps": network.norm_epsilon,
+        "hidden_dropout_prob": network.dropout_rate,
+        "attention_probs_dropout_prob": network.attention_dropout_rate,
+        "id2label": {str(number): label for number, label in enumerate(vocabulary.labels)},
+        "label2id": {label: number for number, label in enumerate(vocabulary.labels)},
+    }
+    written(directory, config, arrays, _README)
+
+
+def _check(model: ModelConfig, vocabulary: Vocabulary) -> None:
+    refuse(
+        "A ViT of transformers",
+        {
+            "no images": model.patch_size is None or not isinstance(vocabulary, LabelledVocabulary),
+            f"norm_order={model.norm_order!r}": model.norm_order != "pre",
+            "no bias of the output": not model.output_bias,
+            "a norm of the embeddings": model.embedding_norm,
+            "a transform ahead of the output": model.output_transform,
+            **unlike_pretrained(model, "encoder_only", ACTIVATIONS),
+        },
+    )
