@@ -32,6 +32,7 @@ def get_config() -> Config:
             "model.output_bias": True,
             "data.task": "image_classification",
             "data.corpus": "digits:",
+            "data.vocab_size": 10,
             "data.image_shift": 1,
             "data.max_length": 24,
             "data.source_tokens_per_step": 128 * 24,

@@ -16,7 +16,8 @@ from t2t_jax.ahead_of_time.collectives import collectives
 from t2t_jax.ahead_of_time.hardware import peaks, usable_memory
 from t2t_jax.ahead_of_time.report import StepMemory, StepReport
 from t2t_jax.config import Config
-from t2t_jax.data.batching import batch_shape, length_ladder
+from t2t_jax.data.batching import batch_shape, ladder_length, length_ladder
+from t2t_jax.data.masking import masked_room
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
 from t2t_jax.modules.cost import model_flops_per_step, num_parameters
@@ -81,12 +82,12 @@ def compile_ahead(config: Config, devices: Sequence[jax.Device]) -> StepReport:
     mesh = make_mesh(config.parallel, devices)
     config = settled(config, mesh)
     model = make_model(config, config.data.vocab_size, mesh)
-    longest = length_ladder(config.data.max_length)[-1]
-    has_sources = config.data.task != "language_modelling"
-    shape = batch_shape(config.data, longest * has_sources, longest)
+    shape = _largest_shape(config)
+    longest = max(shape[1:])
     layout = batch_layout(mesh, shape.rows, longest, config.parallel.tokens_per_device)
     state = abstract_state(config, model, mesh)
-    batch = abstract_batch(layout, shape.source_length, shape.target_length)
+    patch_values = config.model.patch_values
+    batch = abstract_batch(layout, shape.source_length, shape.target_length, patch_values)
     step: Any = compile_train_step(config, model, mesh)
     start = time.monotonic()
     program = _compile(step.lower(state, batch))
@@ -114,6 +115,21 @@ def compile_ahead(config: Config, devices: Sequence[jax.Device]) -> StepReport:
             refused=True,
         )
     return _with_program(report, program, devices[0].platform)
+
+
+def _largest_shape(config: Config) -> BatchShape:
+    """The shape of a batch whose rows are as long as they may be, one example in each."""
+    data = config.data
+    if config.model.num_patches:
+        length = config.model.num_positions
+        return batch_shape(data, ladder_length(length), ladder_length(length))._replace(
+            source_length=length, target_length=1
+        )
+    longest = length_ladder(data.max_length)[-1]
+    shape = batch_shape(data, longest * (data.task != "language_modelling"), longest)
+    if data.task == "masked_language_modelling":
+        return shape._replace(target_length=masked_room(data.masked_share, longest))
+    return shape._replace(target_length=1) if data.task == "classification" else shape
 
 
 def _with_program(report: StepReport, program: jax.stages.Compiled, platform: str) -> StepReport:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, groupby
 from pathlib import Path
+from typing import Any
 
 from t2t_jax.config import DataConfig
 from t2t_jax.config.sections import Task
@@ -63,9 +64,9 @@ class Corpus:
         part.fingerprint()  # has checked the files
         return part.read()
 
-    def lines(self, split: str) -> tuple[list[str], list[str]]:
+    def lines(self, split: str) -> Chunk:
         """All source and all target lines of a split, untouched."""
-        sources: list[str] = []
+        sources: list[Any] = []
         targets: list[str] = []
         for source, target in self.pairs(split):
             sources += source

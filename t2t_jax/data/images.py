@@ -196,7 +196,7 @@ def read_npz(path: Path) -> Mapping[str, Any]:
       UserError: the file is missing or damaged.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, KeyError) as error:
         raise UserError(f"{path} is no file of arrays (.npz) that can be read: {error}") from error
@@ -235,7 +235,7 @@ def _of_arrays(name: str, images: Any, labels: Any) -> Split:
 
     def read() -> Iterator[Chunk]:
         names = (str(label) for label in labels[:, 0].tolist())
-        return chunks(cast(Any, zip(images, names, strict=True)))
+        return chunks(zip(images, names, strict=True))
 
     return Split(functools.cache(fingerprint), read)
 
@@ -254,7 +254,7 @@ def _digits(split: str) -> Iterator[Chunk]:
     mixed = np.argsort(np.random.Philox(key=0).random_raw(len(images)), kind="stable")
     test, dev, train = np.split(mixed, [360, 540])
     at = np.sort({"test": test, "dev": dev, "train": train}[split])
-    return chunks(cast(Any, zip(images[at], map(str, labels[at].tolist()), strict=True)))
+    return chunks(zip(images[at], map(str, labels[at].tolist()), strict=True))
 
 
 def _tfds_splits(name: str) -> dict[str, Split]:
@@ -284,6 +284,6 @@ def _read_tfds(builder: Any, split: str) -> Iterator[Chunk]:
             stop = min(start + parts.CHUNK_LINES, len(examples))
             chunk = examples.__getitems__(range(start, stop))
             labels = [names[label] for label in (int(one["label"]) for one in chunk)]
-            yield cast(Any, [np.asarray(one["image"]) for one in chunk]), labels
+            yield [np.asarray(one["image"]) for one in chunk], labels
     except Exception as error:  # of any kind, from array_record and from what parses examples
         raise unreadable_tfds(builder.name, builder.data_path, error) from error

@@ -76,6 +76,16 @@ def mask_id(vocabulary: Vocabulary) -> int:
     )
 
 
+def masked_room(share: float, length: int) -> int:
+    """Most subwords that are predicted in a row, as a multiple of 8.
+
+    Args:
+      share: share of the subwords that are predicted.
+      length: positions of the row.
+    """
+    return -(-max(1, int(share * length + 0.5)) // 8) * 8
+
+
 @dataclass(frozen=True)
 class MaskedText:
     """Sequences of text, of which other subwords are hidden in every step."""
@@ -118,8 +128,7 @@ class MaskedText:
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
         """See `Examples.shape`; as targets there is room for the subwords that are chosen."""
-        room = max(1, int(self.masking.share * shape.source_length + 0.5))
-        return shape._replace(target_length=-(-room // 8) * 8)
+        return shape._replace(target_length=masked_room(self.masking.share, shape.source_length))
 
     def batch(
         self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]

@@ -3,10 +3,11 @@
 import hashlib
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-Chunk = tuple[list[str], list[str]]
-"""Some consecutive pairs of a split: its source lines, and as many target lines."""
+Chunk: TypeAlias = tuple[list[Any], list[str]]
+"""Some consecutive pairs of a split: its source lines, and as many target lines. Where images are
+labelled, arrays stand for the source lines."""
 
 SPLITS = ("train", "dev", "test")
 
@@ -28,7 +29,7 @@ def digest(*parts: str) -> str:
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
-def chunks(pairs: Iterator[tuple[str, str]]) -> Iterator[Chunk]:
+def chunks(pairs: Iterator[tuple[Any, str]]) -> Iterator[Chunk]:
     """The chunks of pairs."""
     while chunk := list(islice(pairs, CHUNK_LINES)):
         sources, targets = zip(*chunk, strict=True)

@@ -7,7 +7,7 @@ import numpy as np
 
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.images import Image, LabelledImages, checked_image
+from t2t_jax.data.images import LabelledImages, checked_image
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary, labelled_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.tasks.labelling import Labelling, labels_in
@@ -52,9 +52,9 @@ class ImageClassification(Labelling):
         return self._images(config, vocabulary, *chosen, 1)
 
     def unlabelled(
-        self, config: Config, vocabulary: LabelledVocabulary, inputs: Sequence[Image], first: int
+        self, config: Config, vocabulary: LabelledVocabulary, inputs: Sequence[Any], first: int
     ) -> LabelledImages:
-        """See `Labelling.unlabelled`; every label counts as known."""
+        """See `Labelling.unlabelled`: arrays `[height, width, channels]`, or without channels."""
         return self._images(config, vocabulary, inputs, vocabulary.labels[:1] * len(inputs), first)
 
     def _images(
