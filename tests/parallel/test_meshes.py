@@ -16,7 +16,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from t2t_jax.batch import Batch, Sequence
+from t2t_jax.batch import Batch, Patches, Sequence
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
@@ -95,6 +95,13 @@ def make_batch(vocab_size):
     return Batch(*sides)
 
 
+def with_patches(batch, patch_values):
+    """The batch with images in place of sources."""
+    shape = *batch.inputs.tokens.shape, patch_values
+    values = np.random.default_rng(1).integers(0, 256, shape).astype(np.uint8)
+    return batch._replace(inputs=Patches(values, batch.inputs.segments, batch.inputs.positions))
+
+
 def train(step, state, batch):
     """Smoothed loss and nll of every step, and the state after the last."""
     losses = []
@@ -112,6 +119,8 @@ class OnOneDevice:
         config = make_config(width, **options)
         model = make_model(config, width, None)
         self.batch = make_batch(width)
+        if patch_values := config.model.patch_values:
+            self.batch = with_patches(self.batch, patch_values)
         self.start = jax.device_get(jax.jit(partial(init_state, config, model))())
         step = jax.jit(partial(train_step, config, model))
         whole = jax.tree.map(lambda x: x[None], self.batch)
@@ -209,6 +218,36 @@ def variant():
 
 def test_a_variant_on_a_mesh_gives_the_losses_of_one_device():
     on_eight_devices("variant")
+
+
+_ENCODER = {
+    "model__architecture": "encoder_only",
+    "model__share_embeddings": False,
+    "data__task": "tagging",
+}
+_FAMILIES = {
+    "decoder": {"model__architecture": "decoder_only", "model__prefix_attention": True},
+    "encoder": {**_ENCODER, "model__output_transform": True, "model__output_bias": True},
+    "images": {
+        **_ENCODER,
+        "model__patch_size": 2,
+        "model__image_size": 4,
+        "model__image_channels": 6,
+        "model__position": "learned",
+        "data__task": "image_classification",
+    },
+}
+
+
+def family(name):
+    run = OnOneDevice(24, **_FAMILIES[name])
+    run.compare(data=2, fsdp=2, tensor=2, tokens_per_device=TOKENS_IN_TWO_ROWS)
+    run.compare(backend="pmap", data=8)
+
+
+@pytest.mark.parametrize("name", _FAMILIES)
+def test_every_family_on_a_mesh_gives_the_losses_of_one_device(name):
+    on_eight_devices("family", name)
 
 
 # Of a mesh of two devices along each axis: the spec of every parameter, and the shape of one part.
