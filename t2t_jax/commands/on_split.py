@@ -135,14 +135,16 @@ def _figures(summary: dict[str, Any]) -> Table:
     table.add_column()
     table.add_column(justify="right")
     table.add_column(overflow="fold")
-    for row in task_of(summary["corpus"], summary.get("task", "auto")).score_rows(summary):
+    task = task_of(summary["corpus"], summary.get("task", "auto"))
+    for row in task.score_rows(summary):
         table.add_row(*row)
     per_token = f"nats per subword, mean of {summary['target_tokens']:,}"
     smoothed = f"label-smoothed cross-entropy, {per_token}"
     table.add_row("loss", f"{summary['loss']:.4f}", smoothed)
     table.add_row("NLL", f"{summary['nll']:.4f}", f"negative log-likelihood, {per_token}")
     table.add_row("perplexity", f"{summary['perplexity']:.3f}", "exp(NLL), per subword")
-    table.add_row("sentences", f"{summary['num_sentences']:,}", summary["test_set"])
+    number = f"{summary['num_sentences']:,}" if task.grid.whole_split else ""
+    table.add_row("sentences" if number else "scored on", number, summary["test_set"])
     table.add_row("averaged", *which_average(summary))
     settings = " ".join(f"{name}={value}" for name, value in summary["decoding"].items())
     table.add_row("decoding", "", settings)

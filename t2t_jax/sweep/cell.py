@@ -14,10 +14,10 @@ import re
 import signal
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from t2t_jax.config import Config, differences, format_differences, from_dict, to_dict, walk
 from t2t_jax.config.file import Grid
@@ -25,6 +25,9 @@ from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path, on_this_machine
 from t2t_jax.system.records import Record, Schema, read_object
+
+if TYPE_CHECKING:
+    from t2t_jax.tasks.task import GridMeasures
 
 SPLIT = "dev"
 """The split on which variants are compared, as in Table 3."""
@@ -40,16 +43,12 @@ _RESULT_SCHEMA = Schema(
         "corpus": str,
         "split": str,
         "perplexity": _FIGURE,
-        "bleu": _FIGURE,
-        "bleu_signature": str,
-        "tokenized_split_bleu": _FIGURE,
-        "tokenized_split_bleu_signature": str,
         "target_tokens": int,
         "target_tokens_per_second": _FIGURE,
         "hypotheses": list,
         "references": list,
     },
-    {"checkpoints": list},
+    {"checkpoints": list, "task": str},
 )
 """The fields of a result that `tables` and `comparison` rely on."""
 # Fields that may change during a run, but change what a finished one scores.
@@ -98,7 +97,7 @@ class Cell:
         result = read_object(path, _RESULT_SCHEMA, _SCORE_AGAIN)
         try:
             old = from_dict(result["config"])
-            _check_lines(result)
+            _check_scores(result)
         except UserError as error:
             raise UserError(f"{path} is damaged ({error}); {_SCORE_AGAIN}") from error
         changed = differences(old, self.config, only_binding=True)
@@ -118,8 +117,29 @@ class Cell:
         return next((record for record in reversed(records) if record["of"] == "train"), {})
 
 
-def _check_lines(result: Record) -> None:
-    """Refuse a result whose translations are not one for each reference."""
+def measures_of(result: Mapping[str, Any]) -> "GridMeasures":
+    """The scores by which a result is compared with others.
+
+    Args:
+      result: the result of a cell.
+
+    Raises:
+      UserError: it is of a corpus that there is not.
+    """
+    from t2t_jax.tasks import task_of
+
+    return task_of(result["corpus"], result.get("task", "auto")).grid
+
+
+def _check_scores(result: Record) -> None:
+    """Refuse a result that lacks a score, or whose outputs are not one for each reference."""
+    score, beside, *_ = measures_of(result)
+    for measure in (score, beside) if beside else (score,):
+        figure = result.get(measure.field)
+        if not isinstance(figure, _FIGURE) or isinstance(figure, bool):
+            raise UserError(f"its field {measure.field!r} has no figure")
+        if measure.signature_field and not isinstance(result.get(measure.signature_field), str):
+            raise UserError(f"its field {measure.signature_field!r} has no text")
     for name in ("hypotheses", "references"):
         if not all(isinstance(line, str) for line in result[name]):
             raise UserError(f"its field {name!r} has something else than lines of text")
@@ -169,14 +189,11 @@ def train_and_score(config: Config, workdir: Path) -> int:
     from t2t_jax.run.evaluation import evaluate, score_record
     from t2t_jax.run.loading import load
     from t2t_jax.run.trainer import train
-    from t2t_jax.tasks import task_of
     from t2t_jax.workdir import read_log, record_scores
 
     corpus = open_corpus(config.data)
     if SPLIT not in corpus.splits:
         raise UserError(f"{corpus.name} has no {SPLIT} split to compare variants on; add one")
-    if why := task_of(corpus.name, corpus.task).no_grid:
-        raise UserError(f"{corpus.name} {why}")
     if code := train(config, workdir):
         return code
     translator = load(workdir)

@@ -1,7 +1,7 @@
 """The comparison of a grid's variants with its base, beside the noise of seeds and sentences.
 
 A difference counts only if it is larger than what another seed would change (Student's t over
-seeds), and, for BLEU, if the choice of the sentences is unlikely to have made it (paired bootstrap,
+seeds), and, of BLEU, if the choice of the sentences is unlikely to have made it (paired bootstrap,
 Koehn 2004).
 
 A seed decides the order of the training pairs for all variants alike, so a score is taken to be the
@@ -13,7 +13,7 @@ to their size.
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,10 @@ from t2t_jax.config.file import Grid, PublishedFigures, describe_difference
 from t2t_jax.errors import UserError
 from t2t_jax.evaluation.significance import paired_bootstrap
 from t2t_jax.modules.cost import num_parameters
+from t2t_jax.sweep.cell import measures_of
+
+if TYPE_CHECKING:
+    from t2t_jax.tasks.task import GridMeasures
 
 SIGNIFICANT = 0.05
 """A difference with a p-value below this is not put down to the choice of sentences."""
@@ -70,12 +74,15 @@ class VariantRow(NamedTuple):
     """How many seeds are finished."""
     perplexity: Change
     """Perplexity on dev, per subword."""
-    bleu: Change
-    """sacreBLEU's BLEU on dev."""
-    tokenized_split_bleu: Change
-    """The paper's BLEU on dev."""
+    measures: "GridMeasures"
+    """The scores of the task on dev."""
+    score: Change
+    """The score by which variants are compared."""
+    beside: Change | None
+    """The score that is shown beside it, if there is one."""
     p_value: float | None
-    """p-value of the difference in `bleu`, the largest over seeds; None for the base itself."""
+    """p-value of the difference in BLEU, the largest over seeds; None for the base itself, and for
+    other scores."""
     num_parameters: int
     """Exact number of the model's parameters."""
     num_train_steps: int
@@ -88,20 +95,22 @@ class VariantRow(NamedTuple):
     @property
     def verdict(self) -> str:
         """Whether the variant differs from the base, by all measures together, in a few words."""
-        if self.p_value is None:
+        if self.score.difference is None or (self.measures.bootstrap and self.p_value is None):
             return ""
-        same_bleu = self.bleu.within_noise or self.p_value >= SIGNIFICANT
-        if self.bleu.error is None:
-            return "BLEU within the noise" if same_bleu else "one seed: noise unknown"
+        by_chance = self.p_value is not None and self.p_value >= SIGNIFICANT
+        same_score = self.score.within_noise or by_chance
+        name = self.measures.score.name.removeprefix("sacre")
+        if self.score.error is None:
+            return f"{name} within the noise" if same_score else "one seed: noise unknown"
         if self.perplexity.difference is None:  # it is over other subwords
-            return "BLEU within the noise" if same_bleu else "BLEU differs"
+            return f"{name} within the noise" if same_score else f"{name} differs"
         words = {
             (True, True): "within the noise",
             (True, False): "perplexity within the noise",
-            (False, True): "BLEU within the noise",
+            (False, True): f"{name} within the noise",
             (False, False): "differs",
         }
-        return words[self.perplexity.within_noise, same_bleu]
+        return words[self.perplexity.within_noise, same_score]
 
 
 def compare(grid: Grid, results: Results) -> list[VariantRow]:
@@ -114,14 +123,20 @@ def compare(grid: Grid, results: Results) -> list[VariantRow]:
     if not results:
         raise UserError("no cell of the grid has a result yet; train some first")
     first = next(iter(results))
-    references = results[first][0]["references"]
+    wanted = _scored_on(results[first][0])
     for variant, seeds in results.items():
-        if any(result["references"] != references for result in seeds):
+        if any(_scored_on(result) != wanted for result in seeds):
             raise UserError(
                 f"{variant} was scored on other sentences than {first}; scores of different "
                 "test sets are not compared: score both on the same one"
             )
     return [_row(grid, results, variant) for variant in grid.variants if variant in results]
+
+
+def _scored_on(result: Mapping[str, Any]) -> object:
+    """What a result was scored on."""
+    whole = measures_of(result).whole_split
+    return result["references"] if whole else (result["corpus"], result["split"])
 
 
 def _row(grid: Grid, results: Results, variant: str) -> VariantRow:
@@ -134,14 +149,17 @@ def _row(grid: Grid, results: Results, variant: str) -> VariantRow:
         if _subwords(grid.variants[name]) == _subwords(base)
     }
     base_seeds = results.get(grid.base, [])
+    measures = measures_of(seeds[0])
+    score, beside = measures.score, measures.beside
     return VariantRow(
         variant,
         describe_difference(base, config),
         len(seeds),
         _change(grid, same_subwords, variant, seeds, "perplexity"),
-        _change(grid, results, variant, seeds, "bleu"),
-        _change(grid, results, variant, seeds, "tokenized_split_bleu"),
-        None if variant == grid.base else _p_value(base_seeds, seeds),
+        measures,
+        _change(grid, results, variant, seeds, score.field),
+        beside and _change(grid, results, variant, seeds, beside.field),
+        _p_value(base_seeds, seeds) if measures.bootstrap and variant != grid.base else None,
         num_parameters(config.model, config.data.vocab_size),
         max(_last_step(config, result) for result in seeds),
         statistics.fmean(result["target_tokens_per_second"] for result in seeds),

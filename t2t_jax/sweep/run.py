@@ -4,16 +4,19 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from t2t_jax.errors import UserError
-from t2t_jax.sweep.cell import Cell
+from t2t_jax.sweep.cell import Cell, measures_of
 from t2t_jax.sweep.launchers import Job, Launcher
 from t2t_jax.system.signals import StopSignal
+
+if TYPE_CHECKING:
+    from t2t_jax.tasks.task import Measure
 
 _SIGNS = {"waiting": "·", "running": "▶", "done": "✓", "failed": "✗"}
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -112,13 +115,20 @@ def _look_for_result(status: _Status) -> None:
         status.state = "done"
 
 
+def _short(score: "Measure") -> str:
+    """The name of a score in the table of a sweep under way."""
+    return score.name.removeprefix("sacre")
+
+
 def _event(status: _Status) -> str:
     text = f"{status.cell.name} {status.state}"
     if status.result:
         minutes = (time.monotonic() - status.started) / 60
+        score = measures_of(status.result).score
+        defined = f" ({status.result[score.signature_field]})" if score.signature_field else ""
         text += (
             f" after {minutes:.1f} min: perplexity {status.result['perplexity']:.3f}  "
-            f"BLEU {status.result['bleu']:.2f} ({status.result['bleu_signature']})"
+            f"{_short(score)} {status.result[score.field]:.2f}{defined}"
         )
     return text
 
@@ -127,12 +137,17 @@ def _table(statuses: Sequence[_Status]) -> Table:
     """A row for each variant: the states of its seeds, and how far the one that runs is."""
     counts = Counter(status.state for status in statuses)
     title = ", ".join(f"{counts[state]} {state}" for state in _SIGNS)
-    signatures = {s.result["bleu_signature"] for s in statuses if s.result}
-    caption = f"dev perplexity per subword; BLEU: {', '.join(sorted(signatures)) or 'sacreBLEU'}"
+    results = [status.result for status in statuses if status.result]
+    shown, signatures = "score", set[str]()
+    if results:
+        score = measures_of(results[0]).score
+        shown = _short(score)
+        signatures = {str(r[score.signature_field]) for r in results if score.signature_field}
+    caption = f"dev perplexity per subword; {shown}: {', '.join(sorted(signatures))}"
     table = Table(title=title, caption=caption, box=None, title_justify="left")
     table.add_column("variant")
     table.add_column("seeds")
-    for name in ("step", "loss", "tokens/s", "perplexity", "BLEU"):
+    for name in ("step", "loss", "tokens/s", "perplexity", shown):
         table.add_column(name, justify="right")
     by_variant: dict[str, list[_Status]] = {}
     for status in statuses:
@@ -155,5 +170,6 @@ def _figures(seeds: Sequence[_Status]) -> list[str]:
     results = [s.result for s in seeds if s.result]
     if not results:
         return [*figures, "", ""]
-    means = [sum(r[name] for r in results) / len(results) for name in ("perplexity", "bleu")]
+    fields = "perplexity", measures_of(results[0]).score.field
+    means = [sum(r[name] for r in results) / len(results) for name in fields]
     return [*figures, f"{means[0]:.3f}", f"{means[1]:.2f}"]

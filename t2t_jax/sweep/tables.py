@@ -2,9 +2,9 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -12,6 +12,9 @@ from t2t_jax.config.file import Grid
 from t2t_jax.sweep.comparison import SIGNIFICANT, Change, Results, VariantRow, compare
 from t2t_jax.sweep.published_columns import PublishedColumns, published_columns
 from t2t_jax.system.atomic_file import write_whole
+
+if TYPE_CHECKING:
+    from t2t_jax.tasks.task import GridMeasures
 
 _FILES = "table.md", "table.csv", "table.png"
 
@@ -42,16 +45,17 @@ def write_tables(grid: Grid, results: Results, workdir: Path) -> list[VariantRow
 def summary(rows: Sequence[VariantRow], results: Results) -> Table:
     """The table for a terminal, with the columns that fit."""
     first = next(iter(results.values()))[0]
-    caption = f"sacreBLEU: {first['bleu_signature']}"
+    score = rows[0].measures.score
+    caption = f"{score.name}: {first[score.signature_field]}" if score.signature_field else None
     table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
     table.add_column("variant")
-    for name in ("seeds", "perplexity", "Δ", "sacreBLEU", "Δ"):
+    for name in ("seeds", "perplexity", "Δ", score.name, "Δ"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("against the noise", overflow="fold")
     for row in rows:
         figures = [
             cell
-            for change in (row.perplexity, row.bleu)
+            for change in (row.perplexity, row.score)
             for cell in (_mean(change), _signed(change.difference))
         ]
         table.add_row(row.variant, str(row.num_seeds), *figures, row.verdict)
@@ -63,16 +67,23 @@ def _markdown(
 ) -> str:
     first = next(iter(results.values()))[0]
     with_published = any(row.published for row in rows)
+    measures = rows[0].measures
+    score, beside = measures.score, measures.beside
     heads = [
-        "variant", "differs in", "seeds", "perplexity", "Δ ± s.e.", "sacreBLEU", "Δ ± s.e.", "p",
-        "tokenized_split_bleu", "parameters", "steps", "target tokens/s", "against the noise",
-    ]  # fmt: skip
+        *("variant", "differs in", "seeds", "perplexity", "Δ ± s.e.", score.name, "Δ ± s.e."),
+        *(["p"] if measures.bootstrap else []),
+        *([beside.name] if beside else []),
+        *("parameters", "steps", "target tokens/s", "against the noise"),
+    ]
     body = [_cells(row) for row in rows]
     if with_published:
         heads += columns.heads
         body = [[*_cells(row), *columns.cells(row.variant)] for row in rows]
     missing = [name for name in grid.variants if name not in results]
-    split = f"the {len(first['references']):,} sentences of {first['corpus']} {first['split']}"
+    also = f", BLEU's also if p >= {SIGNIFICANT}" if measures.bootstrap else ""
+    split = f"{first['corpus']} {first['split']}"
+    if measures.whole_split:
+        split = f"the {len(first['references']):,} sentences of {split}"
     lines = [
         f"Scores on {split}; mean over seeds ± their standard deviation.",
         "",
@@ -80,16 +91,20 @@ def _markdown(
         "",
         f"- perplexity: exp of the mean negative log-likelihood per subword "
         f"({first['target_tokens']:,} of them).",
-        f"- sacreBLEU: `{first['bleu_signature']}`.",
-        f"- tokenized_split_bleu, the paper's BLEU: {first['tokenized_split_bleu_signature']}.",
+        *_definitions(measures, first),
         f"- Δ: less that of `{grid.base}`, of the same seeds, and the standard error of this "
         "difference, from the noise of all rows together (of perplexities, in relation to their "
         "size).",
-        f"- p: sacreBLEU's paired bootstrap against `{grid.base}` of the same seed, the largest "
-        "over seeds.",
+        *(
+            [
+                f"- p: sacreBLEU's paired bootstrap against `{grid.base}` of the same seed, the "
+                "largest over seeds."
+            ]
+            if measures.bootstrap
+            else []
+        ),
         "- A difference is within the noise if 0 is in its 95% confidence interval over seeds "
-        f"(Student's t), BLEU's also if p >= {SIGNIFICANT}. By chance alone, one of twenty rows is "
-        "not.",
+        f"(Student's t){also}. By chance alone, one of twenty rows is not.",
     ]
     if with_published:
         lines += columns.notes()
@@ -98,17 +113,29 @@ def _markdown(
     return "\n".join(lines) + "\n"
 
 
+def _definitions(measures: "GridMeasures", result: Mapping[str, Any]) -> list[str]:
+    """A line on each score that has a definition."""
+    lines = []
+    if field := measures.score.signature_field:
+        lines.append(f"- {measures.score.name}: `{result[field]}`.")
+    if measures.beside and (field := measures.beside.signature_field):
+        paper = ", the paper's BLEU" if measures.bootstrap else ""
+        lines.append(f"- {measures.beside.name}{paper}: {result[field]}.")
+    return lines
+
+
 def _cells(row: VariantRow) -> list[str]:
+    p_value = "" if row.p_value is None else f"{row.p_value:.3f}"
     return [
         row.variant,
         row.difference or "",
         str(row.num_seeds),
         _mean(row.perplexity),
         _difference(row.perplexity),
-        _mean(row.bleu),
-        _difference(row.bleu),
-        "" if row.p_value is None else f"{row.p_value:.3f}",
-        f"{row.tokenized_split_bleu.mean:.2f}",
+        _mean(row.score),
+        _difference(row.score),
+        *([p_value] if row.measures.bootstrap else []),
+        *([f"{row.beside.mean:.2f}"] if row.beside else []),
         f"{row.num_parameters:,}",
         f"{row.num_train_steps:,}",
         f"{row.target_tokens_per_second:,.0f}",
@@ -133,19 +160,33 @@ def _csv(rows: Sequence[VariantRow], columns: PublishedColumns, results: Results
     """The table as CSV: every figure in full, a row for each variant."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    measures = ("perplexity", "bleu", "tokenized_split_bleu")
-    signatures = ("bleu_signature", "tokenized_split_bleu_signature")
-    first = next(iter(results.values()))[0]
+    first, of_task = next(iter(results.values()))[0], rows[0].measures
+    scores = [one for one in (of_task.score, of_task.beside) if one]
+    signatures = [one.signature_field for one in scores if one.signature_field]
     writer.writerow(
         ["variant", "differs_in", "seeds"]
-        + [f"{name}_{part}" for name in measures for part in Change._fields]
-        + ["bleu_p_value", "parameters", "steps", "target_tokens_per_second", "verdict"]
+        + [
+            f"{name}_{part}"
+            for name in ("perplexity", *(one.field for one in scores))
+            for part in Change._fields
+        ]
+        + [
+            f"{of_task.score.field}_p_value",
+            "parameters",
+            "steps",
+            "target_tokens_per_second",
+            "verdict",
+        ]
         + [*columns.fields, *signatures]
     )
     for row in rows:
         writer.writerow(
             [row.variant, row.difference, row.num_seeds]
-            + [value for name in measures for value in getattr(row, name)]
+            + [
+                value
+                for change in (row.perplexity, row.score, row.beside or ())
+                for value in change
+            ]
             + [row.p_value, row.num_parameters, row.num_train_steps]
             + [row.target_tokens_per_second, row.verdict]
             + [*columns.values(row.variant), *(first[name] for name in signatures)]
@@ -163,13 +204,15 @@ def _plot(grid: Grid, rows: Sequence[VariantRow], columns: PublishedColumns) -> 
     figure = Figure(figsize=(9, 1.5 + 0.28 * len(others)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     _draw(left, [row.perplexity for row in others], scale=1 / base.perplexity.mean)
-    _draw(right, [row.tokenized_split_bleu for row in others])
+    measures = base.measures
+    _draw(right, [row.beside or row.score for row in others])
     for at, row in enumerate(others):
         marks = columns.marks(row.variant, base.variant)
         _mark(left, marks.perplexity, at, columns.marked_as)
         _mark(right, marks.bleu, at, columns.marked_as)
     left.set_xlabel(f"perplexity, relative to {grid.base}")
-    right.set_xlabel(f"tokenized_split_bleu, less that of {grid.base}")
+    shown = measures.beside or measures.score
+    right.set_xlabel(f"{shown.name}, less that of {grid.base}")
     left.xaxis.set_major_formatter(lambda x, _: f"{x:+.0%}")
     left.set_yticks(range(len(others)), [row.variant for row in others])
     left.invert_yaxis()

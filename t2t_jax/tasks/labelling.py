@@ -14,7 +14,7 @@ from t2t_jax.decoding.predictions import predictions
 from t2t_jax.errors import UserError
 from t2t_jax.evaluation.labels import label_scores
 from t2t_jax.system.records import Record
-from t2t_jax.tasks.task import CorpusLoss, Measure, PublishedExperiment, Scored
+from t2t_jax.tasks.task import CorpusLoss, GridMeasures, Measure, PublishedExperiment, Scored
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translator import Translator
@@ -34,8 +34,8 @@ class Labelling(ABC):
 
     command = "accuracy"
     wrong_command = "has labels; score a model that predicts them with:"
-    no_grid = "has labels, but a grid compares translations by BLEU"
     measures = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"))
+    grid = GridMeasures(*measures)
     what: str
     """What is labelled, in the plural."""
 

@@ -19,7 +19,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.models import start_id
 from t2t_jax.parallel.memory import within_memory
 from t2t_jax.system.records import Record
-from t2t_jax.tasks.task import CorpusLoss, Measure, PublishedExperiment, Scored, Task
+from t2t_jax.tasks.task import CorpusLoss, GridMeasures, Measure, PublishedExperiment, Scored, Task
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translator import Translator
@@ -62,11 +62,11 @@ class LanguageModelling:
 
     command = "perplexity"
     wrong_command = "is read for language modelling; score a model of it with:"
-    no_grid = "is text of one language, but a grid compares translations by BLEU"
     measures = (
         Measure("bits_per_byte", "bits per byte", "definition"),
         Measure("bits_per_character", "bits per character"),
     )
+    grid = GridMeasures(measures[0], measures[1], whole_split=False)
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None

@@ -18,7 +18,7 @@ from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.predictions import predictions
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record
-from t2t_jax.tasks.task import CorpusLoss, Measure, PublishedExperiment, Scored, Task
+from t2t_jax.tasks.task import CorpusLoss, GridMeasures, Measure, PublishedExperiment, Scored, Task
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translator import Translator
@@ -55,11 +55,11 @@ class MaskedLanguageModelling:
 
     command = "perplexity"
     wrong_command = "is read for masked language modelling; score a model of it with:"
-    no_grid = "is text of one language, but a grid compares translations by BLEU"
     measures = (
         Measure("accuracy", "accuracy", "definition"),
         Measure("masked_nll", "NLL of what is hidden"),
     )
+    grid = GridMeasures(measures[0], whole_split=False)
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None

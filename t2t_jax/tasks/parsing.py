@@ -11,7 +11,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.evaluation.parses import parse_scores
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task_of
-from t2t_jax.tasks.task import Measure, PublishedExperiment, Scored, Task
+from t2t_jax.tasks.task import GridMeasures, Measure, PublishedExperiment, Scored, Task
 from t2t_jax.tasks.text_to_text import TextToText
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ class Parsing(TextToText):
 
     command = "parseval"
     wrong_command = "is a treebank; score its parses with:"
-    no_grid = "is a treebank, but a grid compares translations by BLEU"
     across_scripts = True  # so that a bracket with its label, as (NP, can be one subword
     measures = (
         Measure("recall", "recall"),
@@ -33,6 +32,7 @@ class Parsing(TextToText):
         Measure("num_skipped", "skipped"),
         Measure("num_errors", "errors"),
     )
+    grid = GridMeasures(Measure("f1", "F1", "signature"))
 
     def score_outputs(
         self,

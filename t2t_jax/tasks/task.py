@@ -65,6 +65,19 @@ class Measure(NamedTuple):
     """
 
 
+class GridMeasures(NamedTuple):
+    """The scores on dev that the variants of a grid are compared by."""
+
+    score: Measure
+    """The score that decides whether a variant differs."""
+    beside: Measure | None = None
+    """A score that is shown beside it."""
+    bootstrap: bool = False
+    """Whether the score is BLEU, of which the sentences of a split say how far chance goes."""
+    whole_split: bool = True
+    """Whether hypotheses and references are those of the whole split, and no samples of it."""
+
+
 class Compared(NamedTuple):
     """Something that the paper states, beside what a run has."""
 
@@ -125,8 +138,8 @@ class Task(Protocol):
         """Said of a corpus that is given to another task's command: a predicate, and a way out."""
 
     @property
-    def no_grid(self) -> str | None:
-        """Said of a corpus whose models a grid cannot compare: a predicate. None if it can."""
+    def grid(self) -> GridMeasures:
+        """What the variants of a grid are compared by, beside perplexity."""
 
     @property
     def measures(self) -> tuple[Measure, ...]:

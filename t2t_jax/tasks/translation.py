@@ -11,7 +11,7 @@ from t2t_jax.evaluation.newstest import (
     name_of_test_set,
 )
 from t2t_jax.system.records import Record
-from t2t_jax.tasks.task import Compared, Measure, PublishedExperiment, Scored, Task
+from t2t_jax.tasks.task import Compared, GridMeasures, Measure, PublishedExperiment, Scored, Task
 from t2t_jax.tasks.text_to_text import TextToText
 
 _PAPERS_BLEU = "tokenized_split_bleu"
@@ -22,13 +22,13 @@ class Translation(TextToText):
 
     command = "bleu"
     wrong_command = "has no trees; score translations with:"
-    no_grid = None
     across_scripts = False  # words and the punctuation after them are subwords of their own
     measures = (
         Measure("bleu", "sacreBLEU", "bleu_signature"),
         Measure(_PAPERS_BLEU, _PAPERS_BLEU, f"{_PAPERS_BLEU}_signature"),
         Measure("chrf", "chrF", "chrf_signature"),
     )
+    grid = GridMeasures(measures[0], measures[1], bootstrap=True)
 
     def score_outputs(
         self,

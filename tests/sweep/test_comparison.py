@@ -68,8 +68,8 @@ def test_means_deviations_and_differences_are_those_of_the_seeds():
     assert one_head.perplexity.error == pytest.approx(error)
     # Half of a 95% interval with two degrees of freedom: Student's t is 4.303.
     assert one_head.perplexity.margin == pytest.approx(4.303 * error, rel=1e-3)
-    assert one_head.bleu.difference == pytest.approx(-9.0)
-    assert one_head.bleu.error == pytest.approx(math.sqrt((2 + 8) / 2))
+    assert one_head.score.difference == pytest.approx(-9.0)
+    assert one_head.score.error == pytest.approx(math.sqrt((2 + 8) / 2))
     assert one_head.difference == "num_heads=1"
     assert one_head.published.dev_bleu == 24.9
 
@@ -91,13 +91,13 @@ def test_with_enough_rows_variants_are_compared_seed_by_seed():
         for name, scores in BY_SEED.items()
     }
     a = rows(results, FOUR)["a"]
-    assert a.bleu.difference == pytest.approx((2.0 + 2.2) / 2)
+    assert a.score.difference == pytest.approx((2.0 + 2.2) / 2)
     # The seeds differ by 2, 1.8, 2 and 1.6 in the rows, 1.85 at the mean: half of the rest is the
     # noise of each of the two scores. Of eight scores, four rows and two seeds take five degrees.
     squares = sum(2 * ((d - 1.85) / 2) ** 2 for d in (2.0, 1.8, 2.0, 1.6))
     noise = math.sqrt(squares / 3)
-    assert a.bleu.error == pytest.approx(noise * math.sqrt(2 / 2))
-    assert a.bleu.margin == pytest.approx(3.1824 * noise, rel=1e-4)
+    assert a.score.error == pytest.approx(noise * math.sqrt(2 / 2))
+    assert a.score.margin == pytest.approx(3.1824 * noise, rel=1e-4)
     # Perplexities are compared by their logarithms, which are a tenth of the BLEUs here.
     sizes = [(math.exp(x / 10) + math.exp(y / 10)) / 2 for x, y in ((22, 20.2), (20, 18))]
     assert a.perplexity.difference == pytest.approx(sizes[0] - sizes[1])
@@ -112,22 +112,22 @@ def test_a_variant_with_one_seed_is_compared_with_the_base_under_that_seed():
     results["more"] = [result(5.0, 19.0, seed=1)]
     grid = Grid({**FOUR.variants, "more": Config()}, {})
     more = rows(results, grid)["more"]
-    assert more.bleu.mean == 19.0
-    assert more.bleu.difference == pytest.approx(19.0 - 18.0)
+    assert more.score.mean == 19.0
+    assert more.score.difference == pytest.approx(19.0 - 18.0)
 
 
 def test_differences_that_another_seed_could_make_are_within_the_noise():
     noisy = {"base": [result(5.0, 20.0), result(6.0, 22.0, seed=1)], "A-h1": [result(5.8, 20.5)]}
     row = rows(noisy)["A-h1"]
     assert row.perplexity.within_noise
-    assert row.bleu.within_noise
+    assert row.score.within_noise
     assert row.verdict == "within the noise"
 
 
 def test_bleu_differs_only_if_the_choice_of_sentences_cannot_have_made_it():
     seeds = {"base": [result(5.0, 20.0), result(5.0, 20.1, seed=1)]}
     same = rows({**seeds, "A-h1": [result(9.0, 10.0)]})["A-h1"]
-    assert not same.bleu.within_noise
+    assert not same.score.within_noise
     assert same.p_value > 0.05  # the translations are the same
     assert same.verdict == "BLEU within the noise"
     worse = rows({**seeds, "A-h1": [result(9.0, 10.0, RUINED)]})["A-h1"]
@@ -157,7 +157,7 @@ def test_perplexities_over_other_subwords_are_not_compared():
     found = rows({"base": seeds, "words": wild, "A-h1": seeds})
     assert found["words"].perplexity.difference is None
     assert found["words"].perplexity.mean == 65.0
-    assert found["words"].bleu.difference == 0
+    assert found["words"].score.difference == 0
     assert found["words"].verdict == "BLEU within the noise"
     assert found["A-h1"].perplexity.error == pytest.approx(0, abs=1e-12)  # not their noise
 
@@ -171,7 +171,7 @@ def test_scores_on_other_sentences_are_refused():
 def test_without_the_base_there_are_means_and_no_differences():
     row = rows({"A-h1": [result(6.0, 19.0)]})["A-h1"]
     assert row.perplexity.mean == 6.0
-    assert row.bleu.difference is None
+    assert row.score.difference is None
     assert row.p_value is None
     with pytest.raises(UserError, match="no cell of the grid has a result yet"):
         compare(GRID, {})
@@ -233,3 +233,50 @@ def test_a_grid_of_ones_own_has_no_column_of_the_paper(tmp_path):
     assert (
         next(cell for column in summary(rows, results).columns for cell in column.cells) == "base"
     )
+
+
+TEXT = {"task": "language_modelling", "definition": "windows", "references": ["a"]}
+
+
+def test_a_grid_of_language_models_is_compared_by_bits_per_byte(tmp_path):
+    grid = Grid({name: GRID.variants[name] for name in ("base", "A-h1")}, {})
+
+    def of_text(bits, seed, references=("a",)):
+        figures = {"bits_per_byte": bits, "bits_per_character": bits + 0.5}
+        return result(5.0, 0.0, seed=seed) | TEXT | figures | {"references": list(references)}
+
+    results = {
+        "base": [of_text(1.0, 0), of_text(1.2, 1)],
+        "A-h1": [of_text(2.0, 0, "b"), of_text(2.4, 1)],  # samples of a split may differ
+    }
+    row = rows(results, grid)["A-h1"]
+    assert row.score.difference == pytest.approx(1.1)
+    assert row.score.error == pytest.approx(math.sqrt((0.02 + 0.08) / 2))
+    assert row.p_value is None
+    assert row.beside.mean == pytest.approx(2.7)
+    assert row.verdict == "perplexity within the noise"
+    write_tables(grid, results, tmp_path)
+    table = (tmp_path / "table.md").read_text()
+    heads = [cell.strip() for cell in table.splitlines()[2].split("|")]
+    assert heads[6:9] == ["bits per byte", "Δ ± s.e.", "bits per character"]
+    assert "- bits per byte: `windows`." in table
+    assert "BLEU" not in table
+    [first, *_] = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
+    assert float(first["bits_per_byte_mean"]) == pytest.approx(1.1)
+    assert first["bits_per_byte_p_value"] == ""
+    assert first["definition"] == "windows"
+    assert summary(compare(grid, results), results).columns[4].header == "bits per byte"
+
+
+def test_labels_of_other_sentences_are_not_compared():
+    def labelled(accuracy, references):
+        figures = {"accuracy": accuracy, "macro_f1": accuracy, "confusions": []}
+        return result(2.0, 0.0) | {"task": "tagging"} | figures | {"references": references}
+
+    results = {"base": [labelled(90.0, ["NN"])], "A-h1": [labelled(80.0, ["VB"])]}
+    with pytest.raises(UserError, match="other sentences"):
+        compare(GRID, results)
+    results["A-h1"] = [labelled(80.0, ["NN"])]
+    row = rows(results)["A-h1"]
+    assert row.score.difference == pytest.approx(-10)
+    assert row.verdict == "one seed: noise unknown"

@@ -19,11 +19,12 @@ from rich.text import Text
 
 import t2t_jax
 from t2t_jax.config import Config
-from t2t_jax.config.file import load_grid
+from t2t_jax.config.file import Grid, load_grid
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.__main__ import main
 from t2t_jax.sweep.cell import cells, train_and_score
+from t2t_jax.sweep.comparison import compare
 from t2t_jax.sweep.launchers import Cluster, Local, Outcome
 from t2t_jax.sweep.run import run_cells
 
@@ -293,12 +294,43 @@ def test_a_terminal_shows_every_variant_with_its_seeds_and_scores(grid_file, fin
     assert re.search(r"base +✓ .* \d+\.\d{3} +\d+\.\d\d", seen)
 
 
-def test_a_grid_over_trees_is_refused(tmp_path):
-    (tmp_path / "train.mrg").write_text("(TOP (S (NN dog)))")
-    (tmp_path / "dev.mrg").write_text("(TOP (S (NN dog)))")
-    config = Config().replace({"data.corpus": f"trees:{tmp_path}"})
-    with pytest.raises(UserError, match="is a treebank, but a grid compares translations by BLEU"):
-        train_and_score(config, tmp_path / "run")
+def test_a_grid_over_tags_is_trained_and_compared_by_accuracy(tmp_path):
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.mrg").write_text("(TOP (S (DT the) (NN dog) (VB runs)))\n" * 8)
+    base = Config().replace(
+        {
+            "model.architecture": "encoder_only",
+            "model.d_model": 8,
+            "model.num_heads": 2,
+            "model.d_ff": 8,
+            "model.num_encoder_layers": 1,
+            "model.share_embeddings": False,
+            "data.task": "tagging",
+            "data.corpus": f"trees:{tmp_path}",
+            "data.cache_dir": str(tmp_path / "cache"),
+            "data.vocab_size": 16,
+            "data.max_length": 16,
+            "data.source_tokens_per_step": 64,
+            "data.target_tokens_per_step": 64,
+            "training.num_train_steps": 2,
+            "training.peak_learning_rate": 1e-3,
+            "checkpoint.every_minutes": None,
+            "checkpoint.every_steps": 2,
+        }
+    )
+    grid = Grid({"base": base, "wide": base.replace({"model.d_ff": 16})}, {})
+    results = {}
+    for cell in cells(grid, tmp_path / "grid", 1):
+        assert cell.result() is None
+        assert train_and_score(cell.config, cell.workdir) == 0
+        results[cell.variant] = [cell.result()]
+    row = compare(grid, results)[1]
+    assert row.measures.score.name == "accuracy"
+    assert row.score.difference is not None
+    place = tmp_path / "grid" / "wide" / "seed0" / "result.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"accuracy": None}))
+    with pytest.raises(UserError, match="'accuracy' has no figure"):
+        cells(grid, tmp_path / "grid", 1)[1].result()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from t2t_jax import paper, tasks
 from t2t_jax.config import Config
 from t2t_jax.run.report import build_report
 from t2t_jax.tasks import parsing, task_of, translation
-from t2t_jax.tasks.task import Measure, PublishedExperiment, Scored, Task, TaskScores
+from t2t_jax.tasks.task import GridMeasures, Measure, PublishedExperiment, Scored, Task, TaskScores
 from t2t_jax.tasks.text_to_text import TextToText
 
 
@@ -81,7 +81,7 @@ class _Sorting(TextToText):
 
     command = "sorting"
     wrong_command = "has lines to be sorted; score them with: eval.py sorting"
-    no_grid = "is to be sorted"
+    grid = GridMeasures(Measure("accuracy", "sorted"))
     measures = (Measure("accuracy", "sorted"),)
 
     def score_outputs(self, sources, outputs, targets, target_language):
