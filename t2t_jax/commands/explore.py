@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
+from t2t_jax.errors import UserError
 from t2t_jax.system.console import ResultConsole
 
 
@@ -20,10 +21,14 @@ class ExploreCommand:
         tyro.MISSING
     )
     """Directory of the run."""
-    text: str = tyro.MISSING
-    """A sentence of the source language."""
     output: Path = tyro.MISSING
     """File to write, such as view.html; one that is there is replaced."""
+    text: str | None = None
+    """A sentence of the source language."""
+    images: Path | None = None
+    """For a model that reads images: an .npz file of them, as predict takes it."""
+    number: int = 1
+    """Which of the images, from 1."""
     references: str | None = None
     """A translation whose attention is shown; None is the model's own."""
     average: int | None = None
@@ -36,8 +41,19 @@ class ExploreCommand:
         from t2t_jax.explorer import explore
         from t2t_jax.run.loading import load
 
+        if (self.text is None) == (self.images is None):
+            raise UserError("give a sentence with --text, or a file of images with --images")
         translator = load(self.run_directory, average=self.average, step=self.step)
-        explore(translator, self.text, self.references).save(self.output)
+        given = self.text if self.images is None else self._image(self.images)
+        explore(translator, given, self.references).save(self.output)
         console = ResultConsole(highlight=False, markup=False)
         console.print(f"{self.output} shows it; open it in a browser", soft_wrap=True)
         return 0
+
+    def _image(self, file: Path) -> Any:
+        from t2t_jax.data.images import images_in
+
+        images = images_in(file)
+        if not 1 <= self.number <= len(images):
+            raise UserError(f"{file} has {len(images)} images; --number {self.number} is none")
+        return images[self.number - 1]

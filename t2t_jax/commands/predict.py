@@ -75,19 +75,12 @@ class PredictCommand:
                 done += len(texts)
 
     def _of_images(self, translator: "Translator") -> Iterator[str]:
-        from t2t_jax.data.images import read_npz
+        from t2t_jax.data.images import images_in
         from t2t_jax.tasks.image_classification import TASK
 
         if self.input is None:
             raise UserError("the model reads images; give a file of arrays with --input FILE.npz")
-        arrays = read_npz(self.input)
-        name = next((name for name in ("x_test", "images", "x") if name in arrays), None)
-        if name is None:
-            raise UserError(
-                f"{self.input} has the arrays {', '.join(arrays)}, but none called x_test, images "
-                "or x"
-            )
-        yield from self._written(TASK.predicted(translator, list(arrays[name])))
+        yield from self._written(TASK.predicted(translator, images_in(self.input)))
 
     def _written(self, found: list[list["Label"]]) -> Iterator[str]:
         for labels in found:

@@ -204,6 +204,21 @@ def read_npz(path: Path) -> Mapping[str, Any]:
         raise UserError(f"{path} is damaged: {error}") from error
 
 
+def images_in(path: Path) -> list[Any]:
+    """The images of a file of NumPy, of its array x_test, images or x.
+
+    Raises:
+      UserError: there is no such file or array.
+    """
+    arrays = read_npz(path)
+    name = next((name for name in ("x_test", "images", "x") if name in arrays), None)
+    if name is None:
+        raise UserError(
+            f"{path} has the arrays {', '.join(arrays)}, but none called x_test, images or x"
+        )
+    return list(arrays[name])
+
+
 def _npz_splits(path: Path) -> dict[str, Split]:
     arrays = read_npz(path)
     found = {}

@@ -20,6 +20,8 @@ from t2t_jax.decoding.attention_maps import AttentionMaps, attention_maps
 from t2t_jax.decoding.beam_record import BeamRecord, record_search
 from t2t_jax.decoding.head_kinds import Attention, count_heads, sides
 from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import UserError
+from t2t_jax.explorer.encoder_page import EncoderMaps, encoder_maps, page_data
 from t2t_jax.modules.position import PositionEncoding
 from t2t_jax.system.atomic_file import write_whole
 
@@ -35,7 +37,7 @@ class Exploration:
       maps: the attention weights that it shows.
     """
 
-    def __init__(self, page: str, maps: AttentionMaps) -> None:
+    def __init__(self, page: str, maps: AttentionMaps | EncoderMaps) -> None:
         """Keep the page.
 
         Args:
@@ -61,19 +63,23 @@ class Exploration:
         return f'<iframe srcdoc="{page}" width="100%" height="{_HEIGHT}" style="border:0"></iframe>'
 
 
-def explore(translator: Translator, text: str, references: str | None = None) -> Exploration:
+def explore(translator: Translator, text: Any, references: str | None = None) -> Exploration:
     """Make a page on which a model's work on a sentence can be explored.
 
     Args:
       translator: the model.
-      text: a sentence of the source language.
-      references: a translation whose attention is shown; None is the model's own.
+      text: a sentence of the source language. For a model that reads images, an image: an array
+        `[height, width, channels]` of `uint8`.
+      references: a translation whose attention is shown; None is the model's own. An encoder alone
+        translates nothing, and takes none.
 
     Raises:
       TypeError: an argument is of the wrong type.
       UserError: the sentence is blank or too long, or the model is an ensemble, or it draws tokens
         at random.
     """
+    if translator.config.model.architecture == "encoder_only":
+        return _explore_encoder(translator, text, references)
     translation = translator.translate([text])[0] if references is None else references
     maps = attention_maps(translator, text, translation)
     record = record_search(translator, text)
@@ -88,12 +94,29 @@ def explore(translator: Translator, text: str, references: str | None = None) ->
         "search": _search(translator, record),
         "input": _input(translator, text),
     }
+    return Exploration(_page("page", data), maps)
+
+
+def _explore_encoder(translator: Translator, given: Any, references: str | None) -> Exploration:
+    """The page about an encoder alone."""
+    if references is not None:
+        raise UserError("an encoder alone translates nothing; leave the translation out")
+    maps = encoder_maps(translator, given)
+    data = page_data(translator, given, maps) | {"attention": _bytes(maps.encoder)}
+    if image := data["image"]:
+        image["values"] = _bytes(image["values"] / 255)
+    return Exploration(_page("encoder", data), maps)
+
+
+def _page(name: str, data: dict[str, Any]) -> str:
+    """The page that the files of a name make of data."""
     # `<` cannot begin a tag in there, nor end the script.
     written = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     place = files(__package__)
-    parts = {name: (place / f"page.{name}").read_text("utf-8") for name in ("html", "css", "js")}
+    names = {"html": f"{name}.html", "css": "page.css", "js": f"{name}.js"}
+    parts = {kind: (place / file).read_text("utf-8") for kind, file in names.items()}
     page = parts["html"].replace("/*STYLE*/", parts["css"]).replace("/*SCRIPT*/", parts["js"])
-    return Exploration(page.replace("/*DATA*/", written), maps)
+    return page.replace("/*DATA*/", written)
 
 
 def _attention(maps: AttentionMaps, name: Attention) -> dict[str, Any]:
