@@ -118,6 +118,7 @@ _NOT_STATED = {
     "training.schedule_steps",
     "training.decay_fraction",
     "training.init_step",
+    "training.source_loss",
     "training.seed",
     "training.max_nonfinite_steps",
     "training.log_every_steps",

@@ -64,6 +64,12 @@ class Config:
             + ("set it" if model.patch_size is None else "leave it out"),
         )
         require(
+            not self.training.source_loss
+            or (task == "auto" and kind == "decoder_only" and not model.prefix_attention),
+            "training.source_loss is for model.architecture='decoder_only' with causal attention, "
+            "which predicts a source from left to right, and for data.task='auto'; leave it out",
+        )
+        require(
             task not in LABELLING or not model.share_embeddings,
             f"data.task={task!r} predicts labels, which share no matrix with subwords; set "
             "model.share_embeddings=False",

@@ -61,6 +61,9 @@ class TrainingConfig:
     None keeps no such average."""
     label_smoothing: float = 0.1
     """epsilon_ls: probability mass spread evenly over the vocabulary."""
+    source_loss: bool = field(default=False, metadata=added_later(before=False))
+    """For a decoder alone that translates or parses: learn to predict the sources too, after their
+    first token, and not the targets alone. Losses on dev are over targets in either case."""
     init_from: str | None = field(default=None, metadata=added_later(before=None))
     """Run directory whose parameters and vocabulary the run starts with, in place of random
     numbers and a vocabulary of its own. Optimiser and step are new."""

@@ -20,7 +20,7 @@ from t2t_jax.batch import BOS_ID, EOS_ID, Batch
 from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import Contents, entry
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.rows import BatchShape, Chosen, filled
+from t2t_jax.data.rows import BatchShape, Chosen, filled, ranges
 from t2t_jax.data.vocabularies.learning import RECIPE_VERSION, train_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.records import Schema, parse_object
@@ -268,6 +268,25 @@ def mix(mixed: list[tuple[TokenizedSplit, int]]) -> TokenizedSplit:
     num_pairs_read = sum(split.num_pairs_read for split in repeated)
     joined = *_join(sources, dtype), *_join(targets, dtype)
     return TokenizedSplit(*joined, dict(skipped), num_pairs_read)
+
+
+def after_first_tokens(split: TokenizedSplit) -> TokenizedSplit:
+    """Pairs whose sources are cut after their first token; the rest is the begin of the target.
+
+    A decoder alone reads the same sequences, and learns all of them but their first tokens.
+
+    Args:
+      split: the pairs.
+    """
+    sources, targets = split.source_lengths, split.target_lengths
+    first, rest = split.source_offsets[:-1], sources - 1
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(rest + targets, dtype=np.int64)])
+    source_tokens = np.asarray(split.source_tokens)
+    joined = np.empty(offsets[-1], source_tokens.dtype)
+    joined[ranges(offsets[:-1], rest)] = source_tokens[ranges(first + 1, rest)]
+    joined[ranges(offsets[:-1] + rest, targets)] = np.asarray(split.target_tokens)
+    cut = source_tokens[first], np.arange(len(first) + 1, dtype=np.int64)
+    return TokenizedSplit(*cut, joined, offsets, split.skipped, split.num_pairs_read)
 
 
 def _encode(

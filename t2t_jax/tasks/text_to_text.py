@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
+from t2t_jax.data.tokenized import (
+    TokenizedSplit,
+    after_first_tokens,
+    prepare,
+    prepare_vocabulary,
+)
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.long_lines import check_one_pass, longest_source, too_long
 from t2t_jax.tasks.task import CorpusLoss, Scored
@@ -33,7 +38,8 @@ class TextToText(ABC):
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary
     ) -> TokenizedSplit:
         """The pairs of train, without those that are too long."""
-        return prepare(config.data, corpus, vocabulary, "train")
+        pairs = prepare(config.data, corpus, vocabulary, "train")
+        return after_first_tokens(pairs) if config.training.source_loss else pairs
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float

@@ -279,3 +279,12 @@ def test_a_giant_line_is_too_long_without_being_tokenised(
     assert sentences(split) == [
         tuple(vocabulary.encode(list(pair))) for pair in (TRAIN[0], TRAIN[7])
     ]
+
+
+def test_after_their_first_tokens_sources_are_the_begin_of_targets(config):
+    corpus, vocabulary = opened(config)
+    split = prepare(config, corpus, vocabulary, "train")
+    found = tokenized.after_first_tokens(split)
+    wanted = [(source[:1], source[1:] + target) for source, target in sentences(split)]
+    assert sentences(found) == wanted
+    assert (len(found), found.num_pairs_read, found.skipped) == (3, 8, split.skipped)

@@ -1,5 +1,6 @@
 """A decoder alone, against NumPy and against brute force; `test_decoding` has its cached steps."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,9 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t2t_jax.batch import Batch, Sequence
+from t2t_jax.batch import Batch, Sequence, one_a_row
+from t2t_jax.config import Config, DataConfig
+from t2t_jax.data.batching import Batches
+from t2t_jax.data.tokenized import TokenizedSplit, after_first_tokens
+from t2t_jax.errors import UserError
 from t2t_jax.kernels.attention import Kept, attention_to_both, cached_attention
 from t2t_jax.modules.language_model import joined, prefix_mask
+from t2t_jax.modules.models import make_model as build_model
+from t2t_jax.modules.transformer import init_parameters
 from tests.modules.numpy_transformer import decoder_only_logits
 
 _VARIANTS = {
@@ -176,3 +183,60 @@ def test_attention_of_source_and_target_is_cut_out_of_that_of_one_sequence(
         both = maps["cross"][:, row, :, :m].sum(-1) + maps["decoder"][:, row, :, :m].sum(-1)
         np.testing.assert_allclose(both, 1, rtol=1e-5)
         assert not maps["decoder"][:, row, :, :m, 0].any()
+
+
+def test_sources_are_learned_as_if_they_were_text():
+    """Losses of `training.source_loss` are those of a text after its first token."""
+    config = Config().replace(
+        {
+            "model.architecture": "decoder_only",
+            "model.d_model": 16,
+            "model.num_heads": 2,
+            "model.d_ff": 24,
+            "model.num_decoder_layers": 2,
+            "training.source_loss": True,
+        }
+    )
+    model = build_model(config, 30, None)
+    params = nn.unbox(init_parameters(model, jax.random.key(0)))
+    sources, targets = [[7, 8, 9, 1], [11, 1]], [[20, 21, 1], [22, 23, 24, 1]]
+    offsets = [np.cumsum([0, *map(len, side)]) for side in (sources, targets)]
+    tokens = [np.concatenate(side) for side in (sources, targets)]
+    pairs = TokenizedSplit(tokens[0], offsets[0], tokens[1], offsets[1], {}, 2)
+    data = DataConfig(max_length=8, source_tokens_per_step=16, target_tokens_per_step=16)
+    for examples, whole in ((pairs, False), (after_first_tokens(pairs), True)):
+        batches = Batches(examples, data, seed=0)
+        for step in range(batches.steps_per_epoch):
+            batch = batches(step)
+            _, nll = model.apply(
+                {"params": params},
+                jax.tree.map(jnp.array, batch),
+                label_smoothing=0.0,
+                method="losses",
+            )
+            for example, row, _ in zip(*batches.chosen(step), strict=True):
+                own = np.asarray(nll)[row][batch.targets.segments[row] != 0]
+                text = [*sources[example], *targets[example]]
+                begin = 1 if whole else len(sources[example])
+                alone = Batch(
+                    one_a_row(jnp.array([text[:begin]])), one_a_row(jnp.array([text[begin:]]))
+                )
+                _, wanted = model.apply(
+                    {"params": params}, alone, label_smoothing=0.0, method="losses"
+                )
+                np.testing.assert_allclose(own, wanted[0], rtol=1e-4)
+                assert len(own) == len(text) - begin
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model.architecture": "encoder_decoder"},
+        {"model.prefix_attention": True},
+        {"data.task": "language_modelling"},
+    ],
+)
+def test_only_a_causal_decoder_alone_learns_sources(changes):
+    own = {"model.architecture": "decoder_only", "training.source_loss": True}
+    with pytest.raises(UserError, match="source_loss"):
+        Config().replace(own | changes)
