@@ -42,6 +42,7 @@ def get_config() -> Config:
             "training.optimizer": "adamw",
             "training.weight_decay": 0.05,
             "training.schedule": "cosine",
+            "training.schedule_steps": 1000,
             "training.peak_learning_rate": 2e-3,
             "training.label_smoothing": 0.1,
             "training.log_every_steps": 50,

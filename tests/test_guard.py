@@ -23,8 +23,10 @@ config = Config().replace({
     "data.vocab_size": 1000,
     "parallel.data": 1,
 })
+masked = {"model.architecture": "encoder_only", "data.task": "masked_language_modelling"}
+families = [config, config.replace({"model.architecture": "decoder_only"}), config.replace(masked)]
 counts = {
-    "training": guard.training_counts(config, 8, 32),
+    "training": [guard.training_counts(each, 8, 32) for each in families],
     "decoding": guard.decoding_counts(config, 2),
     "one hypothesis": guard.decoding_counts(config.replace({"decoding.beam_size": 1}), 1),
     "int8": guard.decoding_counts(config.replace({"decoding.quantize": "int8"}), 2),
@@ -51,8 +53,9 @@ def counts():
     return json.loads(done.stdout)
 
 
-def test_a_training_step_computes_and_writes_no_more_than_it_has_to(counts):
-    training = counts["training"]
+@pytest.mark.parametrize("family", range(3), ids=["both", "decoder", "encoder"])
+def test_a_training_step_computes_and_writes_no_more_than_it_has_to(counts, family):
+    training = counts["training"][family]
     # Products by the formula, and a few operations an element beside them.
     assert 1 <= training["flops_over_formula"] < 1.15
     assert training["arrays_of_logits"] == 2  # the logits, and their gradient
