@@ -28,13 +28,13 @@ def get_config() -> Config:
             "data.batching": "pack",
             "data.source_tokens_per_step": 4096,
             "data.target_tokens_per_step": 4096,
-            "training.num_train_steps": 2000,
-            "training.warmup_steps": 300,
+            "training.num_train_steps": 1000,
+            "training.warmup_steps": 200,
             "training.label_smoothing": 0.0,
             "training.log_every_steps": 50,
-            "checkpoint.every_steps": 500,
+            "checkpoint.every_steps": 250,
             "checkpoint.every_minutes": None,
             "checkpoint.average": 3,
-            "evaluation.every_steps": 500,
+            "evaluation.every_steps": 250,
         }
     )
