@@ -3,8 +3,6 @@
     python train.py --config configs/mlm_small.py --workdir runs/mlm_small
     echo "The file <mask> not be opened." | t2t-jax predict runs/mlm_small
 
-Hardware: not measured yet.
-
 Its documents are the lines of the bundled English text, packed into rows. A tagger or a classifier
 can start from it: see configs/tagger_small.py.
 """

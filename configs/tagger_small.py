@@ -4,7 +4,10 @@
     t2t-jax accuracy --workdir runs/tagger --split dev
     echo "The dog barks ." | t2t-jax predict runs/tagger
 
-Hardware: not measured yet.
+Hardware: 2 cores of an AMD EPYC virtual machine (AVX2, no AVX-512), in float32, 24 November 2026.
+Time: 2 min 48 s, beside other work.
+Score: 93.84% of the 6,327 words of dev, of the sample of the Wall Street Journal that NLTK
+distributes.
 
 WSJ holds train.mrg and dev.mrg, bracketed as in the Penn Treebank; the tags of the words are all
 that is read of the trees. For sentences with tags of another kind, give text:DIR with train.txt and

@@ -4,7 +4,9 @@
     python train.py --config configs/vit_digits.py --workdir runs/vit_digits
     t2t-jax accuracy --workdir runs/vit_digits
 
-Hardware: not measured yet.
+Hardware: 2 cores of an AMD EPYC virtual machine (AVX2, no AVX-512), in float32, 24 November 2026.
+Time: 101 to 108 seconds.
+Score: an accuracy of 98.06% on the 360 images of test; with the seeds 1 and 2, 97.78% and 98.89%.
 
 The images are those that scikit-learn ships: 1,797 digits of 8 by 8 grey pixels. 360 of
 them are held out for test and 180 for dev, and the images of a training step are moved by up to a
@@ -25,6 +27,7 @@ def get_config() -> Config:
             "model.num_heads": 4,
             "model.d_ff": 128,
             "model.num_encoder_layers": 4,
+            "model.dropout_rate": 0.0,
             "model.norm_order": "pre",
             "model.position": "learned",
             "model.feed_forward": "gelu",
@@ -40,11 +43,11 @@ def get_config() -> Config:
             "training.num_train_steps": 2000,
             "training.warmup_steps": 100,
             "training.optimizer": "adamw",
-            "training.weight_decay": 0.05,
+            "training.weight_decay": 0.3,
             "training.schedule": "cosine",
             "training.schedule_steps": 2000,
             "training.peak_learning_rate": 4e-3,
-            "training.label_smoothing": 0.1,
+            "training.ema_decay": 0.99,
             "training.log_every_steps": 50,
             "checkpoint.every_steps": 500,
             "checkpoint.every_minutes": None,
