@@ -8,6 +8,6 @@ from t2t_jax.commands.on_split import OnSplit
 
 @dataclass(frozen=True)
 class AccuracyCommand(OnSplit):
-    """Score predicted labels of a split: accuracy, macro F1 and the most frequent mistakes."""
+    """Score predicted labels of a split: accuracy, macro F1, and what each label is taken for."""
 
     command: ClassVar = "accuracy"

@@ -91,7 +91,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "bleu": "score a model on a test set: BLEU, chrF, perplexity",
             "parseval": "score a parser on a treebank: recall, precision, F1",
             "perplexity": "score a language model: bits per byte, perplexity",
-            "accuracy": "score a tagger or classifier: accuracy, macro F1, mistakes",
+            "accuracy": "score a tagger or classifier: accuracy, F1, confusion table",
             "compare": "score files of translations, and test their differences",
             "compare-trees": "score files of trees against a treebank",
             "report": "set a run beside the paper: constants, cost, curves, scores",

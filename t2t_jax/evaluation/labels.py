@@ -1,12 +1,10 @@
 """How well labels were predicted: accuracy, F1 of each label, and which are taken for which."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from t2t_jax.errors import UserError
-
-_NUM_CONFUSIONS = 10
 
 
 @dataclass(frozen=True)
@@ -19,8 +17,9 @@ class LabelScores:
     """Mean over all labels of the F1 of each, in percent; a label that is never right has 0."""
     num_labels: int
     """How many labels were predicted."""
-    confusions: tuple[tuple[str, str, int], ...]
-    """The most frequent mistakes: the right label, the predicted one, and how often."""
+    confusion: tuple[tuple[str, str, int], ...]
+    """The confusion table: the right label, the predicted one, and how often, for every pair that
+    occurs; by the right label, and the most frequent first."""
 
     @property
     def best(self) -> float:
@@ -46,14 +45,24 @@ def label_scores(gold: Sequence[str], predicted: Sequence[str]) -> LabelScores:
     if not gold:
         raise UserError("there are no labels to score; give sentences that have some")
     pairs = Counter(zip(gold, predicted, strict=True))
-    right = Counter({label: pairs[label, label] for label in set(gold)})
-    both = Counter(gold) + Counter(predicted)
-    f1 = [2 * right[label] / number for label, number in both.items()]
-    wrong = [(*pair, number) for pair, number in pairs.items() if pair[0] != pair[1]]
-    wrong.sort(key=lambda one: (-one[2], one[0], one[1]))
-    return LabelScores(
-        100 * right.total() / len(gold),
-        100 * sum(f1) / len(f1),
-        len(gold),
-        tuple(wrong[:_NUM_CONFUSIONS]),
+    table = tuple(
+        sorted(((*pair, n) for pair, n in pairs.items()), key=lambda one: (one[0], -one[2], one[1]))
     )
+    f1 = f1_of_labels(table)
+    right = sum(number for wanted, found, number in table if wanted == found)
+    mean = sum(f1.values()) / len(f1)
+    return LabelScores(100 * right / len(gold), mean, len(gold), table)
+
+
+def f1_of_labels(confusion: Iterable[tuple[str, str, int]]) -> dict[str, float]:
+    """The F1 of each label that occurs, in percent: 2 right / (wanted + predicted).
+
+    Args:
+      confusion: a confusion table, as `LabelScores` has it.
+    """
+    right, both = Counter[str](), Counter[str]()
+    for wanted, found, number in confusion:
+        both[wanted] += number
+        both[found] += number
+        right[wanted] += number * (wanted == found)
+    return {label: 200 * right[label] / number for label, number in both.items()}

@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 from t2t_jax.system.records import Record
 from t2t_jax.workdir import END, WARNING
 
-_SCORES = {"bleu": "BLEU", "f1": "F1", "bits_per_byte": "-bits per byte"}
+_SCORES = {
+    "bleu": "BLEU",
+    "f1": "F1",
+    "bits_per_byte": "-bits per byte",
+    "masked_nll": "-NLL of what is hidden",
+    "accuracy": "accuracy",
+}
 """The scores by which tasks choose the best checkpoint, and their names for a reader."""
 
 

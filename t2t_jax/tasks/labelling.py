@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from t2t_jax.config import Config
@@ -12,12 +13,15 @@ from t2t_jax.data.vocabularies.labelled import LabelledVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.predictions import predictions
 from t2t_jax.errors import UserError
-from t2t_jax.evaluation.labels import label_scores
+from t2t_jax.evaluation.labels import f1_of_labels, label_scores
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.task import CorpusLoss, GridMeasures, Measure, PublishedExperiment, Scored
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translator import Translator
+
+
+_NUM_SHOWN = 6  # labels that another was taken for, in a table of scores
 
 
 class Label(NamedTuple):
@@ -111,12 +115,15 @@ class Labelling(ABC):
         del records
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
-        """Accuracy, macro F1 and the most frequent mistakes."""
+        """Accuracy, macro F1, and of each label its F1 and what it was taken for."""
         number = f"percent of {record['num_labels']:,} labels of {self.what}"
         yield "accuracy", f"{record['accuracy']:.2f}", number
         yield "macro F1", f"{record['macro_f1']:.2f}", "percent, mean of the F1 of each label"
-        for gold, predicted, times in record["confusions"]:
-            yield "mistaken", f"{times:,}", f"{gold} for {predicted}"
+        f1 = f1_of_labels(record["confusion"])
+        for gold, group in groupby(record["confusion"], key=itemgetter(0)):
+            taken = [f"{predicted} {number:,}" for _, predicted, number in group]
+            more = f" and {len(taken) - _NUM_SHOWN} others" * (len(taken) > _NUM_SHOWN)
+            yield gold, f"{f1[gold]:.2f}", f"F1; predicted: {', '.join(taken[:_NUM_SHOWN])}{more}"
 
     def experiment(self, config: Config) -> PublishedExperiment:
         """The base model on English-German, as the paper predicts no labels."""

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
 
 from t2t_jax.errors import UserError
-from t2t_jax.evaluation.labels import label_scores
+from t2t_jax.evaluation.labels import f1_of_labels, label_scores
 
 _LABELS = st.sampled_from(["NN", "VB", "DT", "."])
 
@@ -22,12 +22,16 @@ def test_accuracy_and_macro_f1_are_those_of_scikit_learn(pairs):
     assert scores.best == scores.accuracy
     names = ["NN", "VB", "DT", "."]
     matrix = confusion_matrix(gold, predicted, labels=names)
-    for right, other, count in scores.confusions:
-        assert right != other
-        assert matrix[names.index(right), names.index(other)] == count
-    counts = [count for *_, count in scores.confusions]
-    assert counts == sorted(counts, reverse=True)
-    assert sum(counts) == matrix.sum() - matrix.trace() or len(counts) == 10
+    table = {(right, other): count for right, other, count in scores.confusion}
+    for i, right in enumerate(names):
+        for j, other in enumerate(names):
+            assert table.get((right, other), 0) == matrix[i, j]
+    assert list(scores.confusion) == sorted(
+        scores.confusion, key=lambda one: (one[0], -one[2], one[1])
+    )
+    each = f1_score(gold, predicted, average=None, labels=names, zero_division=0)
+    for label, f1 in f1_of_labels(scores.confusion).items():
+        assert f1 == pytest.approx(100 * each[names.index(label)])
 
 
 def test_nothing_cannot_be_scored():

@@ -114,9 +114,18 @@ def test_parameters_of_base_and_big_are_those_of_sections_3_1_to_3_4_written_out
     assert num_parameters(big, 37_000) == 37_000 * 1024 + encoder + decoder == 214_171_648
 
 
-def test_gpt2_has_as_many_parameters_as_the_published_model():
-    config = load_config(str(_ROOT / "configs" / "gpt2_small.py"))
-    assert num_parameters(config.model, config.data.vocab_size) == 124_439_808
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("gpt2_small", 124_439_808),
+        # Those of `BertForMaskedLM` without the vectors of a first and a second sentence.
+        ("bert_base", 109_514_298 - 2 * 768),
+        ("vit_b16", 86_567_656),
+    ],
+)
+def test_published_models_have_as_many_parameters_as_they_are_known_for(name, count):
+    config = load_config(str(_ROOT / "configs" / f"{name}.py"))
+    assert num_parameters(config.model, config.data.vocab_size) == count
 
 
 def _product_flops(jaxpr):
