@@ -91,6 +91,7 @@ _NOT_STATED = {
     "data.text_rows",
     "data.masked_share",
     "data.whole_words",
+    "data.image_resize",
     "data.image_shift",
     "data.image_flip",
     "model.architecture",

@@ -63,6 +63,9 @@ class DataConfig:
     hidden, 10% are others and 10% stand as they are (Devlin et al. 2019, section 3.1)."""
     whole_words: bool = field(default=False, metadata=added_later(before=False))
     """In masked language modelling, choose words with all of their subwords."""
+    image_resize: bool = field(default=False, metadata=added_later(before=False))
+    """Fit images of other sizes: the shorter side gets the size that the model reads, and what the
+    longer side has beyond it is cut off at both ends."""
     image_shift: int = field(default=0, metadata=added_later(before=0))
     """Move each image of a training step by up to so many pixels up or down, and left or right."""
     image_flip: bool = field(default=False, metadata=added_later(before=False))

@@ -139,13 +139,14 @@ class LabelledImages:
         return images
 
 
-def checked_image(image: Any, model: ModelConfig, name: str) -> Image:
+def checked_image(image: Any, model: ModelConfig, name: str, resize: bool = False) -> Image:
     """An image as the model reads it.
 
     Args:
       image: numbers from 0 to 255, `[height, width, channels]`, or without channels if it is grey.
       model: says which size and channels an image has.
       name: what errors call the image.
+      resize: whether an image of another size is made to fit; see `data.image_resize`.
 
     Raises:
       UserError: it is of another kind or size.
@@ -154,13 +155,34 @@ def checked_image(image: Any, model: ModelConfig, name: str) -> Image:
     if array.ndim == 2:
         array = array[:, :, None]
     wanted = model.image_size, model.image_size, model.image_channels
+    fits = array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == wanted[2]
+    if resize and fits and array.size:
+        array = _fitted(array, model.image_size)
     if array.dtype != np.uint8 or array.shape != wanted:
         raise UserError(
             f"{name} is an array {list(array.shape)} of {array.dtype}, but the model reads "
-            f"{list(wanted)} of uint8 (model.image_size and model.image_channels); convert it, or "
-            "set these fields"
+            f"{list(wanted)} of uint8 (model.image_size and model.image_channels); convert it, set "
+            "these fields, or have it fitted with data.image_resize"
         )
     return array
+
+
+def _fitted(image: Image, size: int) -> UInt8[np.ndarray, "size size channels"]:
+    """The middle of an image whose shorter side is resized, by weights of nearby pixels."""
+    from PIL import Image as Picture
+
+    height, width, _ = image.shape
+    if height == width == size:
+        return image
+    scale = size / min(height, width)
+    shape = max(size, round(width * scale)), max(size, round(height * scale))
+    planes = [
+        np.asarray(Picture.fromarray(plane).resize(shape, Picture.Resampling.BILINEAR))
+        for plane in np.moveaxis(image, 2, 0)
+    ]
+    resized = np.stack(planes, axis=2)
+    top, left = (resized.shape[0] - size) // 2, (resized.shape[1] - size) // 2
+    return resized[top : top + size, left : left + size]
 
 
 def image_splits(name: str, config: DataConfig) -> dict[str, Split]:

@@ -100,7 +100,9 @@ def page_data(translator: Translator, given: Any, maps: EncoderMaps) -> dict[str
     answer = maps.labels.get(0, given if isinstance(given, str) else "")
     image: dict[str, Any] | None = None
     if model.num_patches:
-        pixels: UInt8[np.ndarray, "height width channels"] = checked_image(given, model, "image")
+        pixels: UInt8[np.ndarray, "height width channels"] = checked_image(
+            given, model, "image", translator.config.data.image_resize
+        )
         image = {
             "size": model.image_size,
             "patch": model.patch_size,

@@ -68,7 +68,9 @@ class ImageClassification(Labelling):
         assert isinstance(vocabulary, LabelledVocabulary)
         model = config.model
         assert model.patch_size is not None
-        arrays = [checked_image(one, model, f"image {n}") for n, one in enumerate(images, first)]
+        resize = config.data.image_resize
+        named = ((f"image {n}", image) for n, image in enumerate(images, first))
+        arrays = [checked_image(image, model, name, resize) for name, image in named]
         sides = model.image_size, model.image_size, model.image_channels
         stacked = np.stack(arrays) if arrays else np.zeros((0, *sides), np.uint8)
         numbers = {label: number for number, label in enumerate(vocabulary.labels)}

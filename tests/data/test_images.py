@@ -141,6 +141,29 @@ def test_an_image_of_another_size_is_refused():
             checked_image(wrong, model, "image 7")
 
 
+@pytest.mark.parametrize(("height", "width"), [(8, 16), (16, 8), (5, 7), (4, 4), (2, 3)])
+def test_images_of_other_sizes_are_fitted(height, width):
+    model = ModelConfig(
+        architecture="encoder_only", patch_size=2, image_size=4, share_embeddings=False
+    )
+    colours = np.array([10, 100, 250], np.uint8)
+    image = np.full((height, width, 3), 0, np.uint8) + colours
+    found = checked_image(image, model, "image", resize=True)
+    np.testing.assert_array_equal(found, np.zeros((4, 4, 3), np.uint8) + colours)
+    # A ramp along the longer side: the middle of it is kept.
+    longer = int(width > height)
+    ramp = np.linspace(0, 240, max(height, width)).astype(np.uint8)
+    image = np.broadcast_to(np.expand_dims(ramp, (1 - longer, 2)), (height, width, 3))
+    found = checked_image(image, model, "image", resize=True)
+    assert found.mean() == pytest.approx(120, abs=6)
+    along = found.mean(axis=(1 - longer, 2))
+    assert (np.diff(along) > 0).all()
+    if height != width:  # the ends are cut off
+        assert 0 < along[0] < along[-1] < 240
+    with pytest.raises(UserError, match="image 1 is an array"):
+        checked_image(image[:, :, :1], model, "image 1", resize=True)
+
+
 def test_digits_are_those_of_scikit_learn_in_three_parts():
     from sklearn.datasets import load_digits
 
