@@ -51,5 +51,6 @@ def get_config() -> Config:
             "training.adam_beta2": 0.999,
             "training.adam_epsilon": 1e-6,
             "training.label_smoothing": 0.0,
+            "parallel.tokens_per_device": 32_768,
         }
     )

@@ -38,5 +38,6 @@ def get_config() -> Config:
             "data.max_length": 1024,
             "data.batching": "pack",
             "data.target_tokens_per_step": 512 * 1024,
+            "parallel.tokens_per_device": 32_768,
         }
     )

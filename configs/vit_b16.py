@@ -44,5 +44,6 @@ def get_config() -> Config:
             "training.adam_epsilon": 1e-8,
             "training.clip_gradient_norm": 1.0,
             "training.label_smoothing": 0.0,
+            "parallel.tokens_per_device": 32_768,
         }
     )

@@ -24,6 +24,10 @@ class Bigrams(nn.Module):
         table = self.param("table", nn.initializers.zeros, (self.vocab_size, self.vocab_size))
         return table[jnp.roll(batch.targets.tokens, 1, axis=1)]
 
+    def example(self):
+        sentence = one_a_row(jnp.ones((1, 8), jnp.int32))
+        return Batch(sentence, sentence)
+
     def losses(self, batch, *, label_smoothing, num_chunks=1, deterministic=True, first_row=0):
         logits = self(batch, deterministic=deterministic)
         return label_smoothed_cross_entropy(logits, batch.targets.tokens, label_smoothing)

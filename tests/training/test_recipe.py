@@ -50,6 +50,9 @@ class EveryKind(nn.Module):
         ):
             self.param(name, partial(_boxed, kind, shape, axes))
 
+    def example(self):
+        return None
+
 
 def _boxed(kind, shape, axes, key):
     return kind(jax.random.normal(key, shape), axes)
