@@ -3,6 +3,10 @@
     python train.py --config configs/mlm_small.py --workdir runs/mlm_small
     echo "The file <mask> not be opened." | t2t-jax predict runs/mlm_small
 
+Hardware: 2 cores of an AMD EPYC virtual machine (AVX2, no AVX-512), in float32, 24 November 2026.
+Time: 15 min 27 s, beside other work.
+Score: 39.66% of the 1,581 hidden subwords of test are found; their perplexity is 28.3.
+
 Its documents are the lines of the bundled English text, packed into rows. A tagger or a classifier
 can start from it: see configs/tagger_small.py.
 """

@@ -5,6 +5,7 @@ appendix A.1: of the subwords that are chosen, 80% are hidden behind `<mask>`, 1
 and 10% stand as they are.
 """
 
+from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -84,6 +85,25 @@ def masked_room(share: float, length: int) -> int:
       length: positions of the row.
     """
     return -(-max(1, int(share * length + 0.5)) // 8) * 8
+
+
+def with_masks(vocabulary: Vocabulary, ids: Sequence_[int]) -> list[int]:
+    """The subwords of a line that may have masks, as training has them.
+
+    A vocabulary spells the space before a mask as a subword of its own; a mask that hides a word
+    stands for its space too.
+
+    Args:
+      vocabulary: the vocabulary of the subwords.
+      ids: the subwords of the line.
+    """
+    mask = mask_id(vocabulary)
+    following = [*ids[1:], PAD_ID]
+    return [
+        token
+        for token, after in zip(ids, following, strict=True)
+        if after != mask or vocabulary.spelling(token) != b" "
+    ]
 
 
 @dataclass(frozen=True)

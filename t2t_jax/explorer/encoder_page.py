@@ -11,7 +11,7 @@ from t2t_jax.config import ModelConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.images import checked_image
 from t2t_jax.data.labelled import Labelled, LabelledText, flat
-from t2t_jax.data.masking import mask_id
+from t2t_jax.data.masking import mask_id, with_masks
 from t2t_jax.data.rows import Examples
 from t2t_jax.decoding.predictions import predictions
 from t2t_jax.decoding.translator import Translator
@@ -78,7 +78,7 @@ def _examples(translator: Translator, given: Any) -> Examples:
     if not isinstance(given, str):
         raise UserError("the model reads text; give a sentence")
     [ids] = translator.encode([given])
-    tokens, mask = [BOS_ID, *ids], mask_id(vocabulary)
+    tokens, mask = [BOS_ID, *with_masks(vocabulary, ids)], mask_id(vocabulary)
     hidden = [n for n, token in enumerate(tokens) if token == mask]
     at = hidden or list(range(1, len(tokens) - 1))  # without any, what it makes of each subword
     sentence = Labelled(tokens, at, [0] * len(at))

@@ -10,7 +10,7 @@ from t2t_jax.batch import BOS_ID, EOS_ID
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.labelled import Labelled, LabelledText, flat
-from t2t_jax.data.masking import MASK, MaskedText, mask_id, masking_of
+from t2t_jax.data.masking import MASK, MaskedText, mask_id, masking_of, with_masks
 from t2t_jax.data.tokenized import prepare, prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import texts
@@ -169,7 +169,8 @@ def fill(translator: "Translator", lines: Iterable[str], *, first_line: int = 1)
         raise UserError(f"the model was trained with data.task={task}, not to fill in {MASK}")
     vocabulary = translator.vocabulary
     mask = mask_id(vocabulary)
-    encoded = [[BOS_ID, *ids] for ids in translator.encode(texts(lines, "lines", first_line))]
+    rows = translator.encode(texts(lines, "lines", first_line))
+    encoded = [[BOS_ID, *with_masks(vocabulary, ids)] for ids in rows]
     for number, ids in enumerate(encoded, first_line):
         check_one_pass(f"line {number}", len(ids), translator.longest_sentence)
     places = [[n for n, token in enumerate(ids) if token == mask] for ids in encoded]

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from t2t_jax.batch import BOS_ID, EOS_ID
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batches
-from t2t_jax.data.masking import MASK, MaskedText, Masking, mask_id, masking_of
+from t2t_jax.data.masking import (
+    MASK,
+    MaskedText,
+    Masking,
+    mask_id,
+    masking_of,
+    with_masks,
+)
 from t2t_jax.data.tokenized import TokenizedSplit
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
@@ -151,6 +158,13 @@ def test_the_mask_is_an_entry_of_the_vocabulary():
     learned = train_vocabulary([(lines, lines)], 50, protected_tokens=[MASK])
     number = mask_id(learned)
     assert learned.encode([f"a {MASK} house"])[0].count(number) == 1
+    whole, hidden = learned.encode(["a small house", f"a {MASK} house"])
+    [small] = learned.encode(["small"])
+    place = len(learned.encode(["a"])[0]) - 1
+    wanted = [*whole[:place], number, *whole[place + len(small) - 1 :]]
+    assert hidden != wanted  # there is a space before the mask
+    assert with_masks(learned, hidden) == wanted
+    assert with_masks(learned, whole) == whole
     masking = masking_of(learned, DataConfig(masked_share=0.2, whole_words=True))
     assert masking[:2] == (number, 50)
     assert masking[3:] == (0.2, True)

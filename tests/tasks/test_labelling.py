@@ -158,6 +158,7 @@ def test_hidden_words_are_filled_in(masked, capsys, monkeypatch):
     assert filled[1:] == ["", "a red house"]
     assert "<mask>" not in filled[0]
     assert filled[0].startswith("the ")
+    assert "  " not in filled[0]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
     assert main(["predict", str(masked)]) == 0
     assert capsys.readouterr().out.splitlines() == filled
