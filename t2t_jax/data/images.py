@@ -15,7 +15,7 @@ from jaxtyping import Int32, Integer, UInt8
 from t2t_jax.batch import Batch, Patches, Sequence
 from t2t_jax.config import DataConfig, ModelConfig
 from t2t_jax.data import splits as parts
-from t2t_jax.data.rows import BatchShape, Chosen
+from t2t_jax.data.rows import BatchShape, Chosen, random_bits
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
 from t2t_jax.data.tfds import TFDS_SPLITS, tfds_builder, unreadable_tfds
 from t2t_jax.errors import UserError
@@ -116,16 +116,8 @@ class LabelledImages:
         images = self.images[chosen.examples]
         if not (self.shift or self.flip) or not len(images):
             return images
-        raw = np.stack(
-            [
-                np.random.Philox(
-                    key=np.array([self.seed, _STREAM], np.uint64), counter=[segment, row, step, 0]
-                ).random_raw(3)
-                for row, segment in zip(
-                    numbers[chosen.rows].tolist(), chosen.segments.tolist(), strict=True
-                )
-            ]
-        )
+        stream = np.array([self.seed, _STREAM], np.uint64)
+        raw = random_bits(stream, numbers[chosen.rows], step, 3, chosen.segments)
         if self.flip:
             images = np.where((raw[:, 0] % 2 == 1)[:, None, None, None], images[:, :, ::-1], images)
         if self.shift:

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Int32, Integer, UInt64
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Batch, Sequence
 from t2t_jax.config import DataConfig
-from t2t_jax.data.rows import BatchShape, Chosen, filled
+from t2t_jax.data.rows import BatchShape, Chosen, filled, random_bits
 from t2t_jax.data.tokenized import TokenizedSplit
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
@@ -87,7 +87,7 @@ def masked_room(share: float, length: int) -> int:
     return -(-max(1, int(share * length + 0.5)) // 8) * 8
 
 
-def with_masks(vocabulary: Vocabulary, ids: Sequence_[int]) -> list[int]:
+def with_masks(vocabulary: Vocabulary, mask: int, ids: Sequence_[int]) -> list[int]:
     """The subwords of a line that may have masks, as training has them.
 
     A vocabulary spells the space before a mask as a subword of its own; a mask that hides a word
@@ -95,9 +95,9 @@ def with_masks(vocabulary: Vocabulary, ids: Sequence_[int]) -> list[int]:
 
     Args:
       vocabulary: the vocabulary of the subwords.
+      mask: the id that hides a subword; see `mask_id`.
       ids: the subwords of the line.
     """
-    mask = mask_id(vocabulary)
     following = [*ids[1:], PAD_ID]
     return [
         token
@@ -156,7 +156,8 @@ class MaskedText:
         """See `Examples.batch`; which subwords are hidden depends on step and row alone."""
         tokens, offsets = np.asarray(self.text.target_tokens), np.asarray(self.text.target_offsets)
         whole = filled(tokens, offsets, chosen, (shape.rows, shape.source_length))
-        raw = _random(self.seed, step, numbers, 2 * shape.source_length)
+        stream = np.array([self.seed, _STREAM], np.uint64)
+        raw = random_bits(stream, numbers, step, 2 * shape.source_length)
         return masked(whole, raw, self.masking, shape.target_length)
 
 
@@ -226,15 +227,3 @@ def _counts(
     rows, length = words.shape
     flat = words + length * np.arange(rows)[:, None]
     return np.bincount(flat.ravel(), minlength=rows * length).reshape(rows, length)
-
-
-def _random(
-    seed: int, step: int, numbers: Integer[np.ndarray, " rows"], count: int
-) -> UInt64[np.ndarray, "rows count"]:
-    """Raw bits for each row, as only they are the same in every version of NumPy."""
-    key = np.array([seed, _STREAM], np.uint64)
-    rows = [
-        np.random.Philox(key=key, counter=[0, number, step, 0]).random_raw(count)
-        for number in numbers.tolist()
-    ]
-    return np.array(rows, np.uint64).reshape(len(rows), count)

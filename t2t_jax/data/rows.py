@@ -3,7 +3,7 @@
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int32, Int64, Integer
+from jaxtyping import Int32, Int64, Integer, UInt64
 
 from t2t_jax.batch import Batch, Sequence
 
@@ -111,3 +111,28 @@ def filled(
     arrays[1, cells] = np.repeat(segments, lengths)
     arrays[2, cells] = ranges(np.zeros_like(lengths), lengths)
     return Sequence(*arrays.reshape(3, *shape))
+
+
+def random_bits(
+    stream: UInt64[np.ndarray, " 2"],
+    numbers: Integer[np.ndarray, " n"],
+    step: int,
+    count: int,
+    places: Integer[np.ndarray, " n"] | None = None,
+) -> UInt64[np.ndarray, "n count"]:
+    """Raw bits for each row of a step, as only they are the same in every version of NumPy.
+
+    Args:
+      stream: seed, and a number that nothing else with this seed has.
+      numbers: number of each row in the global batch.
+      step: number of the step.
+      count: how many of 64 bits each row has.
+      places: which of its row each is, where a row has several.
+    """
+    places = np.zeros_like(numbers) if places is None else places
+    counters = zip(places.tolist(), numbers.tolist(), strict=True)
+    rows = [
+        np.random.Philox(key=stream, counter=[place, number, step, 0]).random_raw(count)
+        for place, number in counters
+    ]
+    return np.array(rows, np.uint64).reshape(len(rows), count)

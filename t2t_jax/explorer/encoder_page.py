@@ -78,7 +78,8 @@ def _examples(translator: Translator, given: Any) -> Examples:
     if not isinstance(given, str):
         raise UserError("the model reads text; give a sentence")
     [ids] = translator.encode([given])
-    tokens, mask = [BOS_ID, *with_masks(vocabulary, ids)], mask_id(vocabulary)
+    mask = mask_id(vocabulary)
+    tokens = [BOS_ID, *with_masks(vocabulary, mask, ids)]
     hidden = [n for n, token in enumerate(tokens) if token == mask]
     at = hidden or list(range(1, len(tokens) - 1))  # without any, what it makes of each subword
     sentence = Labelled(tokens, at, [0] * len(at))

@@ -4,30 +4,30 @@ Theirs may read two sentences at once, with a vector for each; ours read one, an
 added to those of the positions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float32
 
 from t2t_jax.config import Config, ModelConfig
-from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary, pretrained_vocabulary
+from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.interchange.numbering import new_order
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import (
     ACTIVATIONS,
+    ENCODER_SIZES,
     Place,
     Tensors,
-    activation,
     config_of,
     encoder_places,
-    entry_ids,
-    read_json,
+    our_encoder,
+    read_config,
     read_tensors,
-    refused,
-    tokenizer_definition,
+    read_vocabulary,
+    their_encoder,
     unlike_pretrained,
     written,
 )
@@ -36,14 +36,7 @@ from t2t_jax.system.records import Record, Schema
 
 DTYPES = ("float32",)
 
-_SIZES = (
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "vocab_size",
-)
+_SIZES = *ENCODER_SIZES, "max_position_embeddings", "vocab_size"
 _CONFIG = Schema({"model_type": str, **dict.fromkeys(_SIZES, int)}, {"hidden_act": str})
 _FIXED = {
     "position_embedding_type": "absolute",
@@ -90,55 +83,30 @@ def read(path: Path) -> PortableModel:
     Raises:
       UserError: a file is missing or damaged, or is of another kind of model.
     """
-    theirs = read_json(path / "config.json", Schema({"model_type": str}))
-    refused(path, theirs, {"model_type": "bert"})
-    theirs = read_json(path / "config.json", _CONFIG)
-    refused(path, theirs, _FIXED)
-    vocabulary = _read_vocabulary(path, theirs)
+    theirs = read_config(path, "bert", _CONFIG, _FIXED)
+    special = partial(_special_ids, path)
+    vocabulary = read_vocabulary(path, theirs["vocab_size"], special, _SPECIAL.index("[UNK]"))
     config = _our_config(path, theirs, vocabulary)
     arrays = dict(_our_arrays(read_tensors(path), config.model, vocabulary))
     return PortableModel(config, vocabulary, arrays, ())
 
 
-def _read_vocabulary(path: Path, theirs: Record) -> PretrainedVocabulary:
-    file, definition = path / "tokenizer.json", tokenizer_definition(path)
-    ids = entry_ids(definition, file)
-    missing = [name for name in (*_SPECIAL, "[MASK]") if name not in ids]
-    if missing or sorted(ids.values()) != list(range(theirs["vocab_size"])):
-        raise UserError(
-            f"{file} has no {missing[0]}, which every BERT has"
-            if missing
-            else f"{file} does not give each of {theirs['vocab_size']:,} entries an id of its own, "
-            "as config.json has it"
-        )
-    pieces = sorted(ids, key=lambda piece: ids[piece])
-    _, order = new_order(pieces, [ids[name] for name in _SPECIAL])
-    try:
-        return pretrained_vocabulary(definition, order.tolist(), _SPECIAL.index("[UNK]"))
-    except ValueError as error:
-        raise UserError(f"{file} is {error}") from error
+def _special_ids(path: Path, ids: Mapping[str, int]) -> list[int]:
+    for name in (*_SPECIAL, "[MASK]"):
+        if name not in ids:
+            raise UserError(f"{path / 'tokenizer.json'} has no {name}, which every BERT has")
+    return [ids[name] for name in _SPECIAL]
 
 
 def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
     return config_of(
         path,
         {
-            "model.architecture": "encoder_only",
-            "model.d_model": theirs["hidden_size"],
-            "model.num_heads": theirs["num_attention_heads"],
-            "model.d_ff": theirs["intermediate_size"],
-            "model.num_encoder_layers": theirs["num_hidden_layers"],
+            **our_encoder(path, theirs, dropout_rate=0.1),
             "model.max_positions": theirs["max_position_embeddings"],
-            "model.feed_forward": activation(path, theirs, "hidden_act", "gelu"),
-            "model.attention_bias": True,
-            "model.output_bias": True,
             "model.output_transform": True,
             "model.embedding_norm": True,
-            "model.norm_epsilon": float(theirs.get("layer_norm_eps", 1e-12)),
-            "model.position": "learned",
             "model.scale_embeddings": False,
-            "model.dropout_rate": float(theirs.get("hidden_dropout_prob", 0.1)),
-            "model.attention_dropout_rate": float(theirs.get("attention_probs_dropout_prob", 0.1)),
             "data.task": "masked_language_modelling",
             "data.vocab_size": len(vocabulary),
             "data.max_length": theirs["max_position_embeddings"],
@@ -182,17 +150,9 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     config = {
         "architectures": ["BertForMaskedLM"],
         "model_type": "bert",
-        "dtype": "float32",
         "vocab_size": len(back),
-        "hidden_size": network.d_model,
-        "num_hidden_layers": network.num_encoder_layers,
-        "num_attention_heads": network.num_heads,
-        "intermediate_size": network.d_ff,
         "max_position_embeddings": network.max_positions,
-        "hidden_act": ACTIVATIONS[network.feed_forward],
-        "layer_norm_eps": network.norm_epsilon,
-        "hidden_dropout_prob": network.dropout_rate,
-        "attention_probs_dropout_prob": network.attention_dropout_rate,
+        **their_encoder(network),
         "pad_token_id": vocabulary.order[0],
     }
     written(directory, config, arrays, _README)

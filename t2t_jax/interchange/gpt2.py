@@ -4,18 +4,19 @@ Their vocabulary has one special entry, which ends a text and begins one. Ours h
 which a bias of the output keeps from ever being chosen.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float32
 
 from t2t_jax.config import Config, ModelConfig
-from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary, pretrained_vocabulary
+from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.names import Arrays
-from t2t_jax.interchange.numbering import NONE, new_order
+from t2t_jax.interchange.numbering import NONE, rows_in
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import (
     ACTIVATIONS,
@@ -23,11 +24,9 @@ from t2t_jax.interchange.pretrained import (
     Tensors,
     activation,
     config_of,
-    entry_ids,
-    read_json,
+    read_config,
     read_tensors,
-    refused,
-    tokenizer_definition,
+    read_vocabulary,
     unlike_pretrained,
     written,
 )
@@ -89,30 +88,18 @@ def read(path: Path) -> PortableModel:
     Raises:
       UserError: a file is missing or damaged, or is of another kind of model.
     """
-    theirs = read_json(path / "config.json", Schema({"model_type": str}))
-    refused(path, theirs, {"model_type": "gpt2"})
-    theirs = read_json(path / "config.json", _CONFIG)
-    refused(path, theirs, _FIXED)
-    vocabulary = _read_vocabulary(path, theirs)
+    theirs = read_config(path, "gpt2", _CONFIG, _FIXED)
+    special = partial(_special_ids, path, theirs.get("eos_token_id"))
+    vocabulary = read_vocabulary(path, theirs["vocab_size"], special, unknown=1)
     config = _our_config(path, theirs, vocabulary)
     arrays = dict(_our_arrays(read_tensors(path), config.model, vocabulary))
     return PortableModel(config, vocabulary, arrays, ())
 
 
-def _read_vocabulary(path: Path, theirs: Record) -> PretrainedVocabulary:
-    definition = tokenizer_definition(path)
-    ids = entry_ids(definition, path / "tokenizer.json")
-    end = theirs.get("eos_token_id")
-    if sorted(ids.values()) != list(range(theirs["vocab_size"])) or end not in ids.values():
-        raise UserError(
-            f"{path / 'tokenizer.json'} does not give each of {theirs['vocab_size']:,} entries an "
-            "id of its own, as config.json has it, or none that ends a text"
-        )
-    _, order = new_order(sorted(ids, key=lambda piece: ids[piece]), [NONE, int(end or 0)])
-    try:
-        return pretrained_vocabulary(definition, order.tolist(), 1)
-    except ValueError as error:
-        raise UserError(f"{path / 'tokenizer.json'} is {error}") from error
+def _special_ids(path: Path, end: int | None, ids: Mapping[str, int]) -> list[int]:
+    if end is None or end not in ids.values():
+        raise UserError(f"{path / 'tokenizer.json'} has no entry that ends a text")
+    return [NONE, end]
 
 
 def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
@@ -151,8 +138,7 @@ def _our_arrays(
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
     order = np.array(vocabulary.order)
     there = order != NONE
-    embedding = tensors["transformer.wte.weight"]
-    yield "embedding", np.where(there[:, None], embedding[order], np.float32(0))
+    yield "embedding", rows_in(tensors["transformer.wte.weight"], order)
     yield "output_bias", np.where(there, np.float32(0), np.float32(_NEVER))
     for number in range(model.num_decoder_layers):
         name = f"transformer.h.{number}.attn.c_attn"

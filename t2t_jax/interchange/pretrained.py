@@ -6,7 +6,7 @@ tokenizer.json                                how text is split, for the library
 """
 
 import json
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +16,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from t2t_jax.config import Config, ModelConfig
+from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary, pretrained_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.names import Arrays
-from t2t_jax.interchange.numbering import rows_in
+from t2t_jax.interchange.numbering import new_order, rows_in
 from t2t_jax.interchange.torch_file import read_torch_file, tensors_of
 from t2t_jax.system.records import Record, Schema, parse_object
 
@@ -40,6 +41,26 @@ def read_json(path: Path, schema: Schema) -> Record:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UserError(f"{path} is damaged, or of another kind of model: {error}") from error
+
+
+def read_config(path: Path, kind: str, schema: Schema, fixed: Mapping[str, Any]) -> Record:
+    """The fields of config.json.
+
+    Args:
+      path: the directory of the model.
+      kind: the `model_type` of such models.
+      schema: the fields.
+      fixed: the value that an option has to have, where it is given.
+
+    Raises:
+      UserError: the file is missing or damaged, is of another kind, or has an option that a model
+        of ours cannot have.
+    """
+    file = path / "config.json"
+    _refused(file, read_json(file, Schema({"model_type": str})), {"model_type": kind})
+    theirs = read_json(file, schema)
+    _refused(file, theirs, fixed)
+    return theirs
 
 
 class Tensors:
@@ -138,21 +159,12 @@ def written(directory: Path, config: Mapping[str, Any], arrays: Arrays, readme: 
     (directory / "README.md").write_text(readme, encoding="utf-8")
 
 
-def refused(path: Path, theirs: Record, wanted: Mapping[str, Any]) -> None:
-    """Refuse a model with options that ours cannot have.
-
-    Args:
-      path: its directory.
-      theirs: the fields of its config.json.
-      wanted: the value that an option has to have, where it is given.
-
-    Raises:
-      UserError: an option has another value.
-    """
+def _refused(file: Path, theirs: Record, wanted: Mapping[str, Any]) -> None:
+    """Refuse a model that has another value of an option than the one wanted."""
     for name, value in wanted.items():
         if theirs.get(name, value) != value:
             raise UserError(
-                f"{path / 'config.json'} has {name}={theirs[name]!r}, which a model of t2t_jax "
+                f"{file} has {name}={theirs[name]!r}, which a model of t2t_jax "
                 f"cannot have; only {value!r}"
             )
 
@@ -169,7 +181,7 @@ def config_of(path: Path, changes: Mapping[str, Any]) -> Config:
         raise UserError(f"{path / 'config.json'}: {error}") from error
 
 
-def tokenizer_definition(path: Path) -> str:
+def _tokenizer_definition(path: Path) -> str:
     """The contents of tokenizer.json.
 
     Raises:
@@ -185,7 +197,7 @@ def tokenizer_definition(path: Path) -> str:
         ) from error
 
 
-def entry_ids(definition: str, file: Path) -> dict[str, int]:
+def _entry_ids(definition: str, file: Path) -> dict[str, int]:
     """The id of each entry of a tokenizer.
 
     Args:
@@ -202,6 +214,34 @@ def entry_ids(definition: str, file: Path) -> dict[str, int]:
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file} is damaged, or has no vocabulary of subwords: {error}") from error
     return ids
+
+
+def read_vocabulary(
+    path: Path, size: int, special: Callable[[Mapping[str, int]], Sequence[int]], unknown: int
+) -> PretrainedVocabulary:
+    """The vocabulary of a model.
+
+    Args:
+      path: its directory.
+      size: number of entries, as config.json has it.
+      special: gives the ids of the entries that come first, of the ids of all; see `new_order`.
+      unknown: which of these stands for text that the vocabulary cannot spell.
+
+    Raises:
+      UserError: tokenizer.json is missing or damaged, or has other entries.
+    """
+    file, definition = path / "tokenizer.json", _tokenizer_definition(path)
+    ids = _entry_ids(definition, file)
+    first = special(ids)
+    if sorted(ids.values()) != list(range(size)):
+        raise UserError(
+            f"{file} does not give each of {size:,} entries an id of its own, as config.json has it"
+        )
+    _, order = new_order(sorted(ids, key=lambda piece: ids[piece]), first)
+    try:
+        return pretrained_vocabulary(definition, order.tolist(), unknown)
+    except ValueError as error:
+        raise UserError(f"{file} is {error}") from error
 
 
 def activation(path: Path, theirs: Record, field: str, usual: str) -> str:
@@ -223,6 +263,58 @@ def activation(path: Path, theirs: Record, field: str, usual: str) -> str:
             f"{path} has {field}={name!r}; a model of t2t_jax can have {', '.join(ours)}"
         )
     return ours[name]
+
+
+ENCODER_SIZES = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+)
+"""The fields of config.json that BERT and ViT share."""
+
+
+def our_encoder(path: Path, theirs: Record, dropout_rate: float) -> dict[str, Any]:
+    """Fields of the config that follow from config.json in the same way for BERT and ViT.
+
+    Args:
+      path: the directory of the model.
+      theirs: the fields of its config.json.
+      dropout_rate: the rate of dropout where it is not given.
+
+    Raises:
+      UserError: the activation has no name here.
+    """
+    attention_dropout = theirs.get("attention_probs_dropout_prob", dropout_rate)
+    return {
+        "model.architecture": "encoder_only",
+        "model.d_model": theirs["hidden_size"],
+        "model.num_heads": theirs["num_attention_heads"],
+        "model.d_ff": theirs["intermediate_size"],
+        "model.num_encoder_layers": theirs["num_hidden_layers"],
+        "model.feed_forward": activation(path, theirs, "hidden_act", "gelu"),
+        "model.attention_bias": True,
+        "model.output_bias": True,
+        "model.norm_epsilon": float(theirs.get("layer_norm_eps", 1e-12)),
+        "model.position": "learned",
+        "model.dropout_rate": float(theirs.get("hidden_dropout_prob", dropout_rate)),
+        "model.attention_dropout_rate": float(attention_dropout),
+    }
+
+
+def their_encoder(model: ModelConfig) -> dict[str, Any]:
+    """The fields of config.json that follow from the config in the same way for BERT and ViT."""
+    return {
+        "dtype": "float32",
+        "hidden_size": model.d_model,
+        "num_hidden_layers": model.num_encoder_layers,
+        "num_attention_heads": model.num_heads,
+        "intermediate_size": model.d_ff,
+        "hidden_act": ACTIVATIONS[model.feed_forward],
+        "layer_norm_eps": model.norm_epsilon,
+        "hidden_dropout_prob": model.dropout_rate,
+        "attention_probs_dropout_prob": model.attention_dropout_rate,
+    }
 
 
 def encoder_places(

@@ -13,14 +13,15 @@ from t2t_jax.errors import UserError
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import (
     ACTIVATIONS,
+    ENCODER_SIZES,
     Place,
     Tensors,
-    activation,
     config_of,
     encoder_places,
-    read_json,
+    our_encoder,
+    read_config,
     read_tensors,
-    refused,
+    their_encoder,
     unlike_pretrained,
     written,
 )
@@ -29,14 +30,7 @@ from t2t_jax.system.records import Record, Schema
 
 DTYPES = ("float32",)
 
-_SIZES = (
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "image_size",
-    "patch_size",
-)
+_SIZES = *ENCODER_SIZES, "image_size", "patch_size"
 _CONFIG = Schema(
     {"model_type": str, "id2label": dict, **dict.fromkeys(_SIZES, int)},
     {"hidden_act": str, "num_channels": int},
@@ -77,10 +71,7 @@ def read(path: Path) -> PortableModel:
     Raises:
       UserError: a file is missing or damaged, or is of another kind of model.
     """
-    theirs = read_json(path / "config.json", Schema({"model_type": str}))
-    refused(path, theirs, {"model_type": "vit"})
-    theirs = read_json(path / "config.json", _CONFIG)
-    refused(path, theirs, {"qkv_bias": True})
+    theirs = read_config(path, "vit", _CONFIG, {"qkv_bias": True})
     names = theirs["id2label"]
     labels = [names.get(str(number)) for number in range(len(names))]
     if not labels or not all(isinstance(label, str) for label in labels):
@@ -95,23 +86,12 @@ def _our_config(path: Path, theirs: Record) -> Config:
     return config_of(
         path,
         {
-            "model.architecture": "encoder_only",
-            "model.d_model": theirs["hidden_size"],
-            "model.num_heads": theirs["num_attention_heads"],
-            "model.d_ff": theirs["intermediate_size"],
-            "model.num_encoder_layers": theirs["num_hidden_layers"],
+            **our_encoder(path, theirs, dropout_rate=0.0),
             "model.patch_size": theirs["patch_size"],
             "model.image_size": theirs["image_size"],
             "model.image_channels": theirs.get("num_channels", 3),
-            "model.feed_forward": activation(path, theirs, "hidden_act", "gelu"),
-            "model.attention_bias": True,
-            "model.output_bias": True,
             "model.share_embeddings": False,
             "model.norm_order": "pre",
-            "model.norm_epsilon": float(theirs.get("layer_norm_eps", 1e-12)),
-            "model.position": "learned",
-            "model.dropout_rate": float(theirs.get("hidden_dropout_prob", 0.0)),
-            "model.attention_dropout_rate": float(theirs.get("attention_probs_dropout_prob", 0.0)),
             "data.task": "image_classification",
             "data.corpus": "npz:images.npz",
         },
@@ -155,19 +135,11 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     config = {
         "architectures": ["ViTForImageClassification"],
         "model_type": "vit",
-        "dtype": "float32",
-        "hidden_size": network.d_model,
-        "num_hidden_layers": network.num_encoder_layers,
-        "num_attention_heads": network.num_heads,
-        "intermediate_size": network.d_ff,
+        **their_encoder(network),
         "image_size": network.image_size,
         "patch_size": size,
         "num_channels": channels,
         "qkv_bias": True,
-        "hidden_act": ACTIVATIONS[network.feed_forward],
-        "layer_norm_eps": network.norm_epsilon,
-        "hidden_dropout_prob": network.dropout_rate,
-        "attention_probs_dropout_prob": network.attention_dropout_rate,
         "id2label": {str(number): label for number, label in enumerate(vocabulary.labels)},
         "label2id": {label: number for number, label in enumerate(vocabulary.labels)},
     }

@@ -15,7 +15,14 @@ from t2t_jax.decoding.predictions import predictions
 from t2t_jax.errors import UserError
 from t2t_jax.evaluation.labels import f1_of_labels, label_scores
 from t2t_jax.system.records import Record
-from t2t_jax.tasks.task import CorpusLoss, GridMeasures, Measure, PublishedExperiment, Scored
+from t2t_jax.tasks.task import (
+    CorpusLoss,
+    GridMeasures,
+    Measure,
+    PublishedExperiment,
+    Scored,
+    beside_base_model,
+)
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translator import Translator
@@ -127,17 +134,7 @@ class Labelling(ABC):
 
     def experiment(self, config: Config) -> PublishedExperiment:
         """The base model on English-German, as the paper predicts no labels."""
-        return PublishedExperiment(
-            name="base, English-German",
-            model="base",
-            section=None,
-            test_sets={},
-            test_sets_section="6",
-            comparable=frozenset(),
-            changes_on_dev={},
-            unchecked={"data": f"{config.data.corpus} has labels."},
-            figures=["The paper predicts no labels; its base model is shown beside the run."],
-        )
+        return beside_base_model(config, "has labels", "predicts no labels")
 
 
 def labels_in(corpus: Corpus, of_line: Callable[[str], list[str]]) -> list[str]:

@@ -19,7 +19,15 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.models import start_id
 from t2t_jax.parallel.memory import within_memory
 from t2t_jax.system.records import Record
-from t2t_jax.tasks.task import CorpusLoss, GridMeasures, Measure, PublishedExperiment, Scored, Task
+from t2t_jax.tasks.task import (
+    CorpusLoss,
+    GridMeasures,
+    Measure,
+    PublishedExperiment,
+    Scored,
+    Task,
+    beside_base_model,
+)
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translator import Translator
@@ -137,18 +145,7 @@ class LanguageModelling:
 
     def experiment(self, config: Config) -> PublishedExperiment:
         """The base model on English-German, as the paper trains no language model."""
-        name = "base, English-German"
-        return PublishedExperiment(
-            name=name,
-            model="base",
-            section=None,
-            test_sets={},
-            test_sets_section="6",
-            comparable=frozenset(),
-            changes_on_dev={},
-            unchecked={"data": f"{config.data.corpus} is text of one language."},
-            figures=["The paper trains no language model; its base model is shown beside the run."],
-        )
+        return beside_base_model(config, "is text of one language", "trains no language model")
 
     def kind_of_measure(self, records: Sequence[Record]) -> None:
         """None: likelihoods are of one kind only."""

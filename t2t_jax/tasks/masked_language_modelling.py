@@ -18,7 +18,15 @@ from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.predictions import predictions
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record
-from t2t_jax.tasks.task import CorpusLoss, GridMeasures, Measure, PublishedExperiment, Scored, Task
+from t2t_jax.tasks.task import (
+    CorpusLoss,
+    GridMeasures,
+    Measure,
+    PublishedExperiment,
+    Scored,
+    Task,
+    beside_base_model,
+)
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translator import Translator
@@ -129,17 +137,7 @@ class MaskedLanguageModelling:
 
     def experiment(self, config: Config) -> PublishedExperiment:
         """The base model on English-German, as the paper hides nothing."""
-        return PublishedExperiment(
-            name="base, English-German",
-            model="base",
-            section=None,
-            test_sets={},
-            test_sets_section="6",
-            comparable=frozenset(),
-            changes_on_dev={},
-            unchecked={"data": f"{config.data.corpus} is text of one language."},
-            figures=["The paper hides no words; its base model is shown beside the run."],
-        )
+        return beside_base_model(config, "is text of one language", "hides no words")
 
     def kind_of_measure(self, records: Sequence[Record]) -> None:
         """None: accuracy is of one kind only."""
@@ -170,7 +168,7 @@ def fill(translator: "Translator", lines: Iterable[str], *, first_line: int = 1)
     vocabulary = translator.vocabulary
     mask = mask_id(vocabulary)
     rows = translator.encode(texts(lines, "lines", first_line))
-    encoded = [[BOS_ID, *with_masks(vocabulary, ids)] for ids in rows]
+    encoded = [[BOS_ID, *with_masks(vocabulary, mask, ids)] for ids in rows]
     for number, ids in enumerate(encoded, first_line):
         check_one_pass(f"line {number}", len(ids), translator.longest_sentence)
     places = [[n for n, token in enumerate(ids) if token == mask] for ids in encoded]

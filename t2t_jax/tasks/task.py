@@ -125,6 +125,27 @@ class PublishedExperiment:
         return paper.BASE_SETTINGS | paper.EXPERIMENTS[self.name]
 
 
+def beside_base_model(config: Config, corpus_has: str, paper_has_not: str) -> PublishedExperiment:
+    """What a run is set beside that does something which the paper does not: its base model.
+
+    Args:
+      config: the config of the run.
+      corpus_has: what the corpus is or has, in a predicate.
+      paper_has_not: what the paper does not do, in a predicate.
+    """
+    return PublishedExperiment(
+        name="base, English-German",
+        model="base",
+        section=None,
+        test_sets={},
+        test_sets_section="6",
+        comparable=frozenset(),
+        changes_on_dev={},
+        unchecked={"data": f"{config.data.corpus} {corpus_has}."},
+        figures=[f"The paper {paper_has_not}; its base model is shown beside the run."],
+    )
+
+
 @runtime_checkable
 class Task(Protocol):
     """What a corpus is for. A module of `tasks` has one, as its `TASK`."""

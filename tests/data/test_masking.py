@@ -163,8 +163,8 @@ def test_the_mask_is_an_entry_of_the_vocabulary():
     place = len(learned.encode(["a"])[0]) - 1
     wanted = [*whole[:place], number, *whole[place + len(small) - 1 :]]
     assert hidden != wanted  # there is a space before the mask
-    assert with_masks(learned, hidden) == wanted
-    assert with_masks(learned, whole) == whole
+    assert with_masks(learned, number, hidden) == wanted
+    assert with_masks(learned, number, whole) == whole
     masking = masking_of(learned, DataConfig(masked_share=0.2, whole_words=True))
     assert masking[:2] == (number, 50)
     assert masking[3:] == (0.2, True)

@@ -64,7 +64,7 @@ class PretrainedVocabulary(Vocabulary):
         """See `Vocabulary.files`."""
         return {"tokenizer.json": self._definition.encode()}
 
-    @property
+    @cached_property
     def protected_tokens(self) -> frozenset[str]:
         """The entries that are never split, such as [MASK]."""
         added = self._tokenizer.get_added_tokens_decoder().values()
