@@ -178,6 +178,9 @@ class OpenSearch:
             if self._closed:
                 raise ClosedError("the search takes no more sentences")
             if len(self._waiting) >= self.limits.most_waiting:
+                self._waiting = [request for request in self._waiting if not request.is_over()]
+                heapq.heapify(self._waiting)
+            if len(self._waiting) >= self.limits.most_waiting:
                 raise QueueFullError(f"{len(self._waiting)} sentences wait already")
             self._number += 1
             request = _Request(due, self._number, sentence, future, now + timeout, listener)
@@ -236,8 +239,11 @@ class OpenSearch:
     ) -> None:
         """Compute a few positions, and tell who waits for them what came of it."""
         coming = [(request.number, request.sentence) for request in arrivals]
-        # It stops as soon as one has ended, which somebody waits for.
-        progress = group.launch(coming, len(under_way) - 1, self.limits.most_steps, self._places)
+        # It stops as soon as one has ended, which somebody waits for; where many wait to come in, a
+        # few come in together, which costs less than one by one.
+        together = max(1, min(self.num_waiting, self._rows // 4))
+        leave = max(0, len(under_way) - together)
+        progress = group.launch(coming, leave, self.limits.most_steps, self._places)
         for number, result in group.collect(progress):
             _tell(under_way.pop(number).future, result)
         for number, tokens in group.so_far():

@@ -180,6 +180,27 @@ def test_too_many_and_too_long_sentences_are_refused(opened, sources):
         search.submit([5, 1])
 
 
+def test_sentences_that_were_given_up_leave_the_queue(opened, sources):
+    search = opened(limits=Limits(rows=1, longest=32, most_steps=1, most_waiting=2))
+    held, entered = threading.Event(), threading.Event()
+
+    def hold(_):
+        entered.set()
+        held.wait(60)
+
+    first = search.submit(sources[0], listener=hold)
+    assert entered.wait(60)
+    given_up = [search.submit(sources[0]), search.submit(sources[0], timeout=0)]
+    assert given_up[0].cancel()
+    last = search.submit(sources[1])  # both make way
+    assert isinstance(given_up[1].exception(timeout=60), TimeoutError)
+    waiting = search.submit(sources[1])
+    with pytest.raises(QueueFullError, match="2 sentences wait already"):
+        search.submit(sources[1])
+    held.set()
+    assert wait([first, last, waiting], timeout=60).not_done == set()
+
+
 def test_a_search_that_is_closed_ends_what_it_has_taken(opened, sources):
     search = opened()
     futures = [search.submit(tokens) for tokens in sources]
