@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Int32
 
 from t2t_jax.batch import Batch, one_a_row
@@ -90,14 +91,7 @@ def alignments(
     check_pairs(sources, targets)
     if head is not None:
         _check_head(translator, head)
-    sides = [
-        [_Side(ids, words_of(ids, translator.vocabulary, of_source=of_source)) for ids in encoded]
-        for encoded, of_source in (
-            (translator.encode(sources), True),
-            (translator.encode_targets(targets), False),
-        )
-    ]
-    pairs = list(zip(*sides, strict=True))
+    pairs = [*zip(*_sides(translator, sources, targets), strict=True)]
     if head is None:
         head = _best_head(translator, pairs[:_LINES_FOR_CHOICE])
     found: list[Links] = [[] for _ in pairs]
@@ -105,6 +99,59 @@ def alignments(
         num_words = max(pairs[line][1].words) + 1
         found[line] = [(int(best[word]), word) for word in range(num_words)]
     return Alignments(found, head)
+
+
+class PairAligner:
+    """Aligns the words of a few sentences at a time, with programs compiled beforehand."""
+
+    def __init__(self, translator: Translator, longest: int) -> None:
+        """Keep the model.
+
+        Args:
+          translator: the model, which is no ensemble.
+          longest: the most subwords of a sentence; a longer one has no links.
+        """
+        longest = int(min(longest, _LONGEST, translator.longest_sentence))
+        self._translator = translator
+        self._lengths = [min(1 << power, longest) for power in range(4, longest.bit_length() + 1)]
+
+    def warm_up(self) -> None:
+        """Compile the program for sentences of all lengths."""
+        nothing = _Side([], [])
+        for length in self._lengths:
+            self._every_link((nothing, nothing), length)
+
+    def links(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links]:
+        """The links of each pair, of the head that agrees most on these pairs; see `alignments`.
+
+        Args:
+          sources: sentences.
+          targets: a translation of each.
+        """
+        pairs = [*zip(*_sides(self._translator, sources, targets), strict=True)]
+        found = {}
+        for number, pair in enumerate(pairs):
+            longest = max(len(side.tokens) for side in pair)
+            blank = any(max(side.words, default=-1) < 0 for side in pair)
+            length = next((one for one in self._lengths if one >= longest), None)
+            if length is not None and not blank:
+                found[number] = self._every_link(pair, length)
+        if not found:
+            return [[] for _ in pairs]
+        agreements = np.mean([agreed for agreed, _ in found.values()], axis=0)
+        layer, head = np.unravel_index(int(agreements.argmax()), agreements.shape)
+        aligned: list[Links] = [[] for _ in pairs]
+        for number, (_, best) in found.items():
+            num_words = max(pairs[number][1].words) + 1
+            aligned[number] = [(int(best[layer, head, word]), word) for word in range(num_words)]
+        return aligned
+
+    def _every_link(self, pair: tuple[_Side, _Side], length: int) -> tuple[np.ndarray, np.ndarray]:
+        translator = self._translator
+        rows = row_parts(translator.mesh)
+        arrays = _pair_arrays([pair], rows, length, translator.mesh)
+        agreed, links = on_host(_every_link(translator.model, translator.params, *arrays))
+        return agreed[0], links[0]
 
 
 def words_of(
@@ -180,6 +227,34 @@ def agreement(
     return jnp.sum(agreed, axis=-1) / jnp.maximum(1, jnp.sum(has_word, axis=-1))
 
 
+def _sides(
+    translator: Translator, sources: Sequence[str], targets: Sequence[str]
+) -> tuple[list[_Side], list[_Side]]:
+    """Sources and targets with their words."""
+    of_sources, of_targets = (
+        [_Side(ids, words_of(ids, translator.vocabulary, of_source=of_source)) for ids in encoded]
+        for encoded, of_source in (
+            (translator.encode(sources), True),
+            (translator.encode_targets(targets), False),
+        )
+    )
+    return of_sources, of_targets
+
+
+def _pair_arrays(
+    pairs: Sequence[tuple[_Side, _Side]], rows: int, length: int, mesh: Mesh
+) -> list[Int32[Array, "rows length"]]:
+    """Sources, the words of their subwords, targets, and the words of theirs, one a row."""
+    return [
+        put_rows(array, mesh)
+        for side in zip(*pairs, strict=True)
+        for array in (
+            padded([one.tokens for one in side], rows, length),
+            _padded_words(side, rows, length),
+        )
+    ]
+
+
 def _best_head(translator: Translator, pairs: Sequence[tuple[_Side, _Side]]) -> tuple[int, int]:
     """The head with the greatest agreement, as a mean over pairs; of equal ones, the first."""
     model = translator.config.model
@@ -209,15 +284,7 @@ def _passes(
     tokens = max(1, _WEIGHTS_PER_BATCH // maps)
 
     def launch(lines: list[int], rows: int, length: int) -> Array:
-        chosen = [pairs[line] for line in lines]
-        arrays = [
-            put_rows(array, translator.mesh)
-            for side in zip(*chosen, strict=True)
-            for array in (
-                padded([one.tokens for one in side], rows, length),
-                _padded_words(side, rows, length),
-            )
-        ]
+        arrays = _pair_arrays([pairs[line] for line in lines], rows, length, translator.mesh)
         if head is None:
             return _agreements(translator.model, translator.params, *arrays)
         return _links(translator.model, translator.params, *arrays, *map(np.int32, head))
@@ -250,7 +317,29 @@ def _agreements(
     """The agreement of every layer and head for every pair."""
     weights = _cross_attention(model, params, sources, targets)
     words = word_weights(weights, target_words, source_words)
-    positions = jnp.arange(targets.shape[1])
+    return _agreements_of(words, target_words)
+
+
+@partial(jax.jit, static_argnums=0)
+def _every_link(
+    model: DecodingModel,
+    params: Parameters,
+    sources: Int32[Array, "b s"],
+    source_words: Int32[Array, "b s"],
+    targets: Int32[Array, "b t"],
+    target_words: Int32[Array, "b t"],
+) -> tuple[Float[Array, "b n h"], Int[Array, "b n h t"]]:
+    """The agreement of every layer and head, and the best source word of every target word."""
+    weights = _cross_attention(model, params, sources, targets)
+    words = word_weights(weights, target_words, source_words)
+    return _agreements_of(words, target_words), jnp.argmax(words, axis=-1)
+
+
+def _agreements_of(
+    words: Float[Array, "b n h v w"], target_words: Int32[Array, "b v"]
+) -> Float[Array, "b n h"]:
+    """The agreement of every layer and head, of their weights between words."""
+    positions = jnp.arange(words.shape[-2])
     has_word = positions <= jnp.max(target_words, axis=1, keepdims=True)
     return agreement(words, jnp.broadcast_to(has_word[:, None, None], words.shape[:-1]))
 

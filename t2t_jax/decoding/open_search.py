@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeAlias
 
 from jax.sharding import Mesh
@@ -27,6 +27,9 @@ from t2t_jax.decoding.scheduler import num_groups, rung, strategy_of
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import row_parts
+
+_SHORTEST = 16  # a program for shorter sources would save nothing
+_FEW = 4
 
 Listener: TypeAlias = Callable[[list[int]], None]
 """Is told the ids of all tokens that were chosen so far."""
@@ -69,7 +72,10 @@ class _Request:
     listener: Listener | None = field(compare=False)
 
     def is_over(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether nobody waits for it any more; who asks and hears so leaves it out."""
+        if self.future.cancelled():
+            self.future.set_running_or_notify_cancel()
+            return True
         if time.monotonic() > self.deadline:
             _tell(self.future, TimeoutError("the time for a translation is over"))
         return self.future.done()
@@ -112,15 +118,17 @@ class OpenSearch:
         self._of_groups = params, seed, constraints
         parts = row_parts(mesh)
         self._rows = -(-self.limits.rows // parts) * parts
-        few = {0, parts, -(-self._rows // (4 * parts)) * parts, self._rows}
-        self._places = tuple(sorted(few))
+        few = parts, -(-self._rows // (4 * parts)) * parts
+        self._places = tuple(sorted({0, *(few if self._rows > _FEW * parts else ()), self._rows}))
         self._lengths = tuple(_ladder(self.limits.longest))
         self._waiting: list[_Request] = []
         self._changed = threading.Condition()
         self._closed, self._number = False, 0
+        number = num_groups(self._rows, mesh)
+        self._num_held = [0] * number
         self._threads = [
-            threading.Thread(target=self._serve, name=f"search-{n}", daemon=True)
-            for n in range(num_groups(self._rows, mesh))
+            threading.Thread(target=self._serve, args=(n,), name=f"search-{n}", daemon=True)
+            for n in range(number)
         ]
         for thread in self._threads:
             thread.start()
@@ -194,6 +202,16 @@ class OpenSearch:
         with self._changed:
             return len(self._waiting)
 
+    @property
+    def num_rows(self) -> int:
+        """Sentences that can be under way at a time."""
+        return self._rows * len(self._threads)
+
+    @property
+    def num_under_way(self) -> int:
+        """Sentences that are searched for, each in a row."""
+        return sum(self._num_held)
+
     def close(self) -> None:
         """Take no more sentences, and wait until those that were taken have ended."""
         with self._changed:
@@ -208,23 +226,27 @@ class OpenSearch:
             for places in self._places:
                 group = self._group(length)
                 group.collect(group.launch([], 0, 1, (places,)))
-            for other in self._lengths:
-                if other != length:
-                    self._group(length).resize(self._sizes(other))
+        for one, other in pairwise(self._lengths):
+            self._group(one).resize(self._sizes(other))
+            self._group(other).resize(self._sizes(one))
 
     def _sizes(self, length: int) -> Sizes:
-        return Sizes(self._rows, self._rows, length, length + self._extra, length + self._extra)
+        """The sizes for sources of a length of the ladder. Their outputs are hardly ever longer."""
+        most = length + self._extra
+        room = most if length == self._lengths[-1] else length
+        return Sizes(self._rows, self._rows, length, room, most)
 
     def _group(self, length: int) -> RowGroup[int]:
         params, seed, constraints = self._of_groups
         return RowGroup(self._search, params, self._sizes(length), seed, constraints)
 
-    def _serve(self) -> None:
-        """Look after a group of rows until the search is closed."""
+    def _serve(self, number: int) -> None:
+        """Look after the group of rows of this number until the search is closed."""
         group: RowGroup[int] | None = None
         under_way: dict[int, _Request] = {}
         while (arrivals := self._arrivals(len(under_way))) is not None:
             under_way |= {request.number: request for request in arrivals}
+            self._num_held[number] = len(under_way)
             try:
                 group = self._fitting(group, [request.sentence for request in arrivals])
                 self._turn(group, arrivals, under_way)
@@ -233,6 +255,7 @@ class OpenSearch:
                     _tell(request.future, error)
                 under_way.clear()
                 group = None
+            self._num_held[number] = len(under_way)
 
     def _turn(
         self, group: RowGroup[int], arrivals: Sequence[_Request], under_way: dict[int, _Request]
@@ -261,27 +284,44 @@ class OpenSearch:
             if self._closed and not (self._waiting or num_held):
                 return None
             arrivals: list[_Request] = []
-            while self._waiting and num_held + len(arrivals) < self._rows:
+            room = self._together(min(len(self._waiting), self._rows - num_held))
+            while self._waiting and len(arrivals) < room:
                 request = heapq.heappop(self._waiting)
                 if not request.is_over():
                     arrivals.append(request)
             return arrivals
 
+    def _together(self, number: int) -> int:
+        """How many of so many sentences come in now: a few wait where a program is for far more."""
+        enough = next(places for places in self._places if places >= number)
+        fewer = max(places for places in self._places if places <= number)
+        return fewer if fewer and 2 * number < enough else number
+
     def _fitting(self, group: RowGroup[int] | None, arrivals: Sequence[Sentence]) -> RowGroup[int]:
         """A group whose arrays hold all sentences: as they are, of other sizes, or a new one."""
-        longest = max((sentence.length for sentence in arrivals), default=0)
-        held = 0 if group is None else group.longest
-        length = max(self._lengths[0], rung(max(longest, held)))
-        if group is None or (not held and length != group.sizes.source_length):
-            return self._group(length)
-        if length > group.sizes.source_length or group.farthest < length:
-            group.resize(self._sizes(length))
+        sources = [sentence.length for sentence in arrivals]
+        if group is None or not group.held:
+            length = self._length(max(sources, default=0), 0)
+            fits = group is not None and group.sizes.source_length == length
+            return group if group is not None and fits else self._group(length)
+        longest, now = max([group.longest, *sources]), group.sizes.source_length
+        # Smaller only where it will be large enough for a while.
+        smaller, larger = (self._length(longest, times * group.farthest) for times in (2, 1))
+        place, to = (self._lengths.index(one) for one in (now, max(larger, min(now, smaller))))
+        while place != to:  # there are programs for neighbours alone
+            place += 1 if to > place else -1
+            group.resize(self._sizes(self._lengths[place]))
         return group
+
+    def _length(self, longest: int, farthest: int) -> int:
+        """The length of the ladder for sources and outputs that are so long."""
+        fitting = (one for one in self._lengths if one >= longest and one > farthest)
+        return next(fitting, self._lengths[-1])
 
 
 def _ladder(longest: int) -> Iterator[int]:
     """The lengths of sources for which there are programs, in powers of two."""
-    length = rung(1)
+    length = _SHORTEST
     while length < rung(longest):
         yield length
         length *= 2
@@ -289,9 +329,12 @@ def _ladder(longest: int) -> Iterator[int]:
 
 
 def _tell(future: "Future[SearchResult]", result: SearchResult | Exception) -> None:
-    """Give who waits its result, unless it was given up."""
-    with suppress(InvalidStateError):
+    """Give who waits its result; where it was given up, `concurrent.futures.wait` hears of that."""
+    try:
         if isinstance(result, Exception):
             future.set_exception(result)
         else:
             future.set_result(result)
+    except InvalidStateError:
+        if future.cancelled():
+            future.set_running_or_notify_cancel()

@@ -196,14 +196,14 @@ class Translator:
         decoding = self.configured(**overrides).decoding
         _check_num_best(num_best, decoding)
         lines = texts(lines, "lines", first_line)
-        given = self._parts(lines, decoding, first_line, prefixes)
+        given = self.parts(lines, decoding, first_line, prefixes)
         found: list[list[list[Hypothesis]]] = [[] for _ in lines]
         for part in given:
             found[part.line].append([_NOTHING])
         with within_memory(decoding=True):
             for part, best in self._search(given, decoding, num_best, first_line, seed):
-                found[part.line][part.order] = self._read(best, first_line + part.line)
-        return [_joined(of_line, num_best) for of_line in found]
+                found[part.line][part.order] = self.read(best, first_line + part.line)
+        return [joined(of_line, num_best) for of_line in found]
 
     def check_lines(self, lines: Iterable[str], *, first_line: int = 1, **overrides: Any) -> None:
         """Refuse what `nbest` would refuse of these lines, without translating any.
@@ -219,7 +219,7 @@ class Translator:
         """
         self._check_has_sources()
         decoding = self.configured(**overrides).decoding
-        self._parts(texts(lines, "lines", first_line), decoding, first_line)
+        self.parts(texts(lines, "lines", first_line), decoding, first_line)
 
     def encode(self, lines: Iterable[str]) -> list[list[int]]:
         """Subword ids of each source, with the end of sentence; a line break counts as a space."""
@@ -237,14 +237,24 @@ class Translator:
         """
         return self.config.replace({f"decoding.{name}": value for name, value in overrides.items()})
 
-    def _parts(
+    def parts(
         self,
         lines: list[str],
         decoding: DecodingConfig,
-        first_line: int,
+        first_line: int = 1,
         prefixes: Iterable[str] | None = None,
     ) -> list[Part]:
-        """The parts in which each line is decoded: itself, unless it is too long."""
+        """The parts in which each line is decoded: itself, unless it is too long.
+
+        Args:
+          lines: sentences.
+          decoding: the settings, among them those for long lines.
+          first_line: number of the first line, by which errors name them.
+          prefixes: for each line the text with which its translation must begin, or "".
+
+        Raises:
+          UserError: a line is too long, and is to be refused, or the prefixes do not fit.
+        """
         longest = self.longest_sentence
         found = parts(self.encode(lines), decoding, self.vocabulary, longest, first_line)
         if prefixes is None:
@@ -301,29 +311,43 @@ class Translator:
         what = self.model, decoding, params, self.mesh, sentences
         yield from decode(*what, num_best, seed, constraints_of(decoding, self.vocabulary))
 
-    def open_search(self, decoding: DecodingConfig, limits: Limits, seed: int = 0) -> OpenSearch:
+    def open_search(
+        self, decoding: DecodingConfig, limits: Limits, num_best: int = 1, seed: int = 0
+    ) -> OpenSearch:
         """A search that sentences can join at any time, which has to be closed.
 
         Args:
           decoding: the settings of the search.
           limits: its sizes.
+          num_best: hypotheses wanted of each sentence, at most the beam size.
           seed: seed of sampling.
+
+        Raises:
+          UserError: the search cannot give so many.
         """
+        self.check_process()
+        self._check_has_sources()
+        _check_num_best(num_best, decoding)
         return OpenSearch(
             self.model,
             decoding,
             self._decoding_parameters(decoding.quantize),
             self.mesh,
             limits=limits,
+            num_best=num_best,
             seed=seed,
             constraints=constraints_of(decoding, self.vocabulary),
         )
 
-    def _read(self, best: SearchResult, number: int) -> list[Hypothesis]:
-        """The hypotheses of a line of this number; places that hold none are left out.
+    def read(self, best: SearchResult, number: int = 1) -> list[Hypothesis]:
+        """The hypotheses that a search has found, best first; places that hold none are left out.
+
+        Args:
+          best: what the search has found.
+          number: number of the line, for the error.
 
         Raises:
-          UserError: there are none.
+          UserError: there are none, as the model has diverged.
         """
         places = zip(*(array.tolist() for array in best), strict=True)
         kept = [
@@ -350,8 +374,13 @@ def _number(part: Part, first_line: int) -> int:
     return (first_line + part.line + part.order * 0x9E3779B1) % 2**31
 
 
-def _joined(parts: list[list[Hypothesis]], num_best: int) -> list[Hypothesis]:
-    """The best hypotheses of a line, of those of its parts."""
+def joined(parts: Sequence[Sequence[Hypothesis]], num_best: int) -> list[Hypothesis]:
+    """The best hypotheses of a line that was split, best first.
+
+    Args:
+      parts: the hypotheses of each part, best first.
+      num_best: the most hypotheses of the line.
+    """
 
     def followed(first: Hypothesis, second: Hypothesis) -> Hypothesis:
         return Hypothesis(
@@ -361,11 +390,25 @@ def _joined(parts: list[list[Hypothesis]], num_best: int) -> list[Hypothesis]:
             first.tokens + second.tokens,
         )
 
-    def best(so_far: list[Hypothesis], part: list[Hypothesis]) -> list[Hypothesis]:
-        both = [followed(first, second) for first in so_far for second in part]
-        return sorted(both, key=lambda one: -one.score)[:num_best]
+    return [reduce(followed, chosen) for chosen in best_choices(parts, num_best)]
 
-    return reduce(best, parts)
+
+def best_choices(
+    parts: Sequence[Sequence[Hypothesis]], num_best: int
+) -> list[tuple[Hypothesis, ...]]:
+    """The best ways to choose a hypothesis for each part, by the sum of their scores, best first.
+
+    Args:
+      parts: the hypotheses of each part, best first.
+      num_best: the most choices.
+    """
+    if num_best == 1:
+        return [tuple(part[0] for part in parts)]
+    found: list[tuple[float, tuple[Hypothesis, ...]]] = [(0.0, ())]
+    for part in parts:
+        longer = [(score + one.score, (*chosen, one)) for score, chosen in found for one in part]
+        found = sorted(longer, key=lambda one: -one[0])[:num_best]
+    return [chosen for _, chosen in found]
 
 
 def is_blank(tokens: list[int]) -> bool:

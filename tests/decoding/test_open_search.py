@@ -94,7 +94,7 @@ def test_nothing_is_compiled_after_the_warm_up(opened, sources):
     futures = [search.submit(tokens) for tokens in sources if len(tokens) <= 16]
     for future in futures[::3]:
         future.cancel()
-    wait(futures, timeout=60)
+    assert not wait(futures, timeout=60).not_done
     assert [program._cache_size() for program in programs] == before
 
 
