@@ -7,8 +7,9 @@ nothing happens at all. So here a signal never becomes an exception.
 Within `watching`, which every program enters before it imports anything large, the handler that is
 written in C passes the signal's number to a thread, at once, whatever the main thread does. Within
 a `StopSignal`, such as that of the training loop, the thread notes the first signal as a wish to
-stop. Any other signal ends the program: the thread removes unfinished files, and has the system
-end the process by that same signal, as a shell expects it.
+stop; within a `ServerSignal` it takes SIGHUP for a wish to reload. Any other signal ends the
+program: the thread removes unfinished files, and has the system end the process by that same
+signal, as a shell expects it.
 
 A signal that was ignored when the program was started, as by `nohup`, stays ignored.
 """
@@ -27,6 +28,7 @@ from typing import Any, TypeVar
 from t2t_jax.system.atomic_file import remove_unfinished
 
 _T = TypeVar("_T")
+_Stop = TypeVar("_Stop", bound="StopSignal")
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOW_CURSOR = b"\x1b[?25h"
 
@@ -65,7 +67,7 @@ class StopSignal:
         self.number = 0
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> "StopSignal":
+    def __enter__(self: _Stop) -> _Stop:
         """Receive signals from now on, in place of whoever received them before."""
         if _watched:
             _stops.append(self)
@@ -100,14 +102,42 @@ class StopSignal:
         finally:
             _attempt.reset(before)
 
+    def receive(self, number: int) -> bool:
+        """Note a signal; False if one has been noted before, so that this one ends the program."""
+        if self.number:
+            return False
+        self.number = number
+        return True
+
     def _receive(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self.number = number
-        self._put_back()
+        self.receive(number)
+        if self.number:
+            self._put_back()
 
     def _put_back(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+
+class ServerSignal(StopSignal):
+    """The signals of a server: SIGHUP is no wish to stop but to reload, any number of times.
+
+    Attributes:
+      reload: whether SIGHUP has come; whoever reloads makes it False before.
+    """
+
+    def __init__(self) -> None:
+        """Make one that has received no signal; it receives them within a `with` block."""
+        super().__init__()
+        self.reload = False
+
+    def receive(self, number: int) -> bool:
+        """Note a signal; False if a wish to stop has been noted before."""
+        if number == signal.SIGHUP:
+            self.reload = True
+            return True
+        return super().receive(number)
 
 
 @contextmanager
@@ -148,10 +178,8 @@ def _listen(wakeups: int) -> None:
         while number := numbers.read(1):
             if number[0] not in _watched:  # a handler of somebody else's
                 continue
-            wishes = [stop for stop in _stops[-1:] if not stop.number]
-            if not wishes:
+            if not (_stops and _stops[-1].receive(number[0])):
                 _end(number[0])
-            wishes[0].number = number[0]
 
 
 def _end(number: int) -> None:
