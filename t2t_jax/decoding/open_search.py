@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TypeAlias
 
 from jax.sharding import Mesh
@@ -119,7 +119,7 @@ class OpenSearch:
         parts = row_parts(mesh)
         self._rows = -(-self.limits.rows // parts) * parts
         few = parts, -(-self._rows // (4 * parts)) * parts
-        self._places = tuple(sorted({0, *(few if self._rows > _FEW * parts else ()), self._rows}))
+        self._places = tuple(sorted({*(few if self._rows > _FEW * parts else ()), self._rows}))
         self._lengths = tuple(_ladder(self.limits.longest))
         self._waiting: list[_Request] = []
         self._changed = threading.Condition()
@@ -222,10 +222,11 @@ class OpenSearch:
 
     def warm_up(self) -> None:
         """Compile every program, so that no sentence has to wait for that."""
-        for length in self._lengths:
-            for places in self._places:
-                group = self._group(length)
-                group.collect(group.launch([], 0, 1, (places,)))
+        for number, length in enumerate(self._lengths):
+            group = self._group(length)
+            for places, source in product(self._places, self._lengths[: number + 1]):
+                group.let_in([(0, Sentence([0] * source, 0, 0))] * places, (places,), (source,))
+                group.collect(group.search_on(0, 1))
         for one, other in pairwise(self._lengths):
             self._group(one).resize(self._sizes(other))
             self._group(other).resize(self._sizes(one))
@@ -266,7 +267,8 @@ class OpenSearch:
         # few come in together, which costs less than one by one.
         together = max(1, min(self.num_waiting, self._rows // 4))
         leave = max(0, len(under_way) - together)
-        progress = group.launch(coming, leave, self.limits.most_steps, self._places)
+        group.let_in(coming, self._places, self._lengths)
+        progress = group.search_on(leave, self.limits.most_steps)
         for number, result in group.collect(progress):
             _tell(under_way.pop(number).future, result)
         for number, tokens in group.so_far():
@@ -284,18 +286,11 @@ class OpenSearch:
             if self._closed and not (self._waiting or num_held):
                 return None
             arrivals: list[_Request] = []
-            room = self._together(min(len(self._waiting), self._rows - num_held))
-            while self._waiting and len(arrivals) < room:
+            while self._waiting and num_held + len(arrivals) < self._rows:
                 request = heapq.heappop(self._waiting)
                 if not request.is_over():
                     arrivals.append(request)
             return arrivals
-
-    def _together(self, number: int) -> int:
-        """How many of so many sentences come in now: a few wait where a program is for far more."""
-        enough = next(places for places in self._places if places >= number)
-        fewer = max(places for places in self._places if places <= number)
-        return fewer if fewer and 2 * number < enough else number
 
     def _fitting(self, group: RowGroup[int] | None, arrivals: Sequence[Sentence]) -> RowGroup[int]:
         """A group whose arrays hold all sentences: as they are, of other sizes, or a new one."""

@@ -1,7 +1,9 @@
 """The compiled programs of continuous batching, which `decoding.row_group` calls.
 
 A group of rows is one `Work`. The programs make one whose rows are all free, let sentences in and
-search on, and give it other sizes.
+search on, and give it other sizes. Where sentences come at any time, to encode them, to let them in
+and to search on are programs of their own: sentences are then encoded at their own length, and the
+largest program, the search, is compiled once for each size of the work.
 """
 
 from dataclasses import dataclass
@@ -72,8 +74,8 @@ class Arrivals(NamedTuple):
 
     rows: Int32[Array, " n"]
     """Rows that they take; one beyond the last row stands for no sentence."""
-    inputs: Int32[Array, "n s"]
-    """Tokens of their sources."""
+    inputs: Int32[Array, "n s"] | None
+    """Tokens of their sources; None if they are encoded already."""
     limits: Int32[Array, " n"]
     """The most tokens to generate for each."""
     numbers: Int32[Array, " n"]
@@ -128,7 +130,7 @@ def proceed(
     search: Search,
     params: Parameters,
     work: Work,
-    arrivals: Arrivals,
+    arrivals: Arrivals | None,
     seed: UInt32[Array, ""],
     leave: Int[Array, ""],
     constraints: Constraints | None = None,
@@ -140,7 +142,7 @@ def proceed(
       search: the static arguments.
       params: the parameters, from `DecodingModel.prepare`.
       work: the sentences under way; its arrays are overwritten.
-      arrivals: sentences that come into rows that are free.
+      arrivals: sentences that come into rows that are free; None are none.
       seed: seed of sampling.
       leave: how many sentences may still be under way in the end.
       constraints: which tokens may be chosen; those of `begin_work`.
@@ -151,18 +153,11 @@ def proceed(
       The sentences still under way, and the state of all rows.
     """
     model, strategy = search.model, search.strategy
-    new = model.memory(params, one_a_row(arrivals.inputs))
-    memory = put(work.memory, new, arrivals.rows)
-    keys = _keys(strategy, seed, arrivals.numbers)
-    state = admit(
-        work.state,
-        arrivals.rows,
-        arrivals.limits,
-        bos_id=BOS_ID,
-        keys=keys,
-        constraints=constraints,
-        prefixes=arrivals.prefixes,
-    )
+    if arrivals is not None:
+        assert arrivals.inputs is not None
+        new = model.memory(params, one_a_row(arrivals.inputs))
+        work = _with_arrivals(search, work, new, arrivals, seed, constraints)
+    state, memory = work
 
     def step(
         tokens: Int32[Array, "b k"],
@@ -181,6 +176,44 @@ def proceed(
     )
 
 
+@partial(jax.jit, static_argnames="model")
+def encode(model: DecodingModel, params: Parameters, inputs: Int32[Array, "n s"]) -> Memory:
+    """The memory of sources.
+
+    Args:
+      model: the model that decodes.
+      params: the parameters, from `DecodingModel.prepare`.
+      inputs: tokens of the sources.
+    """
+    return model.memory(params, one_a_row(inputs))
+
+
+@partial(jax.jit, static_argnames=("search", "sizes"), donate_argnames="work")
+def let_in(
+    search: Search,
+    sizes: Sizes,
+    work: Work,
+    memory: Memory,
+    arrivals: Arrivals,
+    seed: UInt32[Array, ""],
+    constraints: Constraints | None = None,
+) -> Work:
+    """Let sentences come in that are encoded already.
+
+    Args:
+      search: the static arguments.
+      sizes: sizes of the arrays of the work.
+      work: the sentences under way; its arrays are overwritten.
+      memory: the memory of the sentences that come in, from `encode`, of sources that may be
+        shorter than those of the work.
+      arrivals: these sentences, which come into rows that are free.
+      seed: seed of sampling.
+      constraints: which tokens may be chosen; those of `begin_work`.
+    """
+    memory = _of_length(search.model, memory, sizes.source_length)
+    return _by_rows(_with_arrivals(search, work, memory, arrivals, seed, constraints), search.mesh)
+
+
 @partial(jax.jit, static_argnames=("model", "mesh", "sizes"))
 def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> Work:
     """The same work in arrays of other sizes, with at least as many rows.
@@ -193,18 +226,44 @@ def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> W
       sizes: the new sizes.
       work: the sentences under way.
     """
+    beam_size = work.state.rows.live.last.shape[1]
+    memory = add_rows(_of_length(model, work.memory, sizes.source_length), sizes.rows)
+    empty_cache = jax.eval_shape(partial(model.empty_cache, sizes.rows, beam_size, sizes.room))
+    state = resize(work.state, sizes.rows, sizes.room, empty_cache, model.axes.slots)
+    return _by_rows(Work(state, memory), mesh)
+
+
+def _with_arrivals(
+    search: Search,
+    work: Work,
+    memory: Memory,
+    arrivals: Arrivals,
+    seed: UInt32[Array, ""],
+    constraints: Constraints | None,
+) -> Work:
+    memory = put(work.memory, memory, arrivals.rows)
+    state = admit(
+        work.state,
+        arrivals.rows,
+        arrivals.limits,
+        bos_id=BOS_ID,
+        keys=_keys(search.strategy, seed, arrivals.numbers),
+        constraints=constraints,
+        prefixes=arrivals.prefixes,
+    )
+    return Work(state, memory)
+
+
+def _of_length(model: DecodingModel, memory: Memory, length: int) -> Memory:
+    """The memory with so many positions of a source: padded, or without the last ones."""
 
     def fit(x: Array, axis: int) -> Array:
-        kept = jax.lax.slice_in_dim(x, 0, min(x.shape[axis], sizes.source_length), axis=axis)
+        kept = jax.lax.slice_in_dim(x, 0, min(x.shape[axis], length), axis=axis)
         widths = [(0, 0)] * x.ndim
-        widths[axis] = 0, sizes.source_length - kept.shape[axis]
+        widths[axis] = 0, length - kept.shape[axis]
         return jnp.pad(kept, widths)
 
-    axes, beam_size = model.axes, work.state.rows.live.last.shape[1]
-    memory = add_rows(jax.tree.map(fit, work.memory, axes.sources), sizes.rows)
-    empty_cache = jax.eval_shape(partial(model.empty_cache, sizes.rows, beam_size, sizes.room))
-    state = resize(work.state, sizes.rows, sizes.room, empty_cache, axes.slots)
-    return _by_rows(Work(state, memory), mesh)
+    return jax.tree.map(fit, memory, model.axes.sources)
 
 
 def _keys(

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Array, Int32
 
 from t2t_jax.batch import PAD_ID
 from t2t_jax.decoding.constraints import Constraints
@@ -21,6 +21,8 @@ from t2t_jax.decoding.programs import (
     Search,
     Sizes,
     begin_work,
+    encode,
+    let_in,
     proceed,
     resize_work,
 )
@@ -58,6 +60,7 @@ class RowGroup(Generic[_Key]):
     """Rows of a search, in which one sentence makes way for another.
 
     A call of the compiled program is `launch`, which may run in another thread, and then `collect`.
+    A search that stays open calls `let_in` and `search_on` in its place.
 
     Attributes:
       sizes: sizes of the arrays.
@@ -124,48 +127,64 @@ class RowGroup(Generic[_Key]):
         self._positions = np.append(self._positions, np.zeros(new, int))
         self.sizes = sizes
 
-    def launch(
-        self,
-        arrivals: Sequence[tuple[_Key, Sentence]],
-        leave: int,
-        most_steps: int | None = None,
-        places: Sequence[int] = (),
-    ) -> Progress:
+    def launch(self, arrivals: Sequence[tuple[_Key, Sentence]], leave: int) -> Progress:
         """Let sentences in, and have the device search on.
 
         Args:
           arrivals: sentences with what they are called, no more than there are free rows, and than
             may come in at once.
           leave: the number of sentences under way at which the program stops.
-          most_steps: the number of positions after which it stops in any case; None is no bound.
-          places: numbers of sentences for which there are compiled programs, smallest first: all
-            that come in are encoded, with padding up to such a number. None is `sizes.arrivals`
-            alone.
 
         Returns:
           The state of the rows, which the device may still be computing.
         """
-        free = [row for row, held in enumerate(self._held) if held is None]
-        rows = free[: len(arrivals)]
-        for row, arrival in zip(rows, arrivals, strict=True):
-            self._held[row] = arrival
-        stopped = sorted(self._released.difference(rows))
-        self._released.clear()
-        sentences = [sentence for _, sentence in arrivals] + [_NOTHING] * len(stopped)
-        enough = (n for n in places or (self.sizes.arrivals,) if n >= len(sentences))
-        coming = self._arrays(rows + stopped, sentences, next(enough))
-        with _launching:
-            self._work, progress = proceed(
-                self._search,
-                self._params,
-                self._work,
-                coming,
-                self._seed,
-                np.int32(leave),
-                self._constraints,
-                None if most_steps is None else np.int32(most_steps),
-            )
-        return progress
+        rows, sentences = self._taken(arrivals)
+        coming = self._arrivals(rows, sentences, self.sizes.arrivals)
+        inputs = self._inputs(sentences, self.sizes.arrivals, self.sizes.source_length)
+        return self._proceed(coming._replace(inputs=inputs), leave, None)
+
+    def search_on(self, leave: int, most_steps: int) -> Progress:
+        """Have the device search on, for the sentences that `let_in` has let in.
+
+        Args:
+          leave: the number of sentences under way at which the program stops.
+          most_steps: the number of positions after which it stops in any case.
+
+        Returns:
+          The state of the rows, which the device may still be computing.
+        """
+        return self._proceed(None, leave, np.int32(most_steps))
+
+    def let_in(
+        self,
+        arrivals: Sequence[tuple[_Key, Sentence]],
+        places: Sequence[int],
+        lengths: Sequence[int],
+    ) -> None:
+        """Let sentences in, each encoded with others of about its length.
+
+        Args:
+          arrivals: sentences with what they are called, no more than there are free rows.
+          places: numbers of sentences for which there are compiled programs, smallest first; with
+            padding, up to so many are encoded at once.
+          lengths: lengths of sources for which there are compiled programs, shortest first.
+        """
+        waiting = sorted(zip(*self._taken(arrivals), strict=True), key=lambda one: one[1].length)
+        while waiting:
+            length = next(n for n in lengths if n >= waiting[-1][1].length)
+            shorter = max([n for n in lengths if n < length], default=-1)
+            alike = sum(sentence.length > shorter for _, sentence in waiting)
+            several = _several(alike, places)
+            chosen = waiting[-min(alike, several) :]
+            del waiting[-len(chosen) :]
+            rows, sentences = zip(*chosen, strict=True)
+            coming = self._arrivals(rows, sentences, several)
+            inputs = self._inputs(sentences, several, length)
+            search = self._search
+            with _launching:
+                memory = encode(search.model, self._params, inputs)
+                what = search, self.sizes, self._work, memory, coming
+                self._work = let_in(*what, self._seed, self._constraints)
 
     def collect(self, progress: Progress) -> list[tuple[_Key, SearchResult]]:
         """Wait for the device, and take out the sentences that have ended.
@@ -205,22 +224,53 @@ class RowGroup(Generic[_Key]):
                 length = min(int(self._positions[row]), held[1].limit)
                 yield held[0], self._best.tokens[row, 0, :length].tolist()
 
-    def _arrays(self, rows: Sequence[int], sentences: Sequence[Sentence], places: int) -> Arrivals:
+    def _proceed(
+        self, arrivals: Arrivals | None, leave: int, most_steps: np.int32 | None
+    ) -> Progress:
+        what = self._search, self._params, self._work, arrivals, self._seed, np.int32(leave)
+        with _launching:
+            self._work, progress = proceed(*what, self._constraints, most_steps)
+        return progress
+
+    def _taken(self, arrivals: Sequence[tuple[_Key, Sentence]]) -> tuple[list[int], list[Sentence]]:
+        """Rows for sentences that come in, and for nothing, which ends what was given up."""
+        free = [row for row, held in enumerate(self._held) if held is None]
+        rows = free[: len(arrivals)]
+        for row, arrival in zip(rows, arrivals, strict=True):
+            self._held[row] = arrival
+        stopped = sorted(self._released.difference(rows))
+        self._released.clear()
+        return rows + stopped, [one for _, one in arrivals] + [_NOTHING] * len(stopped)
+
+    def _arrivals(
+        self, rows: Sequence[int], sentences: Sequence[Sentence], places: int
+    ) -> Arrivals:
+        """What is said of sentences that come in, but for their sources."""
         sizes = self.sizes
         arrays: Any = np.full((3, places), [[sizes.rows], [0], [0]], np.int32)
         taken, limits, numbers = arrays
         taken[: len(rows)] = rows
         limits[: len(rows)] = [sentence.limit for sentence in sentences]
         numbers[: len(rows)] = [sentence.number for sentence in sentences]
-        tokens = [sentence.tokens for sentence in sentences]
-        inputs = padded(tokens, places, sizes.source_length)
         prefixes: Any = None
         if sizes.prefix:
             prefixes = np.full((places, sizes.prefix), -1, np.int32)
             for row, sentence in zip(prefixes, sentences, strict=False):
                 row[: len(sentence.prefix)] = sentence.prefix
-        on_device = put_rows(inputs, self._search.mesh)
-        return Arrivals(taken, on_device, limits, numbers, prefixes)
+        return Arrivals(taken, None, limits, numbers, prefixes)
+
+    def _inputs(
+        self, sentences: Sequence[Sentence], places: int, length: int
+    ) -> Int32[Array, "n s"]:
+        tokens = [sentence.tokens for sentence in sentences]
+        return put_rows(padded(tokens, places, length), self._search.mesh)
+
+
+def _several(number: int, places: Sequence[int]) -> int:
+    """Of how many places the first program is that lets so many sentences in, at the least cost."""
+    enough = next((n for n in places if n >= number), places[-1])
+    fewer = [n for n in places if n <= number]
+    return fewer[-1] if fewer and 2 * number < enough else enough
 
 
 def padded(sentences: Sequence[list[int]], rows: int, length: int) -> Int32[np.ndarray, "b t"]:
