@@ -27,6 +27,7 @@ from t2t_jax.commands.perplexity import PerplexityCommand
 from t2t_jax.commands.predict import PredictCommand
 from t2t_jax.commands.report import ReportCommand
 from t2t_jax.commands.score import ScoreCommand
+from t2t_jax.commands.serve import ServeCommand
 from t2t_jax.commands.sweep import sweep_command
 from t2t_jax.commands.train import train_command
 from t2t_jax.commands.translate import TranslateCommand
@@ -72,6 +73,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "using a trained model": {
             "translate": "translate text, line by line",
+            "serve": "serve translations over HTTP, and a page to type into",
             "parse": "parse sentences into constituency trees",
             "generate": "continue text with a language model",
             "predict": "label text or images, or fill in hidden words",
@@ -135,6 +137,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
         "heads": partial(_plain_command, HeadsCommand),
         "import": partial(_plain_command, ImportCommand),
         "predict": partial(_plain_command, PredictCommand),
+        "serve": partial(_plain_command, ServeCommand),
     }
     if name in others:
         return others[name](flags, f"{program} {name}")
@@ -184,7 +187,7 @@ def eval_command(arguments: Sequence[str]) -> Command:
 def _eval_command(arguments: Sequence[str], program: str) -> Command:
     """What a command line asks for that begins with one of `EVAL_COMMANDS`, or asks for help."""
     if arguments[0] in EVAL_COMMANDS:
-        check_flags(arguments, _flags(EVAL_COMMANDS[arguments[0]]))
+        check_flags(arguments, names(EVAL_COMMANDS[arguments[0]]))
     _, workdir = peek(arguments)
     decoding = (stored_config(workdir) or Config()).decoding
     commands: Any = Union[  # noqa: UP007  (made of values, which | cannot join)
@@ -198,10 +201,6 @@ def _eval_command(arguments: Sequence[str], program: str) -> Command:
     ]
     command: Command = parse_flags(commands, arguments, prog=program)
     return command
-
-
-def _flags(kind: type[Command]) -> list[str]:
-    return [*names(kind), *(names(DecodingConfig) if issubclass(kind, DecodingFlags) else [])]
 
 
 def _default(kind: type[Command], decoding: DecodingConfig) -> Command:

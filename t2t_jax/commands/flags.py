@@ -32,8 +32,13 @@ _MAY_BE_EMPTY = ("--data.cache-dir", "--cache-dir")
 
 
 def names(command: type) -> list[str]:
-    """The names of a dataclass's fields, which are its flags."""
-    return [field.name for field in dataclasses.fields(command)]
+    """The names of a dataclass's fields, which are its flags; of a field that is one, its own."""
+    found: list[str] = []
+    for field in dataclasses.fields(command):
+        kind = field.default_factory
+        nested = isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        found += names(kind) if nested else [field.name]  # type: ignore[arg-type]
+    return found
 
 
 def check_flags(arguments: Sequence[str], known: list[str]) -> None:

@@ -29,6 +29,7 @@ OTHER_COMMANDS = {
     "generate",
     "heads",
     "predict",
+    "serve",
 }
 NAMES = [name for group in COMMANDS.values() for name in group]
 

@@ -1,0 +1,30 @@
+# The translation server (docs/serving.md): t2t-jax serve for a user without rights.
+#
+#   docker build -t t2t-jax .
+#   docker run -p 5000:5000 -v "$PWD/runs:/runs:ro" -v t2t-cache:/cache t2t-jax /runs/quickstart
+FROM python:3.12-slim
+
+# PyPI's JAX for CPUs; for a GPU: --build-arg EXTRAS=serve,detect,cuda13
+ARG EXTRAS=serve,detect
+
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY t2t_jax t2t_jax
+COPY configs configs
+RUN pip install --no-cache-dir ".[${EXTRAS}]" \
+    && rm -r /src/* \
+    && useradd --uid 10001 --create-home t2t \
+    && install -d -o t2t -g t2t /cache
+
+USER t2t
+WORKDIR /home/t2t
+# Compiled programs are kept here; mount a volume, so that a new container finds them.
+ENV XDG_CACHE_HOME=/cache PYTHONUNBUFFERED=1
+VOLUME /cache
+EXPOSE 5000
+
+# The first start loads and compiles for minutes.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=5m --retries=3 \
+    CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:5000/health', timeout=4)"]
+
+ENTRYPOINT ["t2t-jax", "serve", "--host", "0.0.0.0"]

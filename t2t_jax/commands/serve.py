@@ -1,0 +1,137 @@
+"""The command that serves translations over HTTP."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from t2t_jax.errors import UserError
+from t2t_jax.serving.settings import Bounds, Split
+from t2t_jax.system.console import ResultConsole
+
+if TYPE_CHECKING:
+    from t2t_jax.serving.searches import Searches
+    from t2t_jax.serving.service import Service as _Service
+
+
+@dataclass(frozen=True)
+class ServeCommand:
+    """Serve translations over HTTP, with the API of LibreTranslate and a page to type into.
+
+    Several runs are several language pairs. SIGTERM finishes what is under way and ends; SIGHUP
+    takes the newest checkpoints.
+    """
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
+        tyro.MISSING
+    )
+    """Directories of the runs, each of another language pair."""
+    host: str = "127.0.0.1"
+    """Address to listen at; 0.0.0.0 is every interface of the machine."""
+    port: int = 5000
+    """Port to listen at; 0 is any that is free."""
+    average: int | None = None
+    """How many of the last checkpoints to average; None is as the run is scored."""
+    step: int | Literal["best"] | None = None
+    """Step of the last of them, or best for the best dev score; None is the newest."""
+    beam_size: int | None = None
+    """Hypotheses of the search; None is the run's."""
+    quantize: Literal["none", "int8"] | None = None
+    """Make weights integers of 8 bits; None is as the run says."""
+    long_lines: Literal["split", "refuse"] | None = None
+    """Split a sentence that is too long at punctuation, or refuse it; None is as the run says."""
+    split: Split = "sentences"
+    """What is translated as one, unless a request says: each sentence, or each line as it is."""
+    rows: int = 16
+    """Sentences of a group that are searched for together; one device has two groups."""
+    most_steps: int = 8
+    """Positions after which sentences that wait may come in, at the latest."""
+    longest: int = 256
+    """Most subwords of a sentence that is translated as a whole."""
+    warm_up: Literal["all", "none"] = "all"
+    """Compile all programs before the first request; none has requests wait for that."""
+    bounds: Annotated[Bounds, tyro.conf.arg(name="")] = field(default_factory=Bounds)
+    api_keys: Path | None = None
+    """File with an API key in each line; None lets everybody in."""
+    cors: tuple[str, ...] = ()
+    """Origins of other web pages that may call the server, as https://example.org."""
+    log_texts: Literal["no", "yes"] = "no"
+    """Whether the texts of requests are written to the log."""
+
+    def run(self) -> int:
+        """Serve until a signal comes; returns the exit code."""
+        try:
+            from t2t_jax.serving import server
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"the server needs {error.name}: pip install 't2t-jax[serve]'"
+            ) from error
+        from t2t_jax.serving.access import Access
+        from t2t_jax.serving.answers import Answers
+        from t2t_jax.serving.app import Server
+        from t2t_jax.serving.languages import Languages
+        from t2t_jax.serving.metrics import Metrics
+        from t2t_jax.serving.service import Service
+
+        runs = self._runs()
+        access = Access(self.api_keys, self.bounds.requests_per_minute)
+        bound = server.bound_socket(self.host, self.port)
+        server.write_log()
+        services = [Service(*pair, self._engine(run), self.bounds) for pair, run in runs.items()]
+        answers = Answers(Languages(services), self.bounds, Metrics(), self.split)
+        app = Server(answers, access, self.cors, self.log_texts == "yes")
+
+        def load(service: "_Service") -> "Searches":
+            return self._engine(runs[service.source, service.target])
+
+        def ready() -> None:
+            host, port = bound.getsockname()[:2]
+            pairs = ", ".join(f"{one} to {to}" for one, to in runs)
+            console = ResultConsole(highlight=False, markup=False)
+            console.print(f"translates {pairs} at http://{host}:{port}", soft_wrap=True)
+
+        return server.run(app, bound, load, ready)
+
+    def _runs(self) -> dict[tuple[str, str], Path]:
+        """The runs by their languages.
+
+        Raises:
+          UserError: a directory is no run, or two have the same languages.
+        """
+        from t2t_jax.workdir import read_config
+
+        found: dict[tuple[str, str], Path] = {}
+        for run in self.runs:
+            data = read_config(run).data
+            pair = data.source_language.lower(), data.target_language.lower()
+            if pair in found:
+                raise UserError(
+                    f"{found[pair]} and {run} both translate {' to '.join(pair)}; name one of them"
+                )
+            found[pair] = run
+        if not found:
+            raise UserError("no run is given; name one, or several of other language pairs")
+        return found
+
+    def _engine(self, run: Path) -> "Searches":
+        """The searches of a run, ready for requests."""
+        from t2t_jax.decoding.open_search import Limits
+        from t2t_jax.run.calibration import read_calibration
+        from t2t_jax.run.loading import load
+        from t2t_jax.serving.searches import Searches
+
+        translator = load(run, average=self.average, step=self.step)
+        given = {
+            "beam_size": self.beam_size,
+            "quantize": self.quantize,
+            "long_lines": self.long_lines,
+        }
+        overrides = {name: value for name, value in given.items() if value is not None}
+        decoding = translator.configured(**overrides).decoding
+        waiting = self.bounds.max_waiting
+        limits = Limits(self.rows, self.longest, self.most_steps, waiting)
+        engine = Searches(translator, decoding, limits, read_calibration([run], translator))
+        if self.warm_up == "all":
+            engine.warm_up()
+        return engine

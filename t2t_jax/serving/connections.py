@@ -1,0 +1,49 @@
+"""Connections to the server: how many there may be, and how long one may take to ask."""
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+SECONDS_FOR_HEADERS = 30.0
+"""Seconds within which the line and the headers of a request have to arrive."""
+
+
+class Connection(H11Protocol):
+    """A connection of HTTP/1.1, which is closed where it stays silent or asks too slowly.
+
+    Uvicorn by itself waits for ever for a request that has begun and does not go on.
+    """
+
+    _waits: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Wait for a request."""
+        super().connection_made(transport)
+        self._look()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; the time for a request does not begin anew with each byte of it."""
+        super().data_received(data)
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        self._stop()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._stop()
+        elif self._waits is None:
+            self._waits = self.loop.call_later(SECONDS_FOR_HEADERS, self._close)
+
+    def _stop(self) -> None:
+        if self._waits is not None:
+            self._waits.cancel()
+            self._waits = None
+
+    def _close(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()

@@ -1,0 +1,129 @@
+"""The language pairs of a server, and the language that a text is written in."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from t2t_jax.serving.service import Service
+from t2t_jax.serving.settings import RefusedError
+
+_NAMES = {
+    "ar": "Arabic", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish",
+    "de": "German", "el": "Greek", "en": "English", "eo": "Esperanto", "es": "Spanish",
+    "et": "Estonian", "fa": "Persian", "fi": "Finnish", "fr": "French", "ga": "Irish",
+    "gu": "Gujarati", "he": "Hebrew", "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian",
+    "id": "Indonesian", "is": "Icelandic", "it": "Italian", "ja": "Japanese", "kk": "Kazakh",
+    "ko": "Korean", "lt": "Lithuanian", "lv": "Latvian", "nb": "Norwegian Bokmål", "nl": "Dutch",
+    "pl": "Polish", "pt": "Portuguese", "ro": "Romanian", "ru": "Russian", "sk": "Slovak",
+    "sl": "Slovenian", "sq": "Albanian", "sr": "Serbian", "sv": "Swedish", "th": "Thai",
+    "tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese",
+}  # fmt: skip
+
+
+class Detected(NamedTuple):
+    """The language that a text seems to be written in."""
+
+    language: str
+    """Its code."""
+    confidence: float
+    """From 0 to 1."""
+
+
+class Languages:
+    """The services of a server, by their languages."""
+
+    def __init__(self, services: Sequence[Service]) -> None:
+        """Keep the services.
+
+        Args:
+          services: one for each language pair, at least one.
+        """
+        self.services: Mapping[tuple[str, str], Service] = {
+            (one.source, one.target): one for one in services
+        }
+
+    @property
+    def sources(self) -> list[str]:
+        """The codes of source languages."""
+        return list(dict.fromkeys(source for source, _ in self.services))
+
+    def described(self) -> list[dict[str, Any]]:
+        """Each source language with its name and the codes of its targets."""
+        return [
+            {
+                "code": source,
+                "name": _NAMES.get(source, source),
+                "targets": [target for other, target in self.services if other == source],
+            }
+            for source in self.sources
+        ]
+
+    def name(self, code: str) -> str:
+        """The English name of a language, or its code where there is none.
+
+        Args:
+          code: the code.
+        """
+        return _NAMES.get(code, code)
+
+    def service(
+        self, source: str, target: str, texts: Sequence[str]
+    ) -> tuple[Service, Detected | None]:
+        """The service of a language pair, and what was detected.
+
+        Args:
+          source: code of the source language, or `auto`.
+          target: code of the target language.
+          texts: what is to be translated.
+
+        Raises:
+          RefusedError: there is no such pair, or no detector.
+        """
+        source, target = source.strip().lower(), target.strip().lower()
+        detected = None
+        if source == "auto":
+            from_ = [one for one, to in self.services if to == target]
+            detected = Detected(from_[0], 1.0) if len(from_) == 1 else self.detect(texts)[0]
+            source = detected.language
+        found = self.services.get((source, target))
+        if found is None:
+            pairs = ", ".join(f"{one} to {to}" for one, to in self.services)
+            raise RefusedError(400, f"{source} to {target} is not served here; there are {pairs}")
+        return found, detected
+
+    def detect(self, texts: Sequence[str]) -> list[Detected]:
+        """The source languages, from the one that texts are most probably written in.
+
+        Args:
+          texts: what is to be translated.
+
+        Raises:
+          RefusedError: no detector is installed.
+        """
+        if len(self.sources) == 1:
+            return [Detected(self.sources[0], 1.0)]
+        detector = self._detector
+        if detector is None:
+            raise RefusedError(
+                501,
+                "no detector of languages is installed: name the source language, or have "
+                "the server installed with pip install 't2t-jax[detect]'",
+            )
+        text = "\n".join(texts)[:2000]
+        found = detector.compute_language_confidence_values(text)
+        return [
+            Detected(one.language.iso_code_639_1.name.lower(), round(one.value, 4)) for one in found
+        ]
+
+    @cached_property
+    def _detector(self) -> Any:
+        """The detector among the languages of this server; None where none is installed."""
+        try:
+            from lingua import IsoCode639_1, LanguageDetectorBuilder
+        except ImportError:
+            return None
+        known = [getattr(IsoCode639_1, code.upper(), None) for code in self.sources]
+        chosen = [code for code in known if code is not None]
+        if len(chosen) < 2:
+            return None
+        return LanguageDetectorBuilder.from_iso_codes_639_1(*chosen).build()

@@ -1,0 +1,146 @@
+"""The engine of a server: three searches that sentences of all requests join at any time.
+
+One search gives the best translation of a sentence, as the command line does; one gives as many as
+the beam holds; and one is greedy, whose tokens can be told as they are chosen. So no setting of a
+request needs another program, and nothing is compiled under a request.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+from t2t_jax.config import DecodingConfig
+from t2t_jax.decoding.alignments import Links, PairAligner
+from t2t_jax.decoding.hypotheses import SearchResult
+from t2t_jax.decoding.open_search import ClosedError, Limits, OpenSearch, QueueFullError
+from t2t_jax.decoding.translator import Hypothesis, Translator, is_blank
+from t2t_jax.run.calibration import Calibration, confidence
+from t2t_jax.serving.engine import EngineClosedError, EngineFullError, Load, Wanted
+
+_ROWS_OF_OTHERS = 4  # for what is asked for seldom: several translations, and streams
+
+
+class Searches:
+    """Open searches of one model.
+
+    Attributes:
+      most_best: the most translations of a sentence: the beam size.
+    """
+
+    def __init__(
+        self,
+        translator: Translator,
+        decoding: DecodingConfig,
+        limits: Limits,
+        calibration: Calibration | None = None,
+    ) -> None:
+        """Start the searches.
+
+        Args:
+          translator: the model.
+          decoding: the settings of the search.
+          limits: sizes of the search that gives one translation.
+          calibration: the calibration of confidences; None is none.
+
+        Raises:
+          UserError: the model does not translate.
+        """
+        longest = min(limits.longest, decoding.max_source_length)
+        self._translator, self._calibration = translator, calibration
+        self._decoding = replace(decoding, max_source_length=longest)
+        self.most_best = 1 if decoding.temperature > 0 else decoding.beam_size
+        shows = translator.model.shows_attention
+        self._aligner = PairAligner(translator, longest) if shows else None
+        few = replace(limits, rows=min(limits.rows, _ROWS_OF_OTHERS))
+        of_kinds = {"best": (self._decoding, limits, 1)}
+        if self.most_best > 1:
+            of_kinds["several"] = self._decoding, few, self.most_best
+            of_kinds["greedy"] = replace(self._decoding, beam_size=1), few, 1
+        self._searches = {kind: translator.open_search(*how) for kind, how in of_kinds.items()}
+
+    def prepare(self, sentences: Sequence[str]) -> list[list[list[int]]]:
+        """The tokens of each sentence; see `Engine`."""
+        found: list[list[list[int]]] = [[] for _ in sentences]
+        for part in self._translator.parts(list(sentences), self._decoding):
+            if not is_blank(part.tokens):
+                found[part.line].append(part.tokens)
+        return found
+
+    def submit(
+        self,
+        tokens: list[int],
+        wanted: Wanted,
+        *,
+        timeout: float,
+        listener: Callable[[str], None] | None = None,
+    ) -> "Future[list[Hypothesis]]":
+        """Have a sentence translated; see `Engine`."""
+        search = self._search(wanted)
+        most = len(tokens) + self._decoding.max_extra_length
+        limit = most if wanted.max_tokens is None else min(most, wanted.max_tokens)
+
+        def tell(so_far: list[int]) -> None:
+            if listener is not None:
+                listener(self._translator.vocabulary.decode([so_far])[0])
+
+        told = None if listener is None else tell
+        try:
+            asked = search.submit(tokens, limit=limit, timeout=timeout, listener=told)
+        except QueueFullError as error:
+            raise EngineFullError(str(error)) from error
+        except ClosedError as error:
+            raise EngineClosedError(str(error)) from error
+        return self._read(asked)
+
+    def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links] | None:
+        """The links between words; see `Engine`."""
+        return None if self._aligner is None else self._aligner.links(sources, targets)
+
+    def confidence(self, hypothesis: Hypothesis) -> float:
+        """How sure a translation is; see `Engine`."""
+        return confidence(hypothesis, self._calibration)
+
+    def load(self) -> Load:
+        """How busy it is; see `Engine`."""
+        searches = self._searches.values()
+        return Load(
+            sum(search.num_waiting for search in searches),
+            sum(search.num_under_way for search in searches),
+            sum(search.num_rows for search in searches),
+        )
+
+    def warm_up(self) -> None:
+        """Compile every program; see `Engine`."""
+        for search in self._searches.values():
+            search.warm_up()
+        if self._aligner is not None:
+            self._aligner.warm_up()
+
+    def close(self) -> None:
+        """Drain the searches; see `Engine`."""
+        for search in self._searches.values():
+            search.close()
+
+    def _search(self, wanted: Wanted) -> OpenSearch:
+        kind = "several" if wanted.num_best > 1 else "greedy" if wanted.greedy else "best"
+        return self._searches.get(kind, self._searches["best"])
+
+    def _read(self, asked: "Future[SearchResult]") -> "Future[list[Hypothesis]]":
+        """The future of the hypotheses that a search finds; to cancel it gives the sentence up."""
+        found: Future[list[Hypothesis]] = Future()
+
+        def finish(asked: "Future[SearchResult]") -> None:
+            if found.set_running_or_notify_cancel():
+                try:
+                    found.set_result(self._translator.read(asked.result()))
+                except BaseException as error:
+                    found.set_exception(error)
+
+        def give_up(found: "Future[Any]") -> None:
+            if found.cancelled():
+                asked.cancel()
+
+        found.add_done_callback(give_up)
+        asked.add_done_callback(finish)
+        return found

@@ -1,0 +1,200 @@
+"""Translation of documents: their sentences go to an engine together, and come back in order."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import chain
+
+from t2t_jax.decoding.translator import Hypothesis, best_choices, joined
+from t2t_jax.errors import UserError
+from t2t_jax.serving.documents import Document
+from t2t_jax.serving.engine import Engine, EngineClosedError, EngineFullError, Wanted
+from t2t_jax.serving.settings import Bounds, RefusedError
+
+_BLANK = [Hypothesis("", 0.0, 0.0, ())]
+
+Listener = Callable[[int, str], None]
+"""Is told the number of a sentence, and its translation so far."""
+
+
+@dataclass
+class Translated:
+    """The sentences of documents, translated."""
+
+    sentences: list[list[list[Hypothesis]]]
+    """For each document, for each of its sentences, the hypotheses, best first."""
+    source_tokens: int
+    """Subwords of all sentences."""
+
+    @property
+    def target_tokens(self) -> int:
+        """Subwords of the best hypotheses of all sentences."""
+        return sum(len(best[0].tokens) for best in chain.from_iterable(self.sentences))
+
+    def texts(self, documents: Sequence[Document], num_best: int) -> list[list[Hypothesis]]:
+        """The best translations of each document, best first; scores are sums over its sentences.
+
+        Args:
+          documents: the documents.
+          num_best: the most translations of one.
+        """
+        return [
+            [_whole(document, chosen) for chosen in best_choices(of_document, num_best)]
+            for document, of_document in zip(documents, self.sentences, strict=True)
+        ]
+
+
+def _whole(document: Document, chosen: Sequence[Hypothesis]) -> Hypothesis:
+    return Hypothesis(
+        document.filled([one.text for one in chosen]),
+        sum(one.score for one in chosen),
+        sum(one.log_prob for one in chosen),
+        tuple(chain.from_iterable(one.tokens for one in chosen)),
+    )
+
+
+class Service:
+    """Translates documents of one language pair, with an engine that can be replaced.
+
+    Attributes:
+      source: code of the source language.
+      target: code of the target language.
+      engine: what translates sentences.
+    """
+
+    def __init__(self, source: str, target: str, engine: Engine, bounds: Bounds) -> None:
+        """Keep the engine.
+
+        Args:
+          source: code of the source language.
+          target: code of the target language.
+          engine: what translates sentences.
+          bounds: what one request may ask for.
+        """
+        self.source, self.target, self.engine = source, target, engine
+        self._bounds = bounds
+
+    @property
+    def name(self) -> str:
+        """The language pair, as `en-de`."""
+        return f"{self.source}-{self.target}"
+
+    def replace(self, engine: Engine) -> Engine:
+        """Let requests go to another engine from now on; those under way keep theirs.
+
+        Args:
+          engine: the new one.
+
+        Returns:
+          The old one, which is to be closed.
+        """
+        before, self.engine = self.engine, engine
+        return before
+
+    async def translate(
+        self, documents: Sequence[Document], wanted: Wanted, listener: Listener | None = None
+    ) -> Translated:
+        """Translate the sentences of documents. What is cancelled frees its rows.
+
+        Args:
+          documents: the documents.
+          wanted: how they are translated.
+          listener: is told what a greedy search has chosen so far; sentences are counted over all
+            documents.
+
+        Raises:
+          RefusedError: there are too many sentences, or one is too long (400), too many wait (429),
+            or the time is over (504).
+        """
+        sentences = [one for document in documents for one in document.sentences]
+        if len(sentences) > self._bounds.max_lines:
+            raise RefusedError(
+                400,
+                f"there are {len(sentences):,} sentences, more than {self._bounds.max_lines:,}; "
+                "send less at once",
+            )
+        parts, futures = await self._submitted(sentences, wanted, listener)
+        try:
+            async with asyncio.timeout(self._bounds.timeout):
+                found = await asyncio.gather(*map(asyncio.wrap_future, chain(*futures)))
+        except TimeoutError:
+            raise RefusedError(
+                504,
+                f"the translation took longer than {self._bounds.timeout:g} s; send less at once",
+            ) from None
+        finally:
+            for future in chain(*futures):
+                future.cancel()
+        ended = iter(found)
+        of_sentences = iter(
+            joined([next(ended) for _ in part], wanted.num_best) if part else _BLANK
+            for part in parts
+        )
+        of_documents = [[next(of_sentences) for _ in one.sentences] for one in documents]
+        return Translated(of_documents, sum(map(len, chain(*parts))))
+
+    async def _submitted(
+        self, sentences: Sequence[str], wanted: Wanted, listener: Listener | None
+    ) -> tuple[list[list[list[int]]], list[list["Future[list[Hypothesis]]"]]]:
+        """The tokens of the parts of each sentence, and the futures of their translations."""
+        while True:
+            engine = self.engine
+            try:
+                parts = await asyncio.to_thread(engine.prepare, sentences)
+                # Within one turn of the event loop, so that no other engine comes in between.
+                return parts, self._submit(engine, parts, wanted, listener)
+            except UserError as error:
+                raise RefusedError(400, str(error)) from error
+            except EngineClosedError:
+                if engine is self.engine:
+                    raise stopping() from None
+            except EngineFullError as error:
+                raise RefusedError(429, f"{error}; try again later", Retry_After="1") from error
+
+    def _submit(
+        self,
+        engine: Engine,
+        parts: Sequence[Sequence[list[int]]],
+        wanted: Wanted,
+        listener: Listener | None,
+    ) -> list[list["Future[list[Hypothesis]]"]]:
+        """Submit all parts, or none."""
+        futures: list[list[Future[list[Hypothesis]]]] = []
+        try:
+            for number, of_sentence in enumerate(parts):
+                futures.append([])
+                tell = None if listener is None else _Telling(listener, number, len(of_sentence))
+                for order, tokens in enumerate(of_sentence):
+                    told = None if tell is None else tell.part(order)
+                    timeout = self._bounds.timeout
+                    asked = engine.submit(tokens, wanted, timeout=timeout, listener=told)
+                    futures[-1].append(asked)
+        except BaseException:
+            for future in chain(*futures):
+                future.cancel()
+            raise
+        return futures
+
+
+class _Telling:
+    """Tells the text so far of a sentence that may be translated in parts."""
+
+    def __init__(self, listener: Listener, number: int, parts: int) -> None:
+        self._listener, self._number, self._texts = listener, number, [""] * parts
+
+    def part(self, order: int) -> Callable[[str], None]:
+        """What is told the text so far of a part."""
+
+        def tell(text: str) -> None:
+            self._texts[order] = text
+            self._listener(self._number, " ".join(filter(None, self._texts)))
+
+        return tell
+
+
+def stopping() -> RefusedError:
+    """The refusal of a server that is about to end."""
+    return RefusedError(
+        503, "the server is stopping; try again", Retry_After="5", Connection="close"
+    )

@@ -1,0 +1,344 @@
+"""What a server answers over HTTP: the API, and the refusals that docs/serving.md promises."""
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from libretranslatepy import LibreTranslateAPI
+
+from t2t_jax.serving.settings import Bounds
+from tests.interchange.models import real_pairs
+from tests.serving.conftest import DECODING, Patient, Quick, running
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "serving.md"
+BOUNDS = Bounds(max_body_bytes=2000, max_characters=300, max_lines=5, timeout=0.3)
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.fixture(scope="module")
+def client(searches):
+    with running({("en", "de"): searches}) as (client, _):
+        yield client
+
+
+def _ask(client, path="/v1/translations", **fields):
+    answer = client.post(path, json={"target": "de", **fields})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_it_translates_as_the_command_line_does(client, translator):
+    lines = [*real_pairs()[0][:30], "", " padded  line ", "Ünïcödé “quotes”"]
+    expected = translator.translate(lines, max_source_length=32, **DECODING)
+    answer = _ask(client, q=lines, split="lines")
+    assert [one["hypotheses"][0]["text"] for one in answer["translations"]] == expected
+    together = _ask(client, q="\n".join(lines), split="lines")["translations"]
+    assert together[0]["hypotheses"][0]["text"] == "\n".join(expected)
+    with ThreadPoolExecutor(8) as pool:
+        each = pool.map(lambda line: _ask(client, q=line, split="lines"), lines)
+        assert [one["translations"][0]["hypotheses"][0]["text"] for one in each] == expected
+
+
+def test_the_best_translations_have_the_scores_of_the_command_line(client, translator):
+    line = real_pairs()[0][3]
+    expected = translator.nbest([line], 2, max_source_length=32, **DECODING)[0]
+    [found] = _ask(client, q=line, num_best=2, split="lines")["translations"]
+    for one, best in zip(found["hypotheses"], expected, strict=True):
+        assert one["text"] == best.text
+        assert one["score"] == pytest.approx(best.score, rel=1e-4)
+        assert one["log_prob"] == pytest.approx(best.log_prob, rel=1e-4)
+        assert 0 < one["confidence"] < 1
+    plain = _ask(client, "/translate", q=line, alternatives=7)
+    assert plain["translatedText"] == expected[0].text
+    assert plain["alternatives"] == [expected[1].text]
+    assert plain["detectedLanguage"] == {"language": "en", "confidence": 100.0}
+
+
+def test_a_greedy_search_and_a_bound_on_tokens(client, translator):
+    lines = real_pairs()[0][:5]
+    expected = translator.translate(lines, beam_size=1, max_extra_length=5, max_source_length=32)
+    found = _ask(client, q=lines, beam_size=1, split="lines")["translations"]
+    assert [one["hypotheses"][0]["text"] for one in found] == expected
+    [short] = _ask(client, q=lines[0], beam_size=1, max_tokens=2, split="lines")["translations"]
+    assert expected[0].startswith(short["hypotheses"][0]["text"])
+    assert len(translator.encode_targets([short["hypotheses"][0]["text"]])[0]) <= 3
+
+
+def test_a_stream_tells_what_was_chosen_so_far(client):
+    lines = real_pairs()[0][:3]
+    fields = {"q": lines, "target": "de", "stream": True, "split": "lines"}
+    with client.stream("POST", "/v1/translations", json=fields) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        text = "".join(answer.iter_text())
+    events = [
+        (name, json.loads(data)) for name, data in re.findall(r"event: (\w+)\ndata: (.*)\n\n", text)
+    ]
+    assert [name for name, _ in events] == ["partial"] * (len(events) - 1) + ["done"]
+    done = events[-1][1]["translations"]
+    greedy = _ask(client, q=lines, beam_size=1, split="lines")["translations"]
+    for one, other in zip(done, greedy, strict=True):
+        [streamed], [asked] = one["hypotheses"], other["hypotheses"]
+        assert streamed["text"] == asked["text"]
+        assert streamed["log_prob"] == pytest.approx(asked["log_prob"], rel=1e-4)
+    for _, data in events[:-1]:
+        whole = done[data["text"]]["hypotheses"][0]["text"]
+        assert whole.startswith(data["translation"].rstrip("\N{REPLACEMENT CHARACTER}"))
+
+
+def test_words_are_linked_to_the_words_they_attend_to(client, translator):
+    line = real_pairs()[0][5]
+    [found] = _ask(client, q=line, alignments=True, split="lines")["translations"]
+    [sentence] = found["sentences"]
+    words = len(sentence["hypotheses"][0]["text"].split())
+    assert [target for _, target in sentence["alignment"]] == [*range(words)]
+    assert all(0 <= source < len(line.split()) for source, _ in sentence["alignment"])
+
+
+def test_a_text_keeps_its_lines_and_what_is_between_sentences(client):
+    text = "Open the file.  Close it!\n\n  Indented.\t\r\n"
+    [found] = _ask(client, q=text)["translations"]
+    assert [one["source"] for one in found["sentences"]] == [
+        "Open the file.",
+        "Close it!",
+        "Indented.",
+    ]
+    first, second, third = (one["hypotheses"][0]["text"] for one in found["sentences"])
+    assert found["hypotheses"][0]["text"] == f"{first}  {second}\n\n  {third}\t\r\n"
+
+
+def test_forms_and_json_are_alike(client):
+    fields = {"q": "Open the file & go", "source": "en", "target": "de"}
+    expected = _ask(client, "/translate", **fields)
+    for answer in (
+        client.post("/translate", data=fields),
+        client.post("/translate", files={name: (None, text) for name, text in fields.items()}),
+    ):
+        assert answer.json() == expected
+    answer = client.post("/translate", data={**fields, "q": ["Open", "Close"]})
+    assert len(answer.json()["translatedText"]) == 2
+
+
+def test_a_client_that_nobody_here_wrote(client):
+    other = LibreTranslateAPI(str(client.base_url))
+    expected = _ask(client, "/translate", q="Open the file.")["translatedText"]
+    assert other.translate("Open the file.", "en", "de") == expected
+    assert other.languages() == [{"code": "en", "name": "English", "targets": ["de"]}]
+    assert other.detect("Open") == [{"language": "en", "confidence": 100.0}]
+
+
+def test_the_metrics_count_and_the_description_names_every_route(client):
+    def counted(name):
+        return float(re.search(rf"^{re.escape(name)} (\S+)$", client.get("/metrics").text, re.M)[1])
+
+    _ask(client, "/translate", q="Open")
+    before = counted('t2t_requests_total{route="/translate",status="200"}')
+    lines = counted('t2t_lines_total{pair="en-de"}')
+    _ask(client, "/translate", q=["Open", "Close"])
+    assert counted('t2t_requests_total{route="/translate",status="200"}') == before + 1
+    assert counted('t2t_lines_total{pair="en-de"}') == lines + 2
+    assert counted('t2t_rows_in_use{pair="en-de"}') == 0
+    described = client.get("/openapi.json").json()["paths"]
+    for path, methods in described.items():
+        answer = client.request(next(iter(methods)).upper(), path, json={})
+        assert answer.status_code in (200, 400)
+    for path in ("/", "/docs", "/page.js", "/page.css", "/docs.js", "/live", "/health"):
+        assert client.get(path).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text("# of the tests\nsecret\n\nünï\n", "utf-8")
+    engines = {("en", "de"): Quick(), ("fr", "de"): Quick()}
+    with running(engines, keys=keys, bounds=BOUNDS) as (client, _):
+        yield client
+
+
+GOOD = {"q": "Open", "source": "en", "target": "de", "api_key": "secret"}
+
+
+def _json(**fields):
+    return json.dumps({**GOOD, **fields}).encode()
+
+
+def _without(*names):
+    return json.dumps({name: value for name, value in GOOD.items() if name not in names}).encode()
+
+
+V1, PLAIN = "/v1/translations", "/translate"
+BAD = {
+    "not JSON": (PLAIN, JSON, b"{", 400, "the body is not JSON: Expecting property name"),
+    "nothing": (PLAIN, JSON, b"", 400, "the body is not JSON: Expecting value"),
+    "a list": (PLAIN, JSON, b"[1]", 400, "the body is not a JSON object"),
+    "deep": (PLAIN, JSON, b"[" * 1990, 400, "the JSON is nested too deeply"),
+    "twice": (PLAIN, JSON, b'{"q": "a", "q": "b"}', 400, "a field is given twice"),
+    "long number": (PLAIN, JSON, _json(q=10**1500), 400, "q is a number"),
+    "not UTF-8": (PLAIN, JSON, b'{"q": "\xff"}', 400, "the body is not UTF-8: byte 8 is 0xff"),
+    "no q": (PLAIN, JSON, _without("q"), 400, "q is missing"),
+    "no target": (PLAIN, JSON, _without("target"), 400, "target is missing"),
+    "number": (PLAIN, JSON, _json(q=3), 400, "q is a number; give a string"),
+    "null": (PLAIN, JSON, _json(q=None), 400, "q is null; give a string"),
+    "object": (PLAIN, JSON, _json(q={"a": 1}), 400, "q is an object; give a string"),
+    "list of numbers": (PLAIN, JSON, _json(q=["a", 1.5]), 400, "q[1] is a number"),
+    "list of lists": (PLAIN, JSON, _json(q=[["a"]]), 400, "q[0] is a list; give a string"),
+    "control": (PLAIN, JSON, _json(q="a\x00"), 400, "the control character U+0000 at character 2"),
+    "escape": (PLAIN, JSON, _json(q=["a", "\x1b["]), 400, "q[1] has the control character U+001B"),
+    "surrogate": (PLAIN, JSON, _json(q="\ud800"), 400, "half of a surrogate pair, U+D800"),
+    "unknown": (PLAIN, JSON, _json(text="a"), 400, "unknown field 'text'; there are q, source"),
+    "language": (PLAIN, JSON, _json(target="xx"), 400, "en to xx is not served here; there are"),
+    "wrong way": (PLAIN, JSON, _json(source="de", target="en"), 400, "de to en is not served"),
+    "type of language": (PLAIN, JSON, _json(source=["en"]), 400, "source is a list; give a"),
+    "format": (PLAIN, JSON, _json(format="pdf"), 400, "format='pdf' is none of text, html"),
+    "alternatives": (PLAIN, JSON, _json(alternatives=-1), 400, "alternatives=-1 is outside [0,"),
+    "half": (PLAIN, JSON, _json(alternatives=0.5), 400, "alternatives is a number; give a whole"),
+    "truth": (PLAIN, JSON, _json(alternatives=True), 400, "alternatives is true or false; give"),
+    "many lines": (PLAIN, JSON, _json(q=["a"] * 6), 400, "there are 6 sentences, more than 5"),
+    "long text": (PLAIN, JSON, _json(q="a" * 301), 400, "q has 301 characters, more than 300"),
+    "large body": (PLAIN, JSON, b" " * 2001, 413, "the body is larger than 2,000 bytes"),
+    "type": (PLAIN, "text/plain", b"Open", 415, "content type 'text/plain': send application/js"),
+    "no type": (PLAIN, None, b"Open", 415, "content type '': send application/json"),
+    "bytes of a form": (PLAIN, FORM, b"q=%ff&target=de", 400, "the body is not UTF-8: byte 1"),
+    "letters of a form": (PLAIN, FORM, "q=ü".encode(), 400, "the body is not UTF-8: byte 3"),
+    "broken form": (
+        PLAIN,
+        "multipart/form-data; boundary=x",
+        b"--y\r\n",
+        400,
+        "the form is malformed:",
+    ),
+    "no boundary": (PLAIN, "multipart/form-data", b"--y\r\n", 400, "the form is malformed:"),
+    "file": (
+        PLAIN,
+        "multipart/form-data; boundary=x",
+        b'--x\r\nContent-Disposition: form-data; name="q"; filename="a"\r\n\r\nb\r\n--x--\r\n',
+        400,
+        "a file is sent; send its text",
+    ),
+    "no key": (PLAIN, JSON, _without("api_key"), 401, "an API key is needed"),
+    "wrong key": (PLAIN, JSON, _json(api_key="Secret"), 403, "the API key is wrong"),
+    "type of key": (PLAIN, JSON, _json(api_key=[1]), 400, "api_key is no string"),
+    "no page": ("/translator", JSON, _json(), 404, "there is no /translator; see /docs"),
+    "num_best": (V1, JSON, _json(num_best=0), 400, "num_best=0 is outside [1, 1]"),
+    "beam": (V1, JSON, _json(beam_size=7), 400, "beam_size=7 is neither 1 nor this server's 1"),
+    "tokens": (V1, JSON, _json(max_tokens=0), 400, "max_tokens=0 is outside [1, 100000]"),
+    "split": (V1, JSON, _json(split="words"), 400, "split='words' is none of sentences, lines"),
+    "stream": (V1, JSON, _json(stream="yes"), 400, "stream is a string; give true or false"),
+    "explosion": (PLAIN, JSON, _json(q="explode"), 500, "the server has failed"),
+}
+
+
+def _promised():
+    """The errors of the document's table: pairs of a status and a pattern."""
+    rows = re.findall(r"^\| (\d{3}) \| `([^`]+)` \|", DOCUMENT.read_text("utf-8"), re.M)
+    return [
+        (int(status), ".*".join(map(re.escape, message.split("…")))) for status, message in rows
+    ]
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_request_gets_the_answer_that_is_promised(pairs, case):
+    path, kind, body, status, message = BAD[case]
+    headers = {} if kind is None else {"content-type": kind}
+    answer = pairs.post(path, content=body, headers=headers)
+    assert answer.headers["content-type"] == JSON
+    said = answer.json()["error"]
+    assert (answer.status_code, message in said) == (status, True), said
+    assert any(status == code and re.fullmatch(like, said) for code, like in _promised()), said
+    assert pairs.post(PLAIN, content=_json(), headers={"content-type": JSON}).json() == {
+        "translatedText": "OPEN"
+    }
+
+
+def test_methods_and_bearers(pairs):
+    answer = pairs.get("/translate")
+    assert answer.status_code == 405
+    assert answer.json()["error"] == "/translate does not take GET; see /docs"
+    for key, status in (("secret", 200), ("ünï", 200), ("other", 403)):
+        headers = {"authorization": f"Bearer {key}".encode()}
+        answer = pairs.post(PLAIN, json={"q": "a", "target": "de", "source": "en"}, headers=headers)
+        assert answer.status_code == status
+
+
+def test_the_language_is_detected_among_those_that_are_served(pairs):
+    text = "Voulez-vous vraiment supprimer ce fichier ?"
+    fields = {"q": text, "source": "auto", "target": "de", "api_key": "secret"}
+    answer = pairs.post(PLAIN, json=fields).json()
+    assert answer["detectedLanguage"]["language"] == "fr"
+    assert answer["translatedText"] == text.upper()
+    found = pairs.post("/detect", json={"q": text, "api_key": "secret"}).json()
+    assert [one["language"] for one in found] == ["fr", "en"]
+    assert found[0]["confidence"] > 90
+
+
+def test_markup_stays_where_it_is():
+    html = (
+        '<!DOCTYPE html>\n<p class="a">One  &amp;\n two.<br/>Three &lt;four&gt;</P >'
+        "<script>if (a < b) stay()</script><!-- stay --><pre> stay </pre>"
+        '<span translate="no">Stay <b>all</b></span> — <i title="stay">five</i>\n<p>open'
+    )
+    with running({("en", "de"): Quick()}) as (client, _):
+        fields = {"q": html, "target": "de", "format": "html"}
+        found = client.post(PLAIN, json=fields).json()["translatedText"]
+    assert found == (
+        '<!DOCTYPE html>\n<p class="a">ONE &amp; TWO.<br/>THREE &lt;FOUR&gt;</P >'
+        "<script>if (a < b) stay()</script><!-- stay --><pre> stay </pre>"
+        '<span translate="no">Stay <b>all</b></span> — <i title="stay">FIVE</i>\n<p>OPEN'
+    )
+
+
+def test_other_pages_may_not_call_it_unless_they_are_named():
+    origin = {"origin": "https://example.org"}
+    for cors, allowed in (((), None), (("https://example.org",), "https://example.org")):
+        with running({("en", "de"): Quick()}, cors=cors) as (client, _):
+            answer = client.post(PLAIN, json={"q": "a", "target": "de"}, headers=origin)
+            assert answer.headers.get("access-control-allow-origin") == allowed
+
+
+def test_a_full_queue_says_when_to_try_again():
+    engine = Patient(room=2)
+    with running({("en", "de"): engine}) as (client, _):
+        answer = client.post(PLAIN, json={"q": ["a", "b", "c"], "target": "de"})
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+        assert all(future.cancelled() for _, future in engine.asked)  # none of it goes on
+
+
+def test_a_request_that_takes_too_long_is_given_up():
+    engine = Patient()
+    bounds = replace(BOUNDS, max_lines=1000)
+    with running({("en", "de"): engine}, bounds=bounds) as (client, _):
+        answer = client.post(PLAIN, json={"q": ["a", "b"], "target": "de"})
+        assert answer.status_code == 504
+        assert [future.cancelled() for _, future in engine.asked] == [True, True]
+        fields = {"q": "a", "target": "de", "stream": True}
+        assert client.post(V1, json=fields).text.startswith('event: error\ndata: {"status": 504')
+
+
+def test_the_rate_of_each_address_is_bounded():
+    bounds = Bounds(requests_per_minute=3)
+    with running({("en", "de"): Quick()}, bounds=bounds) as (client, _):
+        answers = [client.post(PLAIN, json={"q": "a", "target": "de"}) for _ in range(4)]
+        assert [one.status_code for one in answers] == [200, 200, 200, 429]
+        assert 1 <= int(answers[3].headers["retry-after"]) <= 20
+        assert client.get("/languages").status_code == 200
+
+
+def test_a_body_that_does_not_arrive_is_given_up():
+    def slowly():
+        yield b'{"q":'
+        import time
+
+        time.sleep(1)
+        yield b'"a"}'
+
+    with running({("en", "de"): Quick()}, bounds=BOUNDS) as (client, _):
+        try:
+            answer = client.post(PLAIN, content=slowly(), headers={"content-type": JSON})
+            assert answer.status_code == 408
+        except httpx.TransportError:  # closed while the client still wrote
+            pass
+        assert client.get("/live").status_code == 200
