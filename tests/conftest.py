@@ -40,6 +40,7 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED.name
 
 from t2t_jax.system.host import collect_garbage_seldom  # noqa: E402  (checked as all others)
 from t2t_jax.system.quiet import keep_orbax_quiet  # noqa: E402
+from tests.browser import browser as browser  # noqa: E402  (a fixture)
 
 collect_garbage_seldom()
 

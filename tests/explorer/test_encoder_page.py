@@ -2,7 +2,6 @@
 
 import base64
 import json
-import shutil
 from functools import partial
 
 import flax.linen as nn
@@ -24,8 +23,6 @@ from t2t_jax.modules.transformer import init_parameters
 from t2t_jax.tasks import task_of
 from tests.interchange.models import translator_of
 from tests.interchange.test_pretrained import _GOLDENS
-
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
 
 def data_of(exploration):
@@ -130,31 +127,18 @@ def test_the_command_takes_a_file_of_images(pixels, tmp_path):
         main(arguments)
 
 
-def test_a_browser_shows_what_is_chosen(tagger, images, pixels, tmp_path):
-    if not (BROWSER and DRIVER):
-        pytest.skip("there is no chromium with chromedriver on this machine")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
+def test_a_browser_shows_what_is_chosen(browser, tagger, images, pixels, tmp_path):
     from selenium.webdriver.common.by import By
 
-    options = webdriver.ChromeOptions()
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(flag)
-    options.binary_location = BROWSER
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(DRIVER))
-    try:
-        t2t_jax.explore(tagger, "the house").save(tmp_path / "text.html")
-        browser.get((tmp_path / "text.html").as_uri())
-        units = browser.find_elements(By.CSS_SELECTOR, "#units button")
-        assert units[0].text.startswith("<s>")
-        units[-1].click()
-        assert browser.find_element(By.ID, "chosen").text == "\u201c</s>\u201d"
-        assert len(browser.find_elements(By.CSS_SELECTOR, "#heads canvas")) == 3 * (2 + 1)
-        t2t_jax.explore(images, pixels[0]).save(tmp_path / "image.html")
-        browser.get((tmp_path / "image.html").as_uri())
-        browser.find_element(By.ID, "picture").click()  # its middle
-        assert browser.find_element(By.ID, "chosen").text == "\u201cpatch 2, 2\u201d"
-        assert browser.get_log("browser") == []
-    finally:
-        browser.quit()
+    t2t_jax.explore(tagger, "the house").save(tmp_path / "text.html")
+    browser.get((tmp_path / "text.html").as_uri())
+    units = browser.find_elements(By.CSS_SELECTOR, "#units button")
+    assert units[0].text.startswith("<s>")
+    units[-1].click()
+    assert browser.find_element(By.ID, "chosen").text == "\u201c</s>\u201d"
+    assert len(browser.find_elements(By.CSS_SELECTOR, "#heads canvas")) == 3 * (2 + 1)
+    t2t_jax.explore(images, pixels[0]).save(tmp_path / "image.html")
+    browser.get((tmp_path / "image.html").as_uri())
+    browser.find_element(By.ID, "picture").click()  # its middle
+    assert browser.find_element(By.ID, "chosen").text == "\u201cpatch 2, 2\u201d"
+    assert browser.get_log("browser") == []

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import time
 from pathlib import Path
 
@@ -15,10 +14,10 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.decoding.attention_maps import attention_maps
 from t2t_jax.decoding.beam_record import record_search
 from t2t_jax.decoding.translator import Translator
+from tests.browser import addresses
 from tests.interchange.models import OPTIONS, portable, translator_of
 
 TEXT = "Cancel </script><b>printing</b> & copy the 3 files."
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 _BYTE = 0.5 / 255 + 1e-6
 
 
@@ -106,43 +105,6 @@ def test_a_page_of_the_base_model_is_small(translator, explored):
     assert len(explored.page) + weights + values < 2_000_000
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    if BROWSER is None or DRIVER is None:
-        pytest.skip("there is no chromium with chromedriver on this machine")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    profile = tmp_path_factory.mktemp("profile")
-    for flag in (
-        "headless",
-        "no-sandbox",
-        "disable-gpu",
-        "disable-quic",
-        "no-first-run",
-        "disable-background-networking",
-        "disable-component-update",
-        "disable-sync",
-        "window-size=1280,1400",
-        f"user-data-dir={profile}",
-    ):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield driver
-    driver.quit()
-    driver.service.stop()
-
-
-def _requests(browser) -> list[str]:
-    """Addresses that the page has asked for."""
-    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    sent = [each for each in messages if each["method"] == "Network.requestWillBeSent"]
-    return [each["params"]["request"]["url"] for each in sent]
-
-
 def _cells(browser) -> np.ndarray:
     cells = browser.execute_script(
         "return [...document.querySelectorAll('#map rect')]"
@@ -206,7 +168,7 @@ def test_a_browser_shows_the_weights_of_attention_maps(browser, translator, expl
     time.sleep(0.2)
     assert [entry for entry in browser.get_log("browser") if entry["level"] != "INFO"] == []
     # The browser's own pages aside, it has asked for the file alone.
-    asked = {url for url in _requests(browser) if url.startswith(("http", "ws", "file"))}
+    asked = {url for url in addresses(browser) if url.startswith(("http", "ws", "file"))}
     assert asked == {path.as_uri()}
 
 
