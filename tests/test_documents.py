@@ -58,6 +58,9 @@ SMALL = {
 ELSEWHERE = {"10.0.0.1:8476": "another host", "slurm_partition=gpu": "a Slurm cluster"}
 ELSEWHERE["s3://"] = "a bucket; tests/test_object_storage.py has a server of its own"
 ELSEWHERE["export AWS_"] = "credentials of a store"
+ELSEWHERE["t2t-jax serve"] = "a server goes on until it is stopped; tests/serving has its own"
+ELSEWHERE["localhost:5000"] = "such a server"
+ELSEWHERE["docker "] = "Docker"
 ELSEWHERE["t2t-jax data"] = "a network; tests/test_reproduce.py has a server of its own"
 
 
@@ -87,7 +90,8 @@ def commands(block):
 
 _ARGUMENTS = r"(?:'[^'\n]*'|[^|&;<>#'\n])*"
 PROGRAM = re.compile(
-    rf"(?:python (train\.py|eval\.py|-m t2t_jax\.sweep)|(t2t-jax))((?:\s{_ARGUMENTS})?)"
+    r"(?:python (train\.py|eval\.py|-m t2t_jax\.sweep)|(?:^|(?<=[|&;] ))(t2t-jax))"
+    rf"((?:\s{_ARGUMENTS})?)"
 )
 
 
