@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Int32
 
-from t2t_jax.batch import Batch, one_a_row
+from t2t_jax.batch import UNK_ID, Batch, one_a_row
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.forbidden import spelt_by
@@ -179,11 +179,11 @@ def words_of(
 @lru_cache(maxsize=4)
 def _shapes(vocabulary: Vocabulary, of_source: bool) -> Int[np.ndarray, "v 4"]:
     """Of each id: its words, whether it begins and whether it ends with a space, or has no text."""
-    texts_of_ids = (
-        map(vocabulary.source_spelling, range(vocabulary.source_size))
-        if of_source
-        else spelt_by(vocabulary)
-    )
+    texts_of_ids = spelt_by(vocabulary)
+    if of_source:
+        texts_of_ids = [*map(vocabulary.source_spelling, range(vocabulary.source_size))]
+        # What is unknown stands for letters of a source, which have no spaces around them.
+        texts_of_ids[UNK_ID] = texts_of_ids[UNK_ID].strip()
     rows = [
         (len(text.split()), text[:1].isspace(), text[-1:].isspace(), not text)
         for text in texts_of_ids

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from itertools import pairwise, product
+from itertools import product
 from typing import TypeAlias
 
 from jax.sharding import Mesh
@@ -29,7 +29,6 @@ from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import row_parts
 
 _SHORTEST = 16  # a program for shorter sources would save nothing
-_FEW = 4
 
 Listener: TypeAlias = Callable[[list[int]], None]
 """Is told the ids of all tokens that were chosen so far."""
@@ -118,8 +117,9 @@ class OpenSearch:
         self._of_groups = params, seed, constraints
         parts = row_parts(mesh)
         self._rows = -(-self.limits.rows // parts) * parts
-        few = parts, -(-self._rows // (4 * parts)) * parts
-        self._places = tuple(sorted({*(few if self._rows > _FEW * parts else ()), self._rows}))
+        eighth, quarter = (-(-self._rows // (n * parts)) * parts for n in (8, 4))
+        self._numbers_of_rows = tuple(sorted({eighth, self._rows}))
+        self._places = tuple(sorted({parts, quarter, self._rows}))
         self._lengths = tuple(_ladder(self.limits.longest))
         self._waiting: list[_Request] = []
         self._changed = threading.Condition()
@@ -222,24 +222,39 @@ class OpenSearch:
 
     def warm_up(self) -> None:
         """Compile every program, so that no sentence has to wait for that."""
-        for number, length in enumerate(self._lengths):
-            group = self._group(length)
-            for places, source in product(self._places, self._lengths[: number + 1]):
-                group.let_in([(0, Sentence([0] * source, 0, 0))] * places, (places,), (source,))
+        groups = {
+            (rows, length): self._group(rows, length)
+            for rows, length in product(self._numbers_of_rows, self._lengths)
+        }
+        for (rows, length), group in groups.items():
+            places = self._places_among(rows)
+            sources = [n for n in self._lengths if n <= length]
+            for several, source in product(places, sources):
+                group.let_in([(0, Sentence([0] * source, 0, 0))] * several, [several], [source])
                 group.collect(group.search_on(0, 1))
-        for one, other in pairwise(self._lengths):
-            self._group(one).resize(self._sizes(other))
-            self._group(other).resize(self._sizes(one))
+            for other in self._neighbours(rows, length):
+                group.resize(self._sizes(*other))
+                group = self._group(rows, length)
 
-    def _sizes(self, length: int) -> Sizes:
+    def _places_among(self, rows: int) -> list[int]:
+        """How many sentences the programs for so many rows let in at once."""
+        return [places for places in self._places if places <= rows]
+
+    def _neighbours(self, rows: int, length: int) -> Iterator[tuple[int, int]]:
+        """The rows and lengths that a group of so many may be given next."""
+        place = self._lengths.index(length)
+        yield from ((rows, other) for other in self._lengths[max(0, place - 1) : place + 2])
+        yield from ((other, length) for other in self._numbers_of_rows)
+
+    def _sizes(self, rows: int, length: int) -> Sizes:
         """The sizes for sources of a length of the ladder. Their outputs are hardly ever longer."""
         most = length + self._extra
         room = most if length == self._lengths[-1] else length
-        return Sizes(self._rows, self._rows, length, room, most)
+        return Sizes(rows, rows, length, room, most)
 
-    def _group(self, length: int) -> RowGroup[int]:
+    def _group(self, rows: int, length: int) -> RowGroup[int]:
         params, seed, constraints = self._of_groups
-        return RowGroup(self._search, params, self._sizes(length), seed, constraints)
+        return RowGroup(self._search, params, self._sizes(rows, length), seed, constraints)
 
     def _serve(self, number: int) -> None:
         """Look after the group of rows of this number until the search is closed."""
@@ -263,11 +278,11 @@ class OpenSearch:
     ) -> None:
         """Compute a few positions, and tell who waits for them what came of it."""
         coming = [(request.number, request.sentence) for request in arrivals]
-        # It stops as soon as one has ended, which somebody waits for; where many wait to come in, a
-        # few come in together, which costs less than one by one.
-        together = max(1, min(self.num_waiting, self._rows // 4))
+        # It stops as soon as one has ended, which somebody waits for. Where many are under way, or
+        # wait to come in, a few go and come together, which costs less than one by one.
+        together = max(1, len(under_way) // 8, min(self.num_waiting, self._rows // 4))
         leave = max(0, len(under_way) - together)
-        group.let_in(coming, self._places, self._lengths)
+        group.let_in(coming, self._places_among(group.sizes.rows), self._lengths)
         progress = group.search_on(leave, self.limits.most_steps)
         for number, result in group.collect(progress):
             _tell(under_way.pop(number).future, result)
@@ -296,17 +311,26 @@ class OpenSearch:
         """A group whose arrays hold all sentences: as they are, of other sizes, or a new one."""
         sources = [sentence.length for sentence in arrivals]
         if group is None or not group.held:
-            length = self._length(max(sources, default=0), 0)
-            fits = group is not None and group.sizes.source_length == length
-            return group if group is not None and fits else self._group(length)
-        longest, now = max([group.longest, *sources]), group.sizes.source_length
+            rows, length = self._rows_for(len(arrivals)), self._length(max(sources, default=0), 0)
+            fits = group is not None and group.sizes == self._sizes(rows, length)
+            return group if group is not None and fits else self._group(rows, length)
+        number, now = len(group.held) + len(arrivals), group.sizes
         # Smaller only where it will be large enough for a while.
+        smaller, larger = (self._rows_for(times * number) for times in (2, 1))
+        fewer = smaller if smaller >= group.last_row else now.rows
+        group.resize(self._sizes(max(larger, min(now.rows, fewer)), now.source_length))
+        longest = max([group.longest, *sources])
         smaller, larger = (self._length(longest, times * group.farthest) for times in (2, 1))
-        place, to = (self._lengths.index(one) for one in (now, max(larger, min(now, smaller))))
-        while place != to:  # there are programs for neighbours alone
-            place += 1 if to > place else -1
-            group.resize(self._sizes(self._lengths[place]))
+        to = max(larger, min(now.source_length, smaller))
+        while (length := group.sizes.source_length) != to:  # there are programs for neighbours
+            step = 1 if to > length else -1
+            other = self._lengths[self._lengths.index(length) + step]
+            group.resize(self._sizes(group.sizes.rows, other))
         return group
+
+    def _rows_for(self, number: int) -> int:
+        """The fewest rows of a program for so many sentences; all of them for more."""
+        return next((rows for rows in self._numbers_of_rows if rows >= number), self._rows)
 
     def _length(self, longest: int, farthest: int) -> int:
         """The length of the ladder for sources and outputs that are so long."""

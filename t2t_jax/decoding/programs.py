@@ -216,7 +216,7 @@ def let_in(
 
 @partial(jax.jit, static_argnames=("model", "mesh", "sizes"))
 def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> Work:
-    """The same work in arrays of other sizes, with at least as many rows.
+    """The same work in arrays of other sizes; of fewer rows, the last ones are left out.
 
     It takes no `Search`, so that searches with other settings share the compiled program.
 

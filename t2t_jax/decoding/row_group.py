@@ -113,18 +113,24 @@ class RowGroup(Generic[_Key]):
         places = zip(self._positions, self._held, strict=True)
         return max((int(position) for position, held in places if held is not None), default=0)
 
+    @property
+    def last_row(self) -> int:
+        """The number of rows up to the last that is not free, or was given up just now."""
+        taken = [row for row, held in enumerate(self._held) if held is not None]
+        return max([*taken, *self._released], default=-1) + 1
+
     def resize(self, sizes: Sizes) -> None:
         """Give the arrays other sizes.
 
         Args:
-          sizes: the sizes, with at least as many rows.
+          sizes: the sizes, with at least `last_row` rows.
         """
         if sizes == self.sizes:
             return
         self._work = resize_work(self._search.model, self._search.mesh, sizes, self._work)
-        new = sizes.rows - self.sizes.rows
-        self._held += [None] * new
-        self._positions = np.append(self._positions, np.zeros(new, int))
+        new = max(0, sizes.rows - self.sizes.rows)
+        self._held = [*self._held, *[None] * new][: sizes.rows]
+        self._positions = np.append(self._positions, np.zeros(new, int))[: sizes.rows]
         self.sizes = sizes
 
     def launch(self, arrivals: Sequence[tuple[_Key, Sentence]], leave: int) -> Progress:

@@ -221,11 +221,11 @@ def results(state: SearchState, alpha: float, pad_id: int = 0) -> SearchResult:
 def resize(
     state: SearchState, num_rows: int, room: int, empty_cache: StepCache, slot_axes: Any
 ) -> SearchState:
-    """The same searches among more rows, and with more room or less.
+    """The same searches among more rows or fewer, and with more room or less.
 
     Args:
       state: the searches, none of which is at position `room` or later.
-      num_rows: number of rows, at least as many as there are; new rows are free.
+      num_rows: number of rows; new rows are free, and the last ones are left out where it is less.
       room: number of places; the newest are kept.
       empty_cache: the shapes of a cache for the new sizes; it may have fewer places than the room.
       slot_axes: for each array of the cache, the axis that has `k` slots for each place.
@@ -279,7 +279,7 @@ def put(tree: _Tree, new: _Tree, places: Int[Array, " n"]) -> _Tree:
 
 
 def add_rows(tree: _Tree, num_rows: int) -> _Tree:
-    """The arrays with more rows; the new rows are copies of the last one."""
+    """The arrays with more rows, which are copies of the last one, or with the first rows alone."""
     return jax.tree.map(lambda x: x[jnp.minimum(jnp.arange(num_rows), len(x) - 1)], tree)
 
 

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -113,20 +113,27 @@ class Server:
         async def endpoint(request: Request) -> Response:
             if not self.is_ready:
                 raise stopping()
-            fields = await read_fields(request, self.answers.bounds)
+            try:
+                fields = await read_fields(request, self.answers.bounds)
+            except ClientDisconnect:
+                return self._abandoned()
             self._admit(request, fields)
             if self.log_texts:
                 log.info("%s", json.dumps(fields.get("q"), ensure_ascii=True))
             try:
                 found = await _while_connected(request, answer(fields))
             except _ClientGoneError:
-                self.answers.metrics.abandoned.inc()
-                return Response(status_code=_GONE)
+                return self._abandoned()
             if isinstance(found, Response):
                 return found
             return JSONResponse(found)
 
         return endpoint
+
+    def _abandoned(self) -> Response:
+        """What is written down of a request whose client has gone away."""
+        self.answers.metrics.abandoned.inc()
+        return Response(status_code=_GONE)
 
     def _admit(self, request: Request, fields: Fields) -> None:
         """Check the API key, and the number of requests."""

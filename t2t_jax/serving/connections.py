@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import h11
+from starlette.responses import JSONResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 SECONDS_FOR_HEADERS = 30.0
@@ -13,14 +14,23 @@ SECONDS_FOR_HEADERS = 30.0
 class Connection(H11Protocol):
     """A connection of HTTP/1.1, which is closed where it stays silent or asks too slowly.
 
-    Uvicorn by itself waits for ever for a request that has begun and does not go on.
+    Uvicorn by itself waits for ever for a request that has begun and does not go on. What it says
+    of too many connections (`limit_concurrency`) is no JSON, and not when to try again.
     """
 
-    _waits: asyncio.TimerHandle | None = None
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        """Take the bound on connections from Uvicorn."""
+        super().__init__(*given, **settings)
+        self._most, self.limit_concurrency = self.limit_concurrency, None
+        self._waits: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Wait for a request."""
         super().connection_made(transport)
+        if self._most is not None and len(self.connections) > self._most:
+            message = f"more than {self._most} connections are open; try again later"
+            headers = {"retry-after": "1", "connection": "close"}
+            self.app = JSONResponse({"error": message}, 503, headers)
         self._look()
 
     def data_received(self, data: bytes) -> None:

@@ -71,6 +71,13 @@ def test_subwords_belong_to_the_words_that_they_spell(tiny, words):
     assert set(numbers) == set(range(len(words)))
 
 
+@given(st.lists(st.sampled_from(["ein", "qein", "eqin", "türq!", "qq", "q"]), min_size=1))
+def test_letters_that_a_vocabulary_does_not_have_begin_no_word_of_a_source(tiny, words):
+    [tokens] = tiny.encode([" ".join(words)])
+    numbers = words_of(tokens, tiny.vocabulary, of_source=True)
+    assert {*numbers[:-1]} == set(range(len(words)))
+
+
 def test_a_model_that_copies_by_position_is_aligned_on_the_diagonal(diagonal):
     found = alignments(diagonal, LINES, LINES)
     assert found.head == (0, 1)

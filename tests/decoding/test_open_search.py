@@ -14,7 +14,7 @@ from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode
 
 _EXTRA = 6
-_LIMITS = Limits(rows=4, longest=32, most_steps=3, most_waiting=500)
+_LIMITS = Limits(rows=6, longest=32, most_steps=3, most_waiting=500)
 
 
 @pytest.fixture(scope="module")

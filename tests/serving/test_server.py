@@ -224,8 +224,24 @@ def test_more_connections_than_are_allowed_are_told_so():
         assert client.get("/live").status_code == 200
         address = client.base_url.host, client.base_url.port
         with socket.create_connection(address), socket.create_connection(address):
-            until(lambda: client.get("/live").status_code == 503)
-        until(lambda: client.get("/live").status_code == 200)
+            until(lambda: httpx.get(f"{client.base_url}/live").status_code == 503)
+            refused = httpx.get(f"{client.base_url}/live")
+            assert refused.headers["retry-after"] == "1"
+            assert refused.json()["error"] == "more than 3 connections are open; try again later"
+            assert client.get("/live").status_code == 200
+        until(lambda: httpx.get(f"{client.base_url}/live").status_code == 200)
+
+
+def test_a_client_that_goes_away_within_its_request_is_no_failure():
+    with running({("en", "de"): Quick()}) as (client, server):
+        with socket.create_connection((client.base_url.host, client.base_url.port)) as leaving:
+            head = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n"
+            leaving.sendall(head + b'Content-Type: application/json\r\n\r\n{"q": ')
+            until(lambda: server.under_way == 1)
+        until(lambda: server.under_way == 0)
+        page = client.get("/metrics").text
+        assert "t2t_abandoned_requests_total 1.0" in page
+        assert 'status="500"' not in page
 
 
 def test_keys_are_read_again_on_a_reload(tmp_path):
