@@ -1,0 +1,244 @@
+"""Clients of a server: some behave, and others do not. All that they do is drawn from a seed."""
+
+import asyncio
+import json
+import random
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from servers.bad_requests import BAD_REQUESTS
+from servers.connection import CLOSED, Answer, Connection, connect, posted, read_answer
+
+_SHARES = {
+    "behave": 0.86,
+    "leave before the answer": 0.03,
+    "send what is wrong": 0.04,
+    "stop within the body": 0.01,
+    "read slowly": 0.02,
+    "read a stream": 0.02,
+    "leave a stream": 0.02,
+}
+_LINES_READ_SLOWLY = 8
+_MORE_TIME = 30.0  # seconds after which a server that should have answered has not
+_MOST_FAULTS = 20  # that are kept with their texts
+
+_LINES = {"send what is wrong": 0, "stop within the body": 0, "read slowly": _LINES_READ_SLOWLY}
+LINES_PER_REQUEST = sum(share * _LINES.get(what, 1) for what, share in _SHARES.items())
+"""The lines that a server gets to translate for a request, on average."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Lines to translate, and what offline translation makes of each."""
+
+    lines: Sequence[str]
+    best: Sequence[str]
+    """By the server's search."""
+    greedy: Sequence[str]
+    """By greedy search, as in streams."""
+    pair: tuple[str, str]
+    """Codes of source and target language."""
+
+
+@dataclass
+class Clients:
+    """Clients of one server.
+
+    Attributes:
+      address: the server's.
+      pool: what they ask for.
+      timeout: seconds that the server gives a request.
+      seed: determines what they do.
+      done: how often each thing was done.
+      statuses: how often each status was the answer to a well-formed request.
+      faults: what a server must not do, and how often it did.
+      seconds: how long answers took that were waited for.
+    """
+
+    address: str
+    pool: Pool
+    timeout: float
+    seed: int
+    done: Counter[str] = field(default_factory=Counter)
+    statuses: Counter[int] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+    _idle: list[Connection] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Begin to draw."""
+        self._random = random.Random(self.seed)
+
+    async def send(self, rate: float, seconds: float) -> None:
+        """Send requests at the times of a Poisson process, and wait until all have ended.
+
+        Args:
+          rate: requests in a second, on average.
+          seconds: how long requests are sent.
+        """
+        clock = asyncio.get_running_loop().time
+        start, at, under_way = clock(), 0.0, set()
+        while (at := at + self._random.expovariate(rate)) < seconds:
+            await asyncio.sleep(start + at - clock())
+            (what,) = self._random.choices([*_SHARES], [*_SHARES.values()])
+            task = asyncio.create_task(self._do(what, start + at))
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+        await asyncio.gather(*under_way)
+        for connection in self._idle:
+            connection.close()
+
+    async def _do(self, what: str, due: float) -> None:
+        doing = {
+            "behave": self._behave,
+            "leave before the answer": self._leave,
+            "send what is wrong": self._send_what_is_wrong,
+            "stop within the body": self._stop,
+            "read slowly": self._read_slowly,
+            "read a stream": self._read_stream,
+            "leave a stream": self._leave_stream,
+        }
+        self.done[what] += 1
+        try:
+            async with asyncio.timeout(self.timeout + _MORE_TIME):
+                await doing[what]()
+        except CLOSED as error:
+            self._blame(f"{what}: {error!r:.80}")
+        if what == "behave":
+            self.seconds.append(asyncio.get_running_loop().time() - due)
+
+    def _blame(self, fault: str) -> None:
+        if len(self.faults) < _MOST_FAULTS or fault in self.faults:
+            self.faults[fault] += 1
+        else:
+            self.faults["others"] += 1
+
+    def _drawn(self, number: int, **more: Any) -> tuple[list[int], bytes]:
+        """The numbers of some lines, and the request for their translations."""
+        chosen = [self._random.randrange(len(self.pool.lines)) for _ in range(number)]
+        source, target = self.pool.pair
+        fields = {"q": [self.pool.lines[n] for n in chosen], "split": "lines"}
+        fields |= {"source": source, "target": target, **more}
+        return chosen, posted("/v1/translations", fields)
+
+    def _check(self, what: str, answer: Answer, expected: Sequence[str]) -> None:
+        """Note an answer to a well-formed request, and blame the server where it is a wrong one."""
+        self.statuses[answer.status] += 1
+        if answer.status == 200:
+            self._compare(what, json.loads(answer.body), expected)
+        elif answer.status not in (429, 503) or "retry-after" not in answer.headers:
+            self._blame(f"{what}: {answer.status} {answer.body[:80]!r}")
+
+    def _compare(self, what: str, found: Mapping[str, Any], expected: Sequence[str]) -> None:
+        texts = [one["hypotheses"][0]["text"] for one in found["translations"]]
+        if texts != [*expected]:
+            self._blame(f"{what}: another translation than offline")
+
+    async def _behave(self) -> None:
+        """Ask, on a connection that is kept, and read the answer."""
+        (line,), request = self._drawn(1)
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                break
+        else:
+            connection = await connect(self.address)
+        answer = await connection.ask(request)
+        self._check("behave", answer, [self.pool.best[line]])
+        if connection.is_open:
+            self._idle.append(connection)
+
+    async def _leave(self) -> None:
+        """Close the connection within the request, or before its answer is there."""
+        _, request = self._drawn(1)
+        is_within = self._random.random() < 0.5
+        sent = self._random.randrange(1, len(request)) if is_within else len(request)
+        wait = self._random.uniform(0, 0.5)
+        connection = await connect(self.address)
+        connection.writer.write(request[:sent])
+        await connection.writer.drain()
+        await asyncio.sleep(wait)
+        connection.close()
+
+    async def _send_what_is_wrong(self) -> None:
+        name = self._random.choice([*BAD_REQUESTS])
+        connection = await connect(self.address)
+        try:
+            answer = await connection.ask(BAD_REQUESTS[name])
+            if not 400 <= answer.status < 500:
+                self._blame(f"{name}: answered with {answer.status}")
+        except CLOSED as error:
+            self._blame(f"{name}: {error!r:.80}")
+        finally:
+            connection.close()
+
+    async def _stop(self) -> None:
+        """Send half of the body, and nothing more: it is refused, or the connection closed."""
+        _, request = self._drawn(1)
+        connection = await connect(self.address)
+        connection.writer.write(request[: -len(request) // 4])
+        try:
+            answer = await connection.answer()
+            if answer.status != 408:
+                self._blame(f"stop within the body: answered with {answer.status}")
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # closed without an answer
+        finally:
+            connection.close()
+
+    async def _read_slowly(self) -> None:
+        """Read the answer a few bytes at a time, with little room for what was not read."""
+        lines, request = self._drawn(_LINES_READ_SLOWLY)
+        place = urlsplit(self.address)
+        asking = socket.socket()
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        asking.setblocking(False)
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.sock_connect(asking, (place.hostname, place.port))
+            await loop.sock_sendall(
+                asking, request.replace(b"\r\n", b"\r\nconnection: close\r\n", 1)
+            )
+            read = asyncio.StreamReader()
+            while part := await loop.sock_recv(asking, 256):
+                read.feed_data(part)
+                await asyncio.sleep(0.05)
+            read.feed_eof()
+            answer = await read_answer(read)
+        finally:
+            asking.close()
+        self._check("read slowly", answer, [self.pool.best[n] for n in lines])
+
+    async def _read_stream(self) -> None:
+        (line,), request = self._drawn(1, stream=True)
+        connection = await connect(self.address)
+        try:
+            answer = await connection.ask(request)
+        finally:
+            connection.close()
+        if answer.status != 200:
+            self._check("read a stream", answer, [])
+            return
+        self.statuses[200] += 1
+        name, data = answer.body.decode().strip().split("\n\n")[-1].split("\n")
+        if name == "event: done":
+            found = json.loads(data.removeprefix("data: "))
+            self._compare("read a stream", found, [self.pool.greedy[line]])
+        else:
+            self._blame(f"read a stream: its last event is {name}")
+
+    async def _leave_stream(self) -> None:
+        """Close the connection of a stream after its first event, or before it."""
+        _, request = self._drawn(1, stream=True)
+        connection = await connect(self.address)
+        try:
+            connection.writer.write(request)
+            await connection.reader.readuntil(b"\r\n\r\n")
+            if self._random.random() < 0.5:
+                await connection.reader.readuntil(b"\n\n")
+        finally:
+            connection.close()

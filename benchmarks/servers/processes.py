@@ -1,0 +1,197 @@
+"""The processes that a benchmark of servers starts, and ends."""
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from systems.protocol import call_program
+
+from t2t_jax.errors import UserError
+
+_BENCHMARKS = Path(__file__).parents[1]
+_SECONDS_TO_STOP = 90.0
+
+
+def allow_many_connections() -> None:
+    """Let this process, and those that it starts, have as many open files as the system allows."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class Program:
+    """A program that says something on its standard output, and goes on until it is ended."""
+
+    def __init__(self, name: str, command: Sequence[str | Path]) -> None:
+        """Start it.
+
+        Args:
+          name: the name that errors call it by.
+          command: the arguments after that of Python itself.
+        """
+        self.name = name
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed by __exit__)
+        paths = filter(None, [str(_BENCHMARKS), os.environ.get("PYTHONPATH", "")])
+        self.process = subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            start_new_session=True,  # Ctrl-C is for the parent alone
+        )
+
+    def __enter__(self) -> "Program":
+        """The program itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it at once, if it still runs."""
+        self.process.kill()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.communicate()
+        self.errors.close()
+
+    def said(self) -> str:
+        """Wait for the next line that it prints.
+
+        Raises:
+          UserError: it has ended.
+        """
+        assert self.process.stdout is not None
+        if line := self.process.stdout.readline():
+            return line
+        code = self.process.wait()
+        print(self.written(), file=sys.stderr)
+        raise UserError(f"{self.name} ended with exit code {code}; what it wrote is above")
+
+    def written(self) -> str:
+        """What it has written to its standard error so far."""
+        # To move the place at which is read would move that at which the program writes.
+        file = self.errors.fileno()
+        return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
+
+    def stop(self) -> int | None:
+        """Ask it to end; returns its exit code, or None where it does not end."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(_SECONDS_TO_STOP)
+        except subprocess.TimeoutExpired:
+            return None
+
+
+class Served(Program):
+    """A server of translations.
+
+    Attributes:
+      address: where it listens, as http://127.0.0.1:5000; known once it is entered.
+    """
+
+    address: str
+
+    def __enter__(self) -> "Served":
+        """Wait until it takes requests."""
+        try:
+            self.address = self.said().split()[-1]
+        except UserError:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it in order, and at once where it does not."""
+        if self.process.poll() is None:
+            self.stop()
+        super().__exit__()
+
+
+class Offline(Program):
+    """Offline translation of lines by t2t_jax.
+
+    Attributes:
+      found: the translations; known once it is entered.
+    """
+
+    found: list[str]
+
+    def __init__(
+        self, workdir: Path, beam_size: int, longest: int, lines: Sequence[str], folder: Path
+    ) -> None:
+        """Start it.
+
+        Args:
+          workdir: directory of the run.
+          beam_size: hypotheses of the search.
+          longest: most subwords of a line that is translated as a whole.
+          lines: the lines.
+          folder: a directory for files.
+        """
+        given, self._out = folder / "lines.json", folder / "translations.json"
+        given.write_text(json.dumps(list(lines)), encoding="utf-8")
+        command = ["-m", "servers.offline", workdir, str(beam_size), str(longest)]
+        command += [given, self._out]
+        super().__init__("offline translation", command)
+
+    def __enter__(self) -> "Offline":
+        """Wait until it has translated the lines once."""
+        try:
+            self.said()
+        except UserError:
+            self.__exit__()
+            raise
+        self.found = json.loads(self._out.read_text(encoding="utf-8"))
+        return self
+
+    def seconds(self) -> float:
+        """Have it translate the lines again; returns the seconds that this took."""
+        assert self.process.stdin is not None
+        print(file=self.process.stdin, flush=True)
+        return float(self.said())
+
+
+def run_job(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Put a server under load, in a process of its own; see `servers.load`.
+
+    Args:
+      job: the job.
+
+    Returns:
+      What came of each request.
+
+    Raises:
+      UserError: the process failed.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "servers.load"],
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        cwd=_BENCHMARKS,
+    )
+    if done.returncode:
+        print(done.stderr, file=sys.stderr)
+        raise UserError("the load ended before its time; what it wrote is above")
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def exported(workdir: Path, folder: Path) -> Path:
+    """The model of a run in a directory for CTranslate2, in float32.
+
+    Args:
+      workdir: directory of the run.
+      folder: where the directory is made, unless it is there.
+    """
+    model = folder / "ctranslate2"
+    if not model.exists():
+        call_program("export", ["-m", "t2t_jax", "export", workdir, "--to", "ctranslate2", model])
+    return model
