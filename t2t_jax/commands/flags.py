@@ -32,13 +32,24 @@ _MAY_BE_EMPTY = ("--data.cache-dir", "--cache-dir")
 
 
 def names(command: type) -> list[str]:
-    """The names of a dataclass's fields, which are its flags; of a field that is one, its own."""
+    """The names of a dataclass's fields, which are its flags; of a field that is one, its own.
+
+    A field whose fields are such in turn is left out: it is a config, whose flags have prefixes.
+    """
     found: list[str] = []
     for field in dataclasses.fields(command):
-        kind = field.default_factory
-        nested = isinstance(kind, type) and dataclasses.is_dataclass(kind)
-        found += names(kind) if nested else [field.name]  # type: ignore[arg-type]
+        kind = _dataclass_of(field)
+        if kind is None:
+            found.append(field.name)
+        elif not any(map(_dataclass_of, dataclasses.fields(kind))):
+            found += names(kind)
     return found
+
+
+def _dataclass_of(field: "dataclasses.Field[Any]") -> Any:
+    """The dataclass that is the default of a field; None where it is something else."""
+    kind = field.default_factory
+    return kind if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
 
 
 def check_flags(arguments: Sequence[str], known: list[str]) -> None:

@@ -167,6 +167,8 @@ class Answers:
         self, fields: Fields, texts: Sequence[str]
     ) -> tuple[Service, Detected | None]:
         source, target = text_of(fields, "source", "auto"), text_of(fields, "target")
+        if source.strip().lower() != "auto":
+            return self.languages.service(source, target, texts)
         return await asyncio.to_thread(self.languages.service, source, target, texts)
 
     def _documents(self, fields: Fields, service: Service, texts: Sequence[str]) -> list[Document]:

@@ -86,6 +86,7 @@ class Server:
             Route("/page.css", _file("page.css", "text/css")),
             Route("/page.js", _file("page.js", "text/javascript")),
             Route("/docs.js", _file("docs.js", "text/javascript")),
+            Route("/icon.svg", _file("icon.svg", "image/svg+xml")),
         ]
         cors = [
             Middleware(

@@ -1,6 +1,8 @@
 """The OpenAPI description of a server, of which `/docs` makes a page."""
 
+from collections.abc import Mapping
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any
 
 from t2t_jax.serving.answers import Answers
@@ -25,7 +27,10 @@ _REFUSALS = {
     "415": "The content type is neither JSON nor a form.",
     "429": "Too many sentences wait, or too many requests were sent; Retry-After says when to "
     "try again.",
-    "503": "The server is stopping.",
+    "500": "The server has failed.",
+    "501": "No detector of languages is installed.",
+    "503": "The server is stopping, or too many connections are open; Retry-After says when to try "
+    "again.",
     "504": "The translation took too long.",
 }
 
@@ -37,13 +42,25 @@ def description(answers: Answers, *, needs_key: bool) -> dict[str, Any]:
       answers: what the server answers with.
       needs_key: whether an API key is needed.
     """
-    most = max(one.engine.most_best for one in answers.languages.services.values())
+    most = min(one.engine.most_best for one in answers.languages.services.values())
     sources = [*answers.languages.sources, "auto"]
     targets = sorted({target for _, target in answers.languages.services})
-    common: dict[str, Any] = {
-        "q": _TEXTS,
-        "source": {"type": "string", "enum": sources, "default": "auto"},
-        "target": {"type": "string", "enum": targets},
+    text = _TEXT | {"maxLength": answers.bounds.max_characters}
+    asked: dict[str, Any] = {"q": _TEXTS | {"oneOf": [text, {"type": "array", "items": text}]}}
+    if needs_key:
+        asked["api_key"] = _TEXT | {"description": "An API key, unless a header has it."}
+    common: dict[str, Any] = asked | {
+        "source": {
+            "type": "string",
+            "enum": sources,
+            "default": "auto",
+            "description": "The language of the texts; `auto` has it detected.",
+        },
+        "target": {
+            "type": "string",
+            "enum": targets,
+            "description": "The language to translate to.",
+        },
         "format": {
             "type": "string",
             "enum": ["text", "html"],
@@ -52,8 +69,8 @@ def description(answers: Answers, *, needs_key: bool) -> dict[str, Any]:
             "translated by itself.",
         },
     }
-    if needs_key:
-        common["api_key"] = _TEXT
+    detected = {"language": _TEXT, "confidence": {"type": "number", "description": "In percent."}}
+    detected_language = {"type": "object", "properties": detected}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -65,26 +82,31 @@ def description(answers: Answers, *, needs_key: bool) -> dict[str, Any]:
             "/translate": _post(
                 "Translate texts, as LibreTranslate does.",
                 common | {"alternatives": _whole(0, 100, "Other translations of each text.")},
-                {
-                    "translatedText": _TEXTS,
-                    "alternatives": {"type": "array"},
-                    "detectedLanguage": {"type": "object"},
-                },
+                _object(
+                    translatedText=_TEXTS,
+                    alternatives={
+                        "type": "array",
+                        "items": _TEXT,
+                        "description": "Of a list of texts, a list for each.",
+                    },
+                    detectedLanguage=detected_language
+                    | {"description": "Only with source `auto`; of a list, one for each text."},
+                ),
                 is_form=True,
             ),
             "/detect": _post(
                 "Say which of the source languages a text is written in.",
-                {"q": _TEXTS} | ({"api_key": _TEXT} if needs_key else {}),
-                {"language": _TEXT, "confidence": {"type": "number"}},
+                asked,
+                {"type": "array", "items": detected_language},
                 is_form=True,
             ),
             "/v1/translations": _post(
                 "Translate texts: several translations, scores, alignments, streams.",
                 common | _own_fields(answers, most),
-                {"source": _TEXT, "target": _TEXT, "translations": _translations()},
+                _object(source=_TEXT, target=_TEXT, translations=_translations()),
             ),
             "/languages": _get("The language pairs."),
-            "/health": _get("Whether requests are taken: 200 or 503."),
+            "/health": _get("Whether requests are taken.", {"503": _REFUSALS["503"]}),
             "/live": _get("Whether the process answers."),
             "/metrics": _get("Counters, in the format of Prometheus."),
         },
@@ -141,8 +163,14 @@ def _whole(least: int, most: int, about: str) -> dict[str, Any]:
     return {"type": "integer", "minimum": least, "maximum": most, "description": about}
 
 
-def _get(about: str) -> dict[str, Any]:
-    return {"get": {"summary": about, "responses": {"200": {"description": "The answer."}}}}
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+def _get(about: str, refusals: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    answers = {"200": "The answer.", **refusals}
+    responses = {status: {"description": why} for status, why in answers.items()}
+    return {"get": {"summary": about, "responses": responses}}
 
 
 def _post(
@@ -151,8 +179,7 @@ def _post(
     required = [name for name in ("q", "target") if name in fields]
     body = {"schema": {"type": "object", "properties": fields, "required": required}}
     kinds = ["application/json", *(["application/x-www-form-urlencoded"] if is_form else [])]
-    answered = {"schema": {"type": "object", "properties": answer}}
-    refused = {"schema": {"type": "object", "properties": {"error": _TEXT}}}
+    answered, refused = {"schema": answer}, {"schema": _object(error=_TEXT)}
     responses: dict[str, Any] = {
         "200": {"description": "The answer.", "content": {"application/json": answered}}
     }

@@ -36,7 +36,8 @@ function fieldList({ properties, required = [] }) {
     const kind = element("span", { class: "kind" }, ...kindOf(schema)), inside = schema.items ?? schema;
     if (required.includes(name)) kind.append("; required");
     if (schema.default !== undefined) kind.append("; by default ", code(String(schema.default)));
-    if (schema.maxLength) kind.append(`; at most ${grouped(schema.maxLength)} characters`);
+    const longest = schema.maxLength ?? schema.oneOf?.[0].maxLength;
+    if (longest) kind.append(`; at most ${grouped(longest)} characters`);
     const row = element("dd", {}, kind);
     if (schema.description) row.append(prose(schema.description));
     if (inside.properties) row.append(fieldList(inside));
@@ -89,7 +90,8 @@ function routeSection(path, method, route, pair) {
     add("Fields", types, fieldList(body));
   }
   const answer = route.responses["200"].content?.["application/json"]?.schema;
-  if (answer) add("Answer", fieldList(answer));
+  const several = answer?.items ? [element("p", { class: "kind" }, "A list; each of its items has")] : [];
+  if (answer) add("Answer", ...several, fieldList(answer.items ?? answer));
   add("Statuses", statusList(route.responses));
   add("Example", example(path, body?.properties, pair));
   const link = element("li", {}, element("a", { href: `#${id}` }, `${method.toUpperCase()} ${path}`));
