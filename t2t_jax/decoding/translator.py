@@ -312,7 +312,7 @@ class Translator:
         yield from decode(*what, num_best, seed, constraints_of(decoding, self.vocabulary))
 
     def open_search(
-        self, decoding: DecodingConfig, limits: Limits, num_best: int = 1, seed: int = 0
+        self, decoding: DecodingConfig, limits: Limits, *, num_best: int = 1, seed: int = 0
     ) -> OpenSearch:
         """A search that sentences can join at any time, which has to be closed.
 
@@ -326,7 +326,6 @@ class Translator:
           UserError: the search cannot give so many.
         """
         self.check_process()
-        self._check_has_sources()
         _check_num_best(num_best, decoding)
         return OpenSearch(
             self.model,

@@ -57,7 +57,11 @@ class Searches:
         if self.most_best > 1:
             of_kinds["several"] = self._decoding, few, self.most_best
             of_kinds["greedy"] = replace(self._decoding, beam_size=1), few, 1
-        self._searches = {kind: translator.open_search(*how) for kind, how in of_kinds.items()}
+        translator.check_lines([])  # refuses a model that does not translate
+        self._searches = {
+            kind: translator.open_search(decoding, limits, num_best=num_best)
+            for kind, (decoding, limits, num_best) in of_kinds.items()
+        }
 
     def prepare(self, sentences: Sequence[str]) -> list[list[list[int]]]:
         """The tokens of each sentence; see `Engine`."""

@@ -229,7 +229,7 @@ def stream(
     held = max((len(one) for one in stop), default=1) - 1
     limits = Limits(rows=1, longest=len(sentence.tokens), most_steps=1)
     shown = ""
-    with translator.open_search(config.decoding, limits, seed) as search:
+    with translator.open_search(config.decoding, limits, seed=seed) as search:
         future = search.submit(
             sentence.tokens, limit=sentence.limit, number=sentence.number, listener=so_far.put
         )
