@@ -28,8 +28,6 @@ from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import row_parts
 
-_SHORTEST = 16  # a program for shorter sources would save nothing
-
 Listener: TypeAlias = Callable[[list[int]], None]
 """Is told the ids of all tokens that were chosen so far."""
 
@@ -222,19 +220,14 @@ class OpenSearch:
 
     def warm_up(self) -> None:
         """Compile every program, so that no sentence has to wait for that."""
-        groups = {
-            (rows, length): self._group(rows, length)
-            for rows, length in product(self._numbers_of_rows, self._lengths)
-        }
-        for (rows, length), group in groups.items():
-            places = self._places_among(rows)
+        for rows, length in product(self._numbers_of_rows, self._lengths):
+            group, places = self._group(rows, length), self._places_among(rows)
             sources = [n for n in self._lengths if n <= length]
             for several, source in product(places, sources):
                 group.let_in([(0, Sentence([0] * source, 0, 0))] * several, [several], [source])
                 group.collect(group.search_on(0, 1))
             for other in self._neighbours(rows, length):
-                group.resize(self._sizes(*other))
-                group = self._group(rows, length)
+                self._group(rows, length).resize(self._sizes(*other))
 
     def _places_among(self, rows: int) -> list[int]:
         """How many sentences the programs for so many rows let in at once."""
@@ -243,8 +236,9 @@ class OpenSearch:
     def _neighbours(self, rows: int, length: int) -> Iterator[tuple[int, int]]:
         """The rows and lengths that a group of so many may be given next."""
         place = self._lengths.index(length)
-        yield from ((rows, other) for other in self._lengths[max(0, place - 1) : place + 2])
-        yield from ((other, length) for other in self._numbers_of_rows)
+        near = self._lengths[max(0, place - 1) : place + 2]
+        yield from ((rows, other) for other in near if other != length)
+        yield from ((other, length) for other in self._numbers_of_rows if other != rows)
 
     def _sizes(self, rows: int, length: int) -> Sizes:
         """The sizes for sources of a length of the ladder. Their outputs are hardly ever longer."""
@@ -340,7 +334,7 @@ class OpenSearch:
 
 def _ladder(longest: int) -> Iterator[int]:
     """The lengths of sources for which there are programs, in powers of two."""
-    length = _SHORTEST
+    length = rung(1)
     while length < rung(longest):
         yield length
         length *= 2
