@@ -57,7 +57,8 @@ _SETTLING = 60.0
 """Seconds within which a server without clients has to be idle."""
 _RELOADING = 300.0
 """Seconds within which a reload has to be done."""
-_LOG_SHOWN = 4000  # characters from the first traceback on
+_LOG_SHOWN = 8000  # characters
+_OF_REQUEST = re.compile(r"\S+ \S+ \S+ (GET|POST) ")
 _SPARE_FILES = _SPARE_THREADS = 2
 
 
@@ -125,6 +126,7 @@ def main(arguments: Sequence[str]) -> int:
         if getattr(asked, name) <= 0:
             raise UserError(f"{name}={getattr(asked, name)} is not positive")
     allow_many_connections()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the server would ignore it, too, under nohup
     pool = _pool(asked)
     command = ["-m", "t2t_jax", "serve", asked.workdir, "--port=0", f"--rows={asked.rows}"]
     command += [f"--longest={asked.longest}", f"--timeout={asked.timeout}"]
@@ -148,8 +150,9 @@ def main(arguments: Sequence[str]) -> int:
     measuring.show(common, [_figures(asked, clients, seen) | said], asked.json)
     for fault, times in clients.faults.most_common():
         _say(f"{times} x {fault}")
-    if not checks["no traceback"]:
-        _say(seen.log[seen.log.find("File") - 200 :][:_LOG_SHOWN])
+    _say("of the server's log, what is not of a request:")
+    others = [line for line in seen.log.splitlines() if not _OF_REQUEST.match(line)]
+    _say("\n".join(others)[-_LOG_SHOWN:])
     return 0 if all(checks.values()) else 1
 
 

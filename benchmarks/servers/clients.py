@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from servers.bad_requests import BAD_REQUESTS
-from servers.connection import CLOSED, Answer, Connection, connect, posted, read_answer
+from servers.connection import CLOSED, Answer, Idle, connect, posted, read_answer
 
 _SHARES = {
     "behave": 0.86,
@@ -67,11 +67,10 @@ class Clients:
     statuses: Counter[int] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
-    _idle: list[Connection] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Begin to draw."""
-        self._random = random.Random(self.seed)
+        self._random, self._idle = random.Random(self.seed), Idle(self.address)
 
     async def send(self, rate: float, seconds: float) -> None:
         """Send requests at the times of a Poisson process, and wait until all have ended.
@@ -89,8 +88,7 @@ class Clients:
             under_way.add(task)
             task.add_done_callback(under_way.discard)
         await asyncio.gather(*under_way)
-        for connection in self._idle:
-            connection.close()
+        self._idle.close()
 
     async def _do(self, what: str, due: float) -> None:
         doing = {
@@ -141,16 +139,8 @@ class Clients:
     async def _behave(self) -> None:
         """Ask, on a connection that is kept, and read the answer."""
         (line,), request = self._drawn(1)
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_open:
-                break
-        else:
-            connection = await connect(self.address)
-        answer = await connection.ask(request)
+        answer = await self._idle.ask(request)
         self._check("behave", answer, [self.pool.best[line]])
-        if connection.is_open:
-            self._idle.append(connection)
 
     async def _leave(self) -> None:
         """Close the connection within the request, or before its answer is there."""

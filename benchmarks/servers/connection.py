@@ -65,6 +65,47 @@ class Connection:
         self.writer.close()
 
 
+class Idle:
+    """Connections to one server that are kept, so that one request after another uses them."""
+
+    def __init__(self, address: str) -> None:
+        """Keep none yet.
+
+        Args:
+          address: the address of the server.
+        """
+        self._address, self._kept = address, list[Connection]()
+
+    async def ask(self, request: bytes) -> Answer:
+        """Send a request on a connection that is kept, or a new one, and wait for its answer.
+
+        Args:
+          request: all bytes of the request.
+
+        Raises:
+          ConnectionError, IncompleteReadError: the server has closed the connection.
+        """
+        while self._kept:
+            connection = self._kept.pop()
+            if connection.is_open:
+                break
+        else:
+            connection = await connect(self._address)
+        try:
+            answer = await connection.ask(request)
+        except BaseException:
+            connection.close()
+            raise
+        if connection.is_open:
+            self._kept.append(connection)
+        return answer
+
+    def close(self) -> None:
+        """Close all that are kept."""
+        for connection in self._kept:
+            connection.close()
+
+
 async def read_answer(reader: asyncio.StreamReader) -> Answer:
     """Read an answer.
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from servers.connection import CLOSED, Answer, Connection, connect, of_line
+from servers.connection import CLOSED, Answer, Idle, of_line
 
 _BEGINS_AFTER = 0.2  # seconds
 
@@ -24,10 +24,9 @@ _BEGINS_AFTER = 0.2  # seconds
 class _Asking:
     """Asks one server for translations, and keeps what it answers."""
 
-    address: str
+    connections: Idle
     requests: list[bytes]
     timeout: float
-    idle: list[Connection] = field(default_factory=list)
     answers: list[tuple[dict[str, Any], Answer]] = field(default_factory=list)
 
     async def ask(self, line: int, due: float, start: float) -> None:
@@ -36,7 +35,7 @@ class _Asking:
         sent = clock()
         try:
             async with asyncio.timeout(self.timeout):
-                answer = await self._answer(self.requests[line])
+                answer = await self.connections.ask(self.requests[line])
         except CLOSED as error:
             answer = Answer(0, {}, repr(error).encode())
         times = {"at": due - start, "late": sent - due, "seconds": clock() - due}
@@ -48,22 +47,6 @@ class _Asking:
             times | {"text": answer.translation if answer.status == 200 else answer.body.decode()}
             for times, answer in self.answers
         ]
-
-    async def _answer(self, request: bytes) -> Answer:
-        while self.idle:
-            connection = self.idle.pop()
-            if connection.is_open:
-                break
-        else:
-            connection = await connect(self.address)
-        try:
-            answer = await connection.ask(request)
-        except BaseException:
-            connection.close()
-            raise
-        if connection.is_open:
-            self.idle.append(connection)
-        return answer
 
 
 async def _open_loop(asking: _Asking, arrivals: list[tuple[float, int]]) -> None:
@@ -89,13 +72,12 @@ async def _closed_loop(asking: _Asking, clients: int, lines: list[int]) -> None:
 
 async def _done(job: dict[str, Any]) -> list[dict[str, Any]]:
     requests = [of_line(line, tuple(job["pair"])) for line in job["lines"]]
-    asking = _Asking(job["address"], requests, job["timeout"])
+    asking = _Asking(Idle(job["address"]), requests, job["timeout"])
     if "clients" in job:
         await _closed_loop(asking, job["clients"], job["order"])
     else:
         await _open_loop(asking, job["arrivals"])
-    for connection in asking.idle:
-        connection.close()
+    asking.connections.close()
     return asking.results()
 
 

@@ -138,8 +138,7 @@ class PairAligner:
                 found[number] = self._every_link(pair, length)
         if not found:
             return [[] for _ in pairs]
-        agreements = np.mean([agreed for agreed, _ in found.values()], axis=0)
-        layer, head = np.unravel_index(int(agreements.argmax()), agreements.shape)
+        layer, head = _most(np.sum([agreed for agreed, _ in found.values()], axis=0))
         aligned: list[Links] = [[] for _ in pairs]
         for number, (_, best) in found.items():
             num_words = max(pairs[number][1].words) + 1
@@ -256,12 +255,17 @@ def _pair_arrays(
 
 
 def _best_head(translator: Translator, pairs: Sequence[tuple[_Side, _Side]]) -> tuple[int, int]:
-    """The head with the greatest agreement, as a mean over pairs; of equal ones, the first."""
+    """The head with the greatest agreement, as a mean over pairs."""
     model = translator.config.model
     total = np.zeros((model.num_decoder_layers, model.attention_of("cross").num_heads))
     for _, of_heads in _passes(translator, pairs, None):
         total += of_heads
-    layer, head = np.unravel_index(int(total.argmax()), total.shape)
+    return _most(total)
+
+
+def _most(agreements: Float[np.ndarray, "n h"]) -> tuple[int, int]:
+    """The layer and the head with the greatest agreement; of equal ones, the first."""
+    layer, head = np.unravel_index(int(agreements.argmax()), agreements.shape)
     return int(layer), int(head)
 
 
@@ -315,8 +319,7 @@ def _agreements(
     target_words: Int32[Array, "b t"],
 ) -> Float[Array, "b n h"]:
     """The agreement of every layer and head for every pair."""
-    weights = _cross_attention(model, params, sources, targets)
-    words = word_weights(weights, target_words, source_words)
+    words = _words(model, params, sources, source_words, targets, target_words)
     return _agreements_of(words, target_words)
 
 
@@ -330,8 +333,7 @@ def _every_link(
     target_words: Int32[Array, "b t"],
 ) -> tuple[Float[Array, "b n h"], Int[Array, "b n h t"]]:
     """The agreement of every layer and head, and the best source word of every target word."""
-    weights = _cross_attention(model, params, sources, targets)
-    words = word_weights(weights, target_words, source_words)
+    words = _words(model, params, sources, source_words, targets, target_words)
     return _agreements_of(words, target_words), jnp.argmax(words, axis=-1)
 
 
@@ -356,18 +358,23 @@ def _links(
     head: Int32[Array, ""],
 ) -> Int32[Array, "b t"]:
     """The best source word of every target word, by one head."""
-    weights = _cross_attention(model, params, sources, targets)[:, layer, head]
-    return jnp.argmax(word_weights(weights, target_words, source_words), axis=-1)
+    words = _words(model, params, sources, source_words, targets, target_words, (layer, head))
+    return jnp.argmax(words, axis=-1)
 
 
-def _cross_attention(
+def _words(
     model: DecodingModel,
     params: Parameters,
     sources: Int32[Array, "b s"],
+    source_words: Int32[Array, "b s"],
     targets: Int32[Array, "b t"],
-) -> Float[Array, "b n h t s"]:
+    target_words: Int32[Array, "b t"],
+    head: tuple[Int32[Array, ""], Int32[Array, ""]] | tuple[()] = (),
+) -> Float[Array, "b *heads t s"]:
+    """The weights between words of one layer and head, or of all: axes `n` and `h`."""
     batch = Batch(one_a_row(sources), one_a_row(targets))
-    return jnp.moveaxis(model.attention_weights(params, batch)["cross"], 1, 0)
+    weights = jnp.moveaxis(model.attention_weights(params, batch)["cross"], 1, 0)
+    return word_weights(weights[:, *head], target_words, source_words)
 
 
 def _check_head(translator: Translator, head: tuple[int, int]) -> None:

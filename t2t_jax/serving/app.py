@@ -6,7 +6,6 @@ import logging
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
@@ -197,21 +196,25 @@ async def _while_connected(request: Request, work: Awaitable[_T]) -> _T:
       _ClientGoneError: the client has gone away.
     """
 
-    async def gone() -> None:
+    this, is_gone = asyncio.current_task(), False
+    assert this is not None
+
+    async def watch() -> None:
+        nonlocal is_gone
         while (await request.receive())["type"] != "http.disconnect":
             pass
+        is_gone = True
+        this.cancel()
 
-    working, watching = asyncio.ensure_future(work), asyncio.create_task(gone())
+    watching = asyncio.create_task(watch())
     try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise _ClientGoneError
+        return await work
+    except asyncio.CancelledError:
+        if is_gone and not this.uncancel():
+            raise _ClientGoneError from None
+        raise
     finally:
-        for task in (working, watching):
-            task.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await working
+        watching.cancel()
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

@@ -1,21 +1,25 @@
 """Connections to the server: how many there may be, and how long one may take to ask."""
 
 import asyncio
+import json
 from typing import Any
 
-import h11
 from starlette.responses import JSONResponse
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 SECONDS_FOR_HEADERS = 30.0
 """Seconds within which the line and the headers of a request have to arrive."""
+MOST_HEADER_BYTES = 65_536
+"""Bytes that the line and the headers of a request may have; of more, as many again are read."""
 
 
-class Connection(H11Protocol):
+class Connection(HttpToolsProtocol):
     """A connection of HTTP/1.1, which is closed where it stays silent or asks too slowly.
 
-    Uvicorn by itself waits for ever for a request that has begun and does not go on. What it says
-    of too many connections (`limit_concurrency`) is no JSON, and not when to try again.
+    Uvicorn by itself waits for ever for a request that has begun and does not go on, and keeps all
+    that came of it. What it says of too many connections (`limit_concurrency`) is no JSON, and not
+    when to try again.
     """
 
     def __init__(self, *given: Any, **settings: Any) -> None:
@@ -23,29 +27,51 @@ class Connection(H11Protocol):
         super().__init__(*given, **settings)
         self._most, self.limit_concurrency = self.limit_concurrency, None
         self._waits: asyncio.TimerHandle | None = None
+        self._unanswered = 0  # bytes that came while no request was being answered
 
     def connection_made(self, transport: Any) -> None:
         """Wait for a request."""
         super().connection_made(transport)
         if self._most is not None and len(self.connections) > self._most:
-            message = f"more than {self._most} connections are open; try again later"
-            headers = {"retry-after": "1", "connection": "close"}
-            self.app = JSONResponse({"error": message}, 503, headers)
+            self.app = _refusal(503, f"more than {self._most} connections are open")
         self._look()
 
     def data_received(self, data: bytes) -> None:
         """Read on; the time for a request does not begin anew with each byte of it."""
-        super().data_received(data)
-        self._look()
+        for begin in range(0, len(data), MOST_HEADER_BYTES):
+            if self.transport.is_closing():
+                return
+            part = data[begin : begin + MOST_HEADER_BYTES]
+            self._unanswered += len(part)
+            super().data_received(part)
+            self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
         self._stop()
         super().connection_lost(exc)
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request of HTTP, and close the connection; Uvicorn's words say less."""
+        del msg
+        self._refuse("this is no request of HTTP/1.1")
+
+    def _refuse(self, reason: str) -> None:
+        body = json.dumps({"error": reason}).encode("ascii")
+        head = (
+            "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode("ascii") + body)
+        self.transport.close()
+
     def _look(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
+        """Give a request that has not come as a whole its time, and its room."""
+        if self.cycle is not None and not self.cycle.response_complete:  # it is being answered
             self._stop()
+            self._unanswered = 0
+        elif self._unanswered > MOST_HEADER_BYTES and not self.transport.is_closing():
+            self._refuse(f"the headers have more than {MOST_HEADER_BYTES:,} bytes")
         elif self._waits is None:
             self._waits = self.loop.call_later(SECONDS_FOR_HEADERS, self._close)
 
@@ -57,3 +83,8 @@ class Connection(H11Protocol):
     def _close(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
+
+
+def _refusal(status: int, reason: str) -> ASGIApp:
+    headers = {"retry-after": "1", "connection": "close"}
+    return JSONResponse({"error": f"{reason}; try again later"}, status, headers)

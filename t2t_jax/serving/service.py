@@ -12,6 +12,8 @@ from t2t_jax.serving.documents import Document
 from t2t_jax.serving.engine import Engine, EngineClosedError, EngineFullError, Wanted
 from t2t_jax.serving.settings import Bounds, RefusedError
 
+_FEW_CHARACTERS = 2000
+"""Texts of no more are prepared within the event loop: another thread would cost more than that."""
 _BLANK = [Hypothesis("", 0.0, 0.0, ())]
 
 Listener = Callable[[int, str], None]
@@ -141,7 +143,10 @@ class Service:
         while True:
             engine = self.engine
             try:
-                parts = await asyncio.to_thread(engine.prepare, sentences)
+                if sum(map(len, sentences)) <= _FEW_CHARACTERS:
+                    parts = engine.prepare(sentences)
+                else:
+                    parts = await asyncio.to_thread(engine.prepare, sentences)
                 # Within one turn of the event loop, so that no other engine comes in between.
                 return parts, self._submit(engine, parts, wanted, listener)
             except UserError as error:

@@ -1,7 +1,9 @@
 """What a server answers over HTTP: the API, and the refusals that docs/serving.md promises."""
 
+import contextlib
 import json
 import re
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -238,6 +240,29 @@ def _promised():
     return [
         (int(status), ".*".join(map(re.escape, message.split("…")))) for status, message in rows
     ]
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", "this is no request of HTTP/1.1"),
+        (b"GET / HTTP/1.1\r\nx: " + b"x" * 200_000, "the headers have more than 65,536 bytes"),
+        (b"GET /" + b"x" * 200_000, "the headers have more than 65,536 bytes"),
+        (b"\r\n" * 100_000, "the headers have more than 65,536 bytes"),
+    ],
+)
+def test_what_is_no_request_gets_the_answer_that_is_promised(pairs, sent, message):
+    with socket.create_connection((pairs.base_url.host, pairs.base_url.port), timeout=30) as own:
+        received = b""
+        with contextlib.suppress(ConnectionError):  # it may be refused before all of it was sent
+            own.sendall(sent)
+        with contextlib.suppress(ConnectionError):
+            while part := own.recv(4096):
+                received += part
+    head, body = received.decode().split("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 400 ")
+    assert (said := json.loads(body)["error"]) == message
+    assert any(re.fullmatch(like, said) for code, like in _promised() if code == 400)
 
 
 @pytest.mark.parametrize("case", BAD)
