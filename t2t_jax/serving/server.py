@@ -90,18 +90,9 @@ def run(server: Server, bound: socket.socket, load: Load, ready: Callable[[], No
     Returns:
       The exit code: 0.
     """
-    with ServerSignal() as signals, asyncio.Runner(loop_factory=_new_loop) as runner:
-        runner.run(_serve(server, bound, load, ready, signals))
+    with ServerSignal() as signals:
+        asyncio.run(_serve(server, bound, load, ready, signals))
     return 0
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """An event loop of uvloop, which costs less; Windows has none."""
-    try:
-        import uvloop
-    except ModuleNotFoundError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 async def _serve(

@@ -8,12 +8,13 @@ import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import sentencepiece
 
 from t2t_jax.batch import EOS_ID, PAD_ID
-from t2t_jax.data.vocabularies.shared import spelling_of
+from t2t_jax.data.vocabularies.shared import in_threads, spelling_of
 from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end
 from t2t_jax.system.records import Schema, parse_object
 
@@ -124,8 +125,7 @@ class PairedVocabulary(Vocabulary):
     def decode(self, ids: Rows) -> list[str]:
         """Text of each row of a target's ids, up to its first `EOS_ID`."""
         rows = self.target_pieces(before_end(ids, without=(PAD_ID,)))
-        texts: list[str] = self._splitters[1].decode_pieces(rows) if rows else []
-        return [text.strip() for text in texts]
+        return [text.strip() for text in in_threads(self._splitters[1].decode_pieces, rows)]
 
     def _tag(self, line: str) -> str:
         """The tag that a source begins with, and the space before it; "" is none."""
@@ -133,7 +133,7 @@ class PairedVocabulary(Vocabulary):
         return found[0] if found and found[1] in self._ids[0] else ""
 
     def _encoded(self, side: int, lines: Sequence[str]) -> list[list[int]]:
-        rows = self._splitters[side].encode(list(lines), out_type=str, num_threads=-1)
+        rows = in_threads(partial(self._splitters[side].encode, out_type=str), lines)
         ids = self._ids[side]
         unknown = ids[_UNKNOWN]
         return [[*(ids.get(piece, unknown) for piece in row), EOS_ID] for row in rows]

@@ -1,6 +1,7 @@
 """One SentencePiece model for sources and targets: what the paper has (section 5.1)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import sentencepiece
@@ -8,6 +9,8 @@ from sentencepiece import sentencepiece_model_pb2
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end
+
+_FEW_ROWS = 64
 
 
 class SharedVocabulary(Vocabulary):
@@ -61,8 +64,8 @@ class SharedVocabulary(Vocabulary):
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Subword ids of each line, ended by `EOS_ID`. An empty line is `[EOS_ID]`."""
-        # One thread per core. White space is trimmed and collapsed by the model itself.
-        return self._processor.encode(list(lines), add_eos=True, num_threads=-1)
+        # White space is trimmed and collapsed by the model itself.
+        return in_threads(partial(self._processor.encode, add_eos=True), lines)
 
     def pieces(self, ids: Rows) -> list[list[str]]:
         """The subword that each id stands for, row by row."""
@@ -74,7 +77,20 @@ class SharedVocabulary(Vocabulary):
 
     def decode(self, ids: Rows) -> list[str]:
         """Text of each row of ids, up to its first `EOS_ID`; padding and begin are left out."""
-        return self._processor.decode(before_end(ids, without=(PAD_ID, BOS_ID)))
+        return in_threads(self._processor.decode, before_end(ids, without=(PAD_ID, BOS_ID)))
+
+
+def in_threads(work: Callable[[Any], Any], rows: Sequence[Any]) -> list[Any]:
+    """What a function of SentencePiece gives for each row, from a thread per core if they are many.
+
+    For all rows in one call SentencePiece starts the threads anew, and waits for them: that takes
+    longer than a few rows, and much longer where all cores are busy.
+
+    Args:
+      work: takes one row, or a list of them.
+      rows: the rows.
+    """
+    return [*map(work, rows)] if len(rows) < _FEW_ROWS else work(list(rows))
 
 
 def spelling_of(processor: sentencepiece.SentencePieceProcessor, number: int) -> bytes:
