@@ -28,6 +28,11 @@ from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import row_parts
 
+_PASSES = 8
+"""How often a sentence may be passed over by a group of rows that prefers shorter ones."""
+_CHOICE = 4
+"""For each free row of such a group, the number of sentences that it chooses among."""
+
 Listener: TypeAlias = Callable[[list[int]], None]
 """Is told the ids of all tokens that were chosen so far."""
 
@@ -67,6 +72,7 @@ class _Request:
     future: "Future[SearchResult]" = field(compare=False)
     deadline: float = field(compare=False)
     listener: Listener | None = field(compare=False)
+    passed: int = field(compare=False, default=0)
 
     def is_over(self) -> bool:
         """Whether nobody waits for it any more; who asks and hears so leaves it out."""
@@ -254,7 +260,7 @@ class OpenSearch:
         """Look after the group of rows of this number until the search is closed."""
         group: RowGroup[int] | None = None
         under_way: dict[int, _Request] = {}
-        while (arrivals := self._arrivals(len(under_way))) is not None:
+        while (arrivals := self._arrivals(number, len(under_way))) is not None:
             under_way |= {request.number: request for request in arrivals}
             self._num_held[number] = len(under_way)
             try:
@@ -287,19 +293,38 @@ class OpenSearch:
             group.release(number)
             del under_way[number]
 
-    def _arrivals(self, num_held: int) -> list[_Request] | None:
-        """The sentences that come in; it waits where there is nothing to do. None is the end."""
+    def _arrivals(self, number: int, num_held: int) -> list[_Request] | None:
+        """The sentences that come in; it waits where there is nothing to do. None is the end.
+
+        The first group takes them as they are due; any other one prefers short ones, whose arrays
+        are smaller. What it has passed over is due before what comes later, and so the long ones
+        come together in the first group.
+        """
         with self._changed:
             while not (self._waiting or num_held or self._closed):
                 self._changed.wait()
             if self._closed and not (self._waiting or num_held):
                 return None
-            arrivals: list[_Request] = []
-            while self._waiting and num_held + len(arrivals) < self._rows:
-                request = heapq.heappop(self._waiting)
-                if not request.is_over():
-                    arrivals.append(request)
-            return arrivals
+            free = self._rows - num_held
+            first = self._due(_CHOICE * free if number else free)
+            if number:
+                first.sort(key=self._preference)
+            for request in first[free:]:
+                request.passed += 1
+                heapq.heappush(self._waiting, request)
+            return first[:free]
+
+    def _due(self, most: int) -> list[_Request]:
+        """Take out the sentences that are due first, up to so many; what is over is left out."""
+        found: list[_Request] = []
+        while self._waiting and len(found) < most:
+            request = heapq.heappop(self._waiting)
+            if not request.is_over():
+                found.append(request)
+        return found
+
+    def _preference(self, request: _Request) -> tuple[bool, int]:
+        return request.passed < _PASSES, self._length(request.sentence.length, 0)
 
     def _fitting(self, group: RowGroup[int] | None, arrivals: Sequence[Sentence]) -> RowGroup[int]:
         """A group whose arrays hold all sentences: as they are, of other sizes, or a new one."""
