@@ -31,7 +31,8 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         """Wait for a request."""
-        super().connection_made(transport)
+        joining: Any = _Joining(transport, self.loop)
+        super().connection_made(joining)
         if self._most is not None and len(self.connections) > self._most:
             self.app = _refusal(503, f"more than {self._most} connections are open")
         self._look()
@@ -83,6 +84,39 @@ class Connection(HttpToolsProtocol):
     def _close(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
+
+
+class _Joining:
+    """A transport that sends what is written within one turn of the event loop together.
+
+    Uvicorn writes the head of an answer and then its body: two system calls, each of which wakes
+    the client.
+    """
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is as it is there."""
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes before the loop goes on waiting."""
+        if not self._parts:
+            self._loop.call_soon(self._send)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        """Send what was written, and close the connection."""
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        if self._parts:
+            data = b"".join(self._parts)
+            self._parts.clear()
+            self._transport.write(data)
 
 
 def _refusal(status: int, reason: str) -> ASGIApp:
