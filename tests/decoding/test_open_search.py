@@ -168,6 +168,27 @@ def test_shorter_sentences_overtake_within_a_bound(opened, sources, monkeypatch)
     assert orders == [["short", "long"], ["long", "short"]]
 
 
+def test_long_sentences_come_together_in_the_first_group(opened, monkeypatch):
+    monkeypatch.setattr("t2t_jax.decoding.open_search.num_groups", lambda *_: 0)  # none takes any
+    search = opened(limits=Limits(rows=2, longest=32, seconds_per_token=0.0))
+    long, short = [4] * 30, [4] * 5
+
+    def lengths(group):
+        return [len(request.sentence.tokens) for request in search._arrivals(group, 0)]
+
+    for tokens in [long, short, long, short, long, short, short]:
+        search.submit(tokens)
+    assert lengths(1) == [5, 5]
+    assert lengths(0) == [30, 30]  # which were due first
+    assert lengths(1) == [5, 5]
+    for _ in range(6):  # the last long one has been passed over twice
+        search.submit(short), search.submit(short)
+        assert lengths(1) == [5, 5]
+    search.submit(short), search.submit(short)
+    assert lengths(1) == [30, 5]
+    assert lengths(1) == [5]
+
+
 def test_too_many_and_too_long_sentences_are_refused(opened, sources):
     search = opened(limits=Limits(rows=1, longest=8, most_waiting=0))
     with pytest.raises(QueueFullError, match="0 sentences wait already"):
