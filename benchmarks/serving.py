@@ -89,6 +89,9 @@ class Serving:
     """How long it lasts before that."""
     repeats: int = 3
     """Times that everything is measured, each in turn with all others."""
+    most_steps: tuple[int, ...] = (8,)
+    """Positions after which sentences that wait may join t2t_jax's search, at the latest; each
+    number after the first one is a system of its own."""
     beam_size: int | None = None
     """Hypotheses of the search; None is the run's."""
     rows: int = 16
@@ -154,6 +157,8 @@ def _checked(asked: Serving) -> Config:
             f"{asked.workdir} computes in {dtype}, as its model.compute_dtype says, and is "
             "compared in float32; name a run in float32"
         )
+    if not asked.most_steps or min(asked.most_steps) <= 0:
+        raise UserError("most_steps needs one positive number, or several")
     for name in ("num_lines", "clients", "seconds", "repeats", "rows"):
         if getattr(asked, name) <= 0:
             raise UserError(f"{name}={getattr(asked, name)} is not positive")
@@ -164,9 +169,15 @@ def _checked(asked: Serving) -> Config:
     return config
 
 
+def _ours(asked: Serving) -> dict[str, int]:
+    """The positions of one call of t2t_jax's search, by the name of the system."""
+    first, *others = asked.most_steps
+    return {_OURS: first} | {f"{_OURS}, {number} steps": number for number in others}
+
+
 def _systems(asked: Serving) -> list[str]:
     """The names of the systems that are measured, t2t_jax first."""
-    found = [_OURS, _BATCHES]
+    found = [*_ours(asked), _BATCHES]
     if missing := System("CTranslate2", "", (), ("ctranslate2",)).missing:
         _say(f"CTranslate2 is left out: {missing}")
     else:
@@ -209,10 +220,10 @@ def _command(
 ) -> list[str | Path]:
     """The arguments of Python that start a server."""
     longest, beam = str(asked.longest), str(beam_size)
-    if name == _OURS:
+    if name in (ours := _ours(asked)):
         command: list[str | Path] = ["-m", "t2t_jax", "serve", workdir, "--port=0"]
         command += [f"--rows={asked.rows}", f"--longest={longest}", f"--beam-size={beam}"]
-        return [*command, "--quantize=none"]
+        return [*command, "--quantize=none", f"--most-steps={ours[name]}"]
     kind = "batch-by-batch" if name == _BATCHES else "ctranslate2"
     workers = str(_CTRANSLATE2.get(name, 1))
     command = ["-m", "servers.program", kind, workdir, str(2 * asked.rows), longest, beam, workers]

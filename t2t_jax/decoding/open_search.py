@@ -28,6 +28,7 @@ from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import row_parts
 
+_FEW_ROWS = 4
 _PASSES = 8
 """How often a sentence may be passed over by a group of rows that prefers shorter ones."""
 _CHOICE = 4
@@ -122,7 +123,9 @@ class OpenSearch:
         parts = row_parts(mesh)
         self._rows = -(-self.limits.rows // parts) * parts
         eighth, quarter = (-(-self._rows // (n * parts)) * parts for n in (8, 4))
-        self._numbers_of_rows = tuple(sorted({eighth, self._rows}))
+        # A few rows cost about as much as one.
+        few = {eighth} if self._rows > _FEW_ROWS else set[int]()
+        self._numbers_of_rows = tuple(sorted(few | {self._rows}))
         self._places = tuple(sorted({parts, quarter, self._rows}))
         self._lengths = tuple(_ladder(self.limits.longest))
         self._waiting: list[_Request] = []

@@ -2,8 +2,8 @@
 
 A group of rows is one `Work`. The programs make one whose rows are all free, let sentences in and
 search on, and give it other sizes. Where sentences come at any time, to encode them, to let them in
-and to search on are programs of their own: sentences are then encoded at their own length, and the
-largest program, the search, is compiled once for each size of the work.
+and to search on are programs of their own: sentences are then encoded at their own length and
+padded, and the largest program, the search, is compiled once for each size of the work.
 """
 
 from dataclasses import dataclass
@@ -188,10 +188,21 @@ def encode(model: DecodingModel, params: Parameters, inputs: Int32[Array, "n s"]
     return model.memory(params, one_a_row(inputs))
 
 
-@partial(jax.jit, static_argnames=("search", "sizes"), donate_argnames="work")
+@partial(jax.jit, static_argnames=("model", "length"))
+def pad_memory(model: DecodingModel, memory: Memory, length: int) -> Memory:
+    """The memory of sources with more positions, which are padding.
+
+    Args:
+      model: the model that decodes.
+      memory: the memory, from `encode`.
+      length: the number of positions.
+    """
+    return _of_length(model, memory, length)
+
+
+@partial(jax.jit, static_argnames="search", donate_argnames="work")
 def let_in(
     search: Search,
-    sizes: Sizes,
     work: Work,
     memory: Memory,
     arrivals: Arrivals,
@@ -202,15 +213,12 @@ def let_in(
 
     Args:
       search: the static arguments.
-      sizes: sizes of the arrays of the work.
       work: the sentences under way; its arrays are overwritten.
-      memory: the memory of the sentences that come in, from `encode`, of sources that may be
-        shorter than those of the work.
+      memory: the memory of the sentences that come in, with the positions of that of the work.
       arrivals: these sentences, which come into rows that are free.
       seed: seed of sampling.
       constraints: which tokens may be chosen; those of `begin_work`.
     """
-    memory = _of_length(search.model, memory, sizes.source_length)
     return _by_rows(_with_arrivals(search, work, memory, arrivals, seed, constraints), search.mesh)
 
 

@@ -23,6 +23,7 @@ from t2t_jax.decoding.programs import (
     begin_work,
     encode,
     let_in,
+    pad_memory,
     proceed,
     resize_work,
 )
@@ -189,7 +190,9 @@ class RowGroup(Generic[_Key]):
             search = self._search
             with _launching:
                 memory = encode(search.model, self._params, inputs)
-                what = search, self.sizes, self._work, memory, coming
+                if length < self.sizes.source_length:
+                    memory = pad_memory(search.model, memory, self.sizes.source_length)
+                what = search, self._work, memory, coming
                 self._work = let_in(*what, self._seed, self._constraints)
 
     def collect(self, progress: Progress) -> list[tuple[_Key, SearchResult]]:
