@@ -12,7 +12,8 @@ model again. In the end the following is checked, and the exit code is 1 where s
 
     answers     Every well-formed request got 200, or 429 or 503 with the header Retry-After. Every
                 translation is that of offline translation. What is wrong got a status from 400 to
-                499, and a body that did not come got 408, or its connection was closed.
+                499, and a body that did not come got 408, or its connection was closed; or 503 with
+                Retry-After, too.
     memory      After the first five minutes (or, of less than 15, the first third) the resident
                 memory was at most as large as before, give or take --tolerance. Two reloads are
                 within that time: each needs memory for two models, some of which the process keeps

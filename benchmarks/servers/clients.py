@@ -128,7 +128,7 @@ class Clients:
         self.statuses[answer.status] += 1
         if answer.status == 200:
             self._compare(what, json.loads(answer.body), expected)
-        elif answer.status not in (429, 503) or "retry-after" not in answer.headers:
+        elif not answer.is_refusal:
             self._blame(f"{what}: {answer.status} {answer.body[:80]!r}")
 
     def _compare(self, what: str, found: Mapping[str, Any], expected: Sequence[str]) -> None:
@@ -159,7 +159,7 @@ class Clients:
         connection = await connect(self.address)
         try:
             answer = await connection.ask(BAD_REQUESTS[name])
-            if not 400 <= answer.status < 500:
+            if not (400 <= answer.status < 500 or answer.is_refusal):
                 self._blame(f"{name}: answered with {answer.status}")
         except CLOSED as error:
             self._blame(f"{name}: {error!r:.80}")
@@ -173,7 +173,7 @@ class Clients:
         connection.writer.write(request[: -len(request) // 4])
         try:
             answer = await connection.answer()
-            if answer.status != 408:
+            if answer.status != 408 and not answer.is_refusal:
                 self._blame(f"stop within the body: answered with {answer.status}")
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # closed without an answer
@@ -227,8 +227,8 @@ class Clients:
         connection = await connect(self.address)
         try:
             connection.writer.write(request)
-            await connection.reader.readuntil(b"\r\n\r\n")
-            if self._random.random() < 0.5:
+            head = await connection.reader.readuntil(b"\r\n\r\n")
+            if self._random.random() < 0.5 and head.startswith(b"HTTP/1.1 200 "):
                 await connection.reader.readuntil(b"\n\n")
         finally:
             connection.close()

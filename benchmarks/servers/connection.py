@@ -18,6 +18,11 @@ class Answer(NamedTuple):
     body: bytes
 
     @property
+    def is_refusal(self) -> bool:
+        """Whether the server has too much to do, or is about to end, and says when to try again."""
+        return self.status in (429, 503) and "retry-after" in self.headers
+
+    @property
     def translation(self) -> str:
         """The best translation in the answer of `/v1/translations` to a request of one text."""
         found: str = json.loads(self.body)["translations"][0]["hypotheses"][0]["text"]

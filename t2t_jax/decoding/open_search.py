@@ -10,12 +10,13 @@ in at once.
 import heapq
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TypeAlias
 
+import jax
 from jax.sharding import Mesh
 
 from t2t_jax.config import DecodingConfig
@@ -36,6 +37,10 @@ _CHOICE = 4
 
 Listener: TypeAlias = Callable[[list[int]], None]
 """Is told the ids of all tokens that were chosen so far."""
+
+
+_compiled: set[Hashable] = set()
+"""What the searches have in common whose programs this process has compiled."""
 
 
 class QueueFullError(Exception):
@@ -228,7 +233,21 @@ class OpenSearch:
             thread.join()
 
     def warm_up(self) -> None:
-        """Compile every program, so that no sentence has to wait for that."""
+        """Compile every program, so that no sentence has to wait for that.
+
+        Where a search of the same sizes has done so in this process, there is nothing to do: other
+        parameters need no other programs.
+        """
+        params, _, constraints = self._of_groups
+        arrays, structure = jax.tree.flatten((params, constraints))
+        kinds = ((array.shape, array.dtype, array.sharding) for array in arrays)
+        programs = self._search, self.limits, self._extra, structure, *kinds
+        if programs in _compiled:
+            return
+        self._compile()
+        _compiled.add(programs)
+
+    def _compile(self) -> None:
         for rows, length in product(self._numbers_of_rows, self._lengths):
             group, places = self._group(rows, length), self._places_among(rows)
             sources = [n for n in self._lengths if n <= length]

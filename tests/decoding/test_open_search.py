@@ -86,13 +86,17 @@ def test_sentences_get_what_they_get_in_a_closed_list(
         _assert_same(future.result(60), result)
 
 
-def test_nothing_is_compiled_after_the_warm_up(opened, sources):
+def test_nothing_is_compiled_after_the_warm_up(opened, sources, monkeypatch):
     search = opened(limits=Limits(rows=5, longest=32, most_steps=3))
     search.warm_up()
     names = "begin_work", "encode", "pad_memory", "let_in", "proceed", "resize_work"
     programs = [getattr(row_group, name) for name in names]
     before = [program._cache_size() for program in programs]
-    futures = [search.submit(tokens) for tokens in sources]
+    monkeypatch.setattr(row_group.RowGroup, "let_in", lambda *_: pytest.fail("it begins again"))
+    again = opened(limits=search.limits)
+    again.warm_up()  # as after a reload: there is nothing to do
+    monkeypatch.undo()
+    futures = [again.submit(tokens) for tokens in sources]
     for future in futures[::3]:
         future.cancel()
     assert not wait(futures, timeout=60).not_done
