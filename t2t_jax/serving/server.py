@@ -14,6 +14,7 @@ from t2t_jax.serving.app import Server, log
 from t2t_jax.serving.connections import Connection
 from t2t_jax.serving.engine import Engine
 from t2t_jax.serving.service import Service
+from t2t_jax.system.host import return_freed_memory
 from t2t_jax.system.signals import ServerSignal
 
 _POLL = 0.05  # seconds between two looks at signals
@@ -148,6 +149,8 @@ async def _reload(server: Server, load: Load) -> None:
         metrics.reloads.labels("done").inc()
         log.info("%s is reloaded", service.name)
         await asyncio.to_thread(before.close)
+        del before
+        await asyncio.to_thread(return_freed_memory)
 
 
 def write_log() -> None:
