@@ -127,7 +127,6 @@ def main(arguments: Sequence[str]) -> int:
         if getattr(asked, name) <= 0:
             raise UserError(f"{name}={getattr(asked, name)} is not positive")
     allow_many_connections()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the server would ignore it, too, under nohup
     pool = _pool(asked)
     command = ["-m", "t2t_jax", "serve", asked.workdir, "--port=0", f"--rows={asked.rows}"]
     command += [f"--longest={asked.longest}", f"--timeout={asked.timeout}"]
@@ -153,7 +152,7 @@ def main(arguments: Sequence[str]) -> int:
         _say(f"{times} x {fault}")
     _say("of the server's log, what is not of a request:")
     others = [line for line in seen.log.splitlines() if not _OF_REQUEST.match(line)]
-    _say("\n".join(others)[-_LOG_SHOWN:])
+    _say("\n".join(others)[:_LOG_SHOWN])
     return 0 if all(checks.values()) else 1
 
 

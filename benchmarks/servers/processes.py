@@ -40,6 +40,8 @@ class Program:
         self.name = name
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed by __exit__)
         paths = filter(None, [str(_BENCHMARKS), os.environ.get("PYTHONPATH", "")])
+        # What this program ignores, as under nohup, the other one would, too.
+        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
         self.process = subprocess.Popen(
             [sys.executable, *command],
             stdin=subprocess.PIPE,
@@ -49,6 +51,7 @@ class Program:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
             start_new_session=True,  # Ctrl-C is for the parent alone
         )
+        signal.signal(signal.SIGHUP, before)
 
     def __enter__(self) -> "Program":
         """The program itself."""

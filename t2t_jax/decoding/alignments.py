@@ -371,7 +371,7 @@ def _words(
     target_words: Int32[Array, "b t"],
     head: tuple[Int32[Array, ""], Int32[Array, ""]] | tuple[()] = (),
 ) -> Float[Array, "b *heads t s"]:
-    """The weights between words of one layer and head, or of all: axes `n` and `h`."""
+    """The weights between words of one head, or of all layers `n` and heads `h`."""
     batch = Batch(one_a_row(sources), one_a_row(targets))
     weights = jnp.moveaxis(model.attention_weights(params, batch)["cross"], 1, 0)
     return word_weights(weights[:, *head], target_words, source_words)

@@ -31,7 +31,7 @@ from t2t_jax.parallel.mesh import row_parts
 
 _FEW_ROWS = 4
 _PASSES = 8
-"""How often a sentence may be passed over by a group of rows that prefers shorter ones."""
+"""How often a group of rows that prefers short sentences passes over one before it comes first."""
 _CHOICE = 4
 """For each free row of such a group, the number of sentences that it chooses among."""
 
@@ -240,7 +240,7 @@ class OpenSearch:
         """
         params, _, constraints = self._of_groups
         arrays, structure = jax.tree.flatten((params, constraints))
-        kinds = ((array.shape, array.dtype, array.sharding) for array in arrays)
+        kinds = ((x.shape, x.dtype, getattr(x, "sharding", None)) for x in arrays)
         programs = self._search, self.limits, self._extra, structure, *kinds
         if programs in _compiled:
             return
@@ -345,8 +345,10 @@ class OpenSearch:
                 found.append(request)
         return found
 
-    def _preference(self, request: _Request) -> tuple[bool, int]:
-        return request.passed < _PASSES, self._length(request.sentence.length, 0)
+    def _preference(self, request: _Request) -> int:
+        if request.passed >= _PASSES:
+            return 0
+        return self._length(request.sentence.length, 0)
 
     def _fitting(self, group: RowGroup[int] | None, arrivals: Sequence[Sentence]) -> RowGroup[int]:
         """A group whose arrays hold all sentences: as they are, of other sizes, or a new one."""

@@ -160,5 +160,5 @@ def write_log() -> None:
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False
-    for name in ("uvicorn.error", "python_multipart"):  # each refusal has its line already
+    for name in ("uvicorn.error", "python_multipart"):  # the log above says it, too
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -12,8 +12,8 @@ from t2t_jax.serving.documents import Document
 from t2t_jax.serving.engine import Engine, EngineClosedError, EngineFullError, Wanted
 from t2t_jax.serving.settings import Bounds, RefusedError
 
-_FEW_CHARACTERS = 2000
-"""Texts of no more are prepared within the event loop: another thread would cost more than that."""
+_FEW, _FEW_CHARACTERS = 16, 2000
+"""So few sentences are prepared within the event loop: another thread would cost more than that."""
 _BLANK = [Hypothesis("", 0.0, 0.0, ())]
 
 Listener = Callable[[int, str], None]
@@ -143,7 +143,7 @@ class Service:
         while True:
             engine = self.engine
             try:
-                if sum(map(len, sentences)) <= _FEW_CHARACTERS:
+                if len(sentences) <= _FEW and sum(map(len, sentences)) <= _FEW_CHARACTERS:
                     parts = engine.prepare(sentences)
                 else:
                     parts = await asyncio.to_thread(engine.prepare, sentences)

@@ -9,6 +9,7 @@ import pytest
 
 from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding import row_group
+from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.open_search import ClosedError, Limits, OpenSearch, QueueFullError
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode
@@ -101,6 +102,14 @@ def test_nothing_is_compiled_after_the_warm_up(opened, sources, monkeypatch):
         future.cancel()
     assert not wait(futures, timeout=60).not_done
     assert [program._cache_size() for program in programs] == before
+
+
+def test_a_search_with_constraints_warms_up_and_keeps_them(tiny, opened, sources):
+    decoding = DecodingConfig(beam_size=1, max_extra_length=_EXTRA, min_length=6)
+    search = opened(constraints=constraints_of(decoding, tiny.vocabulary))
+    search.warm_up()
+    for future in [search.submit(tokens) for tokens in sources[:4]]:
+        assert future.result(60).lengths[0] > 6
 
 
 def test_the_tokens_so_far_grow_into_the_result(tiny, params, opened, sources):

@@ -243,15 +243,15 @@ def _promised():
 
 
 @pytest.mark.parametrize(
-    ("sent", "message"),
+    "sent",
     [
-        (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", "this is no request of HTTP/1.1"),
-        (b"GET / HTTP/1.1\r\nx: " + b"x" * 200_000, "the headers have more than 65,536 bytes"),
-        (b"GET /" + b"x" * 200_000, "the headers have more than 65,536 bytes"),
-        (b"\r\n" * 100_000, "the headers have more than 65,536 bytes"),
+        b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
+        b"GET / HTTP/1.1\r\nx: " + b"x" * 200_000,
+        b"GET /" + b"x" * 200_000,
+        b"POST /translate HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nx\r\n",
     ],
 )
-def test_what_is_no_request_gets_the_answer_that_is_promised(pairs, sent, message):
+def test_what_is_no_request_gets_the_answer_that_is_promised(pairs, sent):
     with socket.create_connection((pairs.base_url.host, pairs.base_url.port), timeout=30) as own:
         received = b""
         with contextlib.suppress(ConnectionError):  # it may be refused before all of it was sent
@@ -261,7 +261,8 @@ def test_what_is_no_request_gets_the_answer_that_is_promised(pairs, sent, messag
                 received += part
     head, body = received.decode().split("\r\n\r\n")
     assert head.startswith("HTTP/1.1 400 ")
-    assert (said := json.loads(body)["error"]) == message
+    said = json.loads(body)["error"]
+    assert said.startswith("this is no request of HTTP/1.1")
     assert any(re.fullmatch(like, said) for code, like in _promised() if code == 400)
 
 

@@ -81,10 +81,10 @@ class SharedVocabulary(Vocabulary):
 
 
 def in_threads(work: Callable[[Any], Any], rows: Sequence[Any]) -> list[Any]:
-    """What a function of SentencePiece gives for each row, from a thread per core if they are many.
+    """Apply a function of SentencePiece to each row; many rows go in one call, in several threads.
 
-    For all rows in one call SentencePiece starts the threads anew, and waits for them: that takes
-    longer than a few rows, and much longer where all cores are busy.
+    Such a call starts a thread for each core anew, which takes longer than a few rows do, and much
+    longer where all cores are busy.
 
     Args:
       work: takes one row, or a list of them.
