@@ -3,7 +3,9 @@
 import contextlib
 import json
 import re
+import shutil
 import socket
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -131,6 +133,20 @@ def test_a_client_that_nobody_here_wrote(client):
     assert other.translate("Open the file.", "en", "de") == expected
     assert other.languages() == [{"code": "en", "name": "English", "targets": ["de"]}]
     assert other.detect("Open") == [{"language": "en", "confidence": 100.0}]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize("kind", [[], ["-H", f"Content-Type: {JSON}"]])
+def test_curl_gets_a_string_for_each_that_it_sends(client, kind):
+    expected = _ask(client, "/translate", q=["Open the file.", ""])["translatedText"]
+    address = f"{client.base_url}/translate"
+    data = ["-d", '{"q":["Open the file.",""],"source":"en","target":"de"}']
+    if not kind:  # a form, which is what curl sends by itself
+        data = [f"-d{field}" for field in ("q=Open the file.", "q=", "source=en", "target=de")]
+    done = subprocess.run(
+        ["curl", "-sS", address, *kind, *data], capture_output=True, check=True, timeout=60
+    )
+    assert json.loads(done.stdout) == {"translatedText": expected}
 
 
 def test_the_metrics_count_and_the_description_names_every_route(client):
