@@ -91,7 +91,7 @@ class Serving:
     """Times that everything is measured, each in turn with all others."""
     most_steps: tuple[int, ...] = (8,)
     """Positions after which sentences that wait may join t2t_jax's search, at the latest; each
-    number after the first one is a system of its own."""
+    number N after the first one is a system of its own."""
     beam_size: int | None = None
     """Hypotheses of the search; None is the run's."""
     rows: int = 16
@@ -172,7 +172,7 @@ def _checked(asked: Serving) -> Config:
 def _ours(asked: Serving) -> dict[str, int]:
     """The positions of one call of t2t_jax's search, by the name of the system."""
     first, *others = asked.most_steps
-    return {_OURS: first} | {f"{_OURS}, {number} steps": number for number in others}
+    return {_OURS: first} | {f"{_OURS} N={number}": number for number in others}
 
 
 def _systems(asked: Serving) -> list[str]:
