@@ -60,7 +60,8 @@ _RELOADING = 300.0
 """Seconds within which a reload has to be done."""
 _LOG_SHOWN = 8000  # characters
 _OF_REQUEST = re.compile(r"\S+ \S+ \S+ (GET|POST|-) ")
-_SPARE_FILES = _SPARE_THREADS = 2
+_SPARE_FILES, _SPARE_THREADS = 2, 6
+"""What may be more in the end: the event loop's helper threads are started when they are needed."""
 
 
 @dataclass(frozen=True)
