@@ -22,7 +22,7 @@ from t2t_jax.serving.bodies import (
 )
 from t2t_jax.serving.documents import Document, html_document, text_document
 from t2t_jax.serving.engine import Wanted
-from t2t_jax.serving.languages import Detected, Languages
+from t2t_jax.serving.languages import Detected, Languages, is_auto
 from t2t_jax.serving.metrics import Metrics
 from t2t_jax.serving.service import Service, Translated
 from t2t_jax.serving.settings import Bounds, RefusedError, Split
@@ -167,9 +167,9 @@ class Answers:
         self, fields: Fields, texts: Sequence[str]
     ) -> tuple[Service, Detected | None]:
         source, target = text_of(fields, "source", "auto"), text_of(fields, "target")
-        if source.strip().lower() != "auto":
-            return self.languages.service(source, target, texts)
-        return await asyncio.to_thread(self.languages.service, source, target, texts)
+        if is_auto(source):
+            return await asyncio.to_thread(self.languages.service, source, target, texts)
+        return self.languages.service(source, target, texts)
 
     def _documents(self, fields: Fields, service: Service, texts: Sequence[str]) -> list[Document]:
         split = self.split if "split" not in fields else choice_of(fields, "split", _SPLITS)

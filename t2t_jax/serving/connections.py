@@ -53,11 +53,14 @@ class Connection(H11Protocol):
         del msg
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else an answer has begun
             body = json.dumps({"error": _NO_REQUEST}).encode("ascii")
-            head = (
-                "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
-                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-            )
-            self.transport.write(head.encode("ascii") + body)
+            headers = [
+                ("content-type", "application/json"),
+                ("content-length", str(len(body))),
+                ("connection", "close"),
+            ]
+            head = h11.Response(status_code=400, headers=headers, reason="Bad Request")
+            for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event))
         self.transport.close()
         log.info("%s - - 400: %s", self.client[0] if self.client else "-", _NO_REQUEST)
 

@@ -1,8 +1,6 @@
 """The OpenAPI description of a server, of which `/docs` makes a page."""
 
-from collections.abc import Mapping
 from importlib.metadata import version
-from types import MappingProxyType
 from typing import Any
 
 from t2t_jax.serving.answers import Answers
@@ -106,7 +104,7 @@ def description(answers: Answers, *, needs_key: bool) -> dict[str, Any]:
                 _object(source=_TEXT, target=_TEXT, translations=_translations()),
             ),
             "/languages": _get("The language pairs."),
-            "/health": _get("Whether requests are taken.", {"503": _REFUSALS["503"]}),
+            "/health": _get("Whether requests are taken.", "503"),
             "/live": _get("Whether the process answers."),
             "/metrics": _get("Counters, in the format of Prometheus."),
         },
@@ -167,8 +165,8 @@ def _object(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
-def _get(about: str, refusals: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-    answers = {"200": "The answer.", **refusals}
+def _get(about: str, *refusals: str) -> dict[str, Any]:
+    answers = {"200": "The answer."} | {status: _REFUSALS[status] for status in refusals}
     responses = {status: {"description": why} for status, why in answers.items()}
     return {"get": {"summary": about, "responses": responses}}
 

@@ -29,6 +29,15 @@ class Detected(NamedTuple):
     """From 0 to 1."""
 
 
+def is_auto(source: str) -> bool:
+    """Whether a request leaves it to the server to detect the source language.
+
+    Args:
+      source: what it says of the language.
+    """
+    return source.strip().lower() == "auto"
+
+
 class Languages:
     """The services of a server, by their languages."""
 
@@ -81,7 +90,7 @@ class Languages:
         """
         source, target = source.strip().lower(), target.strip().lower()
         detected = None
-        if source == "auto":
+        if is_auto(source):
             from_ = [one for one, to in self.services if to == target]
             detected = Detected(from_[0], 1.0) if len(from_) == 1 else self.detect(texts)[0]
             source = detected.language
