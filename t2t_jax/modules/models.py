@@ -68,7 +68,9 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
     kernels = kernels_of(mesh, config.model.compute_dtype)
     start = start_id(config.model)
     network, _ = family_of(config.model)
-    return network(config.model, vocab_size, start, config.parallel.remat, kernels)
+    if config.parallel.backend == "pmap":  # each device has a program of its own
+        mesh = None
+    return network(config.model, vocab_size, start, config.parallel.remat, kernels, mesh)
 
 
 def make_scoring_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> ScoringModel:
@@ -81,7 +83,7 @@ def make_scoring_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -
     """
     kernels = kernels_of(mesh, model.compute_dtype)
     network, decoding = family_of(model)
-    return decoding(network(model, vocab_size, start_id(model), kernels=kernels))
+    return decoding(network(model, vocab_size, start_id(model), kernels=kernels, mesh=mesh))
 
 
 def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> DecodingModel:

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Float32, Int
 
 from t2t_jax.batch import Batch, Sequence, one_a_row
@@ -17,7 +18,7 @@ from t2t_jax.modules.context import Context
 from t2t_jax.modules.dropout import Dropout
 from t2t_jax.modules.embedding import TokenEmbedding
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.parallel.axes import constrain, named
+from t2t_jax.parallel.axes import constrain, named, on_mesh
 
 Remat: TypeAlias = Literal["none", "dots", "layer"]
 """How much of a layer's forward pass is computed again for its derivative; see `TokenNetwork`."""
@@ -37,6 +38,8 @@ class TokenNetwork(nn.Module):
         nothing ("none"), all but the matrix products with parameters ("dots"), or everything but
         the layer's input ("layer").
       kernels: the implementations of attention and products for the devices.
+      mesh: the devices over which activations are split, in training, evaluation and search alike;
+        None leaves them to the compiler.
     """
 
     config: ModelConfig
@@ -44,6 +47,7 @@ class TokenNetwork(nn.Module):
     bos_id: int
     remat: Remat = "none"
     kernels: Kernels = XLA_KERNELS
+    mesh: Mesh | None = None
 
     def setup(self) -> None:
         """Create what is before the first layer and after the last one."""
@@ -54,6 +58,11 @@ class TokenNetwork(nn.Module):
             zeros = named(nn.initializers.zeros, "vocab")
             self.output_bias = self.param("output_bias", zeros, (self.vocab_size,))
         self.embedding_dropout = Dropout(config.dropout_rate)
+
+    def apply(self, variables: Any, *args: Any, **options: Any) -> Any:
+        """See `flax.linen.Module.apply`; activations are split over `mesh`."""
+        with on_mesh(self.mesh):
+            return super().apply(variables, *args, **options)
 
     @abstractmethod
     def decoded(

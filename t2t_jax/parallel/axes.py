@@ -10,11 +10,10 @@ This is the one place where a logical axis becomes mesh axes.
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -23,8 +22,6 @@ from jaxtyping import Array, Shaped
 
 from t2t_jax.errors import UserError
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 _MeshAxes = tuple[str, ...]
 
 
@@ -75,6 +72,18 @@ class AxisRules:
         # Entries as JAX itself would write them, so that equal layouts compare equal.
         return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in split))
 
+    def without(self, mesh_axes: Sequence[str]) -> "AxisRules":
+        """The rules by which nothing is split over some axes of the mesh.
+
+        Args:
+          mesh_axes: names of these axes.
+        """
+        kept = {
+            field.name: tuple(axis for axis in getattr(self, field.name) if axis not in mesh_axes)
+            for field in fields(self)
+        }
+        return AxisRules(**kept)
+
 
 RULES = AxisRules()
 
@@ -114,7 +123,12 @@ _mesh: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
 
 
 @contextlib.contextmanager
-def _on(mesh: Mesh) -> Iterator[None]:
+def on_mesh(mesh: Mesh | None) -> Iterator[None]:
+    """Let `constrain` take effect in what is traced within, for the devices of a mesh.
+
+    Args:
+      mesh: the devices that the traced program is compiled for; None constrains nothing.
+    """
     before = _mesh.set(mesh)
     try:
         yield
@@ -122,21 +136,10 @@ def _on(mesh: Mesh) -> Iterator[None]:
         _mesh.reset(before)
 
 
-def traced_on(mesh: Mesh, function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Wrap a function that is compiled for a mesh, so that `constrain` takes effect in its body."""
-
-    @wraps(function)
-    def on_mesh(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        with _on(mesh):
-            return function(*args, **kwargs)
-
-    return on_mesh
-
-
 def constrain(x: Shaped[Array, "..."], *names: str | None) -> Shaped[Array, "..."]:
     """Have the compiler split `x` as its logical axes say.
 
-    Outside of `traced_on`, and on a single device, `x` comes back as it is.
+    Outside of `on_mesh`, and on a single device, `x` comes back as it is.
 
     Without it the compiler may choose to split activations as the matrices are, and to add up
     partial sums of them, which are larger.
@@ -144,7 +147,17 @@ def constrain(x: Shaped[Array, "..."], *names: str | None) -> Shaped[Array, "...
     mesh = _mesh.get()
     if mesh is None or mesh.size == 1:
         return x
-    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, RULES.spec(names)))
+    rules = RULES.without([axis for axis in mesh.axis_names if _is_mapped(axis)])
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, rules.spec(names)))
+
+
+def _is_mapped(axis: str) -> bool:
+    """Whether a function is being traced that `jax.vmap` maps over this axis of the mesh."""
+    try:
+        jax.lax.axis_size(axis)
+    except NameError:
+        return False
+    return True
 
 
 def shardings(mesh: Mesh, specs: Any, shapes: Any) -> Any:

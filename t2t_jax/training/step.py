@@ -17,7 +17,7 @@ from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.network import Network
 from t2t_jax.modules.transformer import declared_parameters, init_parameters
-from t2t_jax.parallel.axes import shardings, traced_on
+from t2t_jax.parallel.axes import shardings
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, replicated
 from t2t_jax.training.freezing import are_frozen
 from t2t_jax.training.optimizer import Optimizer, joined, parted
@@ -224,6 +224,7 @@ def train_step(
     batch: Batch,
     *,
     axis_name: str | None = None,
+    mesh: Mesh | None = None,
 ) -> tuple[TrainState, Metrics]:
     """One update of the parameters (sections 5.3 and 5.4).
 
@@ -238,24 +239,46 @@ def train_step(
       batch: the global batch of step `state.step`, arrays `[passes, rows, t]`.
       axis_name: name of a mapped axis (`jax.pmap`), whose members each have their part of the rows
         of every pass, one after the other. None means that `batch` has all rows.
+      mesh: the devices of the state and the batch, which add up the gradients of several passes
+        once; None leaves that to the compiler.
 
     Returns:
       The state after the step, and the figures to report.
     """
+    compute = partial(_gradient_sums, config, model, axis_name=axis_name)
+    passes = len(batch.targets.tokens)
+    if mesh is not None and passes > 1 and mesh.shape["data"] > 1:
+        compute = _adding_up_once(compute, mesh)
+    gradients, sums = compute(state.params, state.step, batch)
+    gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
+    optimizer = make_optimizer(config.training, declared_parameters(model))
+    return update(config, optimizer, state, gradients, sums)
+
+
+def _gradient_sums(
+    config: Config,
+    model: Network,
+    params: Parameters,
+    step: Int32[Array, ""],
+    batch: Batch,
+    *,
+    axis_name: str | None,
+) -> tuple[Parameters, LossSums]:
+    """The gradient of the summed loss over all passes, and the sums of the loss.
+
+    Arguments are those of `train_step`; the sums are over all members of the mapped axis.
+    """
     training = config.training
-    step_key = jax.random.fold_in(jax.random.key(training.seed), state.step)
+    step_key = jax.random.fold_in(jax.random.key(training.seed), step)
     rows = batch.targets.tokens.shape[1]
     parts, part = 1, jnp.zeros((), jnp.int32)
     if axis_name is not None:
         parts, part = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
-
-    declared = declared_parameters(model)
-    trained: Parameters = state.params
-    fixed: Parameters = {}
+    trained, fixed = params, cast(Parameters, {})
     if training.freeze:
-        fixed, trained = parted(trained, are_frozen(training.freeze, declared))
+        fixed, trained = parted(params, are_frozen(training.freeze, declared_parameters(model)))
 
-    def gradient_sums(one: Batch, number: Int32[Array, ""]) -> tuple[Parameters, LossSums]:
+    def of_pass(one: Batch, number: Int32[Array, ""]) -> tuple[Parameters, LossSums]:
         def smoothed_sum(trained: Parameters) -> tuple[Float32[Array, ""], LossSums]:
             losses: Any = model.apply(
                 {"params": joined(fixed, trained) if fixed else trained},
@@ -272,12 +295,33 @@ def train_step(
 
         return jax.grad(smoothed_sum, has_aux=True)(trained)
 
-    gradients, sums = _sum_over_passes(gradient_sums, batch)
-    if axis_name is not None:
-        gradients, sums = jax.lax.psum((gradients, sums), axis_name)
-    gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
-    optimizer = make_optimizer(training, declared)
-    return update(config, optimizer, state, gradients, sums)
+    sums = _sum_over_passes(of_pass, batch)
+    return sums if axis_name is None else jax.lax.psum(sums, axis_name)
+
+
+def _adding_up_once(
+    compute: Callable[..., tuple[Parameters, LossSums]], mesh: Mesh
+) -> Callable[..., tuple[Parameters, LossSums]]:
+    """`_gradient_sums` whose devices add up their gradients once, after the last pass.
+
+    Of one gradient, the compiler would add up the parts of the devices in every pass. So there is
+    one for each place along the mesh's axis `data`, whose devices keep it, and the rows of a pass
+    are cut as they lie.
+    """
+    parts = mesh.shape["data"]
+    in_parts = jax.vmap(
+        partial(compute, axis_name="data"),
+        in_axes=(None, None, 1),
+        out_axes=None,
+        axis_name="data",
+        spmd_axis_name="data",
+    )
+
+    def cut(params: Parameters, step: Int32[Array, ""], batch: Batch) -> Any:
+        rows = jax.tree.map(lambda x: x.reshape(len(x), parts, -1, *x.shape[2:]), batch)
+        return in_parts(params, step, rows)
+
+    return cut
 
 
 def update(
@@ -344,7 +388,7 @@ def compile_train_step(config: Config, model: Network, mesh: Mesh) -> _CompiledS
         return _with_pmap(step, mesh)
     places = _places(config, model, mesh)
     return jax.jit(
-        traced_on(mesh, step),
+        partial(step, mesh=mesh),
         in_shardings=(places, by_rows(mesh)),
         out_shardings=(places, replicated(mesh)),
         donate_argnums=0,

@@ -20,9 +20,9 @@ from t2t_jax.parallel.axes import (
     AxisRules,
     constrain,
     named,
+    on_mesh,
     sharding,
     shardings,
-    traced_on,
 )
 
 _TINY = {
@@ -57,9 +57,8 @@ def _uses(kind):
         constrained.update(names)
         return P()
 
-    initialise = traced_on(_mesh(2, 2, 2), partial(init_parameters, model))
-    with mock.patch.object(AxisRules, "spec", record):
-        boxed = jax.eval_shape(initialise, jax.random.key(0))
+    with mock.patch.object(AxisRules, "spec", record), on_mesh(_mesh(2, 2, 2)):
+        boxed = jax.eval_shape(partial(init_parameters, model), jax.random.key(0))
     parameters = {
         jax.tree_util.keystr(path, simple=True, separator="/"): (box.names, box.value.shape)
         for path, box in jax.tree.leaves_with_path(
@@ -170,8 +169,11 @@ def test_initialisers_keep_their_values_and_say_their_axes():
 
 
 def _constraints(function, mesh=None):
-    function = function if mesh is None else traced_on(mesh, function)
-    text = str(jax.make_jaxpr(function)(jnp.ones((4, 6))))
+    def traced(x):  # a function of its own each time, as JAX traces none twice
+        with on_mesh(mesh):
+            return function(x)
+
+    text = str(jax.make_jaxpr(traced)(jnp.ones((4, 6))))
     return text.count("sharding_constraint")
 
 
@@ -186,11 +188,8 @@ def test_constraints_are_heard_in_the_trace_for_a_mesh_alone():
 
 
 def test_an_error_in_a_trace_leaves_no_mesh_behind():
-    def fail(x):
+    with pytest.raises(RuntimeError), on_mesh(_mesh(2, 1, 1)):
         raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        traced_on(_mesh(2, 1, 1), fail)(1)
     assert _constraints(lambda x: constrain(x, "batch", None)) == 0
 
 
@@ -201,7 +200,12 @@ def test_a_trace_for_one_mesh_within_that_for_another_gives_it_back():
         return constrain(x, "batch", None)
 
     def thrice(inner):
-        return lambda x: half(half(traced_on(inner, half)(x)))
+        def function(x):
+            with on_mesh(inner):
+                y = half(x)
+            return half(half(y))
+
+        return function
 
     assert _constraints(thrice(inner=one), several) == 2
     assert _constraints(thrice(inner=several), one) == 1

@@ -45,15 +45,15 @@ WIDTHS = {1: 24, 2: 24, 3: 24, 4: 24, 6: 24, 8: 24, 5: 70, 7: 70}
 TOKENS_IN_TWO_ROWS = 2 * LENGTH
 
 
-def on_eight_devices(name, *arguments):
-    """Run a function of this file where there are eight devices; its errors are the test's."""
+def on_eight_devices(name, *arguments, file=__file__):
+    """Run a function of a file where there are eight devices; its errors are the test's."""
     flags = {
         "JAX_NUM_CPU_DEVICES": "8",
         "JAX_PLATFORMS": "cpu",
         "NPROC": "64",  # see `let_devices_wait`
     }
     done = subprocess.run(
-        [sys.executable, "-W", "error", __file__, name, *map(str, arguments)],
+        [sys.executable, "-W", "error", file, name, *map(str, arguments)],
         env={**os.environ, **flags},
         capture_output=True,
         text=True,
@@ -132,8 +132,8 @@ class OnOneDevice:
         """Train with these settings of `parallel`; nothing may differ but by rounding."""
         changes = {f"parallel__{name}": value for name, value in parallel.items()}
         config = make_config(self.width, **self.options, **changes)
-        model = make_model(config, self.width, None)
         mesh = make_mesh(config.parallel)
+        model = make_model(config, self.width, mesh)
         like = abstract_state(config, model, mesh)
         state = jax.device_put(self.start, jax.tree.map(lambda x: x.sharding, like))
         layout = batch_layout(mesh, NUM_ROWS, LENGTH, config.parallel.tokens_per_device)
@@ -319,7 +319,8 @@ def named_leaves(tree):
 def places():
     """Where every array of the state is, before and after a step."""
     config = make_config(16, **_EVERY_OPTION, parallel__fsdp=2, parallel__tensor=2)
-    model, mesh = make_model(config, 22, None), make_mesh(config.parallel)
+    mesh = make_mesh(config.parallel)
+    model = make_model(config, 22, mesh)
     state = create_state(config, model, mesh)
     layout = batch_layout(mesh, NUM_ROWS, LENGTH)
     step = compile_train_step(config, model, mesh)
@@ -347,7 +348,8 @@ def initial_values():
     for data, fsdp, tensor in ((1, 1, 1), (1, 8, 1), (4, 1, 2), (2, 2, 2)):
         changes = {"parallel__data": data, "parallel__fsdp": fsdp, "parallel__tensor": tensor}
         config = make_config(16, **_EVERY_OPTION, **changes)
-        model, mesh = make_model(config, 24, None), make_mesh(config.parallel)
+        mesh = make_mesh(config.parallel)
+        model = make_model(config, 24, mesh)
         state = create_state(config, model, mesh)
         host = named_leaves(on_host(state))
         reference = reference or host

@@ -22,7 +22,6 @@ from t2t_jax.config import Config, ModelConfig
 from t2t_jax.modules.cost import training_memory
 from t2t_jax.modules.matrices import MatrixBox
 from t2t_jax.modules.transformer import declared_parameters
-from t2t_jax.parallel.axes import traced_on
 from t2t_jax.parallel.mesh import make_mesh, on_host, replicated
 from t2t_jax.training.averaging import load_parameters
 from t2t_jax.training.checkpoint import Checkpoints
@@ -88,7 +87,7 @@ class Run:
         self.places = jax.tree.map(lambda x: x.sharding, self.like)
         optimizer = make_optimizer(config.training, declared_parameters(model))
         self._update = jax.jit(
-            traced_on(self.mesh, partial(update, config, optimizer)),
+            partial(update, config, optimizer),
             in_shardings=(self.places, self.places.params, replicated(self.mesh)),
             out_shardings=(self.places, replicated(self.mesh)),
         )

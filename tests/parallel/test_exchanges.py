@@ -1,0 +1,146 @@
+"""What the devices of a mesh send each other in every program, as compiled for eight devices."""
+
+import dataclasses
+import re
+import sys
+from collections import Counter
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+
+from t2t_jax.ahead_of_time.collectives import collectives
+from t2t_jax.batch import EOS_ID
+from t2t_jax.decoding import alignments, predictions, scoring
+from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
+from t2t_jax.decoding.strategies import BeamSearch
+from t2t_jax.modules.models import make_model, make_scoring_model
+from t2t_jax.parallel.axes import RULES
+from t2t_jax.parallel.mesh import batch_layout, make_mesh
+from t2t_jax.training.step import abstract_batch, abstract_state, compile_train_step, eval_step
+from tests.parallel.test_meshes import make_config, on_eight_devices
+
+ROWS, LENGTH, WIDTH, VOCAB_SIZE = 16, 8, 24, 48
+BYTES_OF_SUMS = 3 * 4
+"""Those of `LossSums`, which the devices always add up."""
+
+
+def sent(compiled, mesh):
+    """Bytes of the arrays that devices exchange, by the operation and the axes they cross."""
+    found = Counter()
+    for each in collectives(compiled.as_text()):
+        found[each.kind, *each.mesh_axes(mesh.shape)] += each.num_bytes * each.count
+    return found
+
+
+class Model:
+    """A model on a mesh, whose arrays have shapes only."""
+
+    def __init__(self, **parallel):
+        changes = {f"parallel__{name}": value for name, value in parallel.items()}
+        self.config = make_config(WIDTH, **changes)
+        self.mesh = make_mesh(self.config.parallel)
+        self.network = make_model(self.config, VOCAB_SIZE, self.mesh)
+        self.scoring: object = make_scoring_model(self.config.model, VOCAB_SIZE, self.mesh)
+        self.state = abstract_state(self.config, self.network, self.mesh)
+        self.params = self.state.params
+
+    def batch(self, passes=1):
+        limit = None if passes == 1 else LENGTH
+        layout = batch_layout(self.mesh, ROWS, LENGTH, limit)
+        assert layout.passes == passes
+        return abstract_batch(layout, LENGTH, LENGTH)
+
+    def ints(self, *shape):
+        place = NamedSharding(self.mesh, RULES.spec(["batch"]))
+        return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=place)
+
+    def sent(self, program, *arguments):
+        return sent(program.lower(*arguments).compile(), self.mesh)
+
+    def split_bytes(self):
+        """Those of the parameters that are split over `fsdp`, which a program gathers once."""
+        leaves = jax.tree.leaves(self.params)
+        return sum(4 * x.size for x in leaves if not x.sharding.is_fully_replicated)
+
+
+def evaluations():
+    """Programs of evaluation gather what is split, and add up nothing but sums of the loss."""
+    model = Model(fsdp=8)
+    ids, whole = model.ints(ROWS, LENGTH), {("all-gather", "fsdp"): model.split_bytes()}
+    own = model.scoring, model.params
+    found = model.sent(eval_step, model.scoring, 0.1, model.params, model.batch())
+    assert found == {**whole, ("all-reduce", "fsdp"): BYTES_OF_SUMS}
+    assert model.sent(scoring._log_probs, *own, ids, ids) == whole
+    assert model.sent(predictions._most_probable, *own, model.batch()) == whole
+    found = model.sent(alignments._every_link, *own, ids, ids, ids, ids)
+    assert set(found) == {("all-gather", "fsdp")}
+    assert found <= Counter(whole)  # the last layer's output is not needed
+
+
+def _as_compiled(program, *arguments):
+    """The results of a program as it places them, with shapes only."""
+    compiled = program.lower(*arguments).compile()
+    static = [each for each in arguments if dataclasses.is_dataclass(each)]
+    sizes = [each for each in arguments if isinstance(each, Sizes)]
+    shapes = jax.eval_shape(partial(program, *static, *sizes), arguments[-1])
+    return jax.tree.map(
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+        shapes,
+        compiled.output_shardings,
+    )
+
+
+def searches():
+    """A search gathers what is split once, before its steps, which add up no activations."""
+    model = Model(fsdp=8)
+    search = Search(model.scoring, BeamSearch(EOS_ID, 4, 0.6, 1), model.mesh, 1)
+    sizes = Sizes(ROWS, ROWS, LENGTH, LENGTH, 2 * LENGTH)
+    params = _as_compiled(jax.jit(partial(model.scoring.prepare, quantize="none")), model.params)
+    work = _as_compiled(begin_work, search, sizes, params)
+    rows, scalar = model.ints(ROWS), partial(jax.ShapeDtypeStruct, ())
+    arrivals = Arrivals(rows, model.ints(ROWS, LENGTH), rows, rows)
+    program = proceed.lower(
+        search, params, work, arrivals, scalar(jnp.uint32), scalar(jnp.int32)
+    ).compile()
+    found = sent(program, model.mesh)
+    assert found["all-reduce", "fsdp"] <= 8  # whether a row is under way, and how many are
+    steps, before = (program.as_text() or "").split("\nENTRY")
+    matrices = {
+        f"f32[{','.join(map(str, x.shape))}]" for x in jax.tree.leaves(params) if x.ndim > 1
+    }
+    gathered = {
+        text: {one for one in matrices if re.search(rf"= {re.escape(one)}\S* all-gather\(", text)}
+        for text in (before, steps)
+    }
+    assert gathered[before]
+    assert not gathered[steps]
+
+
+def passes():
+    """Several passes send over `data` what one does, on every kind of mesh."""
+    for sizes in ({"data": 2}, {"data": 4, "fsdp": 2}, {"data": 2, "fsdp": 2, "tensor": 2}):
+        model = Model(**sizes)
+        step = compile_train_step(model.config, model.network, model.mesh)
+        most = 4 * sum(x.size for x in jax.tree.leaves(model.params)) + BYTES_OF_SUMS
+        rows = sizes["data"] * sizes.get("fsdp", 1)
+        found = model.sent(step, model.state, model.batch(ROWS // rows))
+        over_data = sum(number for (_, *axes), number in found.items() if "data" in axes)
+        assert over_data <= most, (sizes, found)
+
+
+def test_evaluation_and_scoring_gather_parameters_and_add_up_sums_alone():
+    on_eight_devices("evaluations", file=__file__)
+
+
+def test_a_search_gathers_parameters_once_and_adds_up_no_activations():
+    on_eight_devices("searches", file=__file__)
+
+
+def test_several_passes_add_up_the_gradients_once():
+    on_eight_devices("passes", file=__file__)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
