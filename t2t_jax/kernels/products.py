@@ -5,11 +5,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, DTypeLike, Float, Float32
 
 from t2t_jax.kernels import bfloat16
 from t2t_jax.kernels.choice import ProductForm
 from t2t_jax.kernels.int8 import Int8Matrix, int8_product
+
+PRODUCT = "product"
+"""The name that products with plain matrices have for the policies of `jax.checkpoint`, which do
+not see into derivatives that are written out."""
 
 
 def has_form(x: Float[Array, "..."], form: ProductForm) -> bool:
@@ -90,6 +95,7 @@ def linear(
         product = _product_with_rows(x, kernel.rows, x.dtype, form)
     else:
         product = (bfloat16.linear if has_form(x, form) else _linear)(x, kernel)
+        product = checkpoint_name(product, PRODUCT)
     if bias is None:
         return product
     return bfloat16.add_bias(product, bias) if has_form(x, form) else product + bias

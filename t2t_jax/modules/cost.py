@@ -89,7 +89,7 @@ class TrainingMemory(NamedTuple):
       state: bytes of the parameters, of what the optimiser keeps, and of a moving average, float32.
       gradients: bytes of the gradients, float32.
       activations: bytes that the forward pass keeps for the derivatives.
-      logits: bytes of the logits, whose place their gradient takes.
+      logits: bytes of the logits, float32, whose place their gradient takes.
       passes: number of passes of a step. If there are several, the gradients of earlier passes are
         kept beside everything else.
     """
@@ -137,7 +137,7 @@ def training_memory(
     sources, targets = size * rows * source_length, size * rows * target_length
     # Queries, keys, values and heads of each attention, the hidden layer, and each sub-layer's sum.
     hidden, width = _hidden(model) // parallel.tensor, model.d_model
-    activations = inputs = largest_layer = 0
+    activations = inputs = products = largest_layer = 0
     for stack in model.stacks:
         positions = sources * stack.reads_source + targets * stack.reads_target
         attention = stack.self_attention.activations // parallel.tensor
@@ -146,12 +146,15 @@ def training_memory(
             attention = other.activations // parallel.tensor
             remembered = other.cache_width // parallel.tensor
             layer += positions * (attention - remembered + width) + sources * remembered
+        heads = sum(each.num_heads * each.d_v for each in stack.attentions) // parallel.tensor
         activations += stack.num_layers * layer
         inputs += stack.num_layers * width * positions
+        products += stack.num_layers * (layer - positions * heads)
         largest_layer = max(largest_layer, layer)
-    if parallel.remat != "none":  # the inputs of all layers, and one that is computed again
-        activations = min(activations, inputs + largest_layer)
-    logits = targets * vocab_size // (parallel.tensor * parallel.loss_chunks)
+    # What is computed again are all layers, one at a time, or what is no product with a matrix.
+    kept = {"none": activations, "dots": inputs + products, "layer": inputs + largest_layer}
+    activations = min(activations, kept[parallel.remat])
+    logits = 4 * rows * target_length * vocab_size // (parallel.tensor * parallel.loss_chunks)
     return TrainingMemory(state, weights, activations, logits, passes)
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, Key
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.masks import attention_mask
-from t2t_jax.kernels.products import has_form
+from t2t_jax.kernels.products import PRODUCT, has_form
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.layers import DecoderLayer, EncoderLayer
 from t2t_jax.modules.matrices import Parameters
@@ -32,8 +32,8 @@ def _scan(
         return layer(x, context), None
 
     if remat != "none":
-        policies = jax.checkpoint_policies
-        keep = policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
+        products = jax.checkpoint_policies.save_only_these_names(PRODUCT)
+        keep = products if remat == "dots" else None
         # Within a scan the compiler cannot undo it by common subexpressions.
         one_layer = nn.remat(one_layer, prevent_cse=False, policy=keep)
     stack = nn.scan(

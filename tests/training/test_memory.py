@@ -130,6 +130,22 @@ def test_devices_share_out_what_the_axes_split():
     assert whole.total == whole.state + whole.gradients == whole.state * 4 // 3
 
 
+def test_logits_are_float32_and_recomputation_keeps_what_it_says():
+    sizes = {"rows": 8, "source_length": 64, "target_length": 64}
+    half = {"model.compute_dtype": "bfloat16"}
+    kept = {}
+    for remat in ("none", "dots", "layer"):
+        config = Config().replace({**half, "parallel.remat": remat})
+        estimate = training_memory(config, 37_000, **sizes)
+        assert estimate.logits == 4 * 8 * 64 * 37_000
+        kept[remat] = estimate.activations
+    assert kept["layer"] < kept["dots"] < kept["none"]
+    # Of a position: 3 * 512 of an attention, its output, the hidden layer, two outputs and inputs.
+    of_encoder = 3 * 512 + 512 + 2048 + 512 + 512
+    of_decoder = of_encoder + 3 * 512 + 512
+    assert kept["dots"] == 6 * 2 * 8 * 64 * (of_encoder + of_decoder)
+
+
 def mesh_of(devices):
     return Mock(spec=Mesh, local_devices=devices, devices=np.array(devices))
 
@@ -155,6 +171,7 @@ def test_an_accelerator_is_asked_for_its_own_memory(machine):
     "layout",
     [
         {},
+        {"parallel.remat": "dots", "parallel.loss_chunks": 4},
         pytest.param(
             {
                 "parallel.remat": "layer",

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax.kernels.choice import Kernels
 from t2t_jax.modules.decoding import TransformerDecoding
 from t2t_jax.parallel.mesh import batch_layout, replicated
 from t2t_jax.training.schedule import learning_rate
@@ -131,6 +132,20 @@ def test_passes_and_recomputation_change_no_loss_and_no_parameter_dropout_includ
     np.testing.assert_allclose(parts_metrics.losses, whole_metrics.losses, rtol=1e-5)
     for a, b in zip(_leaves(whole.params), _leaves(parts.params), strict=True):
         np.testing.assert_allclose(b, a, atol=1e-5)
+
+
+@pytest.mark.parametrize("products", ["plain", "float32_results"])
+def test_dots_keeps_the_products_with_matrices_and_layer_computes_them_again(tiny, batch, products):
+    run = tiny.changed(model__compute_dtype="bfloat16")
+    counts = {}
+    for remat in ("none", "dots", "layer"):
+        model = run.model.clone(remat=remat, kernels=Kernels(products=products))
+        step = compile_train_step(run.config, model, run.mesh)
+        state = abstract_state(run.config, model, run.mesh)
+        counts[remat] = step.lower(state, run.put(batch)).as_text().count("dot_general")
+    # The scores and the weighted sums of the three attentions are no products with matrices.
+    assert counts["dots"] == counts["none"] + 3 * 2
+    assert counts["layer"] > counts["dots"]
 
 
 def test_a_row_is_dropped_differently_from_its_copies_in_the_batch_and_between_passes(tiny, batch):
