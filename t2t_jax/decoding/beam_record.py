@@ -69,7 +69,7 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
     length = rung(len(tokens))
     room = length + decoding.max_extra_length
     search = Search(translator.model, strategy_of(decoding), translator.mesh, 1)
-    params = translator.model.prepare(translator.params, decoding.quantize)
+    params = translator.prepared(decoding.quantize)
     work = begin_work(search, Sizes(1, 1, length, room, room), params)
     inputs = np.zeros((1, length), np.int32)
     inputs[0, : len(tokens)] = tokens

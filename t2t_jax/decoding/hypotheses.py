@@ -68,7 +68,7 @@ class SearchState(NamedTuple):
     """Searches under way."""
 
     clock: Int32[Array, ""]
-    """Steps taken since the first sentence began."""
+    """The number of the next step. `decoding.search.rewind` lowers it as sentences come in."""
     rows: Rows
     """The search of each sentence."""
     cache: StepCache

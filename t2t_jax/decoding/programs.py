@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Int32, Key, UInt32
 from t2t_jax.batch import BOS_ID, PAD_ID, one_a_row
 from t2t_jax.decoding.constraints import Constraints
 from t2t_jax.decoding.hypotheses import SearchResult, SearchState
-from t2t_jax.decoding.search import add_rows, admit, advance, begin, put, resize, results
+from t2t_jax.decoding.search import add_rows, admit, advance, begin, put, resize, results, rewind
 from t2t_jax.decoding.strategies import Strategy
 from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
 from t2t_jax.modules.matrices import Parameters
@@ -251,7 +251,7 @@ def _with_arrivals(
 ) -> Work:
     memory = put(work.memory, memory, arrivals.rows)
     state = admit(
-        work.state,
+        rewind(work.state, search.model.axes.slots),
         arrivals.rows,
         arrivals.limits,
         bos_id=BOS_ID,

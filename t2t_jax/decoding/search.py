@@ -27,6 +27,7 @@ A sentence's result depends on nothing else in its batch. The functions trace un
 them plain Python numbers for everything but arrays and keys.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
@@ -138,6 +139,24 @@ def admit(
     ).rows
     new = new._replace(starts=jnp.broadcast_to(state.clock, limits.shape))
     return state._replace(rows=put(state.rows, new, places))
+
+
+def rewind(state: SearchState, slot_axes: Any) -> SearchState:
+    """The same searches with the lowest clock by which every entry stays at its place.
+
+    A clock that counted all steps of a group of rows would pass 2**31 after some weeks in a server.
+
+    Args:
+      state: the searches.
+      slot_axes: for each array of the cache, the axis that has `k` slots for each place.
+    """
+    clock, rows = state.clock, state.rows
+    beam_size = rows.live.last.shape[1]
+    rings = jax.tree.map(lambda x, axis: x.shape[axis] // beam_size, state.cache, slot_axes)
+    period = math.lcm(state.room, *jax.tree.leaves(rings))
+    first = jnp.where(rows.searching, rows.starts, clock).min()
+    passed = first - first % period
+    return state._replace(clock=clock - passed, rows=rows._replace(starts=rows.starts - passed))
 
 
 def advance(

@@ -20,6 +20,7 @@ from t2t_jax.decoding.open_search import Limits, OpenSearch
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode, plan
 from t2t_jax.errors import UserError
+from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
 from t2t_jax.modules.matrices import Parameters, Quantize
 from t2t_jax.modules.models import make_scoring_model
@@ -120,10 +121,14 @@ class Translator:
             use = "let it continue text with: t2t-jax generate" if text else "use: t2t-jax predict"
             raise UserError(f"the model was trained with data.task={task}, not to translate; {use}")
 
-    def _decoding_parameters(self, quantize: Quantize) -> Parameters:
+    def prepared(self, quantize: Quantize) -> Parameters:
+        """The parameters as searches take them; see `DecodingModel.prepare`.
+
+        Args:
+          quantize: the form in which decoding holds matrices.
+        """
         if quantize not in self._for_decoding:
-            prepare = jax.jit(partial(self.model.prepare, quantize=quantize))
-            self._for_decoding[quantize] = prepare(self.params)
+            self._for_decoding[quantize] = _prepare(self.model, self.params, quantize)
         return self._for_decoding[quantize]
 
     def translate(
@@ -307,7 +312,7 @@ class Translator:
         lengths = sorted((sentence.length for sentence in sentences), reverse=True)
         for sizes in plan(lengths, decoding, self.mesh)[:1]:  # the longest need most
             check_search_memory(self.model, len(self.vocabulary), decoding, sizes, self.mesh)
-        params = self._decoding_parameters(decoding.quantize)
+        params = self.prepared(decoding.quantize)
         what = self.model, decoding, params, self.mesh, sentences
         yield from decode(*what, num_best, seed, constraints_of(decoding, self.vocabulary))
 
@@ -330,7 +335,7 @@ class Translator:
         return OpenSearch(
             self.model,
             decoding,
-            self._decoding_parameters(decoding.quantize),
+            self.prepared(decoding.quantize),
             self.mesh,
             limits=limits,
             num_best=num_best,
@@ -362,6 +367,12 @@ class Translator:
             Hypothesis(text.replace("\n", " "), score, log_prob, tokens)
             for text, (tokens, score, log_prob) in zip(texts, kept, strict=True)
         ]
+
+
+@partial(jax.jit, static_argnames=("model", "quantize"))
+def _prepare(model: DecodingModel, params: Parameters, quantize: Quantize) -> Parameters:
+    """`DecodingModel.prepare`, compiled once for all translators of a model."""
+    return model.prepare(params, quantize)
 
 
 def _stripped(lines: Iterable[str]) -> list[str]:

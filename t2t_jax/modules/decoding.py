@@ -225,7 +225,7 @@ class CachedDecoding(NetworkScoring):
             if self.network.kernels.products == "plain":
                 parts -= _EMBEDDINGS
             own, boxes = ({part: tree[part] for part in parts} for tree in (params, declared))
-            params |= rounded(own, boxes, dtype)
+            params = params | rounded(own, boxes, dtype)
         decoder: Parameters = params["decoder"]
         layers = _unstacked(decoder["layers"], self.network.config)
         if quantize == "none":

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int
 
 from t2t_jax.batch import Batch, Sequence
+from t2t_jax.errors import UserError
 from t2t_jax.functional.loss import label_smoothed_cross_entropy
 from t2t_jax.modules.decoding_model import Axes, Cache, DecodingModel, Memory
 from t2t_jax.modules.matrices import Parameters, Quantize
@@ -97,9 +98,12 @@ class Ensemble:
         """An ensemble has none, as each member has weights of its own.
 
         Raises:
-          ValueError: always.
+          UserError: always.
         """
-        raise ValueError("each member of an ensemble has attention weights of its own")
+        raise UserError(
+            f"an ensemble of {len(self.members)} models has no attention weights, as each has its "
+            "own; look at one of the models at a time"
+        )
 
     def _members_with(self, params: Parameters) -> Iterable[tuple[DecodingModel, Parameters]]:
         """The members, each with its parameters."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t2t_jax.decoding.hypotheses import IMPOSSIBLE, SearchResult, length_penalty
-from t2t_jax.decoding.search import admit, advance, begin, resize, results, search
+from t2t_jax.decoding.search import admit, advance, begin, resize, results, rewind, search
 from t2t_jax.decoding.strategies import BeamSearch, Greedy, Sampling
 
 PAD, BOS, EOS = 0, 1, 2
@@ -345,7 +345,7 @@ def test_scores_are_float32_for_bfloat16_logits():
 
 @functools.partial(jax.jit, static_argnums=0)
 def let_in(strategy, state, places, limits, keys):
-    return admit(state, places, limits, bos_id=BOS, keys=keys)
+    return admit(rewind(state, -1), places, limits, bos_id=BOS, keys=keys)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -580,3 +580,18 @@ def test_beam_search_refuses_impossible_settings(beam_size, alpha):
             beam_size=beam_size,
             alpha=alpha,
         )
+
+
+@pytest.mark.parametrize("clock", [0, 7, 2**31 - 2])
+@pytest.mark.parametrize("searching", [[True, False], [False, False]])
+def test_a_clock_that_is_rewound_leaves_every_entry_at_its_place(clock, searching):
+    slots, room, places = 2, 6, 4  # places of the rings of tokens and of the cache
+    none = jnp.zeros(2, jnp.int32)
+    state = begin(jnp.zeros((2, slots * places)), none, beam_size=slots, room=room, bos_id=BOS)
+    starts = jnp.array([max(0, clock - 5), 1])
+    rows = state.rows._replace(starts=starts, searching=jnp.array(searching))
+    before = state._replace(clock=jnp.int32(clock), rows=rows)
+    after = rewind(before, 1)
+    assert 0 <= after.clock < 12 + room
+    assert after.clock % 12 == before.clock % 12
+    np.testing.assert_array_equal(after.positions, before.positions)

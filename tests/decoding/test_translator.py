@@ -14,6 +14,7 @@ from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding import row_group
+from t2t_jax.decoding import translator as translator_module
 from t2t_jax.decoding.hypotheses import length_penalty
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
@@ -261,6 +262,14 @@ def test_programs_are_few_and_used_again(translator):
     assert 1 < first <= 4
     translator.translate(lines[::-1], **decoding)
     assert row_group.proceed._cache_size() - before == first
+
+
+def test_translators_of_one_model_prepare_their_parameters_by_one_program(vocabulary, translator):
+    translator.prepared("none")
+    compiled = translator_module._prepare._cache_size()
+    other = Translator(CONFIG, vocabulary, random_params(CONFIG.model, 1))
+    other.prepared("none")
+    assert translator_module._prepare._cache_size() == compiled
 
 
 def test_samples_depend_on_seed_and_line_number_alone(translator):

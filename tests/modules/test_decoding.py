@@ -204,6 +204,21 @@ def test_cache_of_bfloat16_holds_keys_and_values_of_their_own_widths(make_model,
 
 
 @_KERNELS
+def test_prepare_leaves_the_parameters_of_its_caller_as_they_are(make_model, kernels, dtype):
+    del dtype
+    model = make_model(compute_dtype="bfloat16")
+    params = dict(model.variables["params"])
+    before = jax.tree.leaves_with_path(params)
+    prepared = _decoding(model.module.clone(kernels=kernels)).prepare(params)
+    assert jnp.dtype(jnp.bfloat16) in {x.dtype for x in jax.tree.leaves(prepared)}
+    for (name, array), (new_name, new) in zip(
+        before, jax.tree.leaves_with_path(params), strict=True
+    ):
+        assert new_name == name
+        assert new is array
+
+
+@_KERNELS
 def test_bfloat16_steps_give_float32_logits_near_the_full_pass(
     make_model, make_batch, kernels, dtype
 ):
