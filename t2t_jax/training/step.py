@@ -245,7 +245,9 @@ def train_step(
     Returns:
       The state after the step, and the figures to report.
     """
-    compute = partial(_gradient_sums, config, model, axis_name=axis_name)
+    compute: Callable[..., tuple[Parameters, LossSums]] = partial(
+        _gradient_sums, config, model, axis_name=axis_name
+    )
     passes = len(batch.targets.tokens)
     if mesh is not None and passes > 1 and mesh.shape["data"] > 1:
         compute = _adding_up_once(compute, mesh)
