@@ -25,12 +25,22 @@ class ModelFlags:
     moving average of a run with training.ema_decay, or else the run's checkpoint.average."""
     step: int | Literal["best"] | None = None
     """Step of the last of them, or best for the best dev score; None is the newest."""
+    fsdp: int = 1
+    """Devices that share one copy of the parameters, for a model that one device does not hold."""
+    tensor: int = 1
+    """Devices that share the work on the same sentences: heads, d_ff and vocabulary are split."""
 
     def load(self) -> "Translator":
         """Open the run, or the several runs of an ensemble, as one translator."""
         from t2t_jax.run.loading import load
 
-        return load(self.workdir, average=self.average, step=self.step)
+        return load(
+            self.workdir,
+            average=self.average,
+            step=self.step,
+            fsdp=self.fsdp,
+            tensor=self.tensor,
+        )
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import jax
+from jax.sharding import Mesh
 
 from t2t_jax.config import Config, ParallelConfig
 from t2t_jax.data.vocabulary import Vocabulary
@@ -27,6 +28,8 @@ def load(
     *,
     average: int | None = None,
     step: int | Literal["best"] | None = None,
+    fsdp: int = 1,
+    tensor: int = 1,
 ) -> Translator:
     """The translator of a run, or of several runs as an ensemble. It needs only the directories.
 
@@ -38,10 +41,14 @@ def load(
         says, or all if there are fewer; of the best there is one.
       step: the last of these checkpoints; None is the newest, "best" the one with the best score
         on dev.
+      fsdp: devices of this process that share one copy of the parameters, for a model that one does
+        not hold; see `ParallelConfig`.
+      tensor: devices that share the work on the same rows as well.
 
     Raises:
       UserError: `workdir` is not a run directory, or its checkpoints are missing, damaged or not
-        its own, or the runs differ in vocabulary or languages.
+        its own, or the runs differ in vocabulary or languages, or the devices cannot share the
+        parameters so.
     """
     given: Sequence[_Path] = workdir if isinstance(workdir, list | tuple) else [workdir]  # type: ignore[list-item]
     for each in given:
@@ -55,7 +62,8 @@ def load(
         raise UserError("no run directory is given; name one, or several for an ensemble")
     for other in runs[1:]:
         _check_same(runs[0], other)
-    loaded = [_parameters(run, average, step) for run in runs]
+    mesh = make_mesh(ParallelConfig(fsdp=fsdp, tensor=tensor), jax.local_devices())
+    loaded = [_parameters(run, mesh, average, step) for run in runs]
     others = [(run.config.model, own) for run, (own, _) in zip(runs[1:], loaded[1:], strict=True)]
     steps = [one for _, its_steps in loaded for one in its_steps]
     decays = [run.config.training.ema_decay for run in runs if reads_ema(run.config, average)]
@@ -99,10 +107,9 @@ def _check_same(first: _Run, other: _Run) -> None:
 
 
 def _parameters(
-    run: _Run, average: int | None, step: int | Literal["best"] | None
+    run: _Run, mesh: Mesh, average: int | None, step: int | Literal["best"] | None
 ) -> tuple[Parameters, list[int]]:
-    """The parameters of a run on all devices, and the steps that `load_parameters` gives."""
-    mesh = make_mesh(ParallelConfig(), jax.local_devices())
+    """The parameters of a run on a mesh, and the steps that `load_parameters` gives."""
     model = make_model(run.config, len(run.vocabulary), mesh)
     like = abstract_state(run.config, model, mesh).params
     return load_parameters(run.workdir, like, average=average, step=step)

@@ -1,15 +1,19 @@
 """What the devices of a mesh send each other in every program, as compiled for eight devices."""
 
 import dataclasses
+import json
 import re
 import sys
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding
 
+import t2t_jax
 from t2t_jax.ahead_of_time.collectives import collectives
 from t2t_jax.batch import EOS_ID
 from t2t_jax.decoding import alignments, predictions, scoring
@@ -19,7 +23,7 @@ from t2t_jax.modules.models import make_model, make_scoring_model
 from t2t_jax.parallel.axes import RULES
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
 from t2t_jax.training.step import abstract_batch, abstract_state, compile_train_step, eval_step
-from tests.parallel.test_meshes import make_config, on_eight_devices
+from tests.parallel.test_meshes import make_config, named_leaves, on_eight_devices
 
 ROWS, LENGTH, WIDTH, VOCAB_SIZE = 16, 8, 24, 48
 BYTES_OF_SUMS = 3 * 4
@@ -128,6 +132,28 @@ def passes():
         found = model.sent(step, model.state, model.batch(ROWS // rows))
         over_data = sum(number for (_, *axes), number in found.items() if "data" in axes)
         assert over_data <= most, (sizes, found)
+
+
+def loaded():
+    """A model that is loaded in parts translates and scores as one that each device has whole."""
+    run = Path(__file__).parents[1] / "goldens/runs/0.1.0"
+    lines = [one["line"] for one in json.loads((run / "expected.json").read_text())["tokens"]]
+    whole, parts = t2t_jax.load(run / "run"), t2t_jax.load(run / "run", fsdp=4, tensor=2)
+    for name, array in named_leaves(parts.params).items():
+        part = array.addressable_shards[0].data
+        assert part.size * (8 if name.endswith("embedding") else 1) <= array.size, name
+    translations = whole.translate(lines)
+    assert parts.translate(lines) == translations
+    for one, other in zip(
+        t2t_jax.score(whole, lines, translations),
+        t2t_jax.score(parts, lines, translations),
+        strict=True,
+    ):
+        np.testing.assert_allclose(other.token_log_probs, one.token_log_probs, atol=1e-5)
+
+
+def test_a_model_that_is_loaded_in_parts_translates_as_a_whole_one():
+    on_eight_devices("loaded", file=__file__)
 
 
 def test_evaluation_and_scoring_gather_parameters_and_add_up_sums_alone():
