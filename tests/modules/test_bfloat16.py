@@ -61,6 +61,9 @@ def test_layers_with_large_arrays_are_compiled_one_by_one(make_model, make_batch
         for program in (in_a_loop, one_by_one)
     )
     assert with_loops - without == 4  # those of either stack, and of its derivative
-    assert _distance(unrolled, looped) < 1e-3 * np.sqrt(sum((x**2).sum() for x in looped))
+    # From jaxlib 0.11 on, XLA leaves out a rounding between two layers, which is nearer to float32.
+    _, exact = _losses_and_gradients(make_model(), batch)
+    assert _distance(unrolled, exact) < 1.01 * _distance(looped, exact)
+    assert _distance(unrolled, looped) < 0.5 * _distance(looped, exact)
     _, plain = _losses_and_gradients(model, batch, kernels=XLA_KERNELS)
     assert plain[0].dtype == unrolled[0].dtype == jnp.float32
