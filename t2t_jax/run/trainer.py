@@ -36,7 +36,8 @@ from t2t_jax.system.program import command_line
 from t2t_jax.system.quiet import orbax_kept_quiet
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
-from t2t_jax.training.checkpoint import Checkpoints, is_due
+from t2t_jax.training.averaging import check_average, is_due
+from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.memory import check_memory
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.schedule import settled_schedule
@@ -77,6 +78,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
     mesh = make_mesh(config.parallel)
     config = _settled(config, mesh, goes_on)
     if goes_on is None:
+        check_average(config)
         check_start(config)
     check_memory(config, config.data.vocab_size, mesh)
     corpus = open_corpus(config.data)
@@ -241,7 +243,7 @@ class _Run:
                 layout = self._layout(batches.shape(step - 1))
                 state, metrics = train_step(state, layout.put(batch))
                 meter.add(step, metrics)
-                saves = step == last or is_due(config.checkpoint, step, 0)
+                saves = is_due(config, step)
                 evaluates = self._evaluates(step)
                 if saves or evaluates:
                     with meter.paused():
