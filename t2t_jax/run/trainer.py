@@ -38,7 +38,7 @@ from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
 from t2t_jax.training.averaging import check_average, is_due
 from t2t_jax.training.checkpoint import Checkpoints
-from t2t_jax.training.memory import check_memory
+from t2t_jax.training.memory import check_gathering, check_memory
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.schedule import settled_schedule
 from t2t_jax.training.step import TrainState, abstract_state, compile_train_step
@@ -93,7 +93,8 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
     check_same(_facts(config, corpus, vocabulary))
 
     model = make_model(config, len(vocabulary), mesh)
-    abstract_state(config, model, mesh)  # refuses what cannot be made before anything is written
+    # Both refuse what cannot be made or kept before anything is written.
+    check_gathering(abstract_state(config, model, mesh), workdir)
     with locked(workdir), StopSignal() as stop:
         # Before anything else is written: a kill from here on leaves a run. The other processes may
         # have made files by now; a run is there only if another start had the lock before this one.
