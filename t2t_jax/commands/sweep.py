@@ -38,8 +38,8 @@ class SweepCommand:
     launcher: Literal["local", "slurm"] = "local"
     """Processes of this machine, or jobs of a Slurm cluster (through submitit)."""
     jobs: int = 1
-    """Processes at once on this machine; each has its share of the cores, and of the GPUs that
-    CUDA_VISIBLE_DEVICES lists."""
+    """Processes at once on this machine, at most as many as it has GPUs, if it has any; each has
+    its share of the cores, and GPUs of its own."""
     slurm: tuple[str, ...] = ()
     """Settings of the jobs, as name=value: timeout_min=1440 slurm_partition=gpu gpus_per_node=8."""
     dry_run: bool = False

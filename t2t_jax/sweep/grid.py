@@ -57,7 +57,8 @@ def run_grid(
       variants: configs by name; or what `t2t_jax.config.file.load_grid` has read out of a file.
       workdir: the directory of the grid.
       seeds: how many seeds of each variant, counted from its own `training.seed`.
-      jobs: processes at once on this machine, each with its share of the cores and GPUs.
+      jobs: processes at once on this machine, each with its share of the cores and GPUs of its own;
+        at most as many as there are GPUs, if there are any.
       only: the variants to train, as names or patterns such as `A-*`; none names all. The table has
         the others too, as far as they are finished.
       launcher: where processes run; None is this machine, with `jobs` at once.

@@ -361,6 +361,7 @@ def test_processes_share_the_cores_out():
 
 
 def test_processes_share_the_gpus_out(tmp_path, monkeypatch, grid_file):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
     with pytest.raises(UserError, match="jobs=2 is more than the 1 GPUs"):
         Local(2)
