@@ -134,13 +134,14 @@ def _listing(grid: Grid, chosen: Sequence[str], num_seeds: int) -> Table:
     )
     table.add_column("variant")
     table.add_column("differs in", overflow="fold")
-    for name in ("parameters", columns.listed_as, "steps"):
+    published = [columns.listed_as] if columns else []
+    for name in ("parameters", *published, "steps"):
         table.add_column(name, justify="right")
     for name in chosen:
         config = grid.variants[name]
         parameters = num_parameters(config.model, config.data.vocab_size)
         steps = config.training.num_train_steps
         difference = describe_difference(base, config)
-        published = columns.listed(name)
-        table.add_row(name, difference, f"{parameters:,}", published, f"{steps:,}")
+        published = [columns.listed(name)] if columns else []
+        table.add_row(name, difference, f"{parameters:,}", *published, f"{steps:,}")
     return table

@@ -85,8 +85,8 @@ class Local:
         if names and num_jobs > len(names):
             raise UserError(
                 f"jobs={num_jobs} is more than the {len(names)} GPUs of {gpus.source}, and two "
-                "jobs do not fit on one; ask for as many as there are GPUs, or set JAX_PLATFORMS=cpu "
-                "for jobs on the cores alone"
+                "jobs do not fit on one; ask for as many as there are GPUs, or set "
+                "JAX_PLATFORMS=cpu for jobs on the cores alone"
             )
         self._cores = [set(cores[first::num_jobs]) for first in range(num_jobs)]
         self._gpus = [
