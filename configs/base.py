@@ -8,10 +8,10 @@ Time: 12 hours in the paper (100,000 steps of 0.4 s).
 Score: that of your corpus; the paper's for WMT14 are in configs/ende_base.py and enfr_base.py.
 
 Every constant but the vocabulary is the paper's: 25,000 + 25,000 tokens a step, Adam with 4,000
-steps of warmup, 100,000 steps, a checkpoint every 10 minutes, an average of 5 checkpoints, beam 4
-with length penalty 0.6. (The paper's own vocabulary, of WMT14 English-German, has about 37,000
-entries.) A device takes at most 4,096 positions at once here; raise `parallel.tokens_per_device`
-where memory allows.
+steps of warmup, 100,000 steps, an average of 5 checkpoints which are 1,400 steps apart (10 minutes
+in the paper), beam 4 with length penalty 0.6. (The paper's own vocabulary, of WMT14 English-German,
+has about 37,000 entries.) A device takes at most 4,096 positions at once here; raise
+`parallel.tokens_per_device` where memory allows.
 """
 
 from t2t_jax import Config

@@ -34,6 +34,7 @@ def get_config() -> Config:
             "data.source_tokens_per_step": 131_072,
             "data.target_tokens_per_step": 131_072,
             "training.num_train_steps": 300_000,
+            "checkpoint.every_steps": 5000,
             "checkpoint.every_minutes": 30.0,
             "evaluation.every_steps": 5000,
             "parallel.tokens_per_device": 4096,

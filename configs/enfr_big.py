@@ -28,6 +28,7 @@ def get_config() -> Config:
             "data.target_language": "fr",
             "data.vocab_size": 32_000,
             "training.num_train_steps": 300_000,
+            "checkpoint.every_steps": 600,
             "checkpoint.keep": 20,
             "checkpoint.average": 20,
             "evaluation.every_steps": 5000,

@@ -138,6 +138,34 @@ def test_the_best_before_is_kept_until_a_state_of_its_successor_is_on_the_disk(
     assert load(workdir, step="best").steps == (2,)
 
 
+def test_a_run_with_a_clock_averages_what_one_without_does_also_after_a_kill(
+    tiny_run, tmp_path, monkeypatch
+):
+    averaged = {"checkpoint.average": 2, "checkpoint.keep": 2}
+    config = _config(tiny_run, 100).replace(averaged)
+    assert train(config, tmp_path / "without") == 0
+    always = config.replace({"checkpoint.every_minutes": 1e-9})
+    workdir = tmp_path / "run"
+
+    def dying(checkpoints, state):
+        save(checkpoints, state)
+        if int(state.step) == 3:
+            checkpoints.wait()
+            raise Killed
+
+    save = Checkpoints.save
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", dying)
+        with pytest.raises(Killed):
+            train(always, workdir)
+    assert load(workdir, average=1).steps == (3,)
+    assert train(always, workdir) == 0
+    expected, found = load(tmp_path / "without"), load(workdir)
+    assert expected.steps == found.steps == (2, 4)
+    for one, other in zip(*map(jax.tree.leaves, (expected.params, found.params)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def _lost(workdir, *names):
     for name in names:
         path = workdir / name

@@ -68,6 +68,13 @@ def test_tables_2_and_4_and_their_test_sets_are_as_printed():
     assert paper.PARSING_TEST_SETS == {"dev": "WSJ section 22", "test": "WSJ section 23"}
 
 
+@pytest.mark.parametrize(("size", "experiment"), [("base", {}), ("big", paper._BIG)])
+def test_the_steps_between_averaged_checkpoints_are_ten_minutes_of_the_training(size, experiment):
+    settings = paper.BASE_SETTINGS | experiment
+    seconds_per_step = paper.TRAINING[size].seconds / settings["training.num_train_steps"]
+    assert settings["checkpoint.every_steps"] * seconds_per_step == pytest.approx(600, rel=0.01)
+
+
 @pytest.mark.parametrize(("size", "printed"), [("base", "3.3e+18"), ("big", "2.3e+19")])
 def test_time_devices_and_sustained_rate_give_the_training_costs_of_table_2(size, printed):
     trained = paper.TRAINING[size]
@@ -124,6 +131,7 @@ _NOT_STATED = {
     "training.max_nonfinite_steps",
     "training.log_every_steps",
     "training.stop_after_evaluations_without_gain",
+    "checkpoint.every_minutes",  # those by the clock are not averaged
     "checkpoint.keep",
     "checkpoint.keep_best",
     "evaluation.every_steps",

@@ -38,8 +38,8 @@ class SweepCommand:
     launcher: Literal["local", "slurm"] = "local"
     """Processes of this machine, or jobs of a Slurm cluster (through submitit)."""
     jobs: int = 1
-    """Processes at once on this machine; each has its share of the cores, and of the GPUs that
-    CUDA_VISIBLE_DEVICES lists."""
+    """Processes at once on this machine, at most as many as it has GPUs, if it has any; each has
+    its share of the cores, and GPUs of its own."""
     slurm: tuple[str, ...] = ()
     """Settings of the jobs, as name=value: timeout_min=1440 slurm_partition=gpu gpus_per_node=8."""
     dry_run: bool = False
@@ -134,13 +134,14 @@ def _listing(grid: Grid, chosen: Sequence[str], num_seeds: int) -> Table:
     )
     table.add_column("variant")
     table.add_column("differs in", overflow="fold")
-    for name in ("parameters", columns.listed_as, "steps"):
+    published = [columns.listed_as] if columns else []
+    for name in ("parameters", *published, "steps"):
         table.add_column(name, justify="right")
     for name in chosen:
         config = grid.variants[name]
         parameters = num_parameters(config.model, config.data.vocab_size)
         steps = config.training.num_train_steps
         difference = describe_difference(base, config)
-        published = columns.listed(name)
-        table.add_row(name, difference, f"{parameters:,}", published, f"{steps:,}")
+        published = [columns.listed(name)] if columns else []
+        table.add_row(name, difference, f"{parameters:,}", *published, f"{steps:,}")
     return table

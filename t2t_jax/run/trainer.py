@@ -36,8 +36,9 @@ from t2t_jax.system.program import command_line
 from t2t_jax.system.quiet import orbax_kept_quiet
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
-from t2t_jax.training.checkpoint import Checkpoints, is_due
-from t2t_jax.training.memory import check_memory
+from t2t_jax.training.averaging import check_average, is_due
+from t2t_jax.training.checkpoint import Checkpoints
+from t2t_jax.training.memory import check_gathering, check_memory
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.schedule import settled_schedule
 from t2t_jax.training.step import TrainState, abstract_state, compile_train_step
@@ -77,6 +78,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
     mesh = make_mesh(config.parallel)
     config = _settled(config, mesh, goes_on)
     if goes_on is None:
+        check_average(config)
         check_start(config)
     check_memory(config, config.data.vocab_size, mesh)
     corpus = open_corpus(config.data)
@@ -91,7 +93,8 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
     check_same(_facts(config, corpus, vocabulary))
 
     model = make_model(config, len(vocabulary), mesh)
-    abstract_state(config, model, mesh)  # refuses what cannot be made before anything is written
+    # Both refuse what cannot be made or kept before anything is written.
+    check_gathering(abstract_state(config, model, mesh), workdir)
     with locked(workdir), StopSignal() as stop:
         # Before anything else is written: a kill from here on leaves a run. The other processes may
         # have made files by now; a run is there only if another start had the lock before this one.
@@ -241,7 +244,7 @@ class _Run:
                 layout = self._layout(batches.shape(step - 1))
                 state, metrics = train_step(state, layout.put(batch))
                 meter.add(step, metrics)
-                saves = step == last or is_due(config.checkpoint, step, 0)
+                saves = is_due(config, step)
                 evaluates = self._evaluates(step)
                 if saves or evaluates:
                     with meter.paused():

@@ -48,7 +48,7 @@ _RESULT_SCHEMA = Schema(
         "hypotheses": list,
         "references": list,
     },
-    {"checkpoints": list, "task": str},
+    {"checkpoints": list, "task": str, "steps": int},
 )
 """The fields of a result that `tables` and `comparison` rely on."""
 # Fields that may change during a run, but change what a finished one scores.
@@ -176,6 +176,31 @@ def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
     return made
 
 
+def check_cells(cells: Sequence[Cell]) -> None:
+    """Refuse cells whose directories hold something else than their runs, before any is trained.
+
+    Args:
+      cells: the cells to train.
+
+    Raises:
+      UserError: a directory holds a run or a result of another config, or what is damaged or no
+        run, or it cannot be written.
+    """
+    from t2t_jax.workdir import check_workdir
+
+    refused = {}
+    for cell in cells:
+        try:
+            if cell.result() is None:
+                check_workdir(cell.config, cell.workdir)
+        except UserError as error:
+            refused[cell.name] = str(error)
+    if refused:
+        first, *others = refused
+        also = f" (also refused: {', '.join(others)})" if others else ""
+        raise UserError(f"nothing was started: {first}: {refused[first]}{also}")
+
+
 def train_and_score(config: Config, workdir: Path) -> int:
     """Train a cell, or go on with it, then translate dev and write the result.
 
@@ -205,15 +230,22 @@ def train_and_score(config: Config, workdir: Path) -> int:
     evaluation = evaluate(translator, corpus, SPLIT)
     record = score_record(translator, corpus, evaluation, dataclasses.asdict(config.decoding))
     record_scores(workdir, record)
+    log = read_log(workdir)
     result = {
         "config": to_dict(config),
         **record,
-        "target_tokens_per_second": _speed(read_log(workdir)),
+        "steps": _last_step(log),
+        "target_tokens_per_second": _speed(log),
         "hypotheses": evaluation.hypotheses,
         "references": evaluation.references,
     }
     write_whole(workdir / _RESULT, json.dumps(result).encode())
     return 0
+
+
+def _last_step(log: Sequence[Record]) -> int:
+    """The last step that was taken, which may be later than the last that is averaged."""
+    return max((record["step"] for record in log if record["of"] == "train"), default=0)
 
 
 def _speed(log: Sequence[Record]) -> float:

@@ -93,24 +93,34 @@ class VariantRow(NamedTuple):
     """The figures that a paper reports for a variant of this name; None if there are none."""
 
     @property
-    def verdict(self) -> str:
-        """Whether the variant differs from the base, by all measures together, in a few words."""
-        if self.score.difference is None or (self.measures.bootstrap and self.p_value is None):
-            return ""
-        by_chance = self.p_value is not None and self.p_value >= SIGNIFICANT
-        same_score = self.score.within_noise or by_chance
-        name = self.measures.score.name.removeprefix("sacre")
-        if self.score.error is None:
-            return f"{name} within the noise" if same_score else "one seed: noise unknown"
-        if self.perplexity.difference is None:  # it is over other subwords
-            return f"{name} within the noise" if same_score else f"{name} differs"
-        words = {
-            (True, True): "within the noise",
-            (True, False): "perplexity within the noise",
-            (False, True): f"{name} within the noise",
-            (False, False): "differs",
+    def verdicts(self) -> dict[str, str]:
+        """Whether the variant differs from the base by its perplexity and by its score.
+
+        By the name of each measure a few words, which are empty where nothing is known: "lower",
+        "higher", or within which noise the difference is.
+        """
+        unknown = self.measures.bootstrap and self.p_value is None
+        return {
+            "perplexity": _verdict(self.perplexity),
+            self.measures.score.name: "" if unknown else _verdict(self.score, self.p_value),
         }
-        return words[self.perplexity.within_noise, same_score]
+
+    @property
+    def verdict(self) -> str:
+        """The verdicts in a line, each after the name of its measure."""
+        return "; ".join(f"{name}: {words}" for name, words in self.verdicts.items() if words)
+
+
+def _verdict(change: Change, p_value: float | None = None) -> str:
+    """What can be said of a difference in one measure, beside the noise of seeds and sentences."""
+    if change.difference is None:
+        return ""
+    by_seeds, by_sentences = change.within_noise, p_value is not None and p_value >= SIGNIFICANT
+    noises = [name for name, is_it in (("seeds", by_seeds), ("sentences", by_sentences)) if is_it]
+    if noises:
+        return f"within the noise of {' and '.join(noises)}"
+    direction = {1: "higher", -1: "lower"}.get(np.sign(change.difference), "equal")
+    return direction if change.error is not None else f"{direction}, noise of seeds unknown"
 
 
 def compare(grid: Grid, results: Results) -> list[VariantRow]:
@@ -169,8 +179,8 @@ def _row(grid: Grid, results: Results, variant: str) -> VariantRow:
 
 def _last_step(config: Config, result: Mapping[str, Any]) -> int:
     """The step after which the training of a seed ended."""
-    steps = result.get("checkpoints")
-    return int(steps[-1]) if steps else config.training.num_train_steps
+    checkpoints = result.get("checkpoints") or [config.training.num_train_steps]
+    return int(result.get("steps") or checkpoints[-1])  # results of 0.1.0 have no steps
 
 
 def _subwords(config: Config) -> tuple[Any, ...]:

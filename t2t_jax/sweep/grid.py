@@ -11,7 +11,7 @@ from rich.console import Console
 from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, checked_grid
 from t2t_jax.errors import UserError, did_you_mean
-from t2t_jax.sweep.cell import cells, num_seeds_in
+from t2t_jax.sweep.cell import cells, check_cells, num_seeds_in
 from t2t_jax.sweep.launchers import Launcher, Local
 from t2t_jax.sweep.run import run_cells
 from t2t_jax.system.bucket import as_path
@@ -57,7 +57,8 @@ def run_grid(
       variants: configs by name; or what `t2t_jax.config.file.load_grid` has read out of a file.
       workdir: the directory of the grid.
       seeds: how many seeds of each variant, counted from its own `training.seed`.
-      jobs: processes at once on this machine, each with its share of the cores and GPUs.
+      jobs: processes at once on this machine, each with its share of the cores and GPUs of its own;
+        at most as many as there are GPUs, if there are any.
       only: the variants to train, as names or patterns such as `A-*`; none names all. The table has
         the others too, as far as they are finished.
       launcher: where processes run; None is this machine, with `jobs` at once.
@@ -67,14 +68,16 @@ def run_grid(
       The results and the table of everything that is finished in `workdir`.
 
     Raises:
-      UserError: an argument is refused, or in the end no cell is finished, so that there is nothing
-        to make a table of.
+      UserError: an argument is refused, or a cell's directory holds something else than a run of
+        its config, and nothing has begun; or in the end no cell is finished, so that there is
+        nothing to make a table of.
     """
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
     check_seeds(seeds)
     workdir = as_path(workdir)
     wanted = [cell for cell in cells(grid, workdir, seeds) if cell.variant in chosen]
+    check_cells(wanted)
     console = console or ProgressConsole()
     signal = run_cells(wanted, launcher or Local(jobs), console)
     return GridOutcome({}, [], signal) if signal else collect(grid, workdir, seeds, console)
@@ -96,14 +99,16 @@ def collect(grid: Grid, workdir: Path, seeds: int, console: Console) -> GridOutc
     from t2t_jax.sweep.tables import write_tables
 
     results: dict[str, list[Record]] = {}
+    left_out = []
     for cell in cells(grid, workdir, max(seeds, num_seeds_in(grid, workdir))):
         try:
             if (result := cell.result()) is not None:
                 results.setdefault(cell.variant, []).append(result)
         except UserError as error:
+            left_out.append(cell.name)
             line = f"{cell.name} is left out: {error}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-    return GridOutcome(results, write_tables(grid, results, workdir))
+    return GridOutcome(results, write_tables(grid, results, workdir, left_out))
 
 
 def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell, train_and_score
+from t2t_jax.sweep.gpus import Gpus, find_gpus
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
-
-_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 class Outcome(NamedTuple):
@@ -67,7 +66,8 @@ class Launcher(Protocol):
 class Local:
     """Processes of this machine, each on its share of the cores and of the GPUs.
 
-    GPUs are those that CUDA_VISIBLE_DEVICES names; without it all processes see all of them.
+    No two of them see the same GPU: JAX takes three quarters of the memory of each that it sees.
+    Which GPUs there are is said by `sweep.gpus.find_gpus`.
     """
 
     def __init__(self, num_jobs: int) -> None:
@@ -80,11 +80,19 @@ class Local:
         if not 1 <= num_jobs <= len(cores):
             there = f"the {len(cores)} cores there are"
             raise UserError(f"jobs={num_jobs} is not between 1 and {there}")
-        gpus = [gpu for gpu in os.environ.get(_GPUS, "").split(",") if gpu not in ("", "-1")]
-        if gpus and num_jobs > len(gpus):
-            raise UserError(f"jobs={num_jobs} is more than the {len(gpus)} GPUs of {_GPUS}")
+        gpus = find_gpus() if num_jobs > 1 else Gpus()  # a single process sees what this one does
+        names = gpus.names
+        if names and num_jobs > len(names):
+            raise UserError(
+                f"jobs={num_jobs} is more than the {len(names)} GPUs of {gpus.source}, and two "
+                "jobs do not fit on one; ask for as many as there are GPUs, or set "
+                "JAX_PLATFORMS=cpu for jobs on the cores alone"
+            )
         self._cores = [set(cores[first::num_jobs]) for first in range(num_jobs)]
-        self._gpus = [",".join(gpus[first::num_jobs]) for first in range(num_jobs)]
+        self._gpus = [
+            {gpus.variable: ",".join(names[first::num_jobs])} if names else {}
+            for first in range(num_jobs)
+        ]
         self._jobs: list[_LocalJob | None] = [None] * num_jobs
 
     def launch(self, cell: Cell) -> Job | None:
@@ -105,7 +113,7 @@ class Local:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **({_GPUS: self._gpus[share]} if self._gpus[share] else {})},
+                env={**os.environ, **self._gpus[share]},
                 start_new_session=True,  # Ctrl-C reaches it through `stop` alone
             )
         job = self._jobs[share] = _LocalJob(cell, process)

@@ -55,13 +55,15 @@ class PublishedColumns(Protocol):
 
 def published_columns(
     published: Mapping[str, PublishedFigures], variants: Iterable[str]
-) -> PublishedColumns:
-    """The columns for some variants of a grid.
+) -> PublishedColumns | None:
+    """The columns for some variants of a grid; None for a grid of which nothing is published.
 
     Args:
-      published: the figures by variant, all of one kind; none make empty columns of Table 3.
+      published: the figures by variant, all of one kind.
       variants: the variants that a table has, in its order.
     """
+    if not published:
+        return None
     shown = {name: published[name] for name in variants if name in published}
     if any(isinstance(figures, PublishedDifference) for figures in published.values()):
         return DifferenceColumns(
@@ -80,7 +82,7 @@ class Table3Columns:
         "paper_bleu",
         "paper_parameters_millions",
     )
-    marked_as: ClassVar[str] = "the paper"
+    marked_as: ClassVar[str] = "the paper (BLEU: tokenized_split_bleu)"
 
     def __init__(self, rows: Mapping[str, Table3Row]) -> None:
         """Keep the rows, by variant."""

@@ -13,6 +13,7 @@ from rich.table import Table
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell, measures_of
 from t2t_jax.sweep.launchers import Job, Launcher
+from t2t_jax.system.records import Record
 from t2t_jax.system.signals import StopSignal
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _SIGNS = {"waiting": "·", "running": "▶", "done": "✓", "failed": "✗"}
 _SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_BETWEEN_LINES = 60.0
 
 
 @dataclass
@@ -30,6 +32,19 @@ class _Status:
     result: dict[str, Any] | None = None
     message: str = ""
     started: float = field(default_factory=time.monotonic)
+    progress: Record = field(default_factory=dict)
+    """The last record of training, of a cell that is running."""
+    steps_before: int = 0
+    """Steps that an earlier sweep had taken."""
+
+    @property
+    def num_train_steps(self) -> int:
+        return self.cell.config.training.num_train_steps
+
+    @property
+    def steps(self) -> int:
+        """Steps taken so far; all of them once there is a result."""
+        return self.num_train_steps if self.result else self.progress.get("step", self.steps_before)
 
 
 def run_cells(cells: Sequence[Cell], launcher: Launcher, console: Console) -> int:
@@ -40,7 +55,8 @@ def run_cells(cells: Sequence[Cell], launcher: Launcher, console: Console) -> in
     Args:
       cells: the cells, in the order in which they are started.
       launcher: where they are trained.
-      console: a live table if it is a terminal, else a line for each event.
+      console: a live table if it is a terminal, else a line for each event, and one a minute with
+        an estimate of the end.
 
     Returns:
       The number of the signal; 0 if none came.
@@ -48,16 +64,24 @@ def run_cells(cells: Sequence[Cell], launcher: Launcher, console: Console) -> in
     statuses = [_Status(cell) for cell in cells]
     for status in statuses:
         _look_for_result(status)
+        status.steps_before = status.steps or status.cell.progress().get("step", 0)
     finished = sum(status.state == "done" for status in statuses)
     console.print(f"{len(cells)} cells, {finished} of them finished before", highlight=False)
     with StopSignal() as stop:
         try:
             with Live(console=console, auto_refresh=False) as live:
+                began = said = time.monotonic()
                 while not stop.number and any(s.state in ("waiting", "running") for s in statuses):
                     for status in statuses:
                         _advance(status, launcher, console)
+                    now = time.monotonic()
                     if console.is_terminal:
-                        live.update(_table(statuses), refresh=True)
+                        left = _seconds_left(statuses, now - began)
+                        live.update(_table(statuses, left), refresh=True)
+                    elif now - said >= _SECONDS_BETWEEN_LINES:
+                        said = now
+                        left = _seconds_left(statuses, now - began)
+                        console.print(_summary(statuses, left), highlight=False, soft_wrap=True)
                     time.sleep(_SECONDS_BETWEEN_LOOKS)
         finally:
             _stop_jobs([status.job for status in statuses if status.job], console)
@@ -115,6 +139,34 @@ def _look_for_result(status: _Status) -> None:
         status.state = "done"
 
 
+def _seconds_left(statuses: Sequence[_Status], seconds: float) -> float | None:
+    """An estimate of the seconds to the end of a sweep, as if each step took as long as another.
+
+    Args:
+      statuses: the cells; the progress of those that are running is read anew.
+      seconds: since the sweep began.
+
+    Returns:
+      None as long as no step is known to have been taken.
+    """
+    for status in statuses:
+        if status.state == "running":
+            status.progress = status.cell.progress()
+    taken = sum(max(s.steps - s.steps_before, 0) for s in statuses)
+    left = sum(max(s.num_train_steps - s.steps, 0) for s in statuses if s.state != "failed")
+    return seconds * left / taken if taken else None
+
+
+def _summary(statuses: Sequence[_Status], seconds_left: float | None) -> str:
+    """A line on how far a sweep is, with an estimate of its end."""
+    counts = Counter(status.state for status in statuses)
+    parts = [f"{counts[state]} {state}" for state in _SIGNS]
+    if seconds_left is None:
+        return ", ".join([*parts, "no step logged yet to estimate the end from"])
+    end = time.strftime("%d %b %H:%M", time.localtime(time.time() + seconds_left))
+    return ", ".join([*parts, f"about {seconds_left / 60:,.0f} min left, until {end}"])
+
+
 def _short(score: "Measure") -> str:
     """The name of a score in the table of a sweep under way."""
     return score.name.removeprefix("sacre")
@@ -133,10 +185,9 @@ def _event(status: _Status) -> str:
     return text
 
 
-def _table(statuses: Sequence[_Status]) -> Table:
+def _table(statuses: Sequence[_Status], seconds_left: float | None) -> Table:
     """A row for each variant: the states of its seeds, and how far the one that runs is."""
-    counts = Counter(status.state for status in statuses)
-    title = ", ".join(f"{counts[state]} {state}" for state in _SIGNS)
+    title = _summary(statuses, seconds_left)
     results = [status.result for status in statuses if status.result]
     shown, signatures = "score", set[str]()
     if results:
@@ -159,10 +210,10 @@ def _table(statuses: Sequence[_Status]) -> Table:
 
 def _figures(seeds: Sequence[_Status]) -> list[str]:
     running = [s for s in seeds if s.state == "running"]
-    progress = running[0].cell.progress() if running else {}
+    progress = running[0].progress if running else {}
     figures = ["", "", ""]
     if progress:
-        total = running[0].cell.config.training.num_train_steps
+        total = running[0].num_train_steps
         rate, mean = progress.get("target_tokens_per_second"), progress.get("loss")
         speed = "" if rate is None else f"{rate:,.0f}"
         loss = "" if mean is None else f"{mean:.3f}"

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 _FILES = "table.md", "table.csv", "table.png"
 
 
-def write_tables(grid: Grid, results: Results, workdir: Path) -> list[VariantRow]:
+def write_tables(
+    grid: Grid, results: Results, workdir: Path, left_out: Sequence[str] = ()
+) -> list[VariantRow]:
     """Write `table.md`, `table.csv` and `table.png` into a grid's directory.
 
     Args:
       grid: the variants.
       results: by variant, the results of the seeds that are finished.
       workdir: the directory of the grid.
+      left_out: the names of cells whose results are of another config, or damaged.
 
     Returns:
       The rows of the table.
@@ -36,7 +39,10 @@ def write_tables(grid: Grid, results: Results, workdir: Path) -> list[VariantRow
     rows = compare(grid, results)
     columns = published_columns(grid.published, [row.variant for row in rows])
     markdown, table, plot = (workdir / name for name in _FILES)
-    write_whole(markdown, _markdown(grid, rows, columns, results).encode())
+    text = _markdown(grid, rows, columns, results)
+    if left_out:
+        text += f"- Left out, as of another config or damaged: {', '.join(left_out)}.\n"
+    write_whole(markdown, text.encode())
     write_whole(table, _csv(rows, columns, results).encode())
     write_whole(plot, _plot(grid, rows, columns))
     return rows
@@ -63,10 +69,11 @@ def summary(rows: Sequence[VariantRow], results: Results) -> Table:
 
 
 def _markdown(
-    grid: Grid, rows: Sequence[VariantRow], columns: PublishedColumns, results: Results
+    grid: Grid, rows: Sequence[VariantRow], columns: PublishedColumns | None, results: Results
 ) -> str:
     first = next(iter(results.values()))[0]
-    with_published = any(row.published for row in rows)
+    if not any(row.published for row in rows):
+        columns = None
     measures = rows[0].measures
     score, beside = measures.score, measures.beside
     heads = [
@@ -76,11 +83,11 @@ def _markdown(
         *("parameters", "steps", "target tokens/s", "against the noise"),
     ]
     body = [_cells(row) for row in rows]
-    if with_published:
+    if columns:
         heads += columns.heads
         body = [[*_cells(row), *columns.cells(row.variant)] for row in rows]
     missing = [name for name in grid.variants if name not in results]
-    also = f", BLEU's also if p >= {SIGNIFICANT}" if measures.bootstrap else ""
+    also = f", and within that of sentences if p >= {SIGNIFICANT}" if measures.bootstrap else ""
     split = f"{first['corpus']} {first['split']}"
     if measures.whole_split:
         split = f"the {len(first['references']):,} sentences of {split}"
@@ -103,10 +110,10 @@ def _markdown(
             if measures.bootstrap
             else []
         ),
-        "- A difference is within the noise if 0 is in its 95% confidence interval over seeds "
-        f"(Student's t){also}. By chance alone, one of twenty rows is not.",
+        "- A difference is within the noise of seeds if 0 is in its 95% confidence interval over "
+        f"seeds (Student's t){also}. By chance alone, one of twenty rows is not.",
     ]
-    if with_published:
+    if columns:
         lines += columns.notes()
     if missing:
         lines.append(f"- Not finished: {', '.join(missing)}.")
@@ -156,7 +163,7 @@ def _signed(difference: float | None) -> str:
     return "" if difference is None else f"{difference:+.2f}"
 
 
-def _csv(rows: Sequence[VariantRow], columns: PublishedColumns, results: Results) -> str:
+def _csv(rows: Sequence[VariantRow], columns: PublishedColumns | None, results: Results) -> str:
     """The table as CSV: every figure in full, a row for each variant."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -175,9 +182,10 @@ def _csv(rows: Sequence[VariantRow], columns: PublishedColumns, results: Results
             "parameters",
             "steps",
             "target_tokens_per_second",
-            "verdict",
+            "perplexity_verdict",
+            f"{of_task.score.field}_verdict",
         ]
-        + [*columns.fields, *signatures]
+        + [*(columns.fields if columns else ()), *signatures]
     )
     for row in rows:
         writer.writerow(
@@ -188,13 +196,14 @@ def _csv(rows: Sequence[VariantRow], columns: PublishedColumns, results: Results
                 for value in change
             ]
             + [row.p_value, row.num_parameters, row.num_train_steps]
-            + [row.target_tokens_per_second, row.verdict]
-            + [*columns.values(row.variant), *(first[name] for name in signatures)]
+            + [row.target_tokens_per_second, *row.verdicts.values()]
+            + [*(columns.values(row.variant) if columns else ())]
+            + [first[name] for name in signatures]
         )
     return file.getvalue()
 
 
-def _plot(grid: Grid, rows: Sequence[VariantRow], columns: PublishedColumns) -> bytes:
+def _plot(grid: Grid, rows: Sequence[VariantRow], columns: PublishedColumns | None) -> bytes:
     """A PNG of each variant's differences from the base, with 95% intervals, and of published
     ones."""
     from matplotlib.figure import Figure  # without pyplot: no display, no global state
@@ -204,15 +213,14 @@ def _plot(grid: Grid, rows: Sequence[VariantRow], columns: PublishedColumns) -> 
     figure = Figure(figsize=(9, 1.5 + 0.28 * len(others)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     _draw(left, [row.perplexity for row in others], scale=1 / base.perplexity.mean)
-    measures = base.measures
-    _draw(right, [row.beside or row.score for row in others])
+    _draw(right, [row.score for row in others])
     for at, row in enumerate(others):
-        marks = columns.marks(row.variant, base.variant)
-        _mark(left, marks.perplexity, at, columns.marked_as)
-        _mark(right, marks.bleu, at, columns.marked_as)
+        if columns:
+            marks = columns.marks(row.variant, base.variant)
+            _mark(left, marks.perplexity, at, columns.marked_as)
+            _mark(right, marks.bleu, at, columns.marked_as)
     left.set_xlabel(f"perplexity, relative to {grid.base}")
-    shown = measures.beside or measures.score
-    right.set_xlabel(f"{shown.name}, less that of {grid.base}")
+    right.set_xlabel(f"{base.measures.score.name}, less that of {grid.base}")
     left.xaxis.set_major_formatter(lambda x, _: f"{x:+.0%}")
     left.set_yticks(range(len(others)), [row.variant for row in others])
     left.invert_yaxis()

@@ -1,7 +1,9 @@
 """Load the parameters of a run, averaged over its last checkpoints (section 6.1) or its steps."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from itertools import islice
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
@@ -16,11 +18,39 @@ from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record
 from t2t_jax.training.origin import Identity, check_origin, check_unaltered, warn_of_age
 from t2t_jax.training.step import Parameters
-from t2t_jax.training.storage import UnreadableError, reading_checkpoints, restore, steps_in
+from t2t_jax.training.storage import (
+    Manager,
+    UnreadableError,
+    reading_checkpoints,
+    restore,
+    steps_in,
+)
 from t2t_jax.workdir import BEST, CHECKPOINTS, read_config, read_fingerprints
 
 # A trainer that replaces its checkpoints removes some while they are read here.
 _ATTEMPTS, _SECONDS_FOR_A_CHANGE = 20, 1.0
+
+
+def is_due(config: Config, step: int) -> bool:
+    """Whether there is a checkpoint after a step that averages may have, by the config alone."""
+    every_steps = config.checkpoint.every_steps
+    by_steps = every_steps is not None and step % every_steps == 0
+    return by_steps or step == config.training.num_train_steps
+
+
+def check_average(config: Config) -> None:
+    """Refuse a new run that asks for an average of checkpoints, and for none to be averaged.
+
+    Raises:
+      UserError: `checkpoint.every_steps` is None.
+    """
+    checkpoint = config.checkpoint
+    if checkpoint.every_steps is None and checkpoint.average > 1 and not reads_ema(config, None):
+        raise UserError(
+            f"checkpoint.average={checkpoint.average} averages checkpoints that are "
+            "checkpoint.every_steps apart, which is None (those by the clock are for safety "
+            "alone); give the steps, or checkpoint.average=1"
+        )
 
 
 def reads_ema(config: Config, average: int | None) -> bool:
@@ -42,6 +72,10 @@ def load_parameters(
 ) -> tuple[Parameters, list[int]]:
     """The parameters of a run, averaged over its last checkpoints (section 6.1).
 
+    Averages leave out what a clock or a signal wrote for safety (see `training.checkpoint`): they
+    are the same for a run that was stopped as for one that never was. Where that leaves a single
+    checkpoint or none, and `average` does not ask for more, it is the newest of all.
+
     Of a run with `training.ema_decay` they are instead the moving average that it has kept, unless
     `average` asks for checkpoints.
 
@@ -54,8 +88,8 @@ def load_parameters(
       average: how many checkpoints to average, up to and including `step`. None is the moving
         average, if the run keeps one, or else the number that its `checkpoint.average` says, or all
         if there are fewer. With "best" it is 1.
-      step: the training step of the last of them; None is the newest, "best" the one with the best
-        dev score.
+      step: the training step of the last of them, which may be one for safety; None is the newest,
+        "best" the one with the best dev score.
 
     Returns:
       The parameters, and the steps they were averaged over, or after which the moving average was.
@@ -77,14 +111,18 @@ def load_parameters(
     usual = 1 if only_one else identity.config.checkpoint.average
     for attempts_left in reversed(range(_ATTEMPTS)):
         there = steps_in(directory)
-        chosen = _choose(there, average, step, directory, usual)
         try:
-            return _mean(directory, chosen, item, like, identity), chosen
+            with reading_checkpoints(directory) as manager:
+                origin = cache(partial(_origin, manager, directory, identity))
+                counts = partial(_counts, origin, identity.config)
+                chosen = _choose(there, average, step, directory, usual, counts)
+                params = _mean(manager, directory, {s: origin(s) for s in chosen}, item, like)
+            warn_of_age(directory, map(origin, chosen), identity)
+            return params, chosen
         except UnreadableError as error:
             if attempts_left and _changes(directory, there):
                 continue
-            damaged = next(s for s in chosen if str(directory / str(s)) in str(error))
-            before = [s for s in there if s < damaged]
+            before = [s for s in there if s < error.step]
             way_out = f"the one before it is step={before[-1]}" if before else "none is before it"
             raise UserError(
                 f"{error}; if config.json and vocabulary.model are still its own, it is damaged: "
@@ -117,9 +155,37 @@ def _changes(directory: Path, there: Sequence[int]) -> bool:
     return False
 
 
+def _origin(manager: Manager, directory: Path, identity: Identity, step: int) -> Record:
+    """The record that a checkpoint has of its origin, once it is known to be the run's own."""
+    stored = restore(manager, directory, step, origin=ocp.args.JsonRestore())["origin"]
+    return check_origin(stored, directory / str(step), identity)
+
+
+def _counts(origin: Callable[[int], Record], config: Config, step: int) -> bool:
+    """Whether averages have a checkpoint: it is due, or does not say that it is for safety.
+
+    A trainer may be about to remove one for safety, or a kill may have left a part of it, and then
+    its origin cannot be read. Where averages are by steps, one that is not due is for safety.
+    """
+    if is_due(config, step):
+        return True
+    try:
+        return not origin(step).get("for_safety", False)
+    except UnreadableError:
+        if config.checkpoint.every_steps is None:
+            raise
+        return False
+
+
 def _choose(
-    there: Sequence[int], average: int | None, step: int | str | None, directory: Path, usual: int
+    there: Sequence[int],
+    average: int | None,
+    step: int | str | None,
+    directory: Path,
+    usual: int,
+    counts: Callable[[int], bool],
 ) -> list[int]:
+    """The steps of the checkpoints to average, the oldest first."""
     if average is not None and average < 1:
         raise UserError(f"average={average} is not a number of checkpoints; use 1 for the newest")
     if isinstance(step, int):
@@ -132,36 +198,35 @@ def _choose(
         there = there[
             -1:
         ]  # the one before is kept for a run that has to go back to an earlier state
+    wanted = usual if average is None else average
+    if wanted == 1:
+        return list(there[-1:])
+    named = [there[-1]] if isinstance(step, int) else []  # it counts, whatever it was written for
+    others = (s for s in reversed(there) if s not in named and counts(s))
+    chosen = [*reversed([*named, *islice(others, wanted - len(named))])]
     if average is None:
-        average = min(usual, len(there))
-    if len(there) < average:
+        return chosen if len(chosen) > 1 else list(there[-1:])
+    if len(chosen) < average:
         way_out = "ask for fewer, or train with a larger checkpoint.keep"
         if step == "best":
             way_out = "of the best there is one; leave average out"
         raise UserError(
-            f"{directory} has {len(there)} checkpoints {list(there)}, fewer than average={average}"
+            f"{directory} has {len(chosen)} checkpoints {chosen}, fewer than average={average}"
             f"; {way_out}"
         )
-    return list(there[-average:])
+    return chosen
 
 
 def _mean(
-    directory: Path, chosen: Sequence[int], item: str, like: Parameters, identity: Identity
+    manager: Manager, directory: Path, origins: Mapping[int, Record], item: str, like: Parameters
 ) -> Parameters:
-    """The mean of one item of some checkpoints, each of which is checked to be the run's own."""
+    """The mean of one item of some checkpoints, whose origins are given by their steps."""
     total: Parameters | None = None
-    with reading_checkpoints(directory) as manager:
-        origins: dict[int, Record] = {}
-        for one in chosen:  # before anything large is read
-            stored = restore(manager, directory, one, origin=ocp.args.JsonRestore())["origin"]
-            origins[one] = check_origin(stored, directory / str(one), identity)
-        for one in chosen:
-            restored = restore(manager, directory, one, **{item: ocp.args.StandardRestore(like)})
-            check_unaltered(restored, origins[one], directory / str(one))
-            params = restored[item]
-            total = params if total is None else _add(total, params)
-    warn_of_age(directory, origins.values(), identity)
-    return _divide(total, len(chosen))
+    for step, origin in origins.items():
+        restored = restore(manager, directory, step, **{item: ocp.args.StandardRestore(like)})
+        check_unaltered(restored, origin, directory / str(step))
+        total = restored[item] if total is None else _add(total, restored[item])
+    return _divide(total, len(origins))
 
 
 # Each is compiled as one small program for all arrays. To compile one for every shape would take

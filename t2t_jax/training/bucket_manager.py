@@ -6,8 +6,9 @@ name that it has in a directory: a run can be copied from a bucket to a file sys
 file `_CHECKPOINT_METADATA` is sent last and removed first. A checkpoint that has it is whole, and
 one that lacks it is not taken for a checkpoint.
 
-Of several processes, process 0 writes: the others hand it their parts of the arrays. Each of them
-fetches for itself what it reads.
+Of several processes, process 0 writes: the others hand it their parts of the arrays. JAX gathers an
+array on all processes at once, so each of them has room for the largest array, and process 0 for
+all of them (`training.memory.check_gathering`). Each process fetches for itself what it reads.
 """
 
 import shutil
@@ -186,7 +187,10 @@ class BucketManager:
 
 
 def _gathered(item: ocp.args.CheckpointArgs) -> ocp.args.CheckpointArgs:
-    """An item of a checkpoint with whole arrays in the memory of this host, if hosts share them."""
+    """An item of a checkpoint with whole arrays in the memory of process 0, if hosts share them.
+
+    In the other processes, which write nothing, it has None in the place of each array.
+    """
     if jax.process_count() == 1 or not isinstance(item, ocp.args.StandardSave):
         return item
     return ocp.args.StandardSave(jax.tree.map(_whole, item.item))
@@ -196,5 +200,6 @@ def _whole(x: Any) -> Any:
     if not isinstance(x, jax.Array):
         return x
     if x.is_fully_replicated:
-        return np.array(x.addressable_data(0))
-    return multihost_utils.process_allgather(x, tiled=True)
+        return np.array(x.addressable_data(0)) if is_main() else None
+    whole = multihost_utils.process_allgather(x, tiled=True)
+    return whole if is_main() else None  # so that it is freed before the next one comes

@@ -15,6 +15,12 @@ the one that belongs there.
 Several processes write a checkpoint together, each its own part of the arrays. They read on their
 own and agree afterwards, so that none waits for one that cannot read.
 
+Which states are averaged (section 6.1) follows from the config alone: those of every so many steps,
+and that of the last step. A state that a clock or a signal had written between them is for safety:
+its origin says so, averages leave it out, and the next save removes it. A run that was stopped or
+killed any number of times thus ends with the same checkpoints, and the same average, as one that
+never was. Runs of 0.1.0 have no such marks: all of their checkpoints are averaged, as before.
+
 The order of writing is: the state after a step; then, if the step was scored and its parameters
 are the best so far, these parameters; then the record in the log, which says that all of this is
 done. Each is on the disk before the next begins. A run that is killed in between goes on from the
@@ -35,11 +41,11 @@ from typing import Any, TypeVar, cast
 import jax
 import orbax.checkpoint as ocp
 
-from t2t_jax.config import CheckpointConfig
+from t2t_jax.config import Config
 from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.processes import agree, is_main, of_main
 from t2t_jax.system.records import NUMBER, Record, Schema
-from t2t_jax.training.averaging import warn_of_age
+from t2t_jax.training.averaging import is_due
 from t2t_jax.training.origin import (
     Identity,
     check_origin,
@@ -47,6 +53,7 @@ from t2t_jax.training.origin import (
     make_origin,
     seal,
     unseal,
+    warn_of_age,
 )
 from t2t_jax.training.step import TrainState
 from t2t_jax.training.storage import (
@@ -54,6 +61,7 @@ from t2t_jax.training.storage import (
     UnreadableError,
     open_manager,
     reading_checkpoints,
+    remove_unfinished,
     restore,
     writing_checkpoints,
 )
@@ -64,28 +72,24 @@ _SCORE = Schema({"score": NUMBER}, {"measure": dict})
 _T = TypeVar("_T")
 
 
-def is_due(config: CheckpointConfig, step: int, seconds_since: float) -> bool:
-    """Whether a checkpoint is due after a step, `seconds_since` the checkpoint before."""
-    by_steps = config.every_steps is not None and step % config.every_steps == 0
-    by_time = config.every_minutes is not None and seconds_since >= 60 * config.every_minutes
-    return by_steps or by_time
-
-
 @dataclass(frozen=True)
 class _NewestAndDue:
-    """Orbax's policy for states: once a save is complete, keep the newest and those that were due.
+    """Orbax's policy for states: once a save is complete, keep the newest and the last due ones.
 
-    A checkpoint that was not due, as one that a signal caused, is removed with the next save.
+    One for safety is removed with the next save. A run without `checkpoint.every_steps`, as those
+    of 0.1.0 by default, keeps all of the last.
     """
 
-    config: CheckpointConfig
+    config: Config
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
         """For each checkpoint, from the oldest on, whether it stays."""
         del context
         steps = [checkpoint.step for checkpoint in checkpoints]
-        counted = [s for s in steps if s == steps[-1] or is_due(self.config, s, math.inf)]
-        return [step in counted[-self.config.keep :] for step in steps]
+        settings = self.config.checkpoint
+        due = [s for s in steps if settings.every_steps is None or is_due(self.config, s)]
+        stay = {*due[-settings.keep :], steps[-1]}
+        return [step in stay for step in steps]
 
 
 @dataclass(frozen=True)
@@ -108,22 +112,19 @@ class _BestAndSafe:
 
 
 class Checkpoints:
-    """The checkpoints of a run that is being trained.
-
-    Written every so many steps (`checkpoint.every_steps`, and `every_minutes=None`), a run that was
-    stopped and resumed any number of times ends with the checkpoints of one that never was, and so
-    with the same average: a checkpoint that a stop wrote between those that are due is removed by
-    the next save. Written every so many minutes, the steps of the checkpoints depend on the clock.
-    """
+    """The checkpoints of a run that is being trained."""
 
     def __init__(self, workdir: Path, identity: Identity) -> None:
         """Open the checkpoints of `workdir`, and remove what an interrupted save left behind."""
         self._workdir = workdir
         self._identity = identity
-        config = identity.config.checkpoint
-        self._last = self._open(CHECKPOINTS, _NewestAndDue(config))
+        if is_main():
+            for name in (CHECKPOINTS, BEST):
+                remove_unfinished(workdir / name)
+        agree(0)  # until it is done
+        self._last = self._open(CHECKPOINTS, _NewestAndDue(identity.config))
         self._best: Manager | None = None
-        if config.keep_best:
+        if identity.config.checkpoint.keep_best:
             self._best = self._open(BEST, _BestAndSafe(self._last.latest_step))
 
     def _open(self, name: str, keep: _NewestAndDue | _BestAndSafe) -> Manager:
@@ -205,6 +206,8 @@ class Checkpoints:
     def save(self, state: TrainState) -> int | None:
         """Write `state` in the background, unless its step is written already.
 
+        It is for safety alone, and no average has it, unless a checkpoint is due after its step.
+
         Returns:
           The step of the state before, which is on the disk by then; None if there is none.
 
@@ -213,8 +216,10 @@ class Checkpoints:
         """
         before, step = self.wait(), int(state.step)
         if step != before:
+            for_safety = not is_due(self._identity.config, step)
+            arguments = self._arguments(step, _items(state), for_safety=for_safety)
             with writing_checkpoints(self._workdir / CHECKPOINTS):
-                self._last.save(step, args=self._arguments(step, _items(state)), force=True)
+                self._last.save(step, args=arguments, force=True)
         return before
 
     def wait(self) -> int | None:
@@ -261,10 +266,16 @@ class Checkpoints:
         return saved
 
     def _arguments(
-        self, step: int, arrays: dict[str, Any], **others: ocp.args.CheckpointArgs
+        self,
+        step: int,
+        arrays: dict[str, Any],
+        *,
+        for_safety: bool = False,
+        **others: ocp.args.CheckpointArgs,
     ) -> ocp.args.Composite:
         """The items that Orbax is to write: the arrays, and the record of their origin."""
-        origin = ocp.args.JsonSave(make_origin(self._identity, step, arrays))
+        record = make_origin(self._identity, step, arrays, for_safety=for_safety)
+        origin = ocp.args.JsonSave(record)
         items = {name: ocp.args.StandardSave(item) for name, item in arrays.items()}
         return ocp.args.Composite(**items, **others, origin=origin)
 

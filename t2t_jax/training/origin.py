@@ -21,7 +21,9 @@ from t2t_jax.system.records import Record, Schema, check
 from t2t_jax.training.storage import UnreadableError
 
 _SEAL = "sha256"
-_SCHEMA = Schema({"step": int, "config": dict}, {"sums": dict, "fingerprints": dict})
+_SCHEMA = Schema(
+    {"step": int, "config": dict}, {"sums": dict, "fingerprints": dict, "for_safety": bool}
+)
 
 
 class Identity(NamedTuple):
@@ -60,13 +62,16 @@ def _digest(record: Record) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-def make_origin(identity: Identity, step: int, arrays: Mapping[str, Any]) -> Record:
+def make_origin(
+    identity: Identity, step: int, arrays: Mapping[str, Any], *, for_safety: bool = False
+) -> Record:
     """The record of its origin that is written into a checkpoint.
 
     Args:
       identity: the identity of the run.
       step: training steps taken.
       arrays: the arrays to be saved, by the name of their item.
+      for_safety: whether averages leave the checkpoint out, as it does not follow from the config.
     """
     return seal(
         {
@@ -74,6 +79,7 @@ def make_origin(identity: Identity, step: int, arrays: Mapping[str, Any]) -> Rec
             "config": to_dict(identity.config),
             "fingerprints": dict(identity.fingerprints),
             "sums": {name: _checksums(item) for name, item in arrays.items()},
+            **({"for_safety": True} if for_safety else {}),
         }
     )
 

@@ -1,6 +1,7 @@
 """Read and write checkpoints with Orbax, and turn its failures into errors of one line."""
 
 import gc
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -17,6 +18,7 @@ from t2t_jax.system.quiet import orbax_kept_quiet
 from t2t_jax.training.bucket_manager import BucketManager, steps_in_bucket
 
 _ATTEMPTS = 20
+_UNFINISHED = ".orbax-checkpoint-tmp"  # Orbax's mark in the name of what it writes
 
 Manager: TypeAlias = ocp.CheckpointManager | BucketManager
 """What writes and reads the checkpoints in a directory."""
@@ -28,6 +30,7 @@ class UnreadableError(UserError):
     def __init__(self, place: Path, reason: str) -> None:
         """Make the message from the place of the checkpoint and the reason."""
         super().__init__(f"checkpoint {place} cannot be read ({reason})")
+        self.step = int(place.name)
 
 
 def steps_in(directory: Path) -> list[int]:
@@ -52,6 +55,23 @@ def open_manager(directory: Path, keep: Any = None) -> Manager:
     return _open_local(directory, keep, alone=keep is None)
 
 
+def remove_unfinished(directory: Path) -> None:
+    """Remove the checkpoints that a kill has left half-written in a directory.
+
+    Orbax's manager would do so in a thread that nobody waits for, unless it saves. In a bucket it
+    is done by `BucketManager`.
+
+    Args:
+      directory: has one directory for each checkpoint, named by its step.
+
+    Raises:
+      OSError: one cannot be removed.
+    """
+    if not isinstance(directory, BucketPath):
+        for unfinished in directory.glob(f"*{_UNFINISHED}*"):
+            shutil.rmtree(unfinished)
+
+
 @orbax_kept_quiet()
 def _open_local(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointManager:
     """Orbax's manager of the checkpoints in a directory of a file system.
@@ -70,7 +90,7 @@ def _open_local(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointMan
         preservation_policy=keep,
         create=False,
         read_only=read_only,
-        cleanup_tmp_directories=not read_only,
+        cleanup_tmp_directories=False,  # see `remove_unfinished`
         multiprocessing_options=ocp.options.MultiprocessingOptions(
             primary_host=jax.process_index() if alone else 0,
             active_processes={jax.process_index()} if alone else {*range(jax.process_count())},

@@ -132,6 +132,7 @@ def test_defaults_are_the_base_model_of_the_paper():
         "training.adam_beta2": 0.98,
         "training.adam_epsilon": 1e-9,
         "training.label_smoothing": 0.1,
+        "checkpoint.every_steps": 1400,
         "checkpoint.every_minutes": 10.0,
         "checkpoint.keep": 5,
         "decoding.beam_size": 4,

@@ -160,7 +160,7 @@ def test_a_row_of_table_3_on_other_data_deviates_in_the_data_and_its_own_differe
                 "d_ff",
                 "steps",
                 "warmup steps",
-                "time between checkpoints",
+                "steps between averaged checkpoints",
             ],
         ),
     ],
@@ -187,7 +187,7 @@ def test_deviations_of_a_preset_are_all_named(tmp_path, name, expected):
         ("training.init_from", "runs/base", "run that it starts from"),
         ("training.adam_beta1", 0.8, "Adam's beta_1"),
         ("training.adam_epsilon", 1e-8, "Adam's epsilon"),
-        ("checkpoint.every_steps", 100, "time between checkpoints"),
+        ("checkpoint.every_steps", 100, "steps between averaged checkpoints"),
         ("checkpoint.average", 4, "checkpoints averaged"),
         ("decoding.beam_size", 5, "beam size"),
         ("decoding.length_penalty", 1.0, "length penalty alpha"),
@@ -216,10 +216,10 @@ def test_the_paper_s_corpus_is_the_same_wherever_it_is_kept(tmp_path, corpus):
 
 
 def test_a_score_on_a_test_set_of_the_paper_is_set_beside_its_figure():
-    config = _config("ende_base", checkpoint__every_steps=1400)
+    config = _config("ende_base", checkpoint__every_steps=1000)
     figure, *_, settings, precision = beside_the_paper(config, [_score("test", 3003)])
     assert figure == "The paper, base, English-German: 27.3 BLEU on newstest2014 (Table 2)."
-    assert settings.endswith("Deviations: time between checkpoints.")
+    assert settings.endswith("Deviations: steps between averaged checkpoints.")
     assert precision == "Computed in float32; the paper counts single precision."
     for other in (_score("test", 100), _score("test", 3003, corpus="bundled:")):
         assert beside_the_paper(config, [other]) == []

@@ -121,7 +121,18 @@ def test_differences_that_another_seed_could_make_are_within_the_noise():
     row = rows(noisy)["A-h1"]
     assert row.perplexity.within_noise
     assert row.score.within_noise
-    assert row.verdict == "within the noise"
+    assert row.verdict == (
+        "perplexity: within the noise of seeds; sacreBLEU: within the noise of seeds and sentences"
+    )
+
+
+def test_each_measure_has_a_verdict_of_its_own():
+    """No word on BLEU stands for a perplexity that differs, whichever noise BLEU is within."""
+    base = [result(200.0, 20.0), result(201.0, 26.0, seed=1)]
+    row = rows({"base": base, "A-h1": [result(66.0, 21.0, RUINED)]})["A-h1"]
+    assert row.p_value < 0.05
+    assert row.perplexity.difference < -134
+    assert row.verdicts == {"perplexity": "lower", "sacreBLEU": "within the noise of seeds"}
 
 
 def test_bleu_differs_only_if_the_choice_of_sentences_cannot_have_made_it():
@@ -129,18 +140,24 @@ def test_bleu_differs_only_if_the_choice_of_sentences_cannot_have_made_it():
     same = rows({**seeds, "A-h1": [result(9.0, 10.0)]})["A-h1"]
     assert not same.score.within_noise
     assert same.p_value > 0.05  # the translations are the same
-    assert same.verdict == "BLEU within the noise"
+    assert same.verdict == "perplexity: higher; sacreBLEU: within the noise of sentences"
     worse = rows({**seeds, "A-h1": [result(9.0, 10.0, RUINED)]})["A-h1"]
     assert worse.p_value < 0.05
-    assert worse.verdict == "differs"
+    assert worse.verdict == "perplexity: higher; sacreBLEU: lower"
 
 
 def test_one_seed_each_says_that_the_noise_is_unknown():
     row = rows({"base": [result(5.0, 20.0)], "A-h1": [result(6.0, 19.0, RUINED)]})["A-h1"]
     assert row.perplexity.error is None
-    assert row.verdict == "one seed: noise unknown"
-    row = rows({"base": [result(5.0, 20.0)], "A-h1": [result(6.0, 19.0)]})["A-h1"]
-    assert row.verdict == "BLEU within the noise"  # of the sentences
+    assert row.verdicts == {
+        "perplexity": "higher, noise of seeds unknown",
+        "sacreBLEU": "lower, noise of seeds unknown",
+    }
+    row = rows({"base": [result(5.0, 20.0)], "A-h1": [result(5.0, 19.0)]})["A-h1"]
+    assert row.verdicts == {
+        "perplexity": "equal, noise of seeds unknown",
+        "sacreBLEU": "within the noise of sentences",
+    }
 
 
 def test_seeds_are_paired_by_their_numbers():
@@ -158,7 +175,7 @@ def test_perplexities_over_other_subwords_are_not_compared():
     assert found["words"].perplexity.difference is None
     assert found["words"].perplexity.mean == 65.0
     assert found["words"].score.difference == 0
-    assert found["words"].verdict == "BLEU within the noise"
+    assert found["words"].verdict == "sacreBLEU: within the noise of seeds and sentences"
     assert found["A-h1"].perplexity.error == pytest.approx(0, abs=1e-12)  # not their noise
 
 
@@ -194,7 +211,28 @@ def test_the_files_hold_every_variant_beside_the_paper(tmp_path):
     assert float(records[1]["bleu_difference"]) == pytest.approx(-11)
     assert records[1]["paper_perplexity"] == "5.29"
     assert records[1]["bleu_signature"] == "nrefs:1"
+    assert records[1]["perplexity_verdict"] == "within the noise of seeds"
+    assert records[1]["bleu_verdict"] == "within the noise of seeds and sentences"
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_plot_draws_the_score_that_the_table_leads_with(tmp_path, monkeypatch):
+    drawn = []
+
+    def savefig(figure, file, **_):
+        drawn.extend(figure.axes)
+        file.write(b"PNG")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
+    other = result(6.0, 10.0) | {"tokenized_split_bleu": 50.0}
+    write_tables(GRID, {"base": [result(5.0, 20.0)], "A-h1": [other]}, tmp_path)
+    left, right = drawn
+    assert left.get_xlabel() == "perplexity, relative to base"
+    assert right.get_xlabel() == "sacreBLEU, less that of base"
+    points = {line.get_label(): float(line.get_xdata()[0]) for line in right.lines[1:]}
+    points |= {bars.get_label(): float(bars.lines[0].get_xdata()[0]) for bars in right.containers}
+    assert points["this grid"] == -10.0
+    assert points["the paper (BLEU: tokenized_split_bleu)"] == pytest.approx(24.9 - 25.8)
 
 
 def test_the_files_hold_the_differences_that_other_papers_publish(tmp_path):
@@ -230,6 +268,9 @@ def test_a_grid_of_ones_own_has_no_column_of_the_paper(tmp_path):
     text = (tmp_path / "table.md").read_text()
     assert "paper:" not in text
     assert "published" not in text
+    heads = (tmp_path / "table.csv").read_text().splitlines()[0]
+    assert "paper" not in heads
+    assert "published" not in heads
     assert (
         next(cell for column in summary(rows, results).columns for cell in column.cells) == "base"
     )
@@ -254,7 +295,7 @@ def test_a_grid_of_language_models_is_compared_by_bits_per_byte(tmp_path):
     assert row.score.error == pytest.approx(math.sqrt((0.02 + 0.08) / 2))
     assert row.p_value is None
     assert row.beside.mean == pytest.approx(2.7)
-    assert row.verdict == "perplexity within the noise"
+    assert row.verdict == "perplexity: within the noise of seeds; bits per byte: higher"
     write_tables(grid, results, tmp_path)
     table = (tmp_path / "table.md").read_text()
     heads = [cell.strip() for cell in table.splitlines()[2].split("|")]
@@ -279,4 +320,4 @@ def test_labels_of_other_sentences_are_not_compared():
     results["A-h1"] = [labelled(80.0, ["NN"])]
     row = rows(results)["A-h1"]
     assert row.score.difference == pytest.approx(-10)
-    assert row.verdict == "one seed: noise unknown"
+    assert row.verdicts["accuracy"] == "lower, noise of seeds unknown"

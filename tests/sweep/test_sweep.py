@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,9 +23,11 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid, load_grid
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
+from t2t_jax.sweep import run
 from t2t_jax.sweep.__main__ import main
-from t2t_jax.sweep.cell import cells, train_and_score
+from t2t_jax.sweep.cell import cells, check_cells, train_and_score
 from t2t_jax.sweep.comparison import compare
+from t2t_jax.sweep.grid import collect
 from t2t_jax.sweep.launchers import Cluster, Local, Outcome
 from t2t_jax.sweep.run import run_cells
 
@@ -209,12 +212,91 @@ def test_a_cell_whose_config_has_changed_is_not_trained_over(grid_file, finished
     (tmp_path / "grid.py").write_text(
         grid_file.read_text() + "VARIANTS['wide'] = BASE.replace({'model.d_ff': 128})\n"
     )
-    before = steps_taken(finished)
-    process = sweep(tmp_path / "grid.py", finished)
-    assert process.wait(timeout=60) == 1
-    said = (tmp_path / f"{finished.name}.log").read_text()
-    assert "was trained with another config (model.d_ff 64 -> 128)" in said
-    assert steps_taken(finished) == before
+    workdir = tmp_path / "runs"
+    shutil.copytree(finished / "wide", workdir / "wide")
+    process = sweep(tmp_path / "grid.py", workdir)
+    assert process.wait(timeout=60) == 2
+    said = (tmp_path / "runs.log").read_text()
+    assert said.startswith("error: nothing was started: wide/seed0: ")
+    assert said.count("was trained with another config (model.d_ff 64 -> 128)") == 1
+    assert said.count("\n") == 1
+    assert not (workdir / "base").exists()  # which comes first in the grid
+
+
+def test_a_cell_under_way_with_another_config_is_refused_as_well(grid_file, finished, tmp_path):
+    shutil.copytree(finished / "wide", tmp_path / "wide")
+    (tmp_path / "wide" / "seed0" / "result.json").unlink()
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "seed0").write_text("a file")
+    grid = load_grid(str(grid_file))
+    wider = grid.variants["wide"].replace({"model.d_ff": 128})
+    check_cells(cells(grid._replace(variants={"wide": grid.variants["wide"]}), tmp_path, 2))
+    with pytest.raises(UserError) as refused:
+        check_cells(cells(grid._replace(variants={**grid.variants, "wide": wider}), tmp_path, 1))
+    assert "base/seed0 exists and is not a run directory" in str(refused.value)
+    assert str(refused.value).endswith("(also refused: wide/seed0)")
+
+
+def test_a_result_of_another_config_is_named_below_the_table(grid_file, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "runs")
+    variants = dict(load_grid(str(grid_file)).variants)
+    variants["wide"] = variants["wide"].replace({"model.d_ff": 128})
+    text = io.StringIO()
+    collect(Grid(variants, {}), tmp_path / "runs", 1, Console(file=text, width=500))
+    assert text.getvalue().count("wide/seed0 is left out: ") == 1
+    table = (tmp_path / "runs" / "table.md").read_text()
+    assert table.endswith("- Left out, as of another config or damaged: wide/seed0.\n")
+
+
+def _status(grid, workdir, variant, state, **fields):
+    (cell,) = cells(grid._replace(variants={variant: grid.variants[variant]}), workdir, 1)
+    return run._Status(cell, state, **fields)
+
+
+def test_the_end_of_a_sweep_is_estimated_from_the_steps_that_it_has_taken(grid_file, tmp_path):
+    """Of 20 steps a cell: one is finished before, one has taken 6 of its 20, 4 of them before."""
+    grid = load_grid(str(grid_file))
+    statuses = [
+        _status(grid, tmp_path, "base", "done", result={"bleu": 1.0}, steps_before=20),
+        _status(grid, tmp_path, "wide", "running", steps_before=4),
+        _status(grid, tmp_path, "base", "failed"),
+        _status(grid, tmp_path, "base", "waiting"),
+    ]
+    assert run._seconds_left(statuses, 10.0) is None
+    assert "no step logged yet" in run._summary(statuses, None)
+    log = tmp_path / "wide" / "seed0" / "log.jsonl"
+    log.parent.mkdir(parents=True)
+    log.write_text('{"step": 6, "of": "train", "time": 0.0, "loss": 1.0}\n')
+    left = run._seconds_left(statuses, 10.0)
+    assert left == 10.0 * (14 + 20) / 2
+    line = run._summary(statuses, left)
+    assert line.startswith("1 waiting, 1 running, 1 done, 1 failed, about 3 min left, until ")
+
+
+def test_a_line_says_how_far_a_sweep_is_where_there_is_no_terminal(
+    grid_file, tmp_path, monkeypatch
+):
+    polls = iter([None, None, Outcome(1, "out of memory")])
+
+    class Stub:
+        def launch(self, cell):
+            return self
+
+        def poll(self):
+            return next(polls)
+
+        def stop(self):
+            pass
+
+        def wait(self):
+            pass
+
+    monkeypatch.setattr(run, "_SECONDS_BETWEEN_LOOKS", 0)
+    monkeypatch.setattr(run, "_SECONDS_BETWEEN_LINES", 0)
+    (cell, _) = cells(load_grid(str(grid_file)), tmp_path, 1)
+    text = io.StringIO()
+    run_cells([cell], Stub(), Console(file=text))
+    assert text.getvalue().count("0 waiting, 1 running, 0 done, 0 failed, no step logged yet") == 3
 
 
 @pytest.mark.slow
@@ -361,6 +443,7 @@ def test_processes_share_the_cores_out():
 
 
 def test_processes_share_the_gpus_out(tmp_path, monkeypatch, grid_file):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
     with pytest.raises(UserError, match="jobs=2 is more than the 1 GPUs"):
         Local(2)
@@ -402,6 +485,13 @@ def test_a_dry_run_lists_what_other_papers_publish_of_the_variants(tmp_path, cap
     assert "published elsewhere" in heads
     assert re.search(r"^ *base +63,045,632 +100,000", base)
     assert re.search(r"norm_order=pre .* BLEU 27\.58 -> 26\.83 \(Nguyen and Salazar 2019\)", pre)
+
+
+def test_a_dry_run_of_a_grid_of_ones_own_has_no_column_of_the_paper(grid_file, capsys):
+    assert main(["--config", str(grid_file), "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == [
+        *("variant", "differs", "in", "parameters", "steps")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ LIKE = jax.tree.map(
 @pytest.fixture
 def checkpoints(tmp_path):
     """Those of a run that keeps three, of which two are averaged."""
-    config = Config(checkpoint=CheckpointConfig(keep=KEEP, average=2))
+    config = Config(checkpoint=CheckpointConfig(every_steps=1, keep=KEEP, average=2))
     (tmp_path / "config.json").write_text(config.to_json())
     with Checkpoints(tmp_path, Identity(config, {})) as opened:
         for step in (1, 2, 3):

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from t2t_jax.config import CheckpointConfig, Config
 from t2t_jax.errors import UserError
-from t2t_jax.training.averaging import load_parameters
-from t2t_jax.training.checkpoint import Checkpoints
-from t2t_jax.training.origin import Identity, checksum
+from t2t_jax.training.averaging import check_average, load_parameters
+from t2t_jax.training.checkpoint import Checkpoints, _NewestAndDue
+from t2t_jax.training.origin import Identity, checksum, seal
 from t2t_jax.training.step import TrainState
 
 MEASURE = {"beam_size": 4}
@@ -38,10 +38,11 @@ def _like(state):
     )
 
 
-def _checkpoints(workdir, **settings):
-    """The checkpoints of a run with these settings, which average nothing unless they say so."""
-    defaults = {"average": 1, "keep": 5}
+def _checkpoints(workdir, num_train_steps=100_000, **settings):
+    """The checkpoints of a run with these settings: all are due, and none averaged, by default."""
+    defaults = {"average": 1, "keep": 5, "every_steps": 1}
     config = Config(checkpoint=CheckpointConfig(**defaults | settings))
+    config = config.replace({"training.num_train_steps": num_train_steps})
     (workdir / "config.json").write_text(config.to_json())
     return Checkpoints(workdir, Identity(config, {}))
 
@@ -60,6 +61,17 @@ def _kept(workdir):
 def _assert_equal(one, other):
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+# A restore that fails leaves unfinished coroutines of Orbax behind, which complain when collected.
+orbax_gives_up = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture
+def collected():
+    """Collect garbage while the filter of the test holds."""
+    yield
+    gc.collect()
 
 
 def test_a_state_comes_back_bit_for_bit_and_of_the_same_types(tmp_path):
@@ -123,10 +135,24 @@ def test_a_stop_is_not_averaged_once_the_run_has_gone_on(tmp_path):
 
 
 def test_the_end_of_a_run_that_goes_on_later_counts_as_a_stop(tmp_path):
-    _save(tmp_path, [4, 8, 10], keep=3, **EVERY_4)
+    _save(tmp_path, [4, 8, 10], keep=3, num_train_steps=10, **EVERY_4)
     assert _kept(tmp_path) == [4, 8, 10]
-    _save(tmp_path, [12, 14], keep=3, **EVERY_4)
+    _save(tmp_path, [12, 14], keep=3, num_train_steps=14, **EVERY_4)
     assert _kept(tmp_path) == [8, 12, 14]
+
+
+def test_a_run_ends_where_it_was_stopped_if_that_becomes_its_last_step(tmp_path):
+    _save(tmp_path, [4, 8, 10], average=3, **EVERY_4)
+    _checkpoints(tmp_path, num_train_steps=10, average=3, **EVERY_4).close()
+    assert load_parameters(tmp_path, _like(_state(0, 0).params))[1] == [4, 8, 10]
+
+
+def test_a_new_run_that_averages_by_no_steps_is_refused():
+    config = Config().replace({"checkpoint.every_steps": None})
+    with pytest.raises(UserError, match=r"average=5 averages .*every_steps apart, which is None"):
+        check_average(config)
+    check_average(config.replace({"checkpoint.average": 1}))
+    check_average(config.replace({"training.ema_decay": 0.999}))
 
 
 def test_a_stop_is_kept_until_the_next_checkpoint_is_whole(tmp_path, monkeypatch):
@@ -144,10 +170,74 @@ def test_a_stop_is_kept_until_the_next_checkpoint_is_whole(tmp_path, monkeypatch
     assert _kept(tmp_path) == [5]
 
 
-def test_by_the_clock_every_checkpoint_counts(tmp_path):
-    _save(tmp_path, [3, 5, 8], keep=2, every_steps=4, every_minutes=1.0)
-    _save(tmp_path, [9], keep=3, every_minutes=1.0)
-    assert _kept(tmp_path) == [5, 8, 9]
+# The steps that are saved, what is asked for, and the steps that are averaged: due every 4 steps
+# of 20, two are kept besides one for safety.
+AVERAGED = {
+    "one by the clock": ([4, 8, 9], {}, [4, 8]),
+    "one by the clock, and another": ([4, 8, 9, 11], {}, [4, 8]),
+    "one by the clock before the first that is due": ([3], {}, [3]),
+    "one by the clock after a single one": ([4, 6], {}, [6]),
+    "the newest, asked for as such": ([4, 8, 9], {"average": 1}, [9]),
+    "one by the clock, asked for by its step": ([4, 8, 9], {"step": 9}, [8, 9]),
+    "the last step": ([4, 8, 12, 16, 17, 20], {}, [16, 20]),
+}
+
+
+@pytest.mark.parametrize(("steps", "asked", "averaged"), AVERAGED.values(), ids=AVERAGED.keys())
+def test_no_average_has_a_checkpoint_of_the_clock(tmp_path, steps, asked, averaged):
+    _save(tmp_path, steps, keep=2, average=2, every_steps=4, num_train_steps=20)
+    assert load_parameters(tmp_path, _like(_state(0, 0).params), **asked)[1] == averaged
+
+
+def test_an_average_of_more_than_there_are_by_steps_is_refused(tmp_path):
+    _save(tmp_path, [4, 8, 9], keep=3, average=3, every_steps=4)
+    with pytest.raises(UserError, match=r"has 2 checkpoints \[4, 8\], fewer than average=3"):
+        load_parameters(tmp_path, _like(_state(0, 0).params), average=3)
+
+
+def test_a_kill_before_one_for_safety_is_removed_does_not_change_the_average(tmp_path, monkeypatch):
+    like = _like(_state(0, 0).params)
+    with monkeypatch.context() as patch:
+        patch.setattr(_NewestAndDue, "should_preserve", lambda _, steps, **__: [True] * len(steps))
+        _save(tmp_path, [4, 8, 10, 12], keep=3, average=3, every_steps=4, num_train_steps=12)
+    assert _kept(tmp_path) == [4, 8, 10, 12]
+    assert load_parameters(tmp_path, like)[1] == [4, 8, 12]
+
+
+@orbax_gives_up
+@pytest.mark.usefixtures("collected")
+def test_a_rest_of_one_for_safety_that_cannot_be_read_is_left_out(tmp_path, monkeypatch):
+    test_a_kill_before_one_for_safety_is_removed_does_not_change_the_average(tmp_path, monkeypatch)
+    shutil.rmtree(tmp_path / "checkpoints" / "10" / "origin")
+    assert load_parameters(tmp_path, _like(_state(0, 0).params))[1] == [4, 8, 12]
+
+
+def test_all_checkpoints_of_a_run_from_before_count(tmp_path):
+    """As 0.1.0 wrote them by default: by the clock, and without a mark."""
+    _save(tmp_path, [3, 5, 8], keep=3, average=3, every_steps=None)
+    for step in (3, 5, 8):
+        _rewrite_origin(tmp_path, step, _without_mark)
+    assert load_parameters(tmp_path, _like(_state(0, 0).params))[1] == [3, 5, 8]
+
+
+def _without_mark(text):
+    record = json.loads(text)
+    assert record.pop("for_safety")
+    del record["sha256"]
+    return json.dumps(seal(record)).encode()
+
+
+@pytest.mark.parametrize("directory", ["checkpoints", "best"])
+@pytest.mark.parametrize("keep_best", [True, False])
+def test_what_a_kill_left_half_written_is_removed_at_the_start(tmp_path, directory, keep_best):
+    """Also where nothing is saved any more, as by a run that is at its end."""
+    _save(tmp_path, [12])
+    rest = tmp_path / directory / "12.orbax-checkpoint-tmp"
+    shutil.copytree(tmp_path / "checkpoints" / "12", rest)
+    checkpoints = _checkpoints(tmp_path, keep_best=keep_best)
+    assert not rest.exists()
+    checkpoints.close()
+    assert _kept(tmp_path) == [12]
 
 
 def test_the_best_is_kept_apart_and_survives_a_restart(tmp_path):
@@ -303,17 +393,6 @@ def _refusal(work):
     return str(refused.value)
 
 
-# A restore that fails leaves unfinished coroutines of Orbax behind, which complain when collected.
-orbax_gives_up = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture
-def collected():
-    """Collect garbage while the filter of the test holds."""
-    yield
-    gc.collect()
-
-
 def test_without_a_number_the_run_says_how_many_are_averaged(tmp_path):
     _save(tmp_path, [1, 2, 3, 4], keep=4, average=3)
     like = _like(_state(0, 0).params)
@@ -380,7 +459,8 @@ def test_a_checkpoint_of_another_recipe_is_refused_by_its_fields(tmp_path):
     checkpoints = _checkpoints(tmp_path)
     checkpoints.save(_state(1, 1))
     checkpoints.close()
-    stranger = Config().replace({"model.dropout_rate": 0.3, "training.seed": 7})
+    by_steps = {"checkpoint.every_steps": 1}
+    stranger = Config().replace({"model.dropout_rate": 0.3, "training.seed": 7, **by_steps})
     checkpoints = Checkpoints(tmp_path, Identity(stranger, {}))
     checkpoints.save(_state(2, 2))
     checkpoints.save_if_best(_state(2, 2), 30.0, MEASURE)
