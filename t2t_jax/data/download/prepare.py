@@ -12,18 +12,23 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Any
 
 from t2t_jax.data.download.catalogue import Archive, Part, PublicCorpus, Text, public_corpus
 from t2t_jax.data.download.cleaning import Cleaning
 from t2t_jax.data.download.texts import lines_of
 from t2t_jax.data.download.transfer import digest_of
+from t2t_jax.data.regular import check_regular
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole, writing_whole
 from t2t_jax.system.bucket import is_directory
-from t2t_jax.system.records import Schema, read_object
+from t2t_jax.system.records import Schema, check, read_object
 
 _MANIFEST, _SOURCES, _ARCHIVES = "corpus.json", "SOURCES.md", "archives"
 _SCHEMA = Schema({"corpus": str, "cleaning": dict, "splits": dict})
+_COUNTS_SCHEMA = Schema(
+    {"pairs": int, "source_words": int, "target_words": int, "left_out": dict}
+)
 
 
 @dataclass
@@ -114,7 +119,7 @@ def check_holds(name: str, directory: Path) -> None:
             f"{directory} holds {name} with another cleaning than is usual; name it "
             f"text:{directory}, as scores on it are those of a corpus of your own"
         )
-    if not {"train", *corpus.evaluation} <= manifest["splits"].keys():
+    if not _splits_of(corpus) <= manifest["splits"].keys():
         raise UserError(f"{directory} does not hold all of {name} yet; {way_out}")
 
 
@@ -140,6 +145,7 @@ def _finished(
       UserError: the directory holds something else.
     """
     path = directory / _MANIFEST
+    check_regular(path)
     languages = corpus.source_language, corpus.target_language
     if not path.exists():
         for language in languages:
@@ -152,10 +158,29 @@ def _finished(
     found = read_object(path, _SCHEMA, "remove it to prepare the corpus again")
     if found["corpus"] != manifest["corpus"]:
         raise UserError(f"{directory} holds {found['corpus']}; name another directory")
-    files = [directory / f"{split}.{side}" for split in found["splits"] for side in languages]
-    if found["cleaning"] != manifest["cleaning"] or not all(file.is_file() for file in files):
+    splits = _splits_of(corpus)
+    files = [directory / f"{split}.{side}" for split in splits for side in languages]
+    is_whole = found["splits"].keys() == splits and all(file.is_file() for file in files)
+    if found["cleaning"] != manifest["cleaning"] or not is_whole:
         return {}
-    return {split: Counts(**counts) for split, counts in found["splits"].items()}
+    return {split: _counts(path, counts) for split, counts in found["splits"].items()}
+
+
+def _splits_of(corpus: PublicCorpus) -> set[str]:
+    """The names of the splits that a corpus has once it is complete."""
+    return {"train", *corpus.evaluation, *(["dev"] if corpus.every_nth_is_dev else [])}
+
+
+def _counts(path: Path, counts: Any) -> Counts:
+    """What a split has, as the manifest at a path says."""
+    try:
+        check(counts, _COUNTS_SCHEMA)
+        check(counts["left_out"], Schema(optional=dict.fromkeys(counts["left_out"], int)))
+        return Counts(**counts)
+    except (ValueError, TypeError) as error:
+        raise UserError(
+            f"{path} is damaged (a split of it: {error}); remove it to prepare the corpus again"
+        ) from error
 
 
 def _write_manifest(
