@@ -1,4 +1,4 @@
-"""Which files a corpus may consist of: regular ones, since reading a pipe or a device may never end."""
+"""Which files a corpus may have: regular ones, as reading a pipe or a device may never end."""
 
 import stat
 from pathlib import Path

@@ -26,9 +26,7 @@ from t2t_jax.system.records import Schema, check, read_object
 
 _MANIFEST, _SOURCES, _ARCHIVES = "corpus.json", "SOURCES.md", "archives"
 _SCHEMA = Schema({"corpus": str, "cleaning": dict, "splits": dict})
-_COUNTS_SCHEMA = Schema(
-    {"pairs": int, "source_words": int, "target_words": int, "left_out": dict}
-)
+_COUNTS_SCHEMA = Schema({"pairs": int, "source_words": int, "target_words": int, "left_out": dict})
 
 
 @dataclass

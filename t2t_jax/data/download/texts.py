@@ -80,13 +80,14 @@ def lines_of(text: Text, directory: Path) -> Iterator[str]:
 def _opened(text: Text, path: Path) -> Iterator[Any]:
     """A text as a file of bytes, unpacked."""
     with path.open("rb") as file:
-        packed = file.read(len(_GZIP)) == _GZIP or not text.member
+        is_packed = file.read(len(_GZIP)) == _GZIP or not text.member
         file.seek(0)
-        with gzip.open(file) if packed else file as whole:
-            if text.member:
-                yield _member(text, path, _Bounded(whole))
-            else:
+        with gzip.open(file) if is_packed else file as whole:
+            if not text.member:
                 yield whole
+                return
+            with _member(text, path, _Bounded(whole)) as member:
+                yield member
 
 
 class _Bounded(io.RawIOBase):
@@ -103,17 +104,21 @@ class _Bounded(io.RawIOBase):
         return found
 
 
-def _member(text: Text, path: Path, file: _Bounded) -> Any:
+@contextmanager
+def _member(text: Text, path: Path, file: _Bounded) -> Iterator[Any]:
     # As a stream: the archive is unpacked no further than the member, and nothing of it is kept.
-    archive = tarfile.open(fileobj=file, mode="r|")
-    while (member := archive.next()) is not None:
-        archive.members.clear()
-        if member.issparse():
-            raise tarfile.ReadError(f"{member.name} is a file with holes")
-        file.allowed += max(0, member.size)
-        if member.name.removeprefix("./") == text.member and member.isfile():
-            found: Any = archive.extractfile(member)
-            return gzip.open(found) if text.member.endswith(".gz") else found
+    archive: Any
+    with tarfile.open(fileobj=file, mode="r|") as archive:
+        while (member := archive.next()) is not None:
+            archive.members.clear()
+            if member.issparse():
+                raise tarfile.ReadError(f"{member.name} is a file with holes")
+            file.allowed += max(0, member.size)
+            if member.name.removeprefix("./") == text.member and member.isfile():
+                packed = archive.extractfile(member)
+                with gzip.open(packed) if text.member.endswith(".gz") else packed as unpacked:
+                    yield unpacked
+                return
     raise UserError(f"{path} has no file {text.member}; is it another archive of that name?")
 
 
