@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from t2t_jax.batch import BOS_ID, EOS_ID
-from t2t_jax.config import Config
+from t2t_jax.config import Config, DataConfig
+from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.labelled import Labelled, LabelledText, flat
 from t2t_jax.data.masking import MASK, MaskedText, mask_id, masking_of, with_masks
@@ -101,7 +102,16 @@ class MaskedLanguageModelling:
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, seed: int
     ) -> MaskedText:
         text = prepare(config.data, corpus, vocabulary, split)
-        return MaskedText(text, masking_of(vocabulary, config.data), seed)
+        found = MaskedText(text, masking_of(vocabulary, config.data), seed)
+        if len(found) and not _hides_any(found, config.data, seed):
+            why = (
+                f"each word has more subwords than data.masked_share={config.data.masked_share} "
+                "allows in its row; set data.whole_words to False, or raise the share"
+                if config.data.whole_words
+                else "the vocabulary knows none of it; check its text"
+            )
+            raise UserError(f"nothing of the {split} split of {corpus.name} can be hidden: {why}")
+        return found
 
     def scored(
         self,
@@ -179,6 +189,18 @@ def fill(translator: "Translator", lines: Iterable[str], *, first_line: int = 1)
         for place, token in zip(places[n], found.labels.tolist(), strict=True):
             encoded[n][place] = token if token != EOS_ID else mask
     return vocabulary.decode([ids[1:] for ids in encoded])
+
+
+def _hides_any(examples: MaskedText, config: DataConfig, seed: int) -> bool:
+    """Whether something is hidden in an epoch, which does not depend on chance: see `masked`.
+
+    Rows of one sequence are asked first: what is hidden in one is so in any row that has it too.
+    """
+    for batching in ("bucket", config.batching):
+        batches = Batches(examples, replace(config, batching=batching), seed)
+        if any(batches(step).targets.segments.any() for step in range(batches.steps_per_epoch)):
+            return True
+    return False
 
 
 def _without_a_word(text: str) -> str:
