@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,8 +136,9 @@ class MaskedLanguageModelling:
             how += ", in whole words"
         scores = MaskedScores(100 * float(right.mean()), loss().nll, len(right), how)
         _, documents = corpus.lines(split)
-        shown = [one for one in documents if len(one.split()) < config.data.max_length // 4]
-        shown = shown[: min(num_sentences or _NUM_SHOWN, _NUM_SHOWN)]
+        short = (one for one in documents if len(one.split()) < config.data.max_length // 4)
+        fitting = (one for one in short if _fits(translator, _without_a_word(one)))
+        shown = list(islice(fitting, min(num_sentences or _NUM_SHOWN, _NUM_SHOWN)))
         hidden = [_without_a_word(one) for one in shown]
         return Scored(scores, hidden, fill(translator, hidden), shown)
 
@@ -201,6 +203,12 @@ def _hides_any(examples: MaskedText, config: DataConfig, seed: int) -> bool:
         if any(batches(step).targets.segments.any() for step in range(batches.steps_per_epoch)):
             return True
     return False
+
+
+def _fits(translator: "Translator", text: str) -> bool:
+    """Whether the model has positions for a text, as words may be of many subwords."""
+    [ids] = translator.encode([text])
+    return len(ids) < translator.longest_sentence
 
 
 def _without_a_word(text: str) -> str:

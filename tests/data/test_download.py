@@ -188,7 +188,9 @@ def test_a_directory_that_does_not_hold_the_public_corpus_of_its_name_is_refused
         with pytest.raises(UserError, match=message):
             open_corpus(config)
     (tmp_path / "corpus.json").write_text("{")
-    with pytest.raises(UserError, match=r"is damaged.* remove it, and run t2t-jax data"):
+    with pytest.raises(
+        UserError, match=r"is damaged.* remove it and the texts beside it, and run t2t-jax"
+    ):
         open_corpus(config)
 
 

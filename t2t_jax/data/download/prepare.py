@@ -20,11 +20,12 @@ from t2t_jax.data.download.texts import lines_of
 from t2t_jax.data.download.transfer import digest_of
 from t2t_jax.data.regular import check_regular
 from t2t_jax.errors import UserError
-from t2t_jax.system.atomic_file import write_whole, writing_whole
+from t2t_jax.system.atomic_file import cannot_write, write_whole, writing_whole
 from t2t_jax.system.bucket import is_directory
 from t2t_jax.system.records import Schema, check, read_object
 
 _MANIFEST, _SOURCES, _ARCHIVES = "corpus.json", "SOURCES.md", "archives"
+_BEGIN_AGAIN = "remove it and the texts beside it"  # without it, nobody knows whose they are
 _SCHEMA = Schema({"corpus": str, "cleaning": dict, "splits": dict})
 _COUNTS_SCHEMA = Schema({"pairs": int, "source_words": int, "target_words": int, "left_out": dict})
 
@@ -79,7 +80,10 @@ def prepare(
     cleaning = cleaning or corpus.cleaning
     manifest = {"corpus": name, "cleaning": asdict(cleaning)}
     archives = directory / _ARCHIVES
-    archives.mkdir(parents=True, exist_ok=True)
+    try:
+        archives.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(archives, error) from error
     if done := _finished(corpus, directory, manifest):
         return done
     _write_manifest(directory, manifest, {})
@@ -109,7 +113,7 @@ def check_holds(name: str, directory: Path) -> None:
     if not path.is_file():
         raise UserError(f"{directory} has no {_MANIFEST}, so it does not hold {name}; {way_out}")
     corpus = public_corpus(name)
-    manifest = read_object(path, _SCHEMA, f"remove it, and {way_out}")
+    manifest = read_object(path, _SCHEMA, f"{_BEGIN_AGAIN}, and {way_out}")
     if manifest["corpus"] != name:
         raise UserError(f"{directory} holds {manifest['corpus']}, and not {name}")
     if manifest["cleaning"] != asdict(corpus.cleaning):
@@ -153,7 +157,7 @@ def _finished(
                     "empty directory"
                 )
         return {}
-    found = read_object(path, _SCHEMA, "remove it to prepare the corpus again")
+    found = read_object(path, _SCHEMA, f"{_BEGIN_AGAIN} to prepare the corpus again")
     if found["corpus"] != manifest["corpus"]:
         raise UserError(f"{directory} holds {found['corpus']}; name another directory")
     splits = _splits_of(corpus)
@@ -174,10 +178,11 @@ def _counts(path: Path, counts: Any) -> Counts:
     try:
         check(counts, _COUNTS_SCHEMA)
         check(counts["left_out"], Schema(optional=dict.fromkeys(counts["left_out"], int)))
-        return Counts(**counts)
-    except (ValueError, TypeError) as error:
+        return Counts(**{name: counts[name] for name in _COUNTS_SCHEMA.required})
+    except ValueError as error:
         raise UserError(
-            f"{path} is damaged (a split of it: {error}); remove it to prepare the corpus again"
+            f"{path} is damaged (a split of it: {error}); {_BEGIN_AGAIN} to prepare the corpus "
+            "again"
         ) from error
 
 
