@@ -1,5 +1,6 @@
 """The command that fetches a public corpus and prepares it as text."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +73,8 @@ class DataCommand:
     def _check_limits(self) -> None:
         if self.max_words is not None and self.max_words < 1:
             raise UserError(f"--max-words={self.max_words} would leave nothing; give 1 or more")
-        if self.max_ratio is not None and self.max_ratio < 1:
-            raise UserError(f"--max-ratio={self.max_ratio} would leave nothing; give 1 or more")
+        if self.max_ratio is not None and not 1 <= self.max_ratio < math.inf:
+            raise UserError(f"--max-ratio={self.max_ratio} is no limit; give 1 or more")
 
 
 def data_command(arguments: Sequence[str], program: str = "t2t-jax data") -> DataCommand:

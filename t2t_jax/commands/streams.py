@@ -4,11 +4,11 @@ import contextlib
 import gzip
 import io
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from t2t_jax.data.lines import DAMAGE, blocks_of, decoded, open_text
+from t2t_jax.data.lines import DAMAGE, Lines, blocks_of, decoded, open_text
 from t2t_jax.errors import UserError, way_out_of
 from t2t_jax.system.atomic_file import NamedFile, cannot_write, writing_whole
 from t2t_jax.system.program import is_closed
@@ -34,9 +34,9 @@ def reading(path: Path | None) -> Iterator[Iterator[list[str]]]:
         yield decoded(_blocks(stream, at_once, shown), shown, _not_utf8)
 
 
-def _blocks(stream: Iterable[bytes], at_once: int, shown: Path | str) -> Iterator[bytes]:
+def _blocks(stream: Lines, at_once: int, shown: Path | str) -> Iterator[bytes]:
     try:
-        yield from blocks_of(stream, at_once)
+        yield from blocks_of(stream, at_once, shown)
     except DAMAGE as error:
         way_out = "it is damaged, or no gzip file: pack it again"
         raise UserError(f"cannot read {shown}: {error}; {way_out}") from error

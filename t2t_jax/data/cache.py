@@ -134,6 +134,8 @@ def _root(config: DataConfig) -> Path:
 def _fault(folder: Path) -> str | None:
     """The fault of an entry in words; None if it is whole and undamaged."""
     try:
+        if pipes := [path.name for path in folder.iterdir() if not path.is_file()]:
+            return f"{pipes[0]} is no file"
         digests = parse_object((folder / _DIGESTS).read_bytes(), _SCHEMA)["blake2b"]
         names = {path.name for path in folder.iterdir()} - {_DIGESTS}
         if names != set(digests):

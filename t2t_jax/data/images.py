@@ -3,11 +3,13 @@
 import functools
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
+from zipfile import ZipInfo
 
 import numpy as np
 from jaxtyping import Int32, Integer, UInt8
@@ -15,10 +17,13 @@ from jaxtyping import Int32, Integer, UInt8
 from t2t_jax.batch import Batch, Patches, Sequence
 from t2t_jax.config import DataConfig, ModelConfig
 from t2t_jax.data import splits as parts
+from t2t_jax.data.regular import check_regular
 from t2t_jax.data.rows import BatchShape, Chosen, random_bits
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
 from t2t_jax.data.tfds import TFDS_SPLITS, tfds_builder, unreadable_tfds
 from t2t_jax.errors import UserError
+from t2t_jax.system.bucket import as_path
+from t2t_jax.system.host import usable_host_memory
 
 Image = UInt8[np.ndarray, "height width channels"]
 """The numbers of each pixel, from 0 to 255."""
@@ -30,6 +35,7 @@ _NAMES = {
     "test": ("x_test", "test_images"),
 }
 _DIGITS_VERSION = "1"
+_LONGEST_SIDE = 100  # times the shorter side, of an image that is fitted
 _STREAM = 1 << 32  # apart from those of `data.batching` and `data.masking`
 
 
@@ -148,7 +154,8 @@ def checked_image(image: Any, model: ModelConfig, name: str, resize: bool = Fals
         array = array[:, :, None]
     wanted = model.image_size, model.image_size, model.image_channels
     fits = array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == wanted[2]
-    if resize and fits and array.size:
+    is_narrow = fits and max(array.shape[:2]) > _LONGEST_SIDE * min(array.shape[:2])
+    if resize and fits and array.size and not is_narrow:
         array = _fitted(array, model.image_size)
     if array.dtype != np.uint8 or array.shape != wanted:
         raise UserError(
@@ -189,7 +196,7 @@ def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """
     scheme, colon, place = name.partition(":")
     if scheme == "npz" and place:
-        return _npz_splits(Path(os.path.expanduser(place)))
+        return _npz_splits(as_path(os.path.expanduser(place)))
     if scheme == "digits" and colon and not place:
         return {
             split: Split(partial(digest, "digits", _DIGITS_VERSION, split), partial(_digits, split))
@@ -203,70 +210,141 @@ def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
     )
 
 
-def read_npz(path: Path) -> Mapping[str, Any]:
-    """The arrays of a file of NumPy, by name.
+@contextmanager
+def _opened_npz(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
+    """A file of NumPy, whose arrays are read one by one.
 
     Raises:
       UserError: the file is missing or damaged.
     """
+    check_regular(path)
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, KeyError) as error:
-        raise UserError(f"{path} is no file of arrays (.npz) that can be read: {error}") from error
+            yield file
+    except UserError:
+        raise
+    except (OSError, ValueError, EOFError, KeyError, TypeError) as error:
+        raise _unreadable(path, "no file of arrays (.npz) that can be read", error) from error
     except Exception as error:  # zipfile.BadZipFile and zlib.error, which share no class
-        raise UserError(f"{path} is damaged: {error}") from error
+        raise _unreadable(path, "damaged", error) from error
+
+
+def _unreadable(path: Path, what: str, error: Exception) -> UserError:
+    return UserError(f"{path} is {what}: {' '.join(str(error).split())[:200]}")
+
+
+def _read(path: Path, file: np.lib.npyio.NpzFile, names: Iterable[str]) -> dict[str, Any]:
+    """Some arrays of a file of NumPy, those of them that it has.
+
+    Raises:
+      UserError: they need more memory than there is, or one of them is no array.
+    """
+    there = [name for name in names if name in file.files]
+    sizes = {one.filename.removesuffix(".npy"): one.file_size for one in _members(file)}
+    needed = sum(sizes[name] for name in there)
+    free = usable_host_memory()
+    if free is not None and needed > free:
+        raise UserError(
+            f"{path} has {needed / 2**30:,.1f} GiB of images and labels, and {free / 2**30:,.1f} "
+            "GiB of memory are left; images are kept in memory: take fewer, or smaller ones"
+        )
+    arrays = {name: file[name] for name in there}
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise UserError(f"{name} of {path} is no array; save it with numpy.savez")
+    return arrays
+
+
+def _members(file: np.lib.npyio.NpzFile) -> list[ZipInfo]:
+    assert file.zip is not None  # it is not closed
+    return file.zip.infolist()
 
 
 def images_in(path: Path) -> list[Any]:
     """The images of a file of NumPy, of its array x_test, images or x.
 
     Raises:
-      UserError: there is no such file or array.
+      UserError: there is no such file or array, or it holds no images.
     """
-    arrays = read_npz(path)
-    name = next((name for name in ("x_test", "images", "x") if name in arrays), None)
-    if name is None:
+    with _opened_npz(path) as file:
+        name = next((name for name in ("x_test", "images", "x") if name in file.files), None)
+        if name is None:
+            raise UserError(
+                f"{path} has the arrays {', '.join(file.files)}, but none called x_test, images or "
+                "x"
+            )
+        images = _read(path, file, [name])[name]
+    if images.ndim not in (3, 4):
         raise UserError(
-            f"{path} has the arrays {', '.join(arrays)}, but none called x_test, images or x"
+            f"{name} of {path} is an array {list(images.shape)}; give images [n, height, width] or "
+            "[n, height, width, channels]"
         )
-    return list(arrays[name])
+    return list(images)
 
 
 def _npz_splits(path: Path) -> dict[str, Split]:
-    arrays = read_npz(path)
-    found = {}
-    for split, names in _NAMES.items():
-        for name in names:
-            labels = name.replace("x_", "y_").replace("images", "labels")
-            if name in arrays and labels in arrays:
-                found[split] = _of_arrays(f"{path}: {name}", arrays[name], arrays[labels])
-    if "train" not in found and "test" not in found:
-        raise UserError(
-            f"{path} has the arrays {', '.join(arrays)}, but none of images with their labels: "
-            "x_train and y_train, x_val and y_val, x_test and y_test"
-        )
-    return found
+    pairs = {
+        name: (name.replace("x_", "y_").replace("images", "labels"), split)
+        for split, names in _NAMES.items()
+        for name in names
+    }
+    with _opened_npz(path) as file:
+        there = {
+            name: labels
+            for name, (labels, _) in pairs.items()
+            if name in file.files and labels in file.files
+        }
+        if not any(pairs[name][1] in ("train", "test") for name in there):
+            raise UserError(
+                f"{path} has the arrays {', '.join(file.files)}, but none of images with their "
+                "labels: x_train and y_train, x_val and y_val, x_test and y_test"
+            )
+        arrays = _read(path, file, {*there, *there.values()})
+    return {
+        pairs[name][1]: _of_arrays(f"{path}: {name}", arrays[name], arrays[labels])
+        for name, labels in there.items()
+    }
 
 
 def _of_arrays(name: str, images: Any, labels: Any) -> Split:
-    labels = labels.reshape(len(labels), -1)
-    if images.ndim not in (3, 4) or labels.shape != (len(images), 1):
+    n = images.shape[:1]
+    if images.ndim not in (3, 4) or labels.shape not in (n, (*n, 1)):
         raise UserError(
             f"{name} is an array {list(images.shape)} with labels {list(labels.shape)}; give "
             "images [n, height, width] or [n, height, width, channels], and a label for each"
         )
+    labels = labels.reshape(-1, 1)  # of either shape the hash is that of earlier releases
+    names = _names_of(name, labels)
 
     def fingerprint() -> str:
         contents = (np.ascontiguousarray(x).tobytes() for x in (images, labels))
         hashes = (hashlib.sha256(content).hexdigest() for content in contents)
         return digest("images", *map(str, images.shape), *hashes)
 
-    def read() -> Iterator[Chunk]:
-        names = (str(label) for label in labels[:, 0].tolist())
-        return chunks(zip(images, names, strict=True))
+    return Split(
+        functools.cache(fingerprint), lambda: chunks(iter(zip(images, names, strict=True)))
+    )
 
-    return Split(functools.cache(fingerprint), read)
+
+def _names_of(images: str, labels: Any) -> list[str]:
+    """The names of labels, without spaces around them.
+
+    Raises:
+      UserError: one is blank, or is no line of text.
+    """
+    try:
+        text = np.char.decode(labels, "utf-8") if labels.dtype.kind == "S" else labels
+        names = [str(label).strip() for label in text[:, 0].tolist()]
+        "".join(names).encode()
+    except ValueError as error:
+        raise UserError(f"the labels of {images} are no text in Unicode: {error}") from error
+    for number, label in enumerate(names, 1):
+        if label.splitlines() != [label]:
+            raise UserError(
+                f"label {number} of {images} is {label!r}; give each image a name or a number, on "
+                "one line"
+            )
+    return names
 
 
 def _digits(split: str) -> Iterator[Chunk]:
@@ -312,7 +390,11 @@ def _read_tfds(builder: Any, split: str) -> Iterator[Chunk]:
         for start in range(0, len(examples), parts.CHUNK_LINES):
             stop = min(start + parts.CHUNK_LINES, len(examples))
             chunk = examples.__getitems__(range(start, stop))
-            labels = [names[label] for label in (int(one["label"]) for one in chunk)]
-            yield [np.asarray(one["image"]) for one in chunk], labels
+            numbers = [int(one["label"]) for one in chunk]
+            if min(numbers) < 0:  # as TFDS has it where labels are not published
+                raise UserError(f"the {split} split of TFDS data set {builder.name} has no labels")
+            yield [np.asarray(one["image"]) for one in chunk], [names[n] for n in numbers]
+    except UserError:
+        raise
     except Exception as error:  # of any kind, from array_record and from what parses examples
         raise unreadable_tfds(builder.name, builder.data_path, error) from error

@@ -13,13 +13,25 @@ import zlib
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
+from t2t_jax.data.regular import check_regular
 from t2t_jax.errors import UserError
 
 _BLOCK_LINES = 1000
+_BLOCK_BYTES = 64 << 20
+LONGEST_LINE = 100 << 20
+"""Bytes that a line may have. Files of gzip can be a thousandth of the text that is in them."""
+
+
+@runtime_checkable
+class Lines(Protocol):
+    """A file, or a stream, that is read by its lines."""
+
+    def readline(self, size: int = -1, /) -> bytes:
+        """The next line, or so many bytes of it; nothing at the end."""
 
 
 class Survey(NamedTuple):
@@ -61,8 +73,9 @@ def survey(path: Path) -> Survey:
     """Count the lines of a file and hash its content, in one pass.
 
     Raises:
-      UserError: the file is missing or damaged, or no text with line feeds.
+      UserError: the file is missing or damaged, is no regular file, or no text with line feeds.
     """
+    check_regular(path)
     digest, count, block, has_returns = hashlib.sha256(), 0, b"\n", False
     with _open(path) as file:
         while following := file.read(1 << 20):
@@ -91,7 +104,7 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
     read, digest = 0, hashlib.sha256()
 
     def blocks() -> Iterator[bytes]:
-        for block in blocks_of(file, _BLOCK_LINES):
+        for block in blocks_of(file, _BLOCK_LINES, path):
             if expected is not None:
                 digest.update(block)
             yield block
@@ -109,11 +122,32 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
         raise _changed(path)
 
 
-def blocks_of(file: Iterable[bytes], num_lines: int) -> Iterator[bytes]:
-    """The bytes of a file or a stream, so many whole lines at a time."""
-    lines = iter(file)
-    while block := b"".join(islice(lines, num_lines)):  # decoding line by line is slow
-        yield block
+def blocks_of(file: Lines, num_lines: int, shown: Path | str) -> Iterator[bytes]:
+    """The bytes of a file or a stream, so many whole lines at a time; fewer of long ones.
+
+    Args:
+      file: what is read.
+      num_lines: lines of a block.
+      shown: what errors call it.
+
+    Raises:
+      UserError: a line is so long that it is none.
+    """
+    block: list[bytes] = []
+    size = 0
+    for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE + 1), b""), 1):
+        if len(line) > LONGEST_LINE:
+            raise UserError(
+                f"{shown} line {number:,} is longer than {LONGEST_LINE:,} bytes; is it a text with "
+                "a sentence a line?"
+            )
+        block.append(line)
+        size += len(line)
+        if len(block) == num_lines or size >= _BLOCK_BYTES:
+            yield b"".join(block)  # decoding line by line is slow
+            block, size = [], 0
+    if block:
+        yield b"".join(block)
 
 
 def decoded(

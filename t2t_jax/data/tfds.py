@@ -1,11 +1,14 @@
 """Data sets of TensorFlow Datasets, which are read without TensorFlow."""
 
 import os
+import re
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from t2t_jax.data import splits as parts
+from t2t_jax.data.regular import check_regular
 from t2t_jax.data.splits import Chunk, Split, digest
 from t2t_jax.errors import UserError
 
@@ -55,6 +58,11 @@ def tfds_builder(name: str) -> Any:
 
     # TFDS reads this variable once, on import; a later change of it should count too.
     data_dir = os.environ.get("TFDS_DATA_DIR")
+    for path in Path(data_dir or tfds.core.constants.DATA_DIR, re.split("[/:]", name)[0]).rglob(
+        "*"
+    ):
+        if not path.is_dir():
+            check_regular(path)
     try:
         builder = tfds.builder(name, data_dir=data_dir)
     except (ValueError, ImportError) as error:

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Integer
 
 from t2t_jax.batch import EOS_ID, PAD_ID
+from t2t_jax.data.regular import check_regular
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path
@@ -104,10 +105,11 @@ class Vocabulary(ABC):
         Raises:
           UserError: the file is missing or damaged, or a library is missing that it needs.
         """
+        there = as_path(path)
+        check_regular(there)
         try:
-            there = as_path(path)
-            if there.is_fifo() or there.stat().st_size > _MAX_BYTES:
-                raise ValueError("no vocabulary, but a pipe or far too large")
+            if there.stat().st_size > _MAX_BYTES:
+                raise ValueError("no vocabulary, but far too large")
             return parse(there.read_bytes())
         except OSError as error:
             raise UserError(f"vocabulary {path} cannot be read: {error.strerror}") from error

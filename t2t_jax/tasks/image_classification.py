@@ -10,7 +10,7 @@ from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.images import LabelledImages, checked_image
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary, labelled_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.tasks.labelling import Labelling, labels_in
+from t2t_jax.tasks.labelling import Labelling, labels_in, nothing_to_score
 
 
 class ImageClassification(Labelling):
@@ -43,11 +43,17 @@ class ImageClassification(Labelling):
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> LabelledImages:
-        """The images of a split, as they are, whose labels occur in train."""
+        """The images of a split, as they are, whose labels occur in train.
+
+        Raises:
+          UserError: there is no such split, or it has no such labels.
+        """
         del longest
         images, labels = corpus.lines(split)
         assert isinstance(vocabulary, LabelledVocabulary)
         known = [n for n, label in enumerate(labels) if label in vocabulary.labels]
+        if labels and not known:
+            raise nothing_to_score(corpus, split)
         chosen = [images[n] for n in known], [labels[n] for n in known]
         return self._images(config, vocabulary, *chosen, 1)
 

@@ -15,7 +15,7 @@ from t2t_jax.data.vocabularies.labelled import LabelledVocabulary, labelled_voca
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.errors import UserError
-from t2t_jax.tasks.labelling import Labelling, labels_in
+from t2t_jax.tasks.labelling import Labelling, labels_in, nothing_to_score
 
 _FORMAT_VERSION = 1
 """Raised whenever the same text would become other arrays."""
@@ -54,10 +54,12 @@ class LabellingOfText(Labelling):
 
         Raises:
           UserError: there is no such split, or a sentence has more subwords than the model has
-            positions.
+            positions, or no label of it is known.
         """
         found = self._examples(config, corpus, vocabulary, split, None)
         if len(found):
+            if not len(found.target_tokens):
+                raise nothing_to_score(corpus, split)
             line, length = int(found.source_lengths.argmax()) + 1, int(found.source_lengths.max())
             check_one_pass(f"line {line} in the {split} split of {corpus.name}", length, longest)
         return found

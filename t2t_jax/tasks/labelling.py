@@ -150,3 +150,16 @@ def labels_in(corpus: Corpus, of_line: Callable[[str], list[str]]) -> list[str]:
     if not found:
         raise UserError(f"the train split of {corpus.name} has no labels")
     return sorted(found)
+
+
+def nothing_to_score(corpus: Corpus, split: str) -> UserError:
+    """The error for a split of which no label can have been learned.
+
+    Args:
+      corpus: where the split is.
+      split: the split's name.
+    """
+    return UserError(
+        f"the {split} split of {corpus.name} has no label that its train split has, so there is "
+        "nothing to score; check its labels, or remove it"
+    )

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from t2t_jax.batch import BOS_ID, EOS_ID
-from t2t_jax.config import Config
+from t2t_jax.config import Config, DataConfig
+from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.labelled import Labelled, LabelledText, flat
 from t2t_jax.data.masking import MASK, MaskedText, mask_id, masking_of, with_masks
@@ -101,7 +103,16 @@ class MaskedLanguageModelling:
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, seed: int
     ) -> MaskedText:
         text = prepare(config.data, corpus, vocabulary, split)
-        return MaskedText(text, masking_of(vocabulary, config.data), seed)
+        found = MaskedText(text, masking_of(vocabulary, config.data), seed)
+        if len(found) and not _hides_any(found, config.data, seed):
+            why = (
+                f"each word has more subwords than data.masked_share={config.data.masked_share} "
+                "allows in its row; set data.whole_words to False, or raise the share"
+                if config.data.whole_words
+                else "the vocabulary knows none of it; check its text"
+            )
+            raise UserError(f"nothing of the {split} split of {corpus.name} can be hidden: {why}")
+        return found
 
     def scored(
         self,
@@ -125,8 +136,9 @@ class MaskedLanguageModelling:
             how += ", in whole words"
         scores = MaskedScores(100 * float(right.mean()), loss().nll, len(right), how)
         _, documents = corpus.lines(split)
-        shown = [one for one in documents if len(one.split()) < config.data.max_length // 4]
-        shown = shown[: min(num_sentences or _NUM_SHOWN, _NUM_SHOWN)]
+        short = (one for one in documents if len(one.split()) < config.data.max_length // 4)
+        fitting = (one for one in short if _fits(translator, _without_a_word(one)))
+        shown = list(islice(fitting, min(num_sentences or _NUM_SHOWN, _NUM_SHOWN)))
         hidden = [_without_a_word(one) for one in shown]
         return Scored(scores, hidden, fill(translator, hidden), shown)
 
@@ -179,6 +191,24 @@ def fill(translator: "Translator", lines: Iterable[str], *, first_line: int = 1)
         for place, token in zip(places[n], found.labels.tolist(), strict=True):
             encoded[n][place] = token if token != EOS_ID else mask
     return vocabulary.decode([ids[1:] for ids in encoded])
+
+
+def _hides_any(examples: MaskedText, config: DataConfig, seed: int) -> bool:
+    """Whether something is hidden in an epoch, which does not depend on chance: see `masked`.
+
+    Rows of one sequence are asked first: what is hidden in one is so in any row that has it too.
+    """
+    for batching in ("bucket", config.batching):
+        batches = Batches(examples, replace(config, batching=batching), seed)
+        if any(batches(step).targets.segments.any() for step in range(batches.steps_per_epoch)):
+            return True
+    return False
+
+
+def _fits(translator: "Translator", text: str) -> bool:
+    """Whether the model has positions for a text, as words may be of many subwords."""
+    [ids] = translator.encode([text])
+    return len(ids) < translator.longest_sentence
 
 
 def _without_a_word(text: str) -> str:

@@ -67,6 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
         if wanted:
             given = f"bytes {first}-{len(content) - 1}/{len(content)}"
             self.send_header("Content-Range", "bytes ?" if trouble == "no numbers" else given)
+        self.send_header("ETag", '"1"')
         more = 5000 if trouble == "a lie about the length" else 0
         self.send_header("Content-Length", str(len(body) + more))
         self.end_headers()

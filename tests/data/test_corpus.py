@@ -510,6 +510,15 @@ def test_a_damaged_tfds_data_set_is_named_in_one_line(tfds_directory: Path, dama
     assert str(tfds_directory) in str(e.value)
 
 
+@pytest.mark.parametrize("name", ["dataset_info.json", "features.json", "shard"])
+def test_a_named_pipe_in_a_tfds_data_set_is_refused(tfds_directory: Path, name: str) -> None:
+    ThreeGreetings(data_dir=tfds_directory, file_format="array_record").download_and_prepare()
+    path = _shard(tfds_directory) if name == "shard" else _info(tfds_directory).with_name(name)
+    fifo(path)
+    with pytest.raises(UserError, match=f"{path.name} cannot be read: it is a directory, a pipe"):
+        open_corpus(DataConfig(corpus="tfds:three_greetings")).lines("train")
+
+
 class Numbers(ThreeGreetings):
     """A TFDS data set whose `de` is no text."""
 

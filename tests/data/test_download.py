@@ -108,7 +108,7 @@ def test_what_cannot_be_had_is_said_in_one_line(tmp_path, server, troubles, know
 
 
 def test_without_a_network_and_with_no_address(tmp_path):
-    with pytest.raises(UserError, match=r"cannot be fetched: .*refused.*; 0 bytes are kept"):
+    with pytest.raises(UserError, match=r"cannot be fetched: .*refused.*; run the same"):
         fetch(Archive("http://127.0.0.1:9/file"), tmp_path, patience=_AT_ONCE)
     with pytest.raises(UserError, match="--mirror=mirror is no address; begin it with"):
         fetch(Archive("http://127.0.0.1:9/file"), tmp_path, mirror="mirror")
@@ -188,7 +188,9 @@ def test_a_directory_that_does_not_hold_the_public_corpus_of_its_name_is_refused
         with pytest.raises(UserError, match=message):
             open_corpus(config)
     (tmp_path / "corpus.json").write_text("{")
-    with pytest.raises(UserError, match=r"is damaged.* remove it, and run t2t-jax data"):
+    with pytest.raises(
+        UserError, match=r"is damaged.* remove it and the texts beside it, and run t2t-jax"
+    ):
         open_corpus(config)
 
 

@@ -12,18 +12,22 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Any
 
 from t2t_jax.data.download.catalogue import Archive, Part, PublicCorpus, Text, public_corpus
 from t2t_jax.data.download.cleaning import Cleaning
 from t2t_jax.data.download.texts import lines_of
 from t2t_jax.data.download.transfer import digest_of
+from t2t_jax.data.regular import check_regular
 from t2t_jax.errors import UserError
-from t2t_jax.system.atomic_file import write_whole, writing_whole
+from t2t_jax.system.atomic_file import cannot_write, write_whole, writing_whole
 from t2t_jax.system.bucket import is_directory
-from t2t_jax.system.records import Schema, read_object
+from t2t_jax.system.records import Schema, check, read_object
 
 _MANIFEST, _SOURCES, _ARCHIVES = "corpus.json", "SOURCES.md", "archives"
+_BEGIN_AGAIN = "remove it and the texts beside it"  # without it, nobody knows whose they are
 _SCHEMA = Schema({"corpus": str, "cleaning": dict, "splits": dict})
+_COUNTS_SCHEMA = Schema({"pairs": int, "source_words": int, "target_words": int, "left_out": dict})
 
 
 @dataclass
@@ -76,7 +80,10 @@ def prepare(
     cleaning = cleaning or corpus.cleaning
     manifest = {"corpus": name, "cleaning": asdict(cleaning)}
     archives = directory / _ARCHIVES
-    archives.mkdir(parents=True, exist_ok=True)
+    try:
+        archives.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(archives, error) from error
     if done := _finished(corpus, directory, manifest):
         return done
     _write_manifest(directory, manifest, {})
@@ -106,7 +113,7 @@ def check_holds(name: str, directory: Path) -> None:
     if not path.is_file():
         raise UserError(f"{directory} has no {_MANIFEST}, so it does not hold {name}; {way_out}")
     corpus = public_corpus(name)
-    manifest = read_object(path, _SCHEMA, f"remove it, and {way_out}")
+    manifest = read_object(path, _SCHEMA, f"{_BEGIN_AGAIN}, and {way_out}")
     if manifest["corpus"] != name:
         raise UserError(f"{directory} holds {manifest['corpus']}, and not {name}")
     if manifest["cleaning"] != asdict(corpus.cleaning):
@@ -114,7 +121,7 @@ def check_holds(name: str, directory: Path) -> None:
             f"{directory} holds {name} with another cleaning than is usual; name it "
             f"text:{directory}, as scores on it are those of a corpus of your own"
         )
-    if not {"train", *corpus.evaluation} <= manifest["splits"].keys():
+    if not _splits_of(corpus) <= manifest["splits"].keys():
         raise UserError(f"{directory} does not hold all of {name} yet; {way_out}")
 
 
@@ -140,6 +147,7 @@ def _finished(
       UserError: the directory holds something else.
     """
     path = directory / _MANIFEST
+    check_regular(path)
     languages = corpus.source_language, corpus.target_language
     if not path.exists():
         for language in languages:
@@ -149,13 +157,33 @@ def _finished(
                     "empty directory"
                 )
         return {}
-    found = read_object(path, _SCHEMA, "remove it to prepare the corpus again")
+    found = read_object(path, _SCHEMA, f"{_BEGIN_AGAIN} to prepare the corpus again")
     if found["corpus"] != manifest["corpus"]:
         raise UserError(f"{directory} holds {found['corpus']}; name another directory")
-    files = [directory / f"{split}.{side}" for split in found["splits"] for side in languages]
-    if found["cleaning"] != manifest["cleaning"] or not all(file.is_file() for file in files):
+    splits = _splits_of(corpus)
+    files = [directory / f"{split}.{side}" for split in splits for side in languages]
+    is_whole = found["splits"].keys() == splits and all(file.is_file() for file in files)
+    if found["cleaning"] != manifest["cleaning"] or not is_whole:
         return {}
-    return {split: Counts(**counts) for split, counts in found["splits"].items()}
+    return {split: _counts(path, counts) for split, counts in found["splits"].items()}
+
+
+def _splits_of(corpus: PublicCorpus) -> set[str]:
+    """The names of the splits that a corpus has once it is complete."""
+    return {"train", *corpus.evaluation, *(["dev"] if corpus.every_nth_is_dev else [])}
+
+
+def _counts(path: Path, counts: Any) -> Counts:
+    """What a split has, as the manifest at a path says."""
+    try:
+        check(counts, _COUNTS_SCHEMA)
+        check(counts["left_out"], Schema(optional=dict.fromkeys(counts["left_out"], int)))
+        return Counts(**{name: counts[name] for name in _COUNTS_SCHEMA.required})
+    except ValueError as error:
+        raise UserError(
+            f"{path} is damaged (a split of it: {error}); {_BEGIN_AGAIN} to prepare the corpus "
+            "again"
+        ) from error
 
 
 def _write_manifest(

@@ -11,7 +11,6 @@ import http.client
 import os
 import re
 import shutil
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -19,8 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from t2t_jax.data.download.catalogue import Archive
+from t2t_jax.data.regular import check_regular
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import cannot_write
 
@@ -31,15 +32,13 @@ _CHUNK = 1 << 20
 _TIMEOUT = 60.0
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 """Answers of servers after which it pays to ask again."""
-_BROKEN = (
-    urllib.error.URLError,
-    http.client.HTTPException,
-    TimeoutError,
-    ConnectionError,
-)
-"""What a transfer raises that breaks off."""
 _PATIENCE = (1.0, 4.0, 15.0)
-"""Seconds before each further attempt, as long as none brings a single byte."""
+"""Seconds before each further attempt, as long as none gets further than all before it."""
+_MOST_REQUESTS = 1000
+"""Requests for a file after which it is given up, however far each of them gets."""
+_LARGEST = 1 << 40
+"""Bytes beyond which nothing is an archive whose size is not known."""
+_NUMBER = "[0-9]{1,18}"
 
 
 class _StoppedError(Exception):
@@ -66,14 +65,13 @@ def fetch(
       UserError: it cannot be had, or is not what was published, or cannot be written. The bytes
         that have arrived are kept, unless they are wrong.
     """
-    path = directory / archive.name
-    if path.is_file():
+    path, part = directory / archive.name, directory / f"{archive.name}.part"
+    check_regular(path)
+    check_regular(part)
+    if path.exists():
         _check(archive, path)
         return path
-    url = f"{mirror.rstrip('/')}/{archive.name}" if mirror else archive.url
-    if "://" not in url:
-        raise UserError(f"--mirror={mirror} is no address; begin it with https:// or file:///")
-    part = directory / f"{archive.name}.part"
+    url = _address(archive, mirror)
     try:
         with part.open("ab") as file:
             _lock(file, part)
@@ -85,6 +83,18 @@ def fetch(
         raise cannot_write(part, error) from error
     _check(archive, part)
     return part.replace(path)
+
+
+def _address(archive: Archive, mirror: str | None) -> str:
+    """Where an archive is fetched from; what no address may hold is written as its bytes."""
+    url = f"{mirror.rstrip('/')}/{archive.name}" if mirror else archive.url
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise UserError(f"--mirror={mirror} is no address ({error}); check it") from error
+    if "://" not in url:
+        raise UserError(f"--mirror={mirror} is no address; begin it with https:// or file:///")
+    return urlunsplit(parts._replace(path=quote(parts.path, safe="%/:=&~+!$,;'@()*")))
 
 
 def _lock(file: BinaryIO, part: Path) -> None:
@@ -109,7 +119,9 @@ def _check(archive: Archive, path: Path) -> None:
     """Refuse a file that is not what was published; one that was just fetched is removed."""
     size = path.stat().st_size
     kind, _, expected = (archive.digest or "").partition(":")
-    if archive.size is not None and size != archive.size:
+    if not size:
+        wrong = "is empty"
+    elif archive.size is not None and size != archive.size:
         wrong = f"has {size:,} bytes, and the published file {archive.size:,}"
     elif kind and (found := digest_of(path, kind)) != expected:
         wrong = f"is not the published file: its {kind} sum is {found}, and not {expected}"
@@ -136,21 +148,24 @@ def digest_of(path: Path, kind: str = "sha256") -> str:
 
 
 def _complete(transfer: "_Transfer", patience: tuple[float, ...]) -> None:
-    """Ask until all has arrived, or several attempts in a row have brought nothing."""
-    attempts = 0
-    while True:
-        before = transfer.arrived
+    """Ask until all has arrived, or several attempts in a row have got no further."""
+    furthest, in_vain, reason = transfer.arrived, 0, ""
+    for _ in range(_MOST_REQUESTS):
         try:
             return transfer.go_on()
         except _StoppedError as stopped:
-            attempts = 0 if transfer.arrived > before else attempts + 1
-            if attempts > len(patience):
-                raise UserError(
-                    f"{transfer.url} cannot be fetched: {stopped}; {transfer.arrived:,} bytes are "
-                    "kept: run the same command again to go on, or name another place with --mirror"
-                ) from stopped
-        if attempts:
-            time.sleep(patience[attempts - 1])
+            reason = str(stopped)
+        in_vain = 0 if transfer.arrived > furthest else in_vain + 1
+        furthest = max(furthest, transfer.arrived)
+        if in_vain > len(patience):
+            break
+        if in_vain:
+            time.sleep(patience[in_vain - 1])
+    kept = f"{transfer.arrived:,} bytes are kept: " if transfer.archive.digest else ""
+    raise UserError(
+        f"{transfer.url} cannot be fetched: {reason}; {kept}run the same command again to go on, "
+        "or name another place with --mirror"
+    )
 
 
 @dataclass
@@ -161,6 +176,10 @@ class _Transfer:
     archive: Archive
     file: BinaryIO
     progress: Progress
+    total: int | None = None
+    """Bytes of the whole file, as the server said when it sent its first ones."""
+    version: str | None = None
+    """What the server called the version of the file that has arrived so far."""
 
     @property
     def arrived(self) -> int:
@@ -172,42 +191,62 @@ class _Transfer:
 
         Raises:
           _StoppedError: they broke off.
-          UserError: the server has no such file.
+          UserError: the server has no such file, or its address is none.
+          OSError: they cannot be written.
         """
         if self.archive.size is not None and self.arrived >= self.archive.size:
             return
+        if self.archive.digest is None and self.version is None:
+            self._keep(0)  # nothing would tell whether what follows is of the same file
         request = urllib.request.Request(self.url, headers={"User-Agent": "t2t-jax"})
         if self.arrived:
             request.add_header("Range", f"bytes={self.arrived}-")
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
-                self._take(answer)
+            answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
         except urllib.error.HTTPError as error:
             error.close()
-            self._refused(error)
-        except _BROKEN as error:
+            return self._refused(error)
+        except (ValueError, http.client.InvalidURL) as error:
+            raise self._given_up(f"its address leads to one that is none, {error}") from error
+        except (OSError, http.client.HTTPException) as error:
             raise _StoppedError(_reason(error)) from error
+        with answer:
+            self._take(answer)
 
     def _take(self, answer: http.client.HTTPResponse) -> None:
         """Write the body of an answer where it belongs in the file."""
         first, total = _range(answer)
-        if first is None or first > self.arrived:
+        version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
+        is_other = self.archive.digest is None and version != self.version
+        if first is None or first > self.arrived or (first and is_other):
             self._keep(0)
             raise _StoppedError("the server sent other bytes than it was asked for")
         if first < self.arrived:
             self._keep(first)
-        while self.arrived <= (self.archive.size or sys.maxsize):  # what follows is wrong
-            chunk = answer.read1(_CHUNK)  # what is there, at once: a kill then loses nothing
-            if not chunk:
-                break
-            self.file.write(chunk)
-            self.file.flush()
-            self.progress(self.arrived)
-        expected = total if self.archive.size is None else self.archive.size
+        if not first:
+            self.total, self.version = total, version
+        self._write(answer)
+        expected = self.archive.size or self.total
         if expected is not None and self.arrived < expected:
             raise _StoppedError(
                 f"the connection ended after {self.arrived:,} of {expected:,} bytes"
             )
+        is_chunked = getattr(answer, "chunked", False)  # which has an end of its own
+        if expected is None and self.archive.digest is None and not is_chunked:
+            raise self._given_up("the server does not say how long the file is")
+
+    def _write(self, answer: http.client.HTTPResponse) -> None:
+        """Write what comes, up to its end or as much as the whole file can have."""
+        while self.arrived <= (self.archive.size or _LARGEST):  # what follows is wrong
+            try:
+                chunk = answer.read1(_CHUNK)  # what is there, at once: a kill then loses nothing
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                raise _StoppedError(_reason(error)) from error
+            if not chunk:
+                return
+            self.file.write(chunk)
+            self.file.flush()
+            self.progress(self.arrived)
 
     def _keep(self, size: int) -> None:
         """Keep so many of the bytes that have arrived."""
@@ -217,30 +256,41 @@ class _Transfer:
     def _refused(self, error: urllib.error.HTTPError) -> None:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             # Nothing follows what has arrived. Where that is not all, it is of another file.
-            if self.archive.size is None:
+            given = re.fullmatch(rf"bytes \*/({_NUMBER})", error.headers.get("Content-Range", ""))
+            total = self.archive.size or (int(given[1]) if given else self.total)
+            if self.arrived and total in (None, self.arrived):
                 return
             self._keep(0)
             raise _StoppedError("the server has a shorter file") from error
         reason = f"the server answers {error.code} {error.reason}"
         if error.code in _TRANSIENT:
-            raise _StoppedError(reason) from error
-        raise UserError(f"{self.url} cannot be fetched: {reason}; name another place with --mirror")
+            raise _StoppedError(_reason(reason)) from error
+        raise self._given_up(reason)
+
+    def _given_up(self, reason: str) -> UserError:
+        return UserError(
+            f"{self.url} cannot be fetched: {_reason(reason)}; name another place with --mirror"
+        )
 
 
 def _range(answer: http.client.HTTPResponse) -> tuple[int | None, int | None]:
     """The place in the file of an answer's first byte, and the size of the whole file.
 
-    None stands for what the server does not say.
+    None stands for what the server does not say, or says as no number that a size can be.
     """
-    given = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
     if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
-        if given is None:
+        given = answer.headers.get("Content-Range", "")
+        found = re.fullmatch(rf"bytes ({_NUMBER})-{_NUMBER}/(?:({_NUMBER})|\*)", given)
+        if found is None:
             return None, None
-        return int(given[1]), int(given[2]) if given[2].isdigit() else None
-    length = answer.headers.get("Content-Length", "")
-    return 0, int(length) if length.isdigit() else None
+        return int(found[1]), int(found[2]) if found[2] else None
+    length = ", ".join(answer.headers.get_all("Content-Length", []))
+    return 0, int(length) if re.fullmatch(_NUMBER, length) else None
 
 
-def _reason(error: Exception) -> str:
-    reason = error.reason if isinstance(error, urllib.error.URLError) else error
-    return " ".join(str(reason).split()) or type(error).__name__
+def _reason(reason: object) -> str:
+    """What went wrong, in one line that a terminal can show."""
+    if isinstance(reason, urllib.error.URLError):
+        reason = reason.reason
+    shown = "".join(letter if letter.isprintable() else " " for letter in str(reason))
+    return " ".join(shown.split())[:200] or type(reason).__name__

@@ -73,12 +73,17 @@ class LabelledVocabulary(Vocabulary):
         return self._text.encode(lines)
 
     def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
-        """Numbers of the labels in each line, which stand between spaces.
+        """Numbers of the labels in each line: one, which may have spaces, or some between spaces.
 
         Raises:
           ValueError: one of them is no label.
         """
-        return [[self.labels.index(label) for label in line.split()] for line in lines]
+        return [
+            [self.labels.index(label) for label in self._labels_in(line.strip())] for line in lines
+        ]
+
+    def _labels_in(self, line: str) -> list[str]:
+        return [line] if line in self.labels else line.split()
 
     def pieces(self, ids: Rows) -> list[list[str]]:
         """The subword that each id of a source stands for, row by row."""
