@@ -130,7 +130,7 @@ class Tensors:
 
 def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
     return len(found) == len(wanted) and all(
-        length in (None, there) for there, length in zip(found, wanted, strict=True)
+        there and length in (None, there) for there, length in zip(found, wanted, strict=True)
     )
 
 

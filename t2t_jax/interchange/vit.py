@@ -119,7 +119,7 @@ def _our_arrays(
     kernel = tensors.take(f"{_PATCHES}.weight", width, channels, size, size)
     yield "patch_projection.kernel", kernel.transpose(2, 3, 1, 0).reshape(-1, width).copy()
     yield "class_token", tensors.take(f"{_EMBEDDINGS}.cls_token", 1, 1, width).reshape(-1)
-    positions = tensors.take(f"{_EMBEDDINGS}.position_embeddings", 1, None, width)
+    positions = tensors.take(f"{_EMBEDDINGS}.position_embeddings", 1, model.num_positions, width)
     yield "source_position", positions[0]
     for place in _places(model):
         yield place.ours, place.array(tensors)

@@ -90,7 +90,7 @@ def _read_config(path: Path) -> Record:
     theirs = read_json(file, _CONFIG)
     if theirs["model_type"] != "marian":
         raise UserError(
-            f"{path} has a model of type {theirs['model_type']!r}; only Marian models can be "
+            f"{path} has a model of type {theirs['model_type']!r:.60}; only Marian models can be "
             "imported so (model_type 'marian')"
         )
     theirs = read_json(file, Schema({**_CONFIG.required, **_SIZES}, _CONFIG.optional))
@@ -103,7 +103,7 @@ def _read_config(path: Path) -> Record:
     name = theirs.get("activation_function", "gelu")
     if name not in _OUR_ACTIVATIONS:
         raise UserError(
-            f"{path} has activation_function={name!r}; a model of t2t_jax can have "
+            f"{path} has activation_function={name!r:.60}; a model of t2t_jax can have "
             f"{', '.join(_OUR_ACTIVATIONS)}"
         )
     return theirs
