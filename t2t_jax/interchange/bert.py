@@ -15,12 +15,12 @@ from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange.model_files import SIZE
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import (
     ACTIVATIONS,
-    ENCODER_SIZES,
+    ENCODER,
     Place,
-    Tensors,
     config_of,
     encoder_places,
     our_encoder,
@@ -32,12 +32,14 @@ from t2t_jax.interchange.pretrained import (
     written,
 )
 from t2t_jax.interchange.rewriting import refuse
+from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.system.records import Record, Schema
 
 DTYPES = ("float32",)
 
-_SIZES = *ENCODER_SIZES, "max_position_embeddings", "vocab_size"
-_CONFIG = Schema({"model_type": str, **dict.fromkeys(_SIZES, int)}, {"hidden_act": str})
+_CONFIG = Schema(
+    {**ENCODER.required, "max_position_embeddings": SIZE, "vocab_size": SIZE}, ENCODER.optional
+)
 _FIXED = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
@@ -47,6 +49,8 @@ _SPECIAL = "[PAD]", "[SEP]", "[CLS]", "[UNK]"
 _TYPES = "bert.embeddings.token_type_embeddings.weight"
 _WORDS = "bert.embeddings.word_embeddings.weight"
 _POSITIONS = "bert.embeddings.position_embeddings.weight"
+_WITHOUT = r"(bert\.)?(embeddings\.(position|token_type)_ids|pooler\..*)|cls\.seq_relationship\..*"
+"""Buffers, and what tells whether a sentence follows another."""
 _README = """\
 # An encoder of t2t_jax as a BERT
 
@@ -118,12 +122,16 @@ def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
 def _our_arrays(
     tensors: Tensors, model: ModelConfig, vocabulary: PretrainedVocabulary
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
-    order = np.array(vocabulary.order)
-    yield "embedding", tensors.rows(_WORDS, order)
+    order, width = np.array(vocabulary.order), model.d_model
+    yield "embedding", tensors.rows(_WORDS, order, width)
     yield "output_bias", tensors.rows("cls.predictions.bias", order)
-    yield "source_position", tensors[_POSITIONS] + tensors[_TYPES][0]
+    positions = tensors.take(_POSITIONS, model.max_positions, width)
+    yield "source_position", positions + tensors.take(_TYPES, None, width)[0]
     for place in _places(model):
         yield place.ours, place.array(tensors)
+    tensors.take_copy("cls.predictions.decoder.weight", tensors.take(_WORDS))
+    tensors.take_copy("cls.predictions.decoder.bias", tensors.take("cls.predictions.bias"))
+    tensors.finish(_WITHOUT)
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:

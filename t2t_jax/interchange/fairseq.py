@@ -22,10 +22,12 @@ from t2t_jax.data.vocabularies.moses import moses_vocabulary
 from t2t_jax.data.vocabularies.paired import paired_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
-from t2t_jax.interchange.fairseq_arrays import parameters_of_fairseq
+from t2t_jax.interchange.fairseq_arrays import parameters_of_fairseq, renamed
 from t2t_jax.interchange.fairseq_settings import Options, model_fields, options_of
+from t2t_jax.interchange.model_files import beside, read_bytes, read_text
 from t2t_jax.interchange.numbering import BEGIN, END, PAD, UNKNOWN, new_order, rows_in
 from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.interchange.torch_file import read_torch_file, tensors_of
 
 _SPECIAL = (BEGIN, PAD, END, UNKNOWN)
@@ -51,10 +53,10 @@ def read(path: Path) -> PortableModel:
     options = options_of(checkpoint, file)
     fields = model_fields(options, file)
     languages = _languages(options, file)
-    source, target = (_dictionary(file.with_name(f"dict.{name}.txt")) for name in languages)
+    source, target = (_dictionary(beside(file, f"dict.{name}.txt")) for name in languages)
     config = _config({**fields, **_language_fields(languages)}, source, target, file)
-    weights = tensors_of(checkpoint["model"], file)
-    arrays = parameters_of_fairseq(weights, config.model, file)
+    weights = Tensors(file, dict(renamed(tensors_of(checkpoint["model"], file))))
+    arrays = parameters_of_fairseq(weights, config.model)
     if "target_position" in arrays:
         config = _with_positions(config, len(arrays["target_position"]))
     (source_names, source_order), (target_names, target_order) = (
@@ -87,9 +89,8 @@ def _checkpoint_file(path: Path) -> Path:
 
 
 def _languages(options: Options, file: Path) -> tuple[str, str]:
-    source, target = options.get("source_lang"), options.get("target_lang")
-    if isinstance(source, str) and isinstance(target, str):
-        return source, target
+    if "source_lang" in options and "target_lang" in options:
+        return options["source_lang"], options["target_lang"]
     raise UserError(
         f"{file} does not say what languages it translates between (source_lang, target_lang); "
         "choose a checkpoint of the task `translation`"
@@ -99,7 +100,7 @@ def _languages(options: Options, file: Path) -> tuple[str, str]:
 def _dictionary(file: Path) -> list[str]:
     """The entry of each id."""
     pieces, known = list(_SPECIAL), set(_SPECIAL)
-    for number, line in enumerate(_text(file).removesuffix("\n").split("\n"), start=1):
+    for number, line in enumerate(read_text(file).removesuffix("\n").split("\n"), start=1):
         entry, _, count = line.rstrip().rpartition(" ")
         overwrites = count == _OVERWRITE
         if overwrites:
@@ -111,17 +112,6 @@ def _dictionary(file: Path) -> list[str]:
         pieces.append(entry)
         known.add(entry)
     return pieces
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"{file} cannot be read ({error.strerror}), which has to be beside the checkpoint"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} is not UTF-8; copy it again from where the model was") from error
 
 
 def _config(
@@ -188,17 +178,15 @@ def _vocabulary(
     ((file, is_sentencepiece),) = found.items()
     try:
         if is_sentencepiece:
-            model = file.read_bytes()
+            model = read_bytes(file)
             return paired_vocabulary((model, model), pieces)
         return moses_vocabulary(
             languages,
-            _codes(_text(file)),
+            _codes(read_text(file)),
             pieces,
             splits_dashes=not options.get("moses_no_dash_splits"),
             escapes=not options.get("moses_no_escape"),
         )
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}") from error
     except UserError:
         raise
     except ValueError as error:

@@ -4,15 +4,13 @@ Matrices of PyTorch are [output, input], and those of the paper's formulas [inpu
 """
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Shaped
 
 from t2t_jax.config import ModelConfig
-from t2t_jax.errors import UserError
-from t2t_jax.interchange.names import Arrays
+from t2t_jax.interchange.tensors import Tensors
 
 _Array = Float32[np.ndarray, "..."]
 _SUBLAYERS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
@@ -28,43 +26,18 @@ _RESERVED_POSITIONS = 2
 """Rows of a learned table that no token has: positions are counted from the id of padding, 1."""
 
 
-class _Taking:
-    """The arrays of a model, each of which is taken by its name; what is left is unknown."""
+def renamed(
+    arrays: Mapping[str, Shaped[np.ndarray, "..."]],
+) -> Iterator[tuple[str, Shaped[np.ndarray, "..."]]]:
+    """The parameters under the names that later versions of fairseq have given them.
 
-    def __init__(self, arrays: Arrays, path: Path) -> None:
-        self._left = dict(_renamed(arrays))
-        self._path = path
-
-    def take(self, name: str) -> _Array:
-        if name not in self._left:
-            raise UserError(
-                f"{self._path} has no array {name}, which a model with its options has; it is "
-                "damaged, or was written by a version of fairseq that computes otherwise"
-            )
-        return self._left.pop(name)
-
-    def take_copy(self, name: str, of: _Array) -> None:
-        """Take what is another array once more, and may be left out."""
-        if not np.array_equal(self._left.pop(name, of), of):
-            raise UserError(
-                f"{self._path} has another array {name} than the one that it is shared with; it is "
-                "damaged"
-            )
-
-    def finish(self) -> None:
-        if self._left:
-            raise UserError(
-                f"{self._path} has the array {min(self._left)}, which no model of t2t_jax with its "
-                "options has; choose a checkpoint of fairseq's `transformer` without"
-            )
-
-
-def _renamed(arrays: Arrays) -> Iterator[tuple[str, _Array]]:
-    """The arrays under the names that later versions of fairseq have given them."""
+    Args:
+      arrays: the arrays of a checkpoint of any version.
+    """
     for name, array in arrays.items():
         if _NO_PARAMETERS.fullmatch(name):
             continue
-        if found := _JOINED.fullmatch(name):
+        if (found := _JOINED.fullmatch(name)) and array.ndim:
             for letter, part in zip("qkv", np.array_split(array, 3), strict=True):
                 yield f"{found[1]}.{letter}_proj.{found[2]}", part
         elif found := _NUMBERED_NORM.fullmatch(name):
@@ -77,24 +50,22 @@ def _renamed(arrays: Arrays) -> Iterator[tuple[str, _Array]]:
 
 
 def parameters_of_fairseq(
-    arrays: Arrays, model: ModelConfig, path: Path
+    taking: Tensors, model: ModelConfig
 ) -> dict[str, Float32[np.ndarray, "..."]]:
     """The parameters under the names of `interchange.names`, the vocabulary in its old order.
 
     Args:
-      arrays: the arrays under the names that fairseq has for them, of whichever version.
+      taking: the arrays under the names that `renamed` gives.
       model: the config of the model; its `max_positions` is not read.
-      path: the file, for errors.
 
     Raises:
       UserError: an array is missing, or is none of such a model.
     """
-    taking = _Taking(arrays, path)
     found = dict(_embeddings(taking, model))
     for name, stack in zip(_NORMS, model.stacks, strict=True):
         side = "source" if name == "encoder" else "target"
         if model.position == "learned":
-            table = taking.take(f"{name}.embed_positions.weight")
+            table = taking.take(f"{name}.embed_positions.weight", None, model.d_model)
             found[f"{side}_position"] = table[_RESERVED_POSITIONS:]
         if model.embedding_norm:
             found |= _norm(taking, f"{name}.layernorm_embedding", f"{side}_embedding_norm")
@@ -113,7 +84,7 @@ def _with_equal_tables(found: dict[str, _Array]) -> dict[str, _Array]:
     return {**found, **{name: found[name][:shortest] for name in tables}}
 
 
-def _embeddings(taking: _Taking, model: ModelConfig) -> Iterator[tuple[str, _Array]]:
+def _embeddings(taking: Tensors, model: ModelConfig) -> Iterator[tuple[str, _Array]]:
     """The matrices with a row for each entry of a vocabulary."""
     theirs = {
         "source": "encoder.embed_tokens.weight",
@@ -125,11 +96,11 @@ def _embeddings(taking: _Taking, model: ModelConfig) -> Iterator[tuple[str, _Arr
         if ours in taken:
             taking.take_copy(theirs[use], taken[ours])
         else:
-            taken[ours] = taking.take(theirs[use])
+            taken[ours] = taking.take(theirs[use], None, model.d_model)
     yield from taken.items()
 
 
-def _layer(taking: _Taking, place: str, attends_to_source: bool) -> dict[str, _Array]:
+def _layer(taking: Tensors, place: str, attends_to_source: bool) -> dict[str, _Array]:
     found: dict[str, _Array] = {}
     sublayers = _SUBLAYERS if attends_to_source else {"self_attention": "self_attn"}
     for ours, theirs in sublayers.items():
@@ -141,11 +112,11 @@ def _layer(taking: _Taking, place: str, attends_to_source: bool) -> dict[str, _A
     return found | _norm(taking, f"{place}final_layer_norm", f"{place}feed_forward.norm")
 
 
-def _linear(taking: _Taking, theirs: str, ours: str, letter: str) -> dict[str, _Array]:
+def _linear(taking: Tensors, theirs: str, ours: str, letter: str) -> dict[str, _Array]:
     matrix, bias = taking.take(f"{theirs}.weight"), taking.take(f"{theirs}.bias")
     return {f"{ours}.W_{letter}": matrix.T, f"{ours}.b_{letter}": bias}
 
 
-def _norm(taking: _Taking, theirs: str, ours: str) -> dict[str, _Array]:
+def _norm(taking: Tensors, theirs: str, ours: str) -> dict[str, _Array]:
     scale, bias = taking.take(f"{theirs}.weight"), taking.take(f"{theirs}.bias")
     return {f"{ours}.scale": scale, f"{ours}.bias": bias}

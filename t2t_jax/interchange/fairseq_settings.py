@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from t2t_jax.errors import UserError
-from t2t_jax.interchange.torch_file import Settings
+from t2t_jax.interchange.model_files import DEPTH, RATE, SIZE
+from t2t_jax.interchange.torch_pickle import Settings
+from t2t_jax.system.records import Schema, check
 
 Options: TypeAlias = Mapping[str, Any]
 """The options of a model, by the names that they have in `args`."""
@@ -47,6 +49,16 @@ _NOT_HERE = (
     "scale_heads",
     "scale_resids",
 )
+_SCHEMA = Schema(
+    {},
+    {
+        **dict.fromkeys(("arch", "task", "activation_fn", "source_lang", "target_lang"), str),
+        **dict.fromkeys(("encoder_embed_dim", "encoder_ffn_embed_dim"), SIZE),
+        **dict.fromkeys(("encoder_layers", "decoder_layers", "encoder_attention_heads"), DEPTH),
+        **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), RATE),
+        "relu_dropout": RATE,
+    },
+)
 _SAME_ON_BOTH_SIDES = {
     "embed_dim": 512,
     "ffn_embed_dim": 2048,
@@ -67,18 +79,25 @@ def options_of(checkpoint: Any, path: Path) -> Options:
       UserError: it has none, so fairseq has not written it.
     """
     if isinstance(checkpoint, Mapping) and isinstance(checkpoint.get("model"), Mapping):
-        try:
-            args, sections = (_plain(checkpoint.get(name)) for name in ("args", "cfg"))
-        except RecursionError as error:
-            raise UserError(f"{path} has options that hold themselves; it is damaged") from error
+        args, sections = (_plain(checkpoint.get(name)) for name in ("args", "cfg"))
         if isinstance(args, Mapping) and args:
-            return args
+            return _checked(args, path)
         if isinstance(sections, Mapping) and isinstance(sections.get("model"), Mapping):
-            return _joined(sections)
+            return _checked(_joined(sections), path)
     raise UserError(
         f"{path} is no checkpoint of fairseq, which has `model` and `args` or `cfg`; name the file "
         "that fairseq-train wrote"
     )
+
+
+def _checked(options: Mapping[str, Any], path: Path) -> Options:
+    """The options that are given, where None says that one is not."""
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        check(given, _SCHEMA)
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: of its options, {error}; copy it anew") from error
+    return given
 
 
 def _joined(sections: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +117,7 @@ def _plain(node: Any) -> Any:
                 return _plain(node.state[name])
         return _plain(node.state)
     if isinstance(node, Mapping):
-        return {str(name): _plain(value) for name, value in node.items() if name != "_parent"}
+        return {str(name): _plain(value) for name, value in node.items()}
     if isinstance(node, list):
         return [_plain(value) for value in node]
     return node
@@ -126,10 +145,10 @@ def model_fields(options: Options, path: Path) -> dict[str, Any]:
       UserError: the model has what a model of this package cannot have.
     """
     shared = _shared_options(options)
-    activation = str(options.get("activation_fn") or "relu")
+    activation = options.get("activation_fn") or "relu"
     _refuse(path, {**_foreign(options), **_unequal(options, shared)})
     if activation not in _ACTIVATIONS:
-        _refuse(path, {f"activation_fn={activation!r}": True})
+        _refuse(path, {f"activation_fn={activation!r:.60}": True})
     position = "learned" if shared["learned_pos"] else "sinusoidal_t2t"
     is_shared = bool(options.get("share_all_embeddings"))
     is_tied = bool(options.get("share_decoder_input_output_embed"))
@@ -151,7 +170,7 @@ def model_fields(options: Options, path: Path) -> dict[str, Any]:
         "model.scale_embeddings": not options.get("no_scale_embedding"),
         "model.embedding_norm": bool(options.get("layernorm_embedding")),
         "model.dropout_rate": options.get("dropout", 0.1),
-        "model.attention_dropout_rate": options.get("attention_dropout") or 0,
+        "model.attention_dropout_rate": options.get("attention_dropout", 0),
         "model.activation_dropout_rate": options.get("activation_dropout")
         or options.get("relu_dropout")
         or 0,
@@ -167,12 +186,12 @@ def _shared_options(options: Options) -> dict[str, Any]:
 
 def _foreign(options: Options) -> dict[str, bool]:
     """Kinds of models and options that this package does not have, and whether these do."""
-    arch, task = str(options.get("arch")), options.get("task")
+    arch, task = options.get("arch", ""), options.get("task")
     is_translation = arch.startswith("transformer") and not arch.startswith(_NO_TRANSLATION)
     return {
-        f"arch={arch!r}": not is_translation,
-        f"task={task!r}": task in _TASKS_WITH_MORE,
-        **{f"{name}={options.get(name)!r}": bool(options.get(name)) for name in _NOT_HERE},
+        f"arch={arch!r:.60}": not is_translation,
+        f"task={task!r:.60}": task in _TASKS_WITH_MORE,
+        **{f"{name}={options.get(name)!r:.60}": bool(options.get(name)) for name in _NOT_HERE},
     }
 
 
@@ -184,7 +203,8 @@ def _unequal(options: Options, shared: Mapping[str, Any]) -> dict[str, bool]:
     found = {name: options.get(name) for name in expected}
     # A reference of OmegaConf, such as ${model.decoder.embed_dim}, is to the value it ought to be.
     return {
-        f"{name}={value!r} beside {expected[name]!r} of the encoder": value != expected[name]
+        f"{name}={value!r:.60} beside {expected[name]!r:.60} of the encoder": value
+        != expected[name]
         for name, value in found.items()
         if value is not None and not isinstance(value, str)
     }

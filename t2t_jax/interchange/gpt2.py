@@ -7,6 +7,7 @@ which a bias of the output keeps from ever being chosen.
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import NoneType
 
 import numpy as np
 from jaxtyping import Float32
@@ -15,13 +16,13 @@ from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE
 from t2t_jax.interchange.names import Arrays
-from t2t_jax.interchange.numbering import NONE, rows_in
+from t2t_jax.interchange.numbering import NONE
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import (
     ACTIVATIONS,
     Place,
-    Tensors,
     activation,
     config_of,
     read_config,
@@ -31,14 +32,21 @@ from t2t_jax.interchange.pretrained import (
     written,
 )
 from t2t_jax.interchange.rewriting import refuse
+from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.system.records import Record, Schema
 
 DTYPES = ("float32",)
 
-_SIZES = dict.fromkeys(("n_embd", "n_layer", "n_head", "n_positions", "vocab_size"), int)
 _CONFIG = Schema(
-    {"model_type": str, **_SIZES},
-    {"eos_token_id": (int, type(None)), "n_inner": (int, type(None)), "activation_function": str},
+    {"n_embd": SIZE, "n_layer": DEPTH, "n_head": DEPTH, "n_positions": SIZE, "vocab_size": SIZE},
+    {
+        "eos_token_id": (ID, NoneType),
+        "n_inner": (SIZE, NoneType),
+        "activation_function": str,
+        "layer_norm_epsilon": RATE,
+        "resid_pdrop": RATE,
+        "attn_pdrop": RATE,
+    },
 )
 _FIXED = {
     "scale_attn_weights": True,
@@ -48,7 +56,8 @@ _FIXED = {
 }
 _NEVER = -1e9
 """The bias of an entry that is never chosen."""
-_END = "<|endoftext|>"
+_WITHOUT = r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias"
+"""Masks, which earlier releases of the library kept beside the parameters."""
 _README = """\
 # A language model of t2t_jax as a GPT-2
 
@@ -136,17 +145,22 @@ def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
 def _our_arrays(
     tensors: Tensors, model: ModelConfig, vocabulary: PretrainedVocabulary
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
-    order = np.array(vocabulary.order)
-    there = order != NONE
-    yield "embedding", rows_in(tensors["transformer.wte.weight"], order)
-    yield "output_bias", np.where(there, np.float32(0), np.float32(_NEVER))
+    order, width = np.array(vocabulary.order), model.d_model
+    yield "embedding", tensors.rows("transformer.wte.weight", order, width)
+    yield "output_bias", np.where(order != NONE, np.float32(0), np.float32(_NEVER))
     for number in range(model.num_decoder_layers):
         name = f"transformer.h.{number}.attn.c_attn"
-        for kind, whole in (("W", tensors[f"{name}.weight"]), ("b", tensors[f"{name}.bias"])):
+        joined = {
+            "W": tensors.take(f"{name}.weight", width, 3 * width),
+            "b": tensors.take(f"{name}.bias", 3 * width),
+        }
+        for kind, whole in joined.items():
             for letter, part in zip("QKV", np.split(whole, 3, axis=-1), strict=True):
                 yield f"decoder.layers.{number}.self_attention.{kind}_{letter}", part.copy()
     for place in _places(model):
         yield place.ours, place.array(tensors)
+    tensors.take_copy("lm_head.weight", tensors.take("transformer.wte.weight"))
+    tensors.finish(_WITHOUT)
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Shaped
 
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
@@ -37,6 +37,8 @@ from t2t_jax.interchange.marian_nmt_files import (
 from t2t_jax.interchange.marian_nmt_options import MarianNorms, MarianOptions
 from t2t_jax.interchange.numbering import END, rows_in
 from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.interchange.tensors import Tensors
+from t2t_jax.system.regular_file import regular
 
 _OPTIONS, _OUTPUT = "special:model.yml", "decoder_ff_logit_out"
 _NEVER = -1e4
@@ -59,7 +61,7 @@ def read(path: Path) -> PortableModel:
     """
     files = find_files(path)
     weights = _Weights(files.model)
-    options = weights.options()
+    options = weights.options
     options.check()
     embeddings = _embeddings(weights, options)
     sizes = len(embeddings.source), len(embeddings.target)
@@ -83,58 +85,44 @@ def read(path: Path) -> PortableModel:
     }
     if config.model.position == "learned":
         arrays |= dict.fromkeys(("source_position", "target_position"), weights["Wpos"])
-    weights.check_all_used()
+    weights.tensors.finish()
     return PortableModel(config, vocabulary, arrays, ())
 
 
 class _Weights:
-    """The arrays of a file; it knows which of them were used."""
+    """The arrays of a file. A vector is a matrix of one row there."""
 
     def __init__(self, file: Path) -> None:
-        self._file = file
-        self._used = {_OPTIONS}
-        try:
-            with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
-                self._arrays = {name: archive[name] for name in archive.files}
-        except OSError as error:
-            raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
-        except Exception as error:  # a damaged archive may raise anything
-            reason = " ".join(str(error).split())
-            raise UserError(
-                f"{file} is damaged, or no .npz of numbers ({reason}); copy it anew"
-            ) from error
+        arrays = _numbers(file)
+        if _OPTIONS not in arrays:
+            raise UserError(f"{file} has no {_OPTIONS}, so it is no model of marian-nmt")
+        text = arrays.pop(_OPTIONS).tobytes().partition(b"\0")[0]
+        self.options = MarianOptions(file, parse_yaml(text, f"{_OPTIONS} in {file}"))
+        self.tensors = Tensors(file, arrays)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._arrays
-
-    def options(self) -> MarianOptions:
-        """The options of the model."""
-        if _OPTIONS not in self:
-            raise UserError(f"{self._file} has no {_OPTIONS}, so it is no model of marian-nmt")
-        text = self._arrays[_OPTIONS].tobytes().partition(b"\0")[0]
-        return MarianOptions(self._file, parse_yaml(text, f"{_OPTIONS} in {self._file}"))
+        return name in self.tensors
 
     def __getitem__(self, name: str) -> Float32[np.ndarray, "..."]:
-        """A matrix, or a vector, which the file has as a matrix of one row."""
-        if name not in self:
-            raise UserError(f"{self._file} has no array {name}, which its options call for")
-        self._used.add(name)
-        array = self._arrays[name]
-        if array.dtype.kind != "f":
-            raise UserError(
-                f"the array {name} in {self._file} has numbers of the kind {array.dtype}; import "
-                "the model as it was before its weights were made integers"
-            )
-        if array.ndim != 2:
-            raise UserError(f"the array {name} in {self._file} is no matrix: {array.shape}")
-        return np.asarray(array[0] if len(array) == 1 else array, np.float32)
+        """A matrix, or a vector."""
+        array = self.tensors.take(name, None, None)
+        return array[0] if len(array) == 1 else array
 
-    def check_all_used(self) -> None:
-        """Refuse a file with an array that the model here has no place for."""
-        if unknown := sorted(self._arrays.keys() - self._used):
-            raise UserError(
-                f"{self._file} has the array {unknown[0]}, which no model with its options has"
-            )
+
+def _numbers(file: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """The arrays of a file, which is as large as they are."""
+    try:
+        with regular(file).open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
+            if sum(member.file_size for member in archive.zip.infolist()) > file.stat().st_size:
+                raise ValueError("its parts are larger than the whole")
+            return {name: archive[name] for name in archive.files}
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # a damaged archive may raise anything
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{file} is damaged, or no .npz of numbers ({reason:.200}); copy it anew"
+        ) from error
 
 
 class _Embeddings(NamedTuple):

@@ -4,8 +4,8 @@
 """
 
 import json
-from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,16 +15,22 @@ from jaxtyping import Int
 
 from t2t_jax.data.vocabularies.paired import paired_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.errors import UserError, way_out_of
+from t2t_jax.errors import UserError
+from t2t_jax.interchange.model_files import SIZE, beside, read_bytes
 from t2t_jax.interchange.numbering import END, NONE, UNKNOWN, new_order
+from t2t_jax.system.records import Between, Schema, check
 
 Order = Int[np.ndarray, "_"]
 """The number that marian-nmt has for each entry; see `interchange.numbering`."""
 
 _TABLES = (".yml", ".yaml", ".json")
 _SETTINGS = "decoder.yml"
+_SEARCH = Schema({}, {"beam-size": SIZE, "normalize": Between(float, 0, 100)})
+_MOST_SETTINGS = 100_000
+_MOST_LEVELS = 20
+_LONGEST_VALUE = 255
 # In C, where PyYAML was built with it: tables have many thousands of lines.
-_PARSER: Any = getattr(yaml, "CParser", yaml.BaseLoader)
+_PARSER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
 class MarianFiles(NamedTuple):
@@ -63,12 +69,12 @@ def find_files(path: Path) -> MarianFiles:
             raise UserError(
                 f"{path} has {len(names)} models of marian-nmt; name the .npz file of one"
             )
-        model = _beside(settings_file, names[0])
+        model = beside(settings_file, names[0])
     own = directory / f"{model.name}.{_SETTINGS}"
     if own.exists():
         settings_file, settings = own, _read_settings(own)
     vocabularies = [
-        _beside(settings_file, name) for name in _names(settings, "vocabs", settings_file)
+        beside(settings_file, name) for name in _names(settings, "vocabs", settings_file)
     ] or _only_vocabulary(directory)
     if len(vocabularies) != 2:
         raise UserError(
@@ -105,7 +111,7 @@ def read_vocabulary(
     splitters = _splitter(files.source, "source"), _splitter(files.target, "target")
     for file in splitters:
         _processor(file)
-    models = splitters[0].read_bytes(), splitters[1].read_bytes()
+    models = read_bytes(splitters[0]), read_bytes(splitters[1])
     vocabulary = paired_vocabulary(models, (source, target))
     return vocabulary, (source_order, target_order)
 
@@ -121,12 +127,27 @@ def parse_yaml(text: bytes, where: str) -> dict[str, Any]:
       UserError: it is something else.
     """
     try:
+        if len(text) > _MOST_SETTINGS:
+            raise ValueError(f"it has more than {_MOST_SETTINGS:,} bytes")
+        _check_events(yaml.parse(text, _PARSER))
         values = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except Exception as error:  # a value that is not of the type that it names may raise anything
         raise UserError(f"{where} is no YAML: {_line(error)}") from error
     if not isinstance(values, dict):
         raise UserError(f"{where} has no options of marian-nmt")
     return values
+
+
+def _check_events(events: Iterable[yaml.Event]) -> None:
+    """Refuse YAML that a short text can make large: what stands elsewhere, or goes very deep."""
+    depth = 0
+    for event in events:
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MOST_LEVELS or isinstance(event, yaml.AliasEvent):
+            raise ValueError("it is nested too deeply, or names a value that stands elsewhere")
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > _LONGEST_VALUE:
+            raise ValueError(f"it has a value of {len(event.value):,} characters")
 
 
 def _pieces(file: Path, size: int) -> list[str]:
@@ -161,7 +182,7 @@ def _pieces_of_model(file: Path) -> list[str]:
 
 def _read_table(file: Path) -> dict[str, int]:
     """The id of each subword of a table."""
-    content = _read(file)
+    content = read_bytes(file)
     try:
         table = json.loads(content) if file.suffix == ".json" else _parse_table(content)
         ids = {str(piece): int(number) for piece, number in table.items()}
@@ -206,7 +227,7 @@ def _splitter(vocabulary: Path, side: str) -> Path:
 def _processor(file: Path) -> sentencepiece.SentencePieceProcessor:
     processor = sentencepiece.SentencePieceProcessor()
     try:
-        processor.LoadFromSerializedProto(_read(file))
+        processor.LoadFromSerializedProto(read_bytes(file))
     except RuntimeError as error:
         raise UserError(f"{file} is damaged, or no SentencePiece model; copy it anew") from error
     return processor
@@ -225,7 +246,12 @@ def _read_settings(file: Path) -> dict[str, Any]:
     """What a `decoder.yml` says; {} if there is no such file."""
     if not file.exists():
         return {}
-    return parse_yaml(_read(file), str(file))
+    settings = parse_yaml(read_bytes(file), str(file))
+    try:
+        check(settings, _SEARCH)
+    except ValueError as error:
+        raise UserError(f"{file} is damaged: {error}; copy it anew, or mend it") from error
+    return settings
 
 
 def _names(settings: Mapping[str, Any], key: str, file: Path) -> list[str]:
@@ -234,26 +260,6 @@ def _names(settings: Mapping[str, Any], key: str, file: Path) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{key} in {file} is no list of files")
     return names
-
-
-def _beside(settings_file: Path, name: str) -> Path:
-    """A file that the settings name, which has to be in their directory."""
-    relative = PurePosixPath(name)
-    if relative.is_absolute() or ".." in relative.parts:
-        raise UserError(
-            f"{settings_file} names {name}, which is outside of its directory and is not read; put "
-            "the file there, and name it without directories"
-        )
-    return settings_file.parent / relative
-
-
-def _read(file: Path) -> bytes:
-    if not file.is_file():
-        raise UserError(f"{file} is missing: it belongs to the model of marian-nmt")
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}; {way_out_of(error)}") from error
 
 
 def _line(error: Exception) -> str:

@@ -14,6 +14,8 @@ from t2t_jax.errors import UserError
 Value = TypeVar("Value", bool, int, str)
 """What an option can be."""
 
+_MOST = 10_000_000
+_MOST_LAYERS = 10_000
 _EXACT_GELU_SINCE = (1, 12, 3)
 _PRE_NORM_SINCE = (1, 11, 0)
 _ORDERS: Mapping[tuple[str, str, str], Literal["post", "pre"]] = MappingProxyType(
@@ -44,6 +46,10 @@ _SUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 first is what marian-nmt takes where the option is not given."""
 
 
+def _is_layer(number: Any) -> bool:
+    return type(number) is int and 1 <= number <= _MOST_LAYERS
+
+
 class MarianNorms(NamedTuple):
     """Where the norms of a model are, and of which kind."""
 
@@ -66,10 +72,10 @@ class MarianOptions(NamedTuple):
         value = self.values.get(name)
         if value is None:
             return default
-        if type(value) is not type(default):
+        if type(value) is not type(default) or (isinstance(value, int) and abs(value) > _MOST):
             raise UserError(
                 f"the option {name} in {self.file} is {value!r:.60}, which is no "
-                f"{type(default).__name__}"
+                f"{type(default).__name__} that a model has"
             )
         return value
 
@@ -92,7 +98,7 @@ class MarianOptions(NamedTuple):
         tied = self.values.get("transformer-tied-layers") or range(1, depth + 1)
         if isinstance(tied, range):
             return tied
-        if not isinstance(tied, list) or len(tied) != depth or {type(x) for x in tied} != {int}:
+        if not isinstance(tied, list) or len(tied) != depth or not all(map(_is_layer, tied)):
             raise UserError(
                 f"the option transformer-tied-layers in {self.file} has no number for each of the "
                 f"{depth} layers"

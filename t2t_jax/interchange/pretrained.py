@@ -2,45 +2,39 @@
 
 config.json                                   kind and sizes of the model
 model.safetensors, or pytorch_model.bin       its parameters; nothing in them is executed
+model.safetensors.index.json                  in place of it, the file that has each parameter
 tokenizer.json                                how text is split, for the library tokenizers
 """
 
 import json
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Int
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from jaxtyping import Float32
+from safetensors.numpy import save
 
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary, pretrained_vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE, beside, read_bytes, read_json
 from t2t_jax.interchange.names import Arrays
-from t2t_jax.interchange.numbering import new_order, rows_in
+from t2t_jax.interchange.numbering import new_order
+from t2t_jax.interchange.tensors import Tensors, read_safetensors
 from t2t_jax.interchange.torch_file import read_torch_file, tensors_of
-from t2t_jax.system.records import Record, Schema, parse_object
+from t2t_jax.system.records import Each, Record, Schema
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
 """Their name of each activation."""
+_INDEX = Schema({"weight_map": Each(dict, str)})
+_TOKENIZER = Schema(
+    {"model": Schema({"vocab": Each(dict, ID)}, {"continuing_subword_prefix": (str, NoneType)})},
+    {"added_tokens": Each(list, Schema({"content": str, "id": ID}))},
+)
 _PREFIXES = "transformer.", "bert.", "vit."
 _OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-
-
-def read_json(path: Path, schema: Schema) -> Record:
-    """The fields of a file of JSON, checked.
-
-    Raises:
-      UserError: it is missing or damaged, or lacks a field.
-    """
-    try:
-        return parse_object(path.read_bytes(), schema)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is damaged, or of another kind of model: {error}") from error
 
 
 def read_config(path: Path, kind: str, schema: Schema, fixed: Mapping[str, Any]) -> Record:
@@ -63,46 +57,17 @@ def read_config(path: Path, kind: str, schema: Schema, fixed: Mapping[str, Any])
     return theirs
 
 
-class Tensors:
-    """The tensors of a file, which are asked for by name."""
-
-    def __init__(self, file: Path, tensors: Arrays) -> None:
-        """Wrap the tensors of a file."""
-        self.file = file
-        self._tensors = tensors
-
-    def __getitem__(self, name: str) -> Float32[np.ndarray, "..."]:
-        """A tensor, also under a name that earlier releases of the library gave it.
-
-        Raises:
-          UserError: there is none.
-        """
-        for found in (name, *(name.removeprefix(prefix) for prefix in _PREFIXES)):
-            if found in self._tensors:
-                return self._tensors[found]
-        for new, old in _OLD_NAMES.items():
-            if name.endswith(new) and f"{name.removesuffix(new)}{old}" in self._tensors:
-                return self._tensors[f"{name.removesuffix(new)}{old}"]
-        raise UserError(f"{self.file} has no tensor {name}, which every model of its kind has")
-
-    def __contains__(self, name: str) -> bool:
-        """Whether there is a tensor of exactly this name."""
-        return name in self._tensors
-
-    def rows(self, name: str, order: Int[np.ndarray, " entries"]) -> Float32[np.ndarray, "..."]:
-        """A tensor with a row for every entry of a vocabulary, in our order."""
-        array = self[name]
-        array = array.ravel() if array.shape[:1] == (1,) else array  # a bias has an axis more
-        if array.shape[:1] != order.shape:
-            raise UserError(
-                f"{self.file} has {name} of shape {array.shape}, and config.json {len(order)} "
-                "entries of the vocabulary"
-            )
-        return rows_in(array, order)
+def _spellings(name: str) -> Iterator[str]:
+    """The names that releases of the library have given an array."""
+    yield name
+    yield from (name.removeprefix(prefix) for prefix in _PREFIXES)
+    for new, old in _OLD_NAMES.items():
+        if name.endswith(new):
+            yield f"{name.removesuffix(new)}{old}"
 
 
 def read_tensors(path: Path) -> Tensors:
-    """The tensors of a model, in float32.
+    """The tensors of a model, which may lie in several files.
 
     Args:
       path: its directory.
@@ -110,17 +75,37 @@ def read_tensors(path: Path) -> Tensors:
     Raises:
       UserError: they are missing or damaged.
     """
-    file = path / "model.safetensors"
-    if file.exists():
-        try:
-            found = load_file(file)
-            return Tensors(file, {name: np.asarray(x, np.float32) for name, x in found.items()})
-        except (SafetensorError, OSError, TypeError, ValueError, KeyError) as error:
-            raise UserError(f"{file} is damaged, or no file of safetensors: {error}") from error
-    file = path / "pytorch_model.bin"
-    if not file.exists():
-        raise UserError(f"{path} has neither model.safetensors nor pytorch_model.bin")
-    return Tensors(file, tensors_of(read_torch_file(file), file))
+    for name, read in {"model.safetensors": _safetensors, "pytorch_model.bin": _pytorch}.items():
+        file, index = path / name, path / f"{name}.index.json"
+        if file.exists():
+            return Tensors(file, read(file), _spellings)
+        if index.exists():
+            return Tensors(index, _in_parts(index, read), _spellings)
+    raise UserError(f"{path} has neither model.safetensors nor pytorch_model.bin")
+
+
+def _safetensors(file: Path) -> dict[str, np.ndarray]:
+    return read_safetensors(file)[0]
+
+
+def _pytorch(file: Path) -> dict[str, np.ndarray]:
+    return tensors_of(read_torch_file(file), file)
+
+
+def _in_parts(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The tensors of the files that an index names."""
+    places = read_json(index, _INDEX)["weight_map"]
+    found: dict[str, np.ndarray] = {}
+    for part in sorted(set(places.values())):
+        tensors = read(beside(index, part))
+        names = {name for name, place in places.items() if place == part}
+        if other := names ^ tensors.keys():
+            raise UserError(
+                f"{index} says of the array {min(other)!r:.80} something else than {part} has; "
+                "copy the files anew"
+            )
+        found |= tensors
+    return found
 
 
 class Place(NamedTuple):
@@ -135,7 +120,7 @@ class Place(NamedTuple):
 
     def array(self, tensors: Tensors) -> Float32[np.ndarray, "..."]:
         """Our parameter, of their tensors."""
-        found = tensors[self.theirs]
+        found = tensors.take(self.theirs)
         return np.ascontiguousarray(found.T) if self.transposed else found
 
     def theirs_of(self, arrays: Arrays) -> Float32[np.ndarray, "..."]:
@@ -164,7 +149,7 @@ def _refused(file: Path, theirs: Record, wanted: Mapping[str, Any]) -> None:
     for name, value in wanted.items():
         if theirs.get(name, value) != value:
             raise UserError(
-                f"{file} has {name}={theirs[name]!r}, which a model of t2t_jax "
+                f"{file} has {name}={theirs[name]!r:.60}, which a model of t2t_jax "
                 f"cannot have; only {value!r}"
             )
 
@@ -181,41 +166,6 @@ def config_of(path: Path, changes: Mapping[str, Any]) -> Config:
         raise UserError(f"{path / 'config.json'}: {error}") from error
 
 
-def _tokenizer_definition(path: Path) -> str:
-    """The contents of tokenizer.json.
-
-    Raises:
-      UserError: the file is missing or damaged.
-    """
-    file = path / "tokenizer.json"
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{file} cannot be read ({error}); make it with transformers: "
-            f"AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
-        ) from error
-
-
-def _entry_ids(definition: str, file: Path) -> dict[str, int]:
-    """The id of each entry of a tokenizer.
-
-    Args:
-      definition: the contents of tokenizer.json.
-      file: its place, for errors.
-
-    Raises:
-      UserError: it has no entries.
-    """
-    try:
-        content = json.loads(definition)
-        ids = dict(content["model"]["vocab"])
-        ids |= {token["content"]: token["id"] for token in content.get("added_tokens", [])}
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} is damaged, or has no vocabulary of subwords: {error}") from error
-    return ids
-
-
 def read_vocabulary(
     path: Path, size: int, special: Callable[[Mapping[str, int]], Sequence[int]], unknown: int
 ) -> PretrainedVocabulary:
@@ -230,18 +180,32 @@ def read_vocabulary(
     Raises:
       UserError: tokenizer.json is missing or damaged, or has other entries.
     """
-    file, definition = path / "tokenizer.json", _tokenizer_definition(path)
-    ids = _entry_ids(definition, file)
+    file = path / "tokenizer.json"
+    if not file.exists():
+        raise UserError(
+            f"{file} is missing; make it with transformers: "
+            f"AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
+        )
+    content = read_json(file, _TOKENIZER)
+    model = content["model"]
+    ids = {
+        **model["vocab"],
+        **{token["content"]: token["id"] for token in content.get("added_tokens", [])},
+    }
     first = special(ids)
     if sorted(ids.values()) != list(range(size)):
         raise UserError(
             f"{file} does not give each of {size:,} entries an id of its own, as config.json has it"
         )
+    if model.get("merges") and model.get("continuing_subword_prefix"):  # the library panics
+        raise UserError(
+            f"{file} has a continuing_subword_prefix together with merges, which no GPT-2 has"
+        )
     _, order = new_order(sorted(ids, key=lambda piece: ids[piece]), first)
     try:
-        return pretrained_vocabulary(definition, order.tolist(), unknown)
+        return pretrained_vocabulary(read_bytes(file).decode(), order.tolist(), unknown)
     except ValueError as error:
-        raise UserError(f"{file} is {error}") from error
+        raise UserError(f"{file} is {error}; copy it anew") from error
 
 
 def activation(path: Path, theirs: Record, field: str, usual: str) -> str:
@@ -260,16 +224,25 @@ def activation(path: Path, theirs: Record, field: str, usual: str) -> str:
     name = theirs.get(field, usual)
     if name not in ours:
         raise UserError(
-            f"{path} has {field}={name!r}; a model of t2t_jax can have {', '.join(ours)}"
+            f"{path / 'config.json'} has {field}={name!r:.60}; a model of t2t_jax can have "
+            f"{', '.join(ours)}"
         )
     return ours[name]
 
 
-ENCODER_SIZES = (
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
+ENCODER = Schema(
+    {
+        "hidden_size": SIZE,
+        "num_hidden_layers": DEPTH,
+        "num_attention_heads": DEPTH,
+        "intermediate_size": SIZE,
+    },
+    {
+        "hidden_act": str,
+        "layer_norm_eps": RATE,
+        "hidden_dropout_prob": RATE,
+        "attention_probs_dropout_prob": RATE,
+    },
 )
 """The fields of config.json that BERT and ViT share."""
 

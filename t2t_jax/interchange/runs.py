@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from t2t_jax.config import ParallelConfig
+from t2t_jax.errors import UserError
 from t2t_jax.interchange.names import parameters_of
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.modules.models import make_model
@@ -36,7 +37,11 @@ def write_run(model: PortableModel, workdir: Path, imported: Record) -> None:
     mesh = make_mesh(ParallelConfig(), jax.local_devices())
     network = make_model(model.config, len(model.vocabulary), mesh)
     like = nn.unbox(declared_parameters(network))
-    params = jax.tree.map(jnp.asarray, parameters_of(model.arrays, like))
+    try:
+        params = jax.tree.map(jnp.asarray, parameters_of(model.arrays, like))
+    except UserError as error:
+        place = imported.get("path", "the model")
+        raise UserError(f"{place}: {error}; its options are those of another model") from error
     step = model.steps[-1] if model.steps else 0
     with writing_directory(workdir) as place:
         claim_for_import(place, model.config, model.vocabulary, imported)

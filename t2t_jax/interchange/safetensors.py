@@ -12,20 +12,21 @@ import json
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from t2t_jax.config import Config
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange.model_files import read_text
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.system.records import Schema, parse_object
+from t2t_jax.interchange.tensors import Tensors, read_safetensors
+from t2t_jax.system.records import Each, Schema, parse_object
 
 DTYPES = ("float32",)
 
 _ARRAYS, _CONFIG, _VOCABULARY = "model.safetensors", "config.json", "vocabulary.model"
 _ABOUT, _VERSION = "t2t_jax", 1
-_SCHEMA = Schema({"version": int, "steps": list, "vocabulary": str})
+_SCHEMA = Schema({"version": int, "steps": Each(list, int), "vocabulary": str})
 _README = """\
 # A Transformer of t2t_jax
 
@@ -75,17 +76,11 @@ def read(path: Path) -> PortableModel:
       UserError: a file is missing, or damaged, or belongs to another model.
     """
     file = path / _ARRAYS
-    try:
-        text = (path / _CONFIG).read_text(encoding="utf-8")
-        with safe_open(file, framework="numpy") as opened:
-            metadata = opened.metadata() or {}
-            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise UserError(f"{file} is damaged, or no file of safetensors: {error}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{path} is not a directory that t2t-jax export --to safetensors wrote: {error}"
-        ) from error
+    if not file.exists():
+        raise UserError(f"{path} is not a directory that t2t-jax export --to safetensors wrote")
+    found, metadata = read_safetensors(file)
+    tensors = Tensors(file, found)
+    arrays = {name: tensors.take(name) for name in found}
     try:
         about = parse_object(metadata.get(_ABOUT, "{}"), _SCHEMA)
     except ValueError as error:
@@ -98,7 +93,7 @@ def read(path: Path) -> PortableModel:
     if about["vocabulary"] != vocabulary.fingerprint:
         raise UserError(f"{path / _VOCABULARY} is not the vocabulary that {file} was written with")
     try:
-        config = Config.from_json(text)
+        config = Config.from_json(read_text(path / _CONFIG))
     except UserError as error:
         raise UserError(f"{path / _CONFIG}: {error}") from error
     return PortableModel(config, vocabulary, arrays, tuple(about["steps"]))

@@ -3,24 +3,26 @@
 What `torch.save` writes is a pickle with the numbers of its tensors beside it: in a zip archive, or
 in older files after the pickle. A pickle may name any function of Python and call it. This reader
 knows the few names that weights need, takes settings of the programs that train models as plain
-data, and refuses a file with any other name.
+data, and refuses a file with any other name. A small file takes little time and memory, whatever it
+says of itself.
 """
 
 import io
 import math
-import pickle
 import struct
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Shaped
+from jaxtyping import Shaped
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, way_out_of
+from t2t_jax.interchange.torch_pickle import File, Machine, Settings
+from t2t_jax.system.regular_file import regular
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _BFLOAT16 = "bfloat16"
@@ -52,34 +54,9 @@ _SETTINGS_OF = (
 # Settings of OmegaConf name the types of their values.
 _BUILTIN = ("builtins", "__builtin__")
 _TYPES = ("bool", "dict", "float", "int", "list", "object", "str", "tuple")
-_File: TypeAlias = io.BufferedReader | io.BytesIO
-
-
-class Settings:
-    """An object of another program, of which there is only the data."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        """Keep nothing of what the object would be made from."""
-        self.state: dict[Any, Any] = {}
-
-    def __setstate__(self, state: Any) -> None:
-        """Take the object's fields."""
-        self.state = dict(state) if isinstance(state, Mapping) else {}
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        """Take an entry, of an object that is a dictionary."""
-        self.state[key] = value
-
-    def append(self, value: Any) -> None:
-        """Take an element, of an object that is a list."""
-        self.state[len(self.state)] = value
-
-
-class _Dictionary(dict[Any, Any]):
-    """A dictionary without what else is kept with it: versions, in that of a module's tensors."""
-
-    def __setstate__(self, state: Any) -> None:
-        """Keep nothing of it."""
+_MOST_VALUES = 1_000_000
+_MOST_COPIES = 8
+_MOST_AXES = 32
 
 
 @dataclass
@@ -122,50 +99,51 @@ class _Tensor:
             raise ValueError("a tensor is not in its storage")
         strides = [stride * numbers.itemsize for stride in self.strides]
         place = numbers[self.offset :]
-        return np.lib.stride_tricks.as_strided(place, self.shape, strides).copy()
+        return np.lib.stride_tricks.as_strided(place, self.shape, strides, writeable=False)
 
 
-def _rebuild_tensor(storage: _Storage, offset: int, shape: Any, strides: Any, *_: Any) -> _Tensor:
+def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Tensor:
+    known = isinstance(storage, _Storage) and len(shape) == len(strides) <= _MOST_AXES
+    if not known or {type(n) for n in (offset, *shape, *strides)} != {int}:
+        raise ValueError("a tensor has no place in a storage")
     return _Tensor(storage, offset, tuple(shape), tuple(strides))
 
 
-def _rebuild_parameter(data: Any, *_: Any) -> Any:
+def _first(data: Any, *_: Any) -> Any:
     return data
+
+
+def _no_entries(*arguments: Any) -> dict[Any, Any]:
+    if any(arguments):
+        raise ValueError("a dictionary is made in a way that PyTorch does not use")
+    return {}
+
+
+def _settings(*_: Any) -> Settings:
+    """Make an object of which nothing is known, before its fields."""
+    return Settings()
 
 
 _KNOWN: Mapping[tuple[str, str], Callable[..., Any]] = MappingProxyType(
     {
-        ("collections", "OrderedDict"): _Dictionary,
+        ("collections", "OrderedDict"): _no_entries,
         ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
-        ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
-        ("torch", "Size"): tuple,
+        ("torch._utils", "_rebuild_parameter"): _first,
+        ("torch", "Size"): _first,
     }
 )
 
 
-class _Unpickler(pickle.Unpickler):
-    """Makes of a pickle dictionaries, lists, numbers, strings, tensors and `Settings`."""
-
-    def __init__(self, file: _File, storages: dict[str, _Storage]) -> None:
-        super().__init__(file)
-        self._storages = storages
-
-    def find_class(self, module: str, name: str) -> Any:
-        """The stand-in for a function or class that the pickle names."""
-        if (module, name) in _KNOWN:
-            return _KNOWN[module, name]
-        if module == "torch" and name in _DTYPES:
-            return _DTYPES[name]
-        if module.partition(".")[0] in _SETTINGS_OF or (module in _BUILTIN and name in _TYPES):
-            return Settings
-        raise UserError(f"has code, which calls {module}.{name}, and nothing of it was executed")
-
-    def persistent_load(self, pid: Any) -> _Storage:
-        """The storage of a tensor."""
-        kind, dtype, key, _, size, *view = pid
-        if kind != "storage" or dtype not in _DTYPES.values() or any(view):
-            raise ValueError("there is a tensor of an unknown kind")
-        return self._storages.setdefault(str(key), _Storage(dtype, int(size)))
+def _find(module: str, name: str) -> Any:
+    """The stand-in for a function or class that a pickle names."""
+    if (module, name) in _KNOWN:
+        return _KNOWN[module, name]
+    if module == "torch" and name in _DTYPES:
+        return _DTYPES[name]
+    if module.partition(".")[0] in _SETTINGS_OF or (module in _BUILTIN and name in _TYPES):
+        return _settings
+    called = ascii(f"{module}.{name}")[1:-1]
+    raise UserError(f"has code, which calls {called:.80}, and nothing of it was executed")
 
 
 def read_torch_file(path: Path) -> Any:
@@ -182,61 +160,101 @@ def read_torch_file(path: Path) -> Any:
       UserError: the file is missing, or damaged, or no such file, or has code.
     """
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             read = _read_archive if zipfile.is_zipfile(file) else _read_legacy
             file.seek(0)
-            return _with_arrays(read(file))
+            return read(file, path.stat().st_size)
     except UserError as error:
         raise UserError(f"{path} {error}") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise UserError(
+            f"{path} cannot be read ({error.strerror or error}); {way_out_of(error)}"
+        ) from error
     except Exception as error:  # a damaged pickle may raise anything
-        why = " ".join(str(error).split())
-        raise UserError(f"{path} is damaged, or no file of PyTorch: {why:.100}") from error
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(
+            f"{path} is damaged, or no file of PyTorch: {why:.100}; copy it anew"
+        ) from error
 
 
-def _read_archive(file: _File) -> Any:
-    storages: dict[str, _Storage] = {}
+class _Storages(dict[str, _Storage]):
+    """The storages of a file, by their keys."""
+
+    def named(self, pid: Any) -> _Storage:
+        """The storage that a pickle says a tensor has."""
+        match pid:
+            case ("storage", str(dtype), str(key), _, int(size), *view) if not any(view):
+                return self.setdefault(key, _Storage(dtype, size))
+        raise ValueError("there is a tensor of an unknown kind")
+
+
+def _read_archive(file: File, size: int) -> Any:
+    storages = _Storages()
     with zipfile.ZipFile(file) as archive:
+        # PyTorch compresses nothing: what claims to be larger than the file unfolds to anything.
+        if sum(member.file_size for member in archive.infolist()) > size:
+            raise ValueError("its parts are larger than the whole")
         [pickled] = [name for name in archive.namelist() if name.endswith("/data.pkl")]
-        found = _Unpickler(io.BytesIO(archive.read(pickled)), storages).load()
+        found = Machine(_find, storages.named).load(io.BytesIO(archive.read(pickled)))
         place = pickled.removesuffix("data.pkl") + "data/"
         for key, storage in storages.items():
             if archive.getinfo(place + key).file_size != storage.num_bytes:
                 raise ValueError("the numbers of a tensor are cut off")
             storage.fill(archive.read(place + key))
-    return found
+    return _unfolded(found, storages)
 
 
-def _read_legacy(file: _File) -> Any:
+def _read_legacy(file: File, size: int) -> Any:
     """Read a file of PyTorch before 1.6: several pickles, then the numbers of each storage."""
-    storages: dict[str, _Storage] = {}
-    magic, _, _ = (_Unpickler(file, storages).load() for _ in range(3))
+    storages = _Storages()
+    magic, _, _ = (Machine(_find, storages.named).load(file) for _ in range(3))
     if magic != _LEGACY_MAGIC:
         raise ValueError("it does not begin as such files do")
-    found = _Unpickler(file, storages).load()
-    for key in _Unpickler(file, storages).load():
-        storage = storages[str(key)]
-        (size,) = struct.unpack("<q", file.read(8))
-        if size != storage.size:
+    found = Machine(_find, storages.named).load(file)
+    for key in Machine(_find, storages.named).load(file):
+        storage = storages[key]
+        (length,) = struct.unpack("<q", file.read(8))
+        if length != storage.size or not 0 <= storage.num_bytes <= size:
             raise ValueError("the numbers of a tensor are cut off")
         storage.fill(file.read(storage.num_bytes))
-    return found
+    return _unfolded(found, storages)
 
 
-def _with_arrays(node: Any) -> Any:
-    """The same tree with an array in the place of every tensor."""
-    if isinstance(node, _Tensor):
-        return node.array()
-    if isinstance(node, dict):
-        return {key: _with_arrays(value) for key, value in node.items()}
-    if isinstance(node, list | tuple):
-        return [_with_arrays(value) for value in node]
-    return node
+def _unfolded(found: Any, storages: Mapping[str, _Storage]) -> Any:
+    """The same tree with an array in the place of every tensor.
+
+    A pickle may name one list many times, and that one another: what it unfolds to is bounded, and
+    so are the numbers of tensors that lie over each other.
+    """
+    values_left = _MOST_VALUES
+    numbers_left = _MOST_COPIES * sum(storage.size for storage in storages.values())
+
+    def unfold(node: Any) -> Any:
+        nonlocal values_left, numbers_left
+        values_left -= 1
+        if isinstance(node, _Tensor):
+            array = node.array()
+            numbers_left -= array.size
+            node = array
+        if min(values_left, numbers_left) < 0:
+            raise RecursionError
+        if isinstance(node, Settings):
+            # What is in a container of OmegaConf names the container in turn.
+            return Settings(unfold({k: x for k, x in node.state.items() if k != "_parent"}))
+        if isinstance(node, dict):
+            return {key: unfold(value) for key, value in node.items()}
+        if isinstance(node, list | tuple):
+            return [unfold(value) for value in node]
+        return node
+
+    try:
+        return unfold(found)
+    except RecursionError as error:
+        raise ValueError("it holds itself, or unfolds to far more than it is") from error
 
 
-def tensors_of(found: Any, path: Path) -> dict[str, Float32[np.ndarray, "..."]]:
-    """The tensors of a dictionary that `read_torch_file` gave, in float32.
+def tensors_of(found: Any, path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """The tensors of a dictionary that `read_torch_file` gave.
 
     Args:
       found: the dictionary.
@@ -245,9 +263,8 @@ def tensors_of(found: Any, path: Path) -> dict[str, Float32[np.ndarray, "..."]]:
     Raises:
       UserError: it is no dictionary with names and tensors.
     """
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+    names = found if isinstance(found, dict) else {}
+    arrays = {name: x for name, x in names.items() if isinstance(x, np.ndarray)}
+    if not arrays or not all(isinstance(name, str) for name in names):
         raise UserError(f"{path} has no dictionary of tensors, which weights are")
-    arrays = {name: x for name, x in found.items() if isinstance(x, np.ndarray)}
-    if not arrays:
-        raise UserError(f"{path} has no dictionary of tensors, which weights are")
-    return {name: np.asarray(array, np.float32) for name, array in arrays.items()}
+    return arrays

@@ -1,6 +1,6 @@
 """ViT models of the library transformers of Hugging Face: `ViTForImageClassification`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +10,12 @@ from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary, labelled_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange.model_files import SIZE
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import (
     ACTIVATIONS,
-    ENCODER_SIZES,
+    ENCODER,
     Place,
-    Tensors,
     config_of,
     encoder_places,
     our_encoder,
@@ -26,17 +26,23 @@ from t2t_jax.interchange.pretrained import (
     written,
 )
 from t2t_jax.interchange.rewriting import refuse
-from t2t_jax.system.records import Record, Schema
+from t2t_jax.interchange.tensors import Tensors
+from t2t_jax.system.records import Each, Record, Schema
 
 DTYPES = ("float32",)
 
-_SIZES = *ENCODER_SIZES, "image_size", "patch_size"
 _CONFIG = Schema(
-    {"model_type": str, "id2label": dict, **dict.fromkeys(_SIZES, int)},
-    {"hidden_act": str, "num_channels": int},
+    {
+        **ENCODER.required,
+        "id2label": Each(dict, str),
+        "image_size": SIZE,
+        "patch_size": SIZE,
+    },
+    {**ENCODER.optional, "num_channels": SIZE},
 )
 _EMBEDDINGS = "vit.embeddings"
 _PATCHES = f"{_EMBEDDINGS}.patch_embeddings.projection"
+_WITHOUT = r"(vit\.)?pooler\..*"  # only the first vector is classified
 _README = """\
 # An encoder of images of t2t_jax as a ViT
 
@@ -72,14 +78,22 @@ def read(path: Path) -> PortableModel:
       UserError: a file is missing or damaged, or is of another kind of model.
     """
     theirs = read_config(path, "vit", _CONFIG, {"qkv_bias": True})
-    names = theirs["id2label"]
-    labels = [names.get(str(number)) for number in range(len(names))]
-    if not labels or not all(isinstance(label, str) for label in labels):
-        raise UserError(f"{path / 'config.json'} has no label for each number in id2label")
-    vocabulary = labelled_vocabulary(None, [str(label) for label in labels])
+    vocabulary = labelled_vocabulary(None, _labels(path, theirs["id2label"]))
     config = _our_config(path, theirs)
     arrays = dict(_our_arrays(read_tensors(path), config.model))
     return PortableModel(config, vocabulary, arrays, ())
+
+
+def _labels(path: Path, names: Mapping[str, str]) -> list[str]:
+    """The name of each number, of which a prediction prints one a line."""
+    labels = [names.get(str(number), "") for number in range(max(1, len(names)))]
+    for number, label in enumerate(labels):
+        if not label.strip() or not label.isprintable():
+            raise UserError(
+                f"{path / 'config.json'} has {label!r:.60} in id2label as the label of {number}; "
+                "give each number from 0 on a name of one line"
+            )
+    return labels
 
 
 def _our_config(path: Path, theirs: Record) -> Config:
@@ -101,12 +115,15 @@ def _our_config(path: Path, theirs: Record) -> Config:
 def _our_arrays(
     tensors: Tensors, model: ModelConfig
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
-    kernel = tensors[f"{_PATCHES}.weight"]  # [d_model, channels, height, width]
-    yield "patch_projection.kernel", kernel.transpose(2, 3, 1, 0).reshape(-1, model.d_model).copy()
-    yield "class_token", tensors[f"{_EMBEDDINGS}.cls_token"].reshape(-1)
-    yield "source_position", tensors[f"{_EMBEDDINGS}.position_embeddings"][0]
+    width, size, channels = model.d_model, model.patch_size, model.image_channels
+    kernel = tensors.take(f"{_PATCHES}.weight", width, channels, size, size)
+    yield "patch_projection.kernel", kernel.transpose(2, 3, 1, 0).reshape(-1, width).copy()
+    yield "class_token", tensors.take(f"{_EMBEDDINGS}.cls_token", 1, 1, width).reshape(-1)
+    positions = tensors.take(f"{_EMBEDDINGS}.position_embeddings", 1, model.num_positions, width)
+    yield "source_position", positions[0]
     for place in _places(model):
         yield place.ours, place.array(tensors)
+    tensors.finish(_WITHOUT)
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:

@@ -1,33 +1,60 @@
-"""JSON of a run: files with one object, and logs with one object a line.
+"""JSON: files of a run with one object, logs with one object a line, and settings of models.
 
-Every such file is read here, against a schema: the fields that its readers rely on, and their
-types. Somebody may be writing the file, a kill may have cut it, a disk may have damaged it.
+Every such file is read here, against a schema: the fields that its readers rely on, and what their
+values may be. Somebody may be writing the file, a kill may have cut it, a disk may have damaged it,
+and a model that is imported may come from anybody.
 """
 
 import json
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType, NoneType
-from typing import Any, NamedTuple
+from types import NoneType
+from typing import Any, TypeAlias
 
 from t2t_jax.errors import UserError, warn
 
 Record = dict[str, Any]
 
-Types = Mapping[str, type | tuple[type, ...]]
+
+@dataclass(frozen=True)
+class Between:
+    """Numbers within bounds."""
+
+    type: type[int] | type[float]
+    """A float may be written as an integer."""
+    low: float
+    """The least of them."""
+    high: float
+    """The greatest of them."""
 
 
-class Schema(NamedTuple):
-    """What the readers of a record rely on: fields, and the types that the value of each has."""
+@dataclass(frozen=True)
+class Each:
+    """A list or an object whose values are all of one kind."""
 
-    required: Types = MappingProxyType({})
-    """Fields that a record must have, and their types."""
-    optional: Types = MappingProxyType({})
-    """Fields that a record may lack, and their types where they are there."""
+    container: type[list[Any]] | type[dict[str, Any]]
+    """`list` or `dict`."""
+    kinds: "Kinds"
+    """What each of the values may be."""
 
 
+@dataclass(frozen=True)
+class Schema:
+    """What the readers of a record rely on: fields, and what the value of each may be."""
+
+    required: Mapping[str, "Kinds"] = field(default_factory=dict)
+    """Fields that a record must have, and their kinds."""
+    optional: Mapping[str, "Kinds"] = field(default_factory=dict)
+    """Fields that a record may lack, and their kinds where they are there."""
+
+
+Kind: TypeAlias = type | Between | Each | Schema
+"""Values of a type, numbers within bounds, values that are all alike, or objects with fields."""
+Kinds: TypeAlias = Kind | tuple[Kind, ...]
+"""One kind, or several of which a value is one."""
 NUMBER = (int, float, NoneType)
 """A figure; null stands for one that was not finite."""
 
@@ -60,25 +87,63 @@ def parse_object(text: str | bytes, schema: Schema) -> Record:
     return record
 
 
-def check(record: Any, schema: Schema) -> None:
+def check(record: Any, schema: Schema, place: str = "") -> None:
     """Refuse what does not fit a schema.
 
+    Args:
+      record: an object of JSON.
+      schema: what it has to have.
+      place: the names of the fields that lead to the object, each with a dot after it.
+
     Raises:
-      ValueError: it is not an object, or a field is missing or of another type.
+      ValueError: it is not an object, or a field is missing or of another kind.
     """
     if not isinstance(record, dict):
         raise ValueError(f"it is not an object, but a JSON {type(record).__name__}")
     missing = [name for name in schema.required if name not in record]
     if missing:
-        raise ValueError(f"it has no field {missing[0]!r}")
-    for name, types in {**schema.required, **schema.optional}.items():
-        if name not in record:
-            continue
-        value = record[name]
-        accepted = types if isinstance(types, tuple) else (types,)
-        if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
-            expected = " or ".join("null" if one is NoneType else one.__name__ for one in accepted)
-            raise ValueError(f"its field {name!r} is {value!r:.60}, expected {expected}")
+        raise ValueError(f"it has no field {place + missing[0]!r}")
+    for name, kinds in {**schema.required, **schema.optional}.items():
+        if name in record:
+            _check_value(record[name], kinds, place + name)
+
+
+def _check_value(value: Any, kinds: Kinds, place: str) -> None:
+    """Refuse a value that is of none of its kinds."""
+    accepted = kinds if isinstance(kinds, tuple) else (kinds,)
+    for kind in accepted:
+        if isinstance(kind, Schema) and isinstance(value, dict):
+            return check(value, kind, f"{place}.")
+        if isinstance(kind, Each) and isinstance(value, kind.container):
+            for name, one in value.items() if isinstance(value, dict) else enumerate(value):
+                _check_value(one, kind.kinds, f"{place}.{name}")
+            return None
+        if _is_of(value, kind):
+            return None
+    raise ValueError(f"its field {place!r:.80} is {value!r:.60}, expected {_names_of(kinds)}")
+
+
+def _is_of(value: Any, kind: Kind) -> bool:
+    """Whether a value is of a type, or a number within bounds. True is no number."""
+    if isinstance(kind, Between):
+        return _is_of(value, int) | _is_of(value, kind.type) and kind.low <= value <= kind.high
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+def _names_of(kinds: Kinds) -> str:
+    """What a value may be, for errors."""
+    match kinds:
+        case tuple():
+            return " or ".join(map(_names_of, kinds))
+        case Between():
+            return f"{kinds.type.__name__} from {kinds.low:,} to {kinds.high:,}"
+        case Each():
+            return f"{kinds.container.__name__} of {_names_of(kinds.kinds)}"
+        case Schema():
+            return "dict"
+    return "null" if kinds is NoneType else kinds.__name__
 
 
 def read_object(path: Path, schema: Schema, way_out: str) -> Record:

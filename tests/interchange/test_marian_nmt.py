@@ -239,7 +239,7 @@ _HARMS = {
     "several": (lambda opus: settings(opus, models=["opus.npz", "b.npz"]), "has 2 models"),
     "one vocabulary": (lambda opus: settings(opus, vocabs=["a.spm"]), "has to name two"),
     "no list": (lambda opus: settings(opus, vocabs="a.spm"), "vocabs in .* is no list of files"),
-    "a beam of words": (lambda opus: settings(opus, **{"beam-size": "wide"}), "beam_size"),
+    "a beam of words": (lambda opus: settings(opus, **{"beam-size": "wide"}), "beam-size"),
     "no splitter": (lambda opus: (opus / "target.spm").unlink(), "as target.spm"),
     "another splitter": (
         lambda opus: (opus / "target.spm").write_bytes(b"text"),

@@ -12,11 +12,12 @@ from typing import Any
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
 from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end
 from t2t_jax.errors import UserError
-from t2t_jax.system.records import Schema, parse_object
+from t2t_jax.system.records import Each, Schema, parse_object
 
-_SCHEMA = Schema({"kind": str, "tokenizer": str, "order": list, "unknown": int})
+_SCHEMA = Schema({"kind": str, "tokenizer": str, "order": Each(list, int), "unknown": int})
 _NONE = -1
 _CONTINUES = "##"
+_UNKNOWN_TEXT = "\u0378 a \U000e0fff"
 
 
 class PretrainedVocabulary(Vocabulary):
@@ -37,7 +38,7 @@ class PretrainedVocabulary(Vocabulary):
         """For each id, the id of its entry in the file; -1 for one that the file does not have."""
         self._unknown: int = content["unknown"]
         size = self._tokenizer.get_vocab_size()
-        if not all(isinstance(n, int) and _NONE <= n < size for n in self.order):
+        if not all(_NONE <= n < size for n in (*self.order, self._unknown)):
             raise ValueError("damaged: it has entries that its tokenizer does not have")
         self._ours = {theirs: ours for ours, theirs in enumerate(self.order) if theirs != _NONE}
 
@@ -138,9 +139,17 @@ def _tokenizer(definition: str) -> Any:
             "'t2t-jax[huggingface]'"
         ) from error
     try:
-        return Tokenizer.from_str(definition)
-    except Exception as error:  # the library raises this class itself
-        raise ValueError(f"no tokenizer of the library tokenizers: {error}") from error
+        tokenizer = Tokenizer.from_str(definition)
+        # Lines are neither cut nor filled here, whatever the file was saved with.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode(_UNKNOWN_TEXT)  # a file may lack what it has for unknown text
+    except BaseException as error:  # the library raises Exception itself, and panics of Rust
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        why = " ".join(str(error).split())
+        raise ValueError(f"no tokenizer of the library tokenizers: {why:.200}") from error
+    return tokenizer
 
 
 def pretrained_vocabulary(

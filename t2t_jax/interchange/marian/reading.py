@@ -17,33 +17,25 @@ from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.paired import PairedVocabulary, paired_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.marian.layout import ACTIVATIONS, EPSILON, layer_names
+from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE, read_bytes, read_json
 from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.numbering import UNKNOWN, new_order
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.pretrained import Tensors, read_json, read_tensors
+from t2t_jax.interchange.pretrained import read_tensors
 from t2t_jax.interchange.rewriting import permuted_channels
+from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.system.records import Record, Schema
 
 Positions: TypeAlias = Literal["huggingface", "marian-nmt"]
 """Which sinusoids a model is to have: those of transformers, or those of marian-nmt."""
 POSITIONS: tuple[Positions, ...] = ("huggingface", "marian-nmt")
 
-_SIZES = dict.fromkeys(
-    (
-        "d_model",
-        "encoder_layers",
-        "decoder_layers",
-        "encoder_attention_heads",
-        "decoder_attention_heads",
-        "encoder_ffn_dim",
-        "decoder_ffn_dim",
-        "vocab_size",
-        "pad_token_id",
-        "eos_token_id",
-        "decoder_start_token_id",
-    ),
-    int,
-)
+_SIZES = {
+    **dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim", "vocab_size"), SIZE),
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), DEPTH),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), DEPTH),
+    **dict.fromkeys(("pad_token_id", "eos_token_id", "decoder_start_token_id"), ID),
+}
 _CONFIG = Schema(
     {"model_type": str},
     {
@@ -51,12 +43,15 @@ _CONFIG = Schema(
         "scale_embedding": bool,
         "share_encoder_decoder_embeddings": bool,
         "tie_word_embeddings": bool,
-        "decoder_vocab_size": (int, type(None)),
-        "max_position_embeddings": int,
-        "num_beams": int,
+        "decoder_vocab_size": (SIZE, type(None)),
+        "max_position_embeddings": SIZE,
+        "num_beams": SIZE,
+        **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), RATE),
         "bad_words_ids": (list, type(None)),
     },
 )
+_COPIES = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
+"""What may be there once more, beside the matrix that all share."""
 _RATES = {
     "dropout": "dropout_rate",
     "attention_dropout": "attention_dropout_rate",
@@ -95,7 +90,7 @@ def _read_config(path: Path) -> Record:
     theirs = read_json(file, _CONFIG)
     if theirs["model_type"] != "marian":
         raise UserError(
-            f"{path} has a model of type {theirs['model_type']!r}; only Marian models can be "
+            f"{path} has a model of type {theirs['model_type']!r:.60}; only Marian models can be "
             "imported so (model_type 'marian')"
         )
     theirs = read_json(file, Schema({**_CONFIG.required, **_SIZES}, _CONFIG.optional))
@@ -108,7 +103,7 @@ def _read_config(path: Path) -> Record:
     name = theirs.get("activation_function", "gelu")
     if name not in _OUR_ACTIVATIONS:
         raise UserError(
-            f"{path} has activation_function={name!r}; a model of t2t_jax can have "
+            f"{path} has activation_function={name!r:.60}; a model of t2t_jax can have "
             f"{', '.join(_OUR_ACTIVATIONS)}"
         )
     return theirs
@@ -137,10 +132,10 @@ def _read_vocabulary(
         tables.append(table)
         orders.append(order)
     try:
-        models = [(path / f"{side}.spm").read_bytes() for side in ("source", "target")]
+        models = [read_bytes(path / f"{side}.spm") for side in ("source", "target")]
         return paired_vocabulary((models[0], models[1]), (tables[0], tables[1])), orders
-    except OSError as error:
-        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
+    except UserError:
+        raise
     except ValueError as error:
         raise UserError(f"the vocabulary of {path} is {error}") from error
 
@@ -159,19 +154,30 @@ def _our_arrays(
     tensors: Tensors, theirs: Mapping[str, Any], orders: list[Int[np.ndarray, " _"]]
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
     """The parameters under our names and with our ids, the channels as they have them."""
-    of_sources, of_targets = orders
-    if theirs.get("share_encoder_decoder_embeddings", True):
-        yield "embedding", tensors.rows("model.shared.weight", of_sources)
+    of_sources, of_targets, width = *orders, theirs["d_model"]
+    shared = theirs.get("share_encoder_decoder_embeddings", True)
+    copies = _COPIES if shared else _COPIES[-1:] if theirs.get("tie_word_embeddings", True) else ()
+    if shared:
+        yield "embedding", tensors.rows("model.shared.weight", of_sources, width)
     else:
-        yield "source_embedding", tensors.rows("model.encoder.embed_tokens.weight", of_sources)
-        yield "target_embedding", tensors.rows("model.decoder.embed_tokens.weight", of_targets)
+        yield (
+            "source_embedding",
+            tensors.rows("model.encoder.embed_tokens.weight", of_sources, width),
+        )
+        yield (
+            "target_embedding",
+            tensors.rows("model.decoder.embed_tokens.weight", of_targets, width),
+        )
         if not theirs.get("tie_word_embeddings", True):
-            yield "output_projection", tensors.rows("lm_head.weight", of_targets)
+            yield "output_projection", tensors.rows("lm_head.weight", of_targets, width)
     yield "output_bias", tensors.rows("final_logits_bias", of_targets)
     for stack in ("encoder", "decoder"):
         for number in range(theirs[f"{stack}_layers"]):
             for ours, name in layer_names(stack, number):
-                yield ours, tensors[name].T.copy()
+                yield ours, tensors.take(name).T.copy()
+    for name in copies:
+        tensors.take_copy(name, tensors.take("model.shared.weight" if shared else _COPIES[1]))
+    tensors.finish(r"model\.(encoder|decoder)\.embed_positions\.weight")
 
 
 def _interleaved(d_model: int) -> Int[np.ndarray, " d_model"]:

@@ -1,0 +1,78 @@
+"""The files of a model that comes from elsewhere, none of which is trusted."""
+
+from pathlib import Path, PurePosixPath
+
+from t2t_jax.errors import UserError, way_out_of
+from t2t_jax.system.records import Between, Record, Schema, parse_object
+from t2t_jax.system.regular_file import regular
+
+SIZE = Between(int, 1, 10_000_000)
+"""A width, or the number of entries or positions."""
+DEPTH = Between(int, 1, 10_000)
+"""The number of layers or heads."""
+ID = Between(int, 0, 10_000_000)
+"""The number of an entry of a vocabulary."""
+RATE = Between(float, 0, 1)
+"""A rate of dropout, or what a norm adds to the variance."""
+_MAX_BYTES = 1 << 28
+_LONGEST_NAME = 255
+
+
+def read_bytes(path: Path) -> bytes:
+    """The contents of a file of settings, or of a vocabulary.
+
+    Raises:
+      UserError: it is missing, or no regular file, or far too large.
+    """
+    try:
+        if regular(path).stat().st_size > _MAX_BYTES:
+            raise UserError(f"{path} is larger than {_MAX_BYTES >> 20} MB, as no such file is")
+        return path.read_bytes()
+    except OSError as error:
+        why = f"{path} cannot be read ({error.strerror}), which belongs to the model"
+        raise UserError(f"{why}; {way_out_of(error)}") from error
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of settings, or of a vocabulary.
+
+    Raises:
+      UserError: it is missing, or no regular file, or far too large, or not UTF-8.
+    """
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8; copy it again from where the model was") from error
+
+
+def read_json(path: Path, schema: Schema) -> Record:
+    """The fields of a file of JSON, checked.
+
+    Raises:
+      UserError: it is missing or damaged, or has a field of another kind.
+    """
+    content = read_bytes(path)
+    try:
+        return parse_object(content, schema)
+    except ValueError as error:
+        raise UserError(
+            f"{path} is damaged, or of another kind of model: {error}; copy it again from where "
+            "the model was"
+        ) from error
+
+
+def beside(file: Path, name: str) -> Path:
+    """A file that another one names, which has to be in its directory.
+
+    Raises:
+      UserError: it is elsewhere, or has no name that a file has.
+    """
+    relative = PurePosixPath(name)
+    if relative.is_absolute() or ".." in relative.parts:
+        raise UserError(
+            f"{file} names {name:.80}, which is outside of its directory and is not read; put the "
+            "file there, and name it without directories"
+        )
+    if not relative.parts or not name.isprintable() or len(name) > _LONGEST_NAME:
+        raise UserError(f"{file} names a file {name!r:.80}, which no file is called")
+    return file.parent / relative
