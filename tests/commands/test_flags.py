@@ -16,7 +16,7 @@ import platformdirs
 import pytest
 
 import t2t_jax.run.loading
-from t2t_jax.commands import streams
+from t2t_jax.commands import model_flags, streams
 from t2t_jax.commands.entry import EVAL_COMMANDS, eval_command
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.streams import writing
@@ -397,6 +397,7 @@ def test_json_output_is_one_object_with_every_figure(workdir, one_translator, ca
 def test_flags_that_choose_a_model_have_the_names_of_the_arguments_of_load(monkeypatch):
     known = inspect.signature(t2t_jax.run.loading.load).parameters
     called = {}
+    monkeypatch.setattr(model_flags, "check_fits", lambda *what: None)
     monkeypatch.setattr(
         t2t_jax.run.loading, "load", lambda workdir, **choice: called.update(choice)
     )
