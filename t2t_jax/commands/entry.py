@@ -16,7 +16,7 @@ from t2t_jax.commands.data import data_command
 from t2t_jax.commands.explore import ExploreCommand
 from t2t_jax.commands.export import ExportCommand
 from t2t_jax.commands.figures import FiguresCommand
-from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored_config
+from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored_config, takes_run
 from t2t_jax.commands.generate import GenerateCommand
 from t2t_jax.commands.groups import COMMANDS
 from t2t_jax.commands.heads import HeadsCommand
@@ -106,7 +106,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
 
 def _plain_command(kind: type[Command], flags: Sequence[str], program: str) -> Command:
     """The command of a kind that a command line describes."""
-    check_flags(flags, names(kind))
+    check_flags(flags, names(kind), takes_run=takes_run(kind))
     command: Command = parse_flags(kind, flags, prog=program)
     return command
 
@@ -125,6 +125,7 @@ def describe_commands(program: str = "t2t-jax") -> str:
             f"  {program} train --config configs/quickstart.py --workdir runs/quickstart",
             "",
             f"The flags of a command: {program} COMMAND --help",
+            f"The version:            {program} --version",
         ]
     )
 
@@ -147,7 +148,8 @@ def eval_command(arguments: Sequence[str]) -> Command:
 def _eval_command(arguments: Sequence[str], program: str) -> Command:
     """What a command line asks for that begins with one of `EVAL_COMMANDS`, or asks for help."""
     if arguments[0] in EVAL_COMMANDS:
-        check_flags(arguments, names(EVAL_COMMANDS[arguments[0]]))
+        kind = EVAL_COMMANDS[arguments[0]]
+        check_flags(arguments, names(kind), takes_run=takes_run(kind))
     _, workdir = peek(arguments)
     decoding = (stored_config(workdir) or Config()).decoding
     commands: Any = Union[  # noqa: UP007  (made of values, which | cannot join)
