@@ -20,7 +20,7 @@ from t2t_jax.run.history import History, dev_score, score_name
 from t2t_jax.run.terminal_plot import Curve, colour_of, marker_of, plot
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import StopSignal
-from t2t_jax.workdir import log_file, read_config, read_log
+from t2t_jax.workdir import is_run, log_file, read_config, read_log
 
 _UNKNOWN = "–"
 _NARROWEST_PAIR = 80  # columns of a console in which two plots are side by side
@@ -50,30 +50,32 @@ class WatchedRun(NamedTuple):
         return self.history.end is not None or evaluated >= self.num_train_steps
 
 
-def show(workdirs: Sequence[Path], console: Console) -> None:
+def show(places: Sequence[Path], console: Console) -> None:
     """Print the page of runs once.
 
     Args:
-      workdirs: the run directories.
+      places: the run directories, or directories of grids, which hold runs.
       console: where it is printed; one that is not a terminal gets plain text.
 
     Raises:
-      UserError: one is not a run directory, or is damaged, or its log has no line yet.
+      UserError: one is neither, or a run is damaged, or the log of one that is named has no line.
     """
-    runs = _read(workdirs)
-    for workdir, run in zip(workdirs, runs, strict=True):
-        if not run.history.training:
+    runs = _read(places)
+    for workdir, run in zip(_runs_in(places), runs, strict=True):
+        if workdir in places and not run.history.training:
             raise UserError(
                 f"{log_file(workdir)} has no line of training yet; wait for it with --follow"
             )
     console.print(_page(runs, console))
 
 
-def follow(workdirs: Sequence[Path], console: Console, interval: float) -> int:
+def follow(places: Sequence[Path], console: Console, interval: float) -> int:
     """Draw the page of runs again whenever a log has changed, until all runs have ended.
 
+    The runs of a grid never have: others may begin.
+
     Args:
-      workdirs: the run directories.
+      places: the run directories, or directories of grids, which hold runs.
       console: a terminal, where the page stays in its place; or else each page follows the last.
       interval: seconds between two looks at the logs.
 
@@ -81,9 +83,10 @@ def follow(workdirs: Sequence[Path], console: Console, interval: float) -> int:
       The number of the signal that ended it; 0 if the runs did.
 
     Raises:
-      UserError: one is not a run directory, or is damaged.
+      UserError: one is neither, or a run is damaged.
     """
-    runs = _read(workdirs)  # which warns of damaged lines, once
+    runs = _read(places)  # which warns of damaged lines, once
+    may_grow = not all(map(is_run, places))
     with StopSignal() as stop, Live(console=console, auto_refresh=False) as live:
 
         def draw() -> None:
@@ -94,13 +97,13 @@ def follow(workdirs: Sequence[Path], console: Console, interval: float) -> int:
                 console.print(page)
 
         draw()
-        seen = _signature(workdirs)
-        while not stop.number and not all(run.has_ended for run in runs):
+        seen = _signature(places)
+        while not stop.number and (may_grow or not all(run.has_ended for run in runs)):
             _sleep(interval, lambda: bool(stop.number))
-            if (now := _signature(workdirs)) != seen:
+            if (now := _signature(places)) != seen:
                 seen = now
                 with redirect_stderr(None):
-                    runs = _read(workdirs)
+                    runs = _read(places)
                 draw()
             elif console.is_terminal:
                 draw()  # its size may be another
@@ -113,10 +116,23 @@ def _sleep(seconds: float, until: Callable[[], bool]) -> None:
         time.sleep(min(left, _POLL_SECONDS))
 
 
-def _signature(workdirs: Sequence[Path]) -> list[tuple[int, ...]]:
-    """Something that differs once a log has changed."""
+def _runs_in(places: Sequence[Path]) -> list[Path]:
+    """The run directories of some places; what is neither a run nor has runs in it is kept."""
+    return [run for place in places for run in _below(place, 2) or [place]]
+
+
+def _below(place: Path, levels: int) -> list[Path]:
+    """A run itself, or the runs in a directory, as VARIANT/seedN are in that of a grid."""
+    if is_run(place):
+        return [place]
+    inner = sorted(place.iterdir()) if levels and place.is_dir() else []
+    return [run for each in inner for run in _below(each, levels - 1)]
+
+
+def _signature(places: Sequence[Path]) -> list[tuple[int, ...]]:
+    """Something that differs once a log has changed, or a run has begun."""
     found: list[tuple[int, ...]] = []
-    for workdir in workdirs:
+    for workdir in _runs_in(places):
         try:
             status = log_file(workdir).stat()
             found.append((status.st_ino, status.st_size, status.st_mtime_ns))
@@ -125,7 +141,8 @@ def _signature(workdirs: Sequence[Path]) -> list[tuple[int, ...]]:
     return found
 
 
-def _read(workdirs: Sequence[Path]) -> list[WatchedRun]:
+def _read(places: Sequence[Path]) -> list[WatchedRun]:
+    workdirs = _runs_in(places)
     return [
         WatchedRun(
             name, read_config(workdir).training.num_train_steps, History.of(read_log(workdir))
