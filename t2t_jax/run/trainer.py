@@ -36,6 +36,7 @@ from t2t_jax.system.program import command_line
 from t2t_jax.system.quiet import orbax_kept_quiet
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
+from t2t_jax.tasks.task import predicted_by
 from t2t_jax.training.checkpoint import Checkpoints, is_due
 from t2t_jax.training.memory import check_memory
 from t2t_jax.training.origin import Identity
@@ -107,7 +108,8 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
         ):
             state = initial_state(config, model, mesh, checkpoints)
             claim(workdir, config, corpus, vocabulary)  # fields that may change, now that all fits
-            with RunLog(workdir, int(state.step), config.training.num_train_steps, health) as log:
+            steps = int(state.step), config.training.num_train_steps
+            with RunLog(workdir, *steps, health, predicted_by(task)) as log:
                 log.checkpoint(int(state.step) or None)
                 log.say(describe_corpus(split, batches))
                 log.look(int(state.step))
@@ -238,8 +240,10 @@ class _Run:
             closing(batches.prefetch(first, last, self._rows)) as ahead,
         ):
             for step, batch in enumerate(meter.timed(ahead), first + 1):
-                layout = self._layout(batches.shape(step - 1))
-                state, metrics = train_step(state, layout.put(batch))
+                shape = batches.shape(step - 1)
+                layout = self._layout(shape)
+                with meter.launching(shape):
+                    state, metrics = train_step(state, layout.put(batch))
                 meter.add(step, metrics)
                 saves = step == last or is_due(config.checkpoint, step, 0)
                 evaluates = self._evaluates(step)
