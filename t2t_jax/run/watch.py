@@ -20,6 +20,7 @@ from t2t_jax.run.history import History, dev_score, score_name
 from t2t_jax.run.terminal_plot import Curve, colour_of, marker_of, plot
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import StopSignal
+from t2t_jax.tasks import task_of
 from t2t_jax.workdir import is_run, log_file, read_config, read_log
 
 _UNKNOWN = "–"
@@ -38,6 +39,8 @@ class WatchedRun(NamedTuple):
     """The steps it is to take."""
     history: History
     """What it has recorded so far."""
+    unit: str
+    """What its model predicts: a token or a label; see `tasks.task.Task.unit`."""
 
     @property
     def has_ended(self) -> bool:
@@ -143,12 +146,20 @@ def _signature(places: Sequence[Path]) -> list[tuple[int, ...]]:
 
 def _read(places: Sequence[Path]) -> list[WatchedRun]:
     workdirs = _runs_in(places)
-    return [
-        WatchedRun(
-            name, read_config(workdir).training.num_train_steps, History.of(read_log(workdir))
-        )
-        for name, workdir in zip(_names(workdirs), workdirs, strict=True)
-    ]
+    return [_watched(*pair) for pair in zip(_names(workdirs), workdirs, strict=True)]
+
+
+def _watched(name: str, workdir: Path) -> WatchedRun:
+    config = read_config(workdir)
+    unit = task_of(config.data.corpus, config.data.task).unit
+    unit = "token" if unit == "subword" else unit
+    return WatchedRun(name, config.training.num_train_steps, History.of(read_log(workdir)), unit)
+
+
+def _unit(runs: Sequence[WatchedRun]) -> str:
+    """What the models of all runs predict; of different kinds, a target."""
+    units = {run.unit for run in runs}
+    return units.pop() if len(units) == 1 else "target"
 
 
 def _names(workdirs: Sequence[Path]) -> list[str]:
@@ -173,7 +184,8 @@ def _table(runs: Sequence[WatchedRun]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("run", overflow="fold")
     score = next((score_name(r.history.evaluations[-1]) for r in runs if r.history.evaluations), "")
-    heads = ("step", "loss", f"best dev {score}".rstrip(), "tokens/s", "waiting", "left")
+    best, speed = f"best dev {score}".rstrip(), f"{_unit(runs)}s/s"
+    heads = ("step", "loss", best, speed, "waiting", "left")
     for head in (*heads, "warnings"):
         table.add_column(head, justify="right")
     for number, run in enumerate(runs):
@@ -243,12 +255,14 @@ def _plots(runs: Sequence[WatchedRun], console: Console, height: int) -> list[Re
     width, coloured = console.width // columns, console.color_system is not None
     evaluations = [record for run in runs for record in run.history.evaluations]
     score = score_name(evaluations[-1]) if evaluations else "score"
+    unit = _unit(runs)
+    speed = "target tokens/s" if unit == "token" else f"{unit}s/s"
     figures: dict[str, tuple[bool, Callable[[Record], float | None]]] = {
-        "training loss, nats per token": (False, lambda r: r.get("nll")),
+        f"training loss, nats per {unit}": (False, lambda r: r.get("nll")),
         "perplexity on dev": (True, lambda r: r.get("perplexity")),
         f"{score} on dev": (True, dev_score),
         "gradient norm": (False, lambda r: r.get("gradient_norm")),
-        "target tokens/s": (False, lambda r: r.get("target_tokens_per_second")),
+        speed: (False, lambda r: r.get("target_tokens_per_second")),
         "learning rate": (False, lambda r: r.get("learning_rate")),
     }
     drawn = []

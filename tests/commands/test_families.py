@@ -163,3 +163,12 @@ def test_the_score_of_a_model_that_searches_for_nothing_takes_no_flags_of_a_sear
         "--step",
         "--workdir",
     ]
+
+
+def test_what_is_watched_has_the_words_of_its_task(runs, capsys):
+    for names, unit in ((["tagger"], "label"), (["tagger", "parser"], "target")):
+        assert main(["watch", *(str(runs[name]) for name in names)]) == 0
+        printed = capsys.readouterr().out
+        assert f" {unit}s/s " in printed
+        assert f"training loss, nats per {unit}" in printed
+        assert "token" not in printed
