@@ -9,6 +9,7 @@ import tomllib
 import zipfile
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -101,7 +102,8 @@ def test_a_bad_command_line_is_refused_by_the_name_of_the_program(arguments, mes
 
 def test_a_command_runs_and_its_code_is_the_programs(monkeypatch):
     called = []
-    monkeypatch.setattr("t2t_jax.run.trainer.train", lambda *what: called.append(what) or 143)
+    stopped = SimpleNamespace(exit_code=143)
+    monkeypatch.setattr("t2t_jax.run.trainer.train", lambda *what: called.append(what) or stopped)
     flags = ["--config", "configs/quickstart.py", "--workdir", "w", "--model.d-ff", "64"]
     assert main(["train", *flags]) == 143
     [(config, workdir)] = called

@@ -231,7 +231,8 @@ def test_a_run_has_a_directory(config_file):
 def test_processes_meet_before_they_train(config_file, monkeypatch):
     called = []
     monkeypatch.setattr("t2t_jax.parallel.processes.join", lambda *at: called.append(at))
-    monkeypatch.setattr("t2t_jax.run.trainer.train", lambda *what: called.append(what) or 143)
+    stopped = SimpleNamespace(exit_code=143)
+    monkeypatch.setattr("t2t_jax.run.trainer.train", lambda *what: called.append(what) or stopped)
     main = runpy.run_path(str(ROOT / "train.py"))["main"]
     arguments = ["--config", config_file, "--workdir", "w"]
     assert main(arguments) == 143
