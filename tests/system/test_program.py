@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from t2t_jax.system.program import command_line
+
 # Where another file has imported JAX into this process, it warns of the fork that starts a program.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
@@ -24,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 HEAD = """
 import os, signal, sys, time
 from pathlib import Path
-from t2t_jax.system.program import command_line, run
+from t2t_jax.system.program import run
 def say(text):
     print(text, flush=True)
 def main(arguments):
