@@ -2,8 +2,9 @@
 
     import t2t_jax
 
-    t2t_jax.train(config, "runs/mine")                  # config: a t2t_jax.Config
-    translator = t2t_jax.load("runs/mine", average=5)
+    run = t2t_jax.train(config, "runs/mine")            # config: a t2t_jax.Config
+    run.history.evaluations                             # what its log has of dev
+    translator = run.load(average=5)                    # or t2t_jax.load("runs/mine", average=5)
     translator.translate(["No devices found"])
     t2t_jax.score(translator, sources, targets)         # of translations that are given
     t2t_jax.attention_maps(translator, "No devices found")
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
     from t2t_jax.explorer.page import explore as explore
     from t2t_jax.run.evaluation import evaluate as evaluate
     from t2t_jax.run.loading import load as load
+    from t2t_jax.run.trained_run import TrainedRun as TrainedRun
     from t2t_jax.run.trainer import train as train
     from t2t_jax.sweep.grid import run_grid as run_grid
 
 __version__ = "0.1.1"
 __all__ = [
     "Config",
+    "TrainedRun",
     "Translator",
     "UserError",
     "alignments",
@@ -53,6 +56,7 @@ __all__ = [
 
 _HOMES = {
     "Config": "t2t_jax.config",
+    "TrainedRun": "t2t_jax.run.trained_run",
     "Translator": "t2t_jax.decoding.translator",
     "UserError": "t2t_jax.errors",
     "alignments": "t2t_jax.decoding.alignments",

@@ -1,6 +1,7 @@
 """The program `t2t-jax`: every command of the package, also as `python -m t2t_jax`.
 
 t2t-jax --help                                 # the map of all commands
+t2t-jax --version
 t2t-jax train --config configs/quickstart.py --workdir runs/quickstart
 t2t-jax translate --workdir runs/quickstart < test.en > test.de
 """
@@ -9,11 +10,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NoReturn
 
+from t2t_jax import __version__
 from t2t_jax.system.program import run
 
 
 def main(arguments: Sequence[str], program: str = "t2t-jax") -> int:
     """Do what the command line says; returns the exit code."""
+    if arguments[:1] in (["--version"], ["-V"]):
+        print(f"t2t-jax {__version__}")
+        return 0
     from t2t_jax.commands.entry import describe_commands, entry_command
 
     command = entry_command(arguments, program)

@@ -206,7 +206,7 @@ def test_a_command_of_the_documents_is_understood(scratch, program, arguments):
 def trained(scratch):
     """The same directory, with a run of two steps in `runs/quickstart`."""
     with contextlib.chdir(scratch):
-        assert t2t_jax.train(load_config("configs/quickstart.py"), "runs/quickstart") == 0
+        assert t2t_jax.train(load_config("configs/quickstart.py"), "runs/quickstart").exit_code == 0
     return scratch
 
 

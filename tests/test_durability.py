@@ -101,7 +101,7 @@ def test_a_kill_at_each_point_of_the_protocol_changes_nothing(
     tiny_run, tmp_path, monkeypatch, evaluation_steps
 ):
     config = _config(tiny_run, evaluation_steps)
-    assert train(config, tmp_path / "undisturbed") == 0
+    assert train(config, tmp_path / "undisturbed").exit_code == 0
     expected = _account(tmp_path / "undisturbed")
     assert expected["steps"] == [(STEPS,), (STEPS,)]
     workdir = tmp_path / "killed"
@@ -111,7 +111,7 @@ def test_a_kill_at_each_point_of_the_protocol_changes_nothing(
             with pytest.raises(Killed):
                 train(config, workdir)
         # Once killed at this point, it goes on from there to the next.
-    assert train(config, workdir) == 0
+    assert train(config, workdir).exit_code == 0
     assert _account(workdir) == expected
 
 
@@ -134,7 +134,7 @@ def test_the_best_before_is_kept_until_a_state_of_its_successor_is_on_the_disk(
         with pytest.raises(Killed):
             train(config, workdir)
     assert load(workdir, step="best").steps == (3,)
-    assert train(config.replace({"training.num_train_steps": 2}), workdir) == 0
+    assert train(config.replace({"training.num_train_steps": 2}), workdir).exit_code == 0
     assert load(workdir, step="best").steps == (2,)
 
 
@@ -213,7 +213,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(golden):
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(line for line in lines if '"checkpoint"' not in line))
     short = {"training.num_train_steps": 1, "evaluation.num_sentences": 1}
-    assert train(config.replace(short), workdir) == 0
+    assert train(config.replace(short), workdir).exit_code == 0
 
 
 _PROGRAM = '''
@@ -255,7 +255,7 @@ def audit(event, arguments):
             os.kill(os.getpid(), signal.SIGKILL)
 
 sys.addaudithook(audit)
-sys.exit(train(config, workdir))
+sys.exit(train(config, workdir).exit_code)
 '''
 
 
@@ -269,7 +269,7 @@ def test_a_kill_at_every_write_of_a_run_changes_nothing(
 ):
     """At every second one; the two cases share them out."""
     config = _config(tiny_run, evaluation_steps)
-    assert train(config, tmp_path / "undisturbed") == 0
+    assert train(config, tmp_path / "undisturbed").exit_code == 0
     expected = _account(tmp_path / "undisturbed")
     for number in itertools.count(first, 2):
         workdir = tmp_path / f"killed_{number}"
@@ -284,7 +284,7 @@ def test_a_kill_at_every_write_of_a_run_changes_nothing(
         if done.returncode == 0:
             break
         assert done.returncode == -signal.SIGKILL, done.stderr
-        assert train(config, workdir) == 0
+        assert train(config, workdir).exit_code == 0
         assert _account(workdir) == expected, number
         shutil.rmtree(workdir)
     assert number > 100

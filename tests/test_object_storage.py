@@ -113,7 +113,7 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module")
 def trained(store, config, tmp_path_factory):
     local, there = tmp_path_factory.mktemp("trained") / "run", as_path("s3://bucket/trained")
-    assert train(config, local) == 0
+    assert train(config, local).exit_code == 0
     send = BucketPath.send
 
     def failing(path, file):
@@ -133,7 +133,7 @@ def trained(store, config, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lock, "_SETTLE_SECONDS", 0.0)
         patch.setattr(store, "delay", 0.01)
-        assert train(config, there) == 0
+        assert train(config, there).exit_code == 0
     return Pair(local, there, _account(local))
 
 
@@ -418,7 +418,7 @@ def test_a_damaged_checkpoint_is_set_aside(trained, config, place, capsys):
     with pytest.raises(UserError, match=r"4 cannot be read.*the one before it is step=2"):
         load(place, average=1)
     capsys.readouterr()
-    assert train(config, place) == 0
+    assert train(config, place).exit_code == 0
     assert "it is now s3://bucket/" in capsys.readouterr().err
     assert (place / "damaged/4/_CHECKPOINT_METADATA").exists()
     assert steps_in(place / "checkpoints") == [2, 4]

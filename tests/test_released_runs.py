@@ -74,7 +74,7 @@ def test_a_released_run_trains_on_with_the_same_losses(golden):
             "evaluation.num_sentences": 1,
         }
     )
-    assert t2t_jax.train(config, golden / "run") == 0
+    assert t2t_jax.train(config, golden / "run").exit_code == 0
     records = map(json.loads, (golden / "run/log.jsonl").read_text().splitlines())
     losses = {str(r["step"]): r["loss"] for r in records if r["of"] == "train"}
     assert {step: losses[step] for step in expected} == pytest.approx(expected, rel=1e-4)

@@ -26,7 +26,7 @@ def trained(tiny_run, tmp_path_factory):
 
     workdir = tmp_path_factory.mktemp("workdir") / "run"
     config = load_config(str(tiny_run.folder / "tiny.py")).replace({"training.num_train_steps": 2})
-    assert train(config, workdir) == 0
+    assert train(config, workdir).exit_code == 0
     return config, workdir
 
 
@@ -103,7 +103,7 @@ def test_no_flipped_bit_of_a_vocabulary_goes_unnoticed(run, seed):
     with pytest.raises(UserError, match=r"vocabulary\.model is"):
         train(config, workdir)
     (workdir / "vocabulary.model").unlink()  # the way out that it tells
-    assert train(config, workdir) == 0
+    assert train(config, workdir).exit_code == 0
     load(workdir)
 
 
@@ -111,9 +111,9 @@ def test_a_run_on_a_mixture_goes_on_with_the_same_weights_alone(trained, tmp_pat
     config, _ = trained
     one = config.data.corpus
     mixture = config.replace({"data.corpus": f"{one}*2+{one}"})
-    assert train(mixture, tmp_path / "run") == 0
+    assert train(mixture, tmp_path / "run").exit_code == 0
     longer = mixture.replace({"training.num_train_steps": 3})
-    assert train(longer, tmp_path / "run") == 0
+    assert train(longer, tmp_path / "run").exit_code == 0
     for other in (one, f"{one}*3", f"{one}+{one}*2"):
         with pytest.raises(UserError, match="or the order and weights of a mixture"):
             train(longer.replace({"data.corpus": other}), tmp_path / "run")
@@ -128,7 +128,7 @@ def test_a_run_that_lacks_the_hash_of_its_text_says_what_belongs_there(run):
     line = str(refused.value).split("write the line ")[1].split()[0]
     assert line == stored.strip()
     (workdir / "corpus.sha256").write_text(line)
-    assert train(config, workdir) == 0
+    assert train(config, workdir).exit_code == 0
 
 
 LOG_LINES = [
@@ -147,7 +147,7 @@ def test_a_damaged_record_of_the_log_stops_neither_the_run_nor_its_report(run, c
     log = workdir / "log.jsonl"
     lines = log.read_text().splitlines()
     log.write_text("\n".join([lines[0], line, *lines[1:]]) + "\n")
-    assert train(config, workdir) == 0
+    assert train(config, workdir).exit_code == 0
     assert f"{log} line 2 is left out: it" in capsys.readouterr().err
     assert log.read_text().splitlines() == lines
     scores = workdir / "scores.jsonl"
@@ -196,7 +196,7 @@ def test_arguments_of_load_that_are_of_the_wrong_kind_are_refused_by_name(traine
 
 def test_a_run_directory_may_be_named_by_a_string(run):
     config, workdir = run
-    assert train(config, str(workdir)) == 0
+    assert train(config, str(workdir)).exit_code == 0
 
 
 def test_events_of_a_run_whose_clock_was_set_back_are_kept(run, monkeypatch):
@@ -205,7 +205,7 @@ def test_events_of_a_run_whose_clock_was_set_back_are_kept(run, monkeypatch):
     (path,) = events
     then = float(path.name.split(".")[3])
     monkeypatch.setattr("tensorboardX.event_file_writer.time.time", lambda: then)
-    assert train(config, workdir) == 0
+    assert train(config, workdir).exit_code == 0
     assert len([*workdir.glob("events.*")]) == 2
     assert path.read_bytes() == events[path]
 
@@ -234,7 +234,7 @@ def test_a_run_that_memory_did_not_suffice_for_gives_way_to_a_smaller_one(
         with pytest.raises(UserError, match=r"out of memory.*tokens_per_device.*remat.*fsdp"):
             train(config, tmp_path / "new")
     smaller = {"data.target_tokens_per_step": 256, "data.vocab_size": 280}
-    assert train(config.replace(smaller), tmp_path / "new") == 0
+    assert train(config.replace(smaller), tmp_path / "new").exit_code == 0
     assert len(load(tmp_path / "new").vocabulary) == 280
     with pytest.raises(UserError, match="holds a run with another config"):
         train(config, tmp_path / "new")
@@ -256,5 +256,5 @@ def test_a_filesystem_without_locks_is_told_and_used(run, monkeypatch, capsys, n
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("t2t_jax.system.lock.fcntl.flock", refuse)
-    assert train(config, workdir) == 0
+    assert train(config, workdir).exit_code == 0
     assert "cannot be locked" in capsys.readouterr().err

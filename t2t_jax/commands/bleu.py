@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.on_split import OnSplit
 
 
 @dataclass(frozen=True)
-class BleuCommand(OnSplit):
+class BleuCommand(OnSplit, DecodingFlags):
     """Score a model on a split: BLEU as sacreBLEU and as the paper have it, chrF, perplexity."""
 
     command: ClassVar = "bleu"

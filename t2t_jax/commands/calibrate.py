@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from t2t_jax.commands.model_flags import load_for
 from t2t_jax.system.console import ResultConsole
 
 
@@ -29,9 +30,8 @@ class CalibrateCommand:
     def run(self) -> int:
         """Translate the dev split, fit and say how well it does; returns the exit code."""
         from t2t_jax.run.calibration import FILE, calibrate, save_calibration
-        from t2t_jax.run.loading import load
 
-        translator = load(self.run_directory, average=self.average, step=self.step)
+        translator = load_for("calibrate", [self.run_directory], self.average, self.step)
         found = calibrate(translator)
         save_calibration(found, translator, self.run_directory)
         said = (

@@ -16,8 +16,9 @@ from t2t_jax.commands.data import data_command
 from t2t_jax.commands.explore import ExploreCommand
 from t2t_jax.commands.export import ExportCommand
 from t2t_jax.commands.figures import FiguresCommand
-from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored_config
+from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored_config, takes_run
 from t2t_jax.commands.generate import GenerateCommand
+from t2t_jax.commands.groups import COMMANDS
 from t2t_jax.commands.heads import HeadsCommand
 from t2t_jax.commands.import_ import ImportCommand
 from t2t_jax.commands.model_flags import DecodingFlags
@@ -60,47 +61,6 @@ EVAL_COMMANDS: Mapping[str, type[Command]] = MappingProxyType(
     }
 )
 """The commands of `eval.py`: each is the dataclass of its flags."""
-
-COMMANDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "data": {
-            "data": "fetch a public corpus, such as WMT14, and prepare it as text",
-        },
-        "training": {
-            "train": "train a model, or go on with a run that was stopped",
-            "watch": "draw the curves of runs, finished or under way, in the terminal",
-            "sweep": "train every variant of a grid, and compare them in a table",
-        },
-        "using a trained model": {
-            "translate": "translate text, line by line",
-            "serve": "serve translations over HTTP, and a page to type into",
-            "parse": "parse sentences into constituency trees",
-            "generate": "continue text with a language model",
-            "predict": "label text or images, or fill in hidden words",
-            "score": "say how probable a model finds given translations",
-            "calibrate": "make confidences of a run estimates of its quality",
-        },
-        "inside a model": {
-            "explore": "write a page that shows a model at work on a sentence",
-            "heads": "say what each attention head is worth, and what it looks at",
-            "figures": "draw the paper's pictures, with the shapes of a run",
-        },
-        "models in and out": {
-            "export": "write a model for CTranslate2, transformers or JAX alone",
-            "import": "make a run of a model that came from elsewhere",
-        },
-        "measuring": {
-            "bleu": "score a model on a test set: BLEU, chrF, perplexity",
-            "parseval": "score a parser on a treebank: recall, precision, F1",
-            "perplexity": "score a language model: bits per byte, perplexity",
-            "accuracy": "score a tagger or classifier: accuracy, F1, confusion table",
-            "compare": "score files of translations, and test their differences",
-            "compare-trees": "score files of trees against a treebank",
-            "report": "set a run beside the paper: constants, cost, curves, scores",
-        },
-    }
-)
-"""The commands of `t2t-jax` in groups, with a line about each."""
 
 
 def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command | None:
@@ -146,7 +106,7 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
 
 def _plain_command(kind: type[Command], flags: Sequence[str], program: str) -> Command:
     """The command of a kind that a command line describes."""
-    check_flags(flags, names(kind))
+    check_flags(flags, names(kind), takes_run=takes_run(kind))
     command: Command = parse_flags(kind, flags, prog=program)
     return command
 
@@ -165,6 +125,7 @@ def describe_commands(program: str = "t2t-jax") -> str:
             f"  {program} train --config configs/quickstart.py --workdir runs/quickstart",
             "",
             f"The flags of a command: {program} COMMAND --help",
+            f"The version:            {program} --version",
         ]
     )
 
@@ -187,7 +148,8 @@ def eval_command(arguments: Sequence[str]) -> Command:
 def _eval_command(arguments: Sequence[str], program: str) -> Command:
     """What a command line asks for that begins with one of `EVAL_COMMANDS`, or asks for help."""
     if arguments[0] in EVAL_COMMANDS:
-        check_flags(arguments, names(EVAL_COMMANDS[arguments[0]]))
+        kind = EVAL_COMMANDS[arguments[0]]
+        check_flags(arguments, names(kind), takes_run=takes_run(kind))
     _, workdir = peek(arguments)
     decoding = (stored_config(workdir) or Config()).decoding
     commands: Any = Union[  # noqa: UP007  (made of values, which | cannot join)

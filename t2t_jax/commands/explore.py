@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from t2t_jax.commands.model_flags import load_for
 from t2t_jax.errors import UserError
 from t2t_jax.system.console import ResultConsole
 
@@ -39,11 +40,10 @@ class ExploreCommand:
     def run(self) -> int:
         """Write the page and say where it is; returns the exit code."""
         from t2t_jax.explorer import explore
-        from t2t_jax.run.loading import load
 
         if (self.text is None) == (self.images is None):
             raise UserError("give a sentence with --text, or a file of images with --images")
-        translator = load(self.run_directory, average=self.average, step=self.step)
+        translator = load_for("explore", [self.run_directory], self.average, self.step)
         given = self.text if self.images is None else self._image(self.images)
         explore(translator, given, self.references).save(self.output)
         console = ResultConsole(highlight=False, markup=False)

@@ -28,6 +28,18 @@ from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.bucket import as_path
 
 _parsing = threading.Lock()
+_OTHER_NAMES = {
+    "--training.peak-learning-rate": ("--lr", "--max-lr"),
+    "--training.num-train-steps": ("--steps", "--max-steps", "--train-steps", "--epochs"),
+    "--training.ema-decay": ("--ema",),
+    "--data.target-tokens-per-step": ("--batch-size", "--max-tokens"),
+    "--model.num-encoder-layers": ("--layers", "--num-layers"),
+    "--model.num-heads": ("--heads",),
+    "--model.compute-dtype": ("--dtype", "--bf16", "--fp16", "--precision"),
+    "--workdir": ("--output-dir", "--save-dir", "--model-dir"),
+    "--beam-size": ("--beam", "--num-beams"),
+}
+"""What other programs call a flag, where that is not near to its name here."""
 _MAY_BE_EMPTY = ("--data.cache-dir", "--cache-dir")
 
 
@@ -35,15 +47,21 @@ def names(command: type) -> list[str]:
     """The names of a dataclass's fields, which are its flags; of a field that is one, its own.
 
     A field whose fields are such in turn is left out: it is a config, whose flags have prefixes.
+    So is a field whose value stands on the command line without a flag.
     """
     found: list[str] = []
     for field in dataclasses.fields(command):
         kind = _dataclass_of(field)
         if kind is None:
-            found.append(field.name)
+            found += [] if _is_positional(field) else [field.name]
         elif not any(map(_dataclass_of, dataclasses.fields(kind))):
             found += names(kind)
     return found
+
+
+def _is_positional(field: "dataclasses.Field[Any]") -> bool:
+    """Whether the value of a field stands on the command line without a flag."""
+    return tyro.conf.Positional in getattr(field.type, "__metadata__", ())
 
 
 def _dataclass_of(field: "dataclasses.Field[Any]") -> Any:
@@ -52,13 +70,28 @@ def _dataclass_of(field: "dataclasses.Field[Any]") -> Any:
     return kind if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
 
 
-def check_flags(arguments: Sequence[str], known: list[str]) -> None:
+def takes_run(command: type) -> bool:
+    """Whether the directories of runs stand on a command line without a flag.
+
+    Args:
+      command: the dataclass of its flags.
+    """
+    fields = dataclasses.fields(command)
+    return any(_is_positional(one) and one.name in ("runs", "run_directory") for one in fields)
+
+
+def check_flags(arguments: Sequence[str], known: list[str], *, takes_run: bool = False) -> None:
     """Refuse a flag that is none of the known ones, and propose the nearest.
+
+    Args:
+      arguments: the command line, without the program's name.
+      known: the names of the flags.
+      takes_run: whether the directories of runs stand without a flag.
 
     Raises:
       UserError: there is such a flag, or one is given twice, or an empty value.
     """
-    flags = [f"--{name.replace('_', '-')}" for name in [*known, "help"]]
+    flags = [f"--{name.replace('_', '-')}" for name in known]
     seen: set[str] = set()
     flag = ""
     for argument in arguments:
@@ -66,9 +99,8 @@ def check_flags(arguments: Sequence[str], known: list[str]) -> None:
         if argument.startswith("--"):
             given, equals, value = argument.partition("=")
             flag = given.replace("_", "-")
-            if flag not in flags:
-                hint = did_you_mean(flag, flags, "see --help for all flags")
-                raise UserError(f"unknown flag {given}; {hint}")
+            if flag not in (*flags, "--help"):
+                raise UserError(f"unknown flag {given}; {_hint(flag, flags, takes_run)}")
             if flag in seen:
                 raise UserError(f"{given} is given twice; give it once, with all of its values")
             seen.add(flag)
@@ -76,6 +108,18 @@ def check_flags(arguments: Sequence[str], known: list[str]) -> None:
                 continue
         if flag and not value and flag not in _MAY_BE_EMPTY:
             raise UserError(f"{flag} is given an empty value; is a variable of the shell unset?")
+
+
+def _hint(flag: str, flags: Sequence[str], takes_run: bool) -> str:
+    """The way out of a flag that is none of the known ones."""
+    if flag == "--version":
+        return "the version is printed by t2t-jax --version"
+    if flag == "--workdir" and takes_run:
+        return "the directory of a run stands without a flag here, as in watch runs/base"
+    for known in flags:
+        if flag in _OTHER_NAMES.get(known, ()):
+            return f"did you mean {known}?"
+    return did_you_mean(flag, flags, "see --help for all flags")
 
 
 def peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from t2t_jax.commands.model_flags import load_for
 from t2t_jax.commands.streams import reading, writing
 from t2t_jax.errors import UserError
 
@@ -57,12 +58,10 @@ class GenerateCommand:
 
     def run(self) -> int:
         """Write a line for every prompt; returns the exit code."""
-        from t2t_jax.run.loading import load
-
         if self.prompt and self.input is not None:
             raise UserError("give prompts with --prompt or in the file of --input, not with both")
         with writing(self.output) as file:
-            translator = load(self.run_directory, average=self.average, step=self.step)
+            translator = load_for("generate", [self.run_directory], self.average, self.step)
             done = 0
             if (
                 len(self.prompt) == 1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 from rich.table import Table
 
+from t2t_jax.commands.model_flags import load_for
 from t2t_jax.commands.tables import grid, show
 from t2t_jax.errors import UserError
 
@@ -52,9 +53,8 @@ class HeadsCommand:
         if self.num_sentences is not None and self.num_sentences < 1:
             raise UserError(f"--num-sentences {self.num_sentences} is not positive")
         from t2t_jax.run.heads import weigh_heads
-        from t2t_jax.run.loading import load
 
-        translator = load(self.run_directory, average=self.average, step=self.step)
+        translator = load_for("heads", [self.run_directory], self.average, self.step)
         if self.prune is not None:
             return self._prune(translator, *self.prune)
         report = weigh_heads(

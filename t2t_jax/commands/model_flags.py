@@ -1,12 +1,14 @@
 """The flags by which commands choose a model, and how it decodes."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
+from t2t_jax.commands.groups import check_fits
 from t2t_jax.commands.streams import reading
 from t2t_jax.config import DecodingConfig
 
@@ -14,10 +16,37 @@ if TYPE_CHECKING:
     from t2t_jax.decoding.translator import Translator
 
 
+def load_for(
+    command: str,
+    runs: Sequence[Path],
+    average: int | None,
+    step: int | Literal["best"] | None,
+    **devices: int,
+) -> "Translator":
+    """Open a run, or the several runs of an ensemble, for a command that is not for all models.
+
+    Args:
+      command: the name of the command.
+      runs: the run directories.
+      average: how many of the last checkpoints to average; see `run.loading.load`.
+      step: the last of them.
+      devices: `fsdp` and `tensor`; see `run.loading.load`.
+
+    Raises:
+      UserError: the command is not for such a model, or it cannot be loaded.
+    """
+    check_fits(command, runs)
+    from t2t_jax.run.loading import load
+
+    return load(runs, average=average, step=step, **devices)
+
+
 @dataclass(frozen=True)
 class ModelFlags:
     """Flags that choose a trained model."""
 
+    command: ClassVar[str]
+    """Name of the command."""
     workdir: tuple[Path, ...] = tyro.MISSING
     """Directory of the run; several are an ensemble, which predicts their mean probabilities."""
     average: int | None = None
@@ -32,15 +61,13 @@ class ModelFlags:
 
     def load(self) -> "Translator":
         """Open the run, or the several runs of an ensemble, as one translator."""
-        from t2t_jax.run.loading import load
+        devices = {"fsdp": self.fsdp, "tensor": self.tensor}
+        return load_for(self.command, self.workdir, self.average, self.step, **devices)
 
-        return load(
-            self.workdir,
-            average=self.average,
-            step=self.step,
-            fsdp=self.fsdp,
-            tensor=self.tensor,
-        )
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments of an evaluation: how the model decodes, if the flags say so."""
+        return {}
 
 
 @dataclass(frozen=True)

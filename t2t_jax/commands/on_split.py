@@ -4,16 +4,16 @@ import contextlib
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rich.table import Table
 
-from t2t_jax.commands.model_flags import DecodingFlags
+from t2t_jax.commands.groups import wrong_command
+from t2t_jax.commands.model_flags import ModelFlags
 from t2t_jax.commands.streams import check_heard, writing
 from t2t_jax.commands.tables import show
 from t2t_jax.config import DataConfig
 from t2t_jax.errors import UserError
-from t2t_jax.system.program import command_line
 from t2t_jax.system.records import as_line
 
 if TYPE_CHECKING:
@@ -22,21 +22,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class OnSplit(DecodingFlags):
-    """Flags that choose a model, how it decodes, and the split of a corpus it is measured on."""
+class OnSplit(ModelFlags):
+    """Flags that choose a model, and the split of a corpus that it is measured on."""
 
-    command: ClassVar[str]
-    """Name of the command; it is the one by which the task of the corpus has to be scored."""
     split: tuple[str, ...] = ("test",)
     """Splits of the corpus: train, dev, test, or other test sets by their names."""
     corpus: str | None = None
     """Corpus to score on, as data.corpus names it; None is the one trained on."""
     num_sentences: int | None = None
-    """Sentences to decode, from the first on; None is all. The loss is over all of them."""
+    """Sentences or images to answer, from the first on; None is all. The loss is over all."""
     json: bool = False
     """Print one JSON object instead of a table."""
     output: Path | None = None
-    """File for what is decoded, one sentence a line; for a single split."""
+    """File for what the model answers, one line each; for a single split."""
     before_averaging: bool = False
     """Also score the parameters of the newest checkpoint alone, without any average."""
     cache_dir: str | None = None
@@ -46,12 +44,12 @@ class OnSplit(DecodingFlags):
         """Evaluate, add the figures to the run's scores and print them; returns the exit code."""
         if self.output is not None and len(self.split) > 1:
             raise UserError(
-                f"--output {self.output} holds what is decoded of one split, and --split names "
-                f"{len(self.split)}; give one of them at a time"
+                f"--output {self.output} holds what the model answers to one split, and --split "
+                f"names {len(self.split)}; give one of them at a time"
             )
         models = [dataclasses.replace(self, average=1)] if self.before_averaging else []
         records, corpus = [], None
-        with self._hypotheses() as file:
+        with self._answers() as file:
             for model in (*models, self):
                 translator = model.load()
                 if self.cache_dir is not None:
@@ -66,11 +64,11 @@ class OnSplit(DecodingFlags):
             self._print_beside_the_paper(records)
         return 0
 
-    def _hypotheses(self) -> contextlib.AbstractContextManager[BinaryIO | None]:
-        """The file for what is decoded: if it cannot be written, nothing is decoded."""
+    def _answers(self) -> contextlib.AbstractContextManager[BinaryIO | None]:
+        """The file for what the model answers: if it cannot be written, nothing is evaluated."""
         if self.output is not None:
             return writing(self.output)
-        check_heard("name a file for what is decoded with --output")
+        check_heard("name a file for what the model answers with --output")
         return contextlib.nullcontext()
 
     def _print(self, record: dict[str, Any]) -> None:
@@ -95,7 +93,7 @@ class OnSplit(DecodingFlags):
         corpus = open_corpus(dataclasses.replace(data, corpus=self.corpus or data.corpus))
         task = task_of(corpus.name, corpus.task)
         if task.command != self.command:
-            raise UserError(f"{corpus.name} {task.wrong_command} {command_line(task.command)}")
+            raise wrong_command(self.command, f"{corpus.name} is for {task.model}", task)
         return corpus
 
     def measure(
@@ -138,16 +136,17 @@ def _figures(summary: dict[str, Any]) -> Table:
     task = task_of(summary["corpus"], summary.get("task", "auto"))
     for row in task.score_rows(summary):
         table.add_row(*row)
-    per_token = f"nats per subword, mean of {summary['target_tokens']:,}"
+    per_token = f"nats per {task.unit}, mean of {summary['target_tokens']:,}"
     smoothed = f"label-smoothed cross-entropy, {per_token}"
     table.add_row("loss", f"{summary['loss']:.4f}", smoothed)
     table.add_row("NLL", f"{summary['nll']:.4f}", f"negative log-likelihood, {per_token}")
-    table.add_row("perplexity", f"{summary['perplexity']:.3f}", "exp(NLL), per subword")
+    table.add_row("perplexity", f"{summary['perplexity']:.3f}", f"exp(NLL), per {task.unit}")
     number = f"{summary['num_sentences']:,}" if task.grid.whole_split else ""
-    table.add_row("sentences" if number else "scored on", number, summary["test_set"])
+    table.add_row(task.inputs if number else "scored on", number, summary["test_set"])
     table.add_row("averaged", *which_average(summary))
-    settings = " ".join(f"{name}={value}" for name, value in summary["decoding"].items())
-    table.add_row("decoding", "", settings)
+    if task.searches:
+        settings = " ".join(f"{name}={value}" for name, value in summary["decoding"].items())
+        table.add_row("decoding", "", settings)
     table.add_row("seconds", f"{summary['seconds']:.1f}", "the whole evaluation")
     return table
 

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.streams import reading, writing
@@ -17,6 +18,7 @@ class ParseCommand(DecodingFlags):
     repaired, and how many trees that concerned is said at the end. A blank line stays blank.
     """
 
+    command: ClassVar = "parse"
     input: Path | None = None
     """File of sentences, plain or .gz; None is the standard input."""
     output: Path | None = None

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from t2t_jax.commands.model_flags import load_for
 from t2t_jax.commands.streams import reading, writing
-from t2t_jax.config.sections import LABELLING
 from t2t_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,17 +43,10 @@ class PredictCommand:
 
     def run(self) -> int:
         """Write a line for every input; returns the exit code."""
-        from t2t_jax.run.loading import load
 
         with writing(self.output) as file:
-            translator = load(self.run_directory, average=self.average, step=self.step)
-            task = translator.config.data.task
-            if task not in (*LABELLING, "masked_language_modelling"):
-                raise UserError(
-                    f"{self.run_directory} has data.task={task}; use t2t-jax "
-                    f"{'generate' if task == 'language_modelling' else 'translate'}"
-                )
-            images = task == "image_classification"
+            translator = load_for("predict", [self.run_directory], self.average, self.step)
+            images = translator.config.data.task == "image_classification"
             lines = self._of_images(translator) if images else self._of_text(translator)
             for line in lines:
                 file.write(f"{line}\n".encode())

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import tyro
 
@@ -23,6 +23,7 @@ class ScoreCommand(ModelFlags):
     the end of the sentence included. With --subwords each is written as `subword=log-probability`.
     """
 
+    command: ClassVar = "score"
     source: Path = tyro.MISSING
     """File of source sentences."""
     target: Path = tyro.MISSING

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from t2t_jax.commands.groups import check_fits
 from t2t_jax.errors import UserError
 from t2t_jax.serving.settings import Bounds, Split
 from t2t_jax.system.console import ResultConsole
@@ -102,6 +103,7 @@ class ServeCommand:
         from t2t_jax.workdir import read_config
 
         found: dict[tuple[str, str], Path] = {}
+        check_fits("serve", self.runs)
         for run in self.runs:
             data = read_config(run).data
             pair = data.source_language.lower(), data.target_language.lower()

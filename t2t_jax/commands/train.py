@@ -52,7 +52,7 @@ class TrainCommand:
         join(self.coordinator, self.num_processes, self.process_id)
         from t2t_jax.run.trainer import train
 
-        return train(self.fields, self.workdir)
+        return train(self.fields, self.workdir).exit_code
 
 
 def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainCommand:

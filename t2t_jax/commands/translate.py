@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from t2t_jax.commands.beside import FilesBeside, head_of
 from t2t_jax.commands.model_flags import DecodingFlags
@@ -26,6 +26,7 @@ class TranslateCommand(DecodingFlags):
     `index ||| translation ||| log-probability ||| score`, where index counts input lines from 0.
     """
 
+    command: ClassVar = "translate"
     input: Path | None = None
     """File to translate, plain or .gz; None is the standard input."""
     output: Path | None = None

@@ -24,9 +24,9 @@ class WatchCommand:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
         tyro.MISSING
     )
-    """Directories of the runs."""
+    """Directories of the runs, or that of a grid, whose runs are drawn."""
     follow: bool = False
-    """Draw again whenever a log has grown, until all runs have ended. Ctrl-C ends it before."""
+    """Draw again whenever a log has grown, until all runs have ended; of a grid, until Ctrl-C."""
     interval: float = 5.0
     """With --follow: seconds between two looks at the logs."""
 

@@ -1,89 +1,14 @@
 """The page about an encoder alone: what each position of a sentence or an image attends to."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import numpy as np
-from jaxtyping import Float32, UInt8
+from jaxtyping import UInt8
 
-from t2t_jax.batch import BOS_ID
 from t2t_jax.config import ModelConfig
-from t2t_jax.data.batching import Batches
 from t2t_jax.data.images import checked_image
-from t2t_jax.data.labelled import Labelled, LabelledText, flat
-from t2t_jax.data.masking import mask_id, with_masks
-from t2t_jax.data.rows import Examples
-from t2t_jax.decoding.predictions import predictions
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.errors import UserError
-from t2t_jax.tasks import task_of
-from t2t_jax.tasks.labelling import Labelling
-
-
-class EncoderMaps(NamedTuple):
-    """The attention weights of an encoder alone on one sentence or image."""
-
-    units: list[str]
-    """The name of each position: a subword, or a patch of an image."""
-    labels: dict[int, str]
-    """What is predicted, by the position from which it is, with its probability."""
-    encoder: Float32[np.ndarray, "layers heads s s"]
-    """What each position attends to."""
-
-
-def encoder_maps(translator: Translator, given: Any) -> EncoderMaps:
-    """The attention weights of an encoder alone.
-
-    Args:
-      translator: the model.
-      given: a sentence, or an image as an array of `uint8`.
-
-    Raises:
-      UserError: it is blank, or too long, or of another size than the model reads.
-    """
-    if isinstance(given, str) and not given.strip():
-        raise UserError("the text is blank; give a sentence")
-    examples = _examples(translator, given)
-    [found] = predictions(translator, examples)
-    batch = Batches(examples, translator.config.data, seed=0)(0, np.array([0]))
-    weights = jax.jit(translator.model.attention_weights)(translator.params, batch)["encoder"]
-    length = int((batch.inputs.segments[0] != 0).sum())
-    side = int(translator.config.model.num_patches**0.5)
-    if side:
-        patches = (f"patch {n // side + 1}, {n % side + 1}" for n in range(side * side))
-        units = ["class token", *patches]
-    else:
-        [units] = translator.vocabulary.pieces([batch.inputs.tokens[0, :length].tolist()])
-    [names] = translator.vocabulary.target_pieces([found.labels.tolist()])
-    known = batch.targets.segments[0] != 0
-    places = batch.targets.positions[0][known].tolist()
-    shares = found.probabilities.tolist()
-    labels = {
-        place: f"{name} {share:.2f}"
-        for place, name, share in zip(places, names, shares, strict=True)
-    }
-    return EncoderMaps(units, labels, np.asarray(weights, np.float32)[:, 0, :, :length, :length])
-
-
-def _examples(translator: Translator, given: Any) -> Examples:
-    """The one example that a sentence or an image is."""
-    config = translator.config
-    vocabulary: Any = translator.vocabulary
-    task: Any = task_of(config.data.corpus, config.data.task)
-    if isinstance(task, Labelling):
-        is_text = isinstance(given, str)
-        if is_text == bool(config.model.num_patches):
-            raise UserError(f"the model reads {'text' if not is_text else 'images'}; give one")
-        return task.unlabelled(config, vocabulary, [given], 1)
-    if not isinstance(given, str):
-        raise UserError("the model reads text; give a sentence")
-    [ids] = translator.encode([given])
-    mask = mask_id(vocabulary)
-    tokens = [BOS_ID, *with_masks(vocabulary, mask, ids)]
-    hidden = [n for n, token in enumerate(tokens) if token == mask]
-    at = hidden or list(range(1, len(tokens) - 1))  # without any, what it makes of each subword
-    sentence = Labelled(tokens, at, [0] * len(at))
-    return LabelledText(flat([sentence], len(vocabulary), {}, 1), len(vocabulary))
+from t2t_jax.run.encoder_maps import EncoderMaps
 
 
 def page_data(translator: Translator, given: Any, maps: EncoderMaps) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from t2t_jax.decoding.beam_record import BeamRecord, record_search
 from t2t_jax.decoding.head_kinds import Attention, count_heads, sides
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.explorer.encoder_page import EncoderMaps, encoder_maps, page_data
+from t2t_jax.explorer.encoder_page import page_data
 from t2t_jax.modules.position import PositionEncoding
+from t2t_jax.run.encoder_maps import EncoderMaps, encoder_maps
 from t2t_jax.system.atomic_file import write_whole
 
 _DISTANCES = 64  # positions whose dot products are drawn, at least

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 from matplotlib.axes import Axes
@@ -15,6 +15,7 @@ from t2t_jax.figures.drawing import canvas
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.transformer import declared_parameters
 
+_Side: TypeAlias = Literal["source", "target"]
 _WIDTH, _HEIGHT, _GAP = 4.6, 0.85, 0.3
 _COLUMNS = 0.0, 6.6
 _ARROW = {"arrowstyle": "->", "color": "0.3"}
@@ -54,7 +55,9 @@ def architecture(config: Config, vocab_size: int) -> Figure:
     if len(columns) == 2:
         _join(axes, *columns)
     axes.set(xlim=(-1.2, 12.2), ylim=(-0.5, tallest + 0.3), aspect="equal")
-    axes.set_title(f"{_count(params):,} parameters, b rows of s source and t target tokens")
+    targets = "" if config.model.architecture == "encoder_only" else " and t target"
+    rows = "images" if config.model.num_patches else f"rows of s source{targets} tokens"
+    axes.set_title(f"{_count(params):,} parameters, b {rows}")
     axes.axis("off")
     return figure
 
@@ -66,31 +69,71 @@ def _column(
     stack: Stack,
 ) -> list[_Box]:
     """The boxes of a stack, from below to above."""
-    side: Literal["source", "target"] = "target" if stack.reads_target else "source"
-    letter, name = side[0], "decoder" if stack.reads_target else "encoder"
-    read = "source and target" if stack.reads_source and stack.reads_target else side
-    matrix = model.embeddings[side]
-    rows = model.entries(vocab_size)[matrix]
-    scale = f" x {math.sqrt(model.d_model):.4g}" if model.scale_embeddings else ""
-    shared = " (shared)" if model.share_embeddings else ""
-    boxes = [
-        _Box(f"{read} tokens", "[b, s + t]" if read != side else f"[b, {letter}]", "text", False),
-        _Box(f"embedding{shared}{scale}", f"[{rows:,}, {model.d_model}]", "embedding", False),
-        _Box("positions", model.position.replace("_", " "), "embedding", False),
-    ]
+    name = "decoder" if stack.reads_target else "encoder"
     kinds = ["self_attention", *(["cross_attention"] if stack.attends_to_source else [])]
+    boxes = _inputs(model, vocab_size, params, stack)
     for sublayer in [*kinds, "feed_forward"]:
         boxes += _sublayer(model, params[name]["layers"], sublayer, stack)
     if model.norm_order == "pre":
         boxes.append(_Box("norm", _numbers(params[name]["norm"]), "norm", False))
-    if stack.reads_target:
-        output = f"[{model.d_model}, {vocab_size:,}]"
-        shared = " (shared)" if model.embeddings["output"] == matrix else ""
-        boxes += [
-            _Box(f"output projection{shared}", output, "output", False),
-            _Box("softmax", f"[b, {letter}, {vocab_size:,}]", "output", False),
-        ]
+    if stack.reads_target or len(model.stacks) == 1:
+        boxes += _outputs(model, vocab_size, params, _side(stack))
     return boxes
+
+
+def _side(stack: Stack) -> _Side:
+    """The side whose embedding a stack has."""
+    return "target" if stack.reads_target else "source"
+
+
+def _inputs(
+    model: ModelConfig, vocab_size: int, params: Mapping[str, Any], stack: Stack
+) -> list[_Box]:
+    """The boxes below the layers: tokens or images, their embedding and their positions."""
+    side = _side(stack)
+    read = "source and target" if stack.reads_source and stack.reads_target else side
+    if model.num_patches:
+        sizes = f"{model.image_size}, {model.image_size}, {model.image_channels}"
+        patches = f"{model.num_patches} x {model.patch_values}: "
+        boxes = [
+            _Box("images", f"[b, {sizes}]", "text", False),
+            _Box("patches", patches + _numbers(params["patch_projection"]), "embedding", False),
+            _Box("class token", _numbers(params["class_token"]), "embedding", False),
+        ]
+    else:
+        matrix = model.embeddings[side]
+        rows = model.entries(vocab_size)[matrix]
+        scale = f" x {math.sqrt(model.d_model):.4g}" if model.scale_embeddings else ""
+        shared = " (shared)" if model.share_embeddings else ""
+        size = f"[{rows:,}, {model.d_model}]"
+        read_size = "[b, s + t]" if read != side else f"[b, {side[0]}]"
+        boxes = [
+            _Box(f"{read} tokens", read_size, "text", False),
+            _Box(f"embedding{shared}{scale}", size, "embedding", False),
+        ]
+    position, norm = (params.get(f"{side}_{name}") for name in ("position", "embedding_norm"))
+    content = model.position.replace("_", " ") + (f": {_numbers(position)}" if position else "")
+    boxes.append(_Box("positions", content, "embedding", False))
+    return [*boxes, *([_Box("norm", _numbers(norm), "norm", False)] if norm else [])]
+
+
+def _outputs(
+    model: ModelConfig, vocab_size: int, params: Mapping[str, Any], side: _Side
+) -> list[_Box]:
+    """The boxes above the layers of the stack that predicts."""
+    boxes = []
+    if transform := params.get("output_transform"):
+        boxes.append(_Box("output transform", _numbers(transform), "feed_forward", False))
+    matrix, embeddings = model.embeddings["output"], model.embeddings
+    shared = " (shared)" if embeddings.get(side) == matrix else ""
+    places = "" if model.num_patches else f"{side[0]}, "
+    bias = f" + [{vocab_size:,}]" if "output_bias" in params else ""
+    size = f"[{model.d_model}, {vocab_size:,}]{bias}"
+    return [
+        *boxes,
+        _Box(f"output projection{shared}", size, "output", False),
+        _Box("softmax", f"[b, {places}{vocab_size:,}]", "output", False),
+    ]
 
 
 def _sublayer(model: ModelConfig, layers: Mapping[str, Any], name: str, stack: Stack) -> list[_Box]:
@@ -110,12 +153,12 @@ def _sublayer(model: ModelConfig, layers: Mapping[str, Any], name: str, stack: S
     return [norm, box, _Box("add", "", "norm")] if model.norm_order == "pre" else [box, norm]
 
 
-def _numbers(params: Mapping[str, Any], layers: int = 1) -> str:
+def _numbers(params: Any, layers: int = 1) -> str:
     """How many parameters there are in one layer of equal ones."""
     return f"{_count(params) // layers:,}"
 
 
-def _count(params: Mapping[str, Any]) -> int:
+def _count(params: Any) -> int:
     return sum(x.size for x in jax.tree.leaves(params))
 
 

@@ -4,13 +4,14 @@ import math
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from t2t_jax.batch import one_a_row
+from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.config import Config
 from t2t_jax.figures.drawing import COLORS, canvas
 from t2t_jax.modules.models import make_model
@@ -23,10 +24,11 @@ LENGTHS = (128, 256, 512, 1024)
 
 
 def long_context(config: Config, lengths: Sequence[int] = LENGTHS) -> Figure:
-    """Operations, memory and time of a layer of the encoder, by the length of a row.
+    """Operations, memory and time of a layer, by the length of a row.
 
     Args:
-      config: the config of a run, whose encoder layer it is.
+      config: the config of a run that reads text. The layer is one of its encoder, or of its
+        decoder where that is alone.
       lengths: lengths of the rows, in tokens.
     """
     layer = config.replace({"model.num_encoder_layers": 1, "model.num_decoder_layers": 1})
@@ -50,12 +52,13 @@ def long_context(config: Config, lengths: Sequence[int] = LENGTHS) -> Figure:
         axes.set_xticks(x, [str(n) for n in x])
         axes.set_xticks([], minor=True)
         axes.legend(fontsize=7)
-    figure.suptitle(f"One encoder layer, d_model = {layer.model.d_model} (section 4)")
+    name = "decoder" if config.model.architecture == "decoder_only" else "encoder"
+    figure.suptitle(f"One {name} layer, d_model = {layer.model.d_model} (section 4)")
     return figure
 
 
 def operations(config: Config, n: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Floating point operations of an encoder layer's forward pass over one row.
+    """Floating point operations of a layer's forward pass over one row.
 
     Args:
       config: the config of a run.
@@ -76,13 +79,20 @@ def _measured(config: Config, length: int) -> tuple[float, float]:
     """Seconds and bytes of temporaries (NaN: unknown) of one layer, compiled for this machine."""
     model = make_model(config, _VOCAB_SIZE, None)
     params = init_parameters(model, jax.random.key(0))
-    inputs = one_a_row(jnp.full((1, length), _VOCAB_SIZE - 1, jnp.int32))
-    encode = jax.jit(partial(model.apply, method="encode"))
-    compiled = encode.lower({"params": params}, inputs).compile()
+    row = one_a_row(jnp.full((1, length), _VOCAB_SIZE - 1, jnp.int32))
+    if config.model.architecture == "encoder_decoder":
+        given: Any = row
+        method = partial(model.apply, method="encode")
+    else:
+        one, none = (jax.tree.map(lambda x, n=n: x[:, :n], row) for n in (1, 0))
+        alone = config.model.architecture == "encoder_only"
+        given = Batch(row, one) if alone else Batch(none, row)
+        method = partial(model.apply, method="decoded", deterministic=True, first_row=0)
+    compiled = jax.jit(method).lower({"params": params}, given).compile()
     memory = compiled.memory_analysis()
     times = []
     for _ in range(_REPEATS + 1):
         start = time.perf_counter()
-        jax.block_until_ready(compiled({"params": params}, inputs))
+        jax.block_until_ready(compiled({"params": params}, given))
         times.append(time.perf_counter() - start)
     return min(times[1:]), math.nan if memory is None else memory.temp_size_in_bytes

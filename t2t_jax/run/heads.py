@@ -325,7 +325,7 @@ def _measures(
     if config.model.architecture != "encoder_decoder":
         raise UserError(
             "heads are measured and pruned in an encoder and a decoder, but this run has "
-            f"model.architecture={config.model.architecture!r}"
+            f"model.architecture={config.model.architecture!r}; use t2t-jax explore"
         )
     corpus = open_corpus(config.data) if corpus is None else corpus
     prepare_evaluation(config, corpus, translator.vocabulary, split)

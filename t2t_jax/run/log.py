@@ -36,7 +36,12 @@ class RunLog:
     """
 
     def __init__(
-        self, workdir: Path, start_step: int, num_train_steps: int, health: Health | None = None
+        self,
+        workdir: Path,
+        start_step: int,
+        num_train_steps: int,
+        health: Health | None = None,
+        predicted: str = "target tokens",
     ) -> None:
         """Open the log after `start_step` steps.
 
@@ -45,8 +50,9 @@ class RunLog:
           start_step: steps already taken.
           num_train_steps: steps to take in all.
           health: what the records are looked through for; None looks for nothing.
+          predicted: what the model predicts, in the plural, of which the speed is told.
         """
-        self._health, self._step = health, start_step
+        self._health, self._step, self._predicted = health, start_step, predicted
         self._console = ProgressConsole(
             soft_wrap=True,
             quiet=not is_main(),
@@ -136,7 +142,7 @@ class RunLog:
         """
         line = (
             f"loss {figures['loss']:.3f}  learning rate {figures['learning_rate']:.2e}  "
-            f"{figures['target_tokens_per_second']:,.0f} target tokens/s  "
+            f"{figures['target_tokens_per_second']:,.0f} {self._predicted}/s  "
             f"{figures['data_wait']:.0%} waiting for data"
         )
         self._progress.update(self._bar, figures=line)

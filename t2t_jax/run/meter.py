@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
 import jax
@@ -41,6 +41,7 @@ class StepMeter:
         self._num_devices = num_devices
         self._pending: deque[tuple[int, Metrics]] = deque()
         self._read: list[Metrics] = []
+        self._compiled: set[tuple[int, ...]] = set()
         self._started = time.monotonic()
         self._seconds = self._seconds_in_all = 0.0
         self._data_wait = DataWait()
@@ -63,6 +64,19 @@ class StepMeter:
         self._pending.append((step, metrics))
         if len(self._pending) > _LAG:
             self._read_one()
+
+    def launching(self, shape: tuple[int, ...]) -> AbstractContextManager[None]:
+        """A context in which a step is launched; what it takes to compile it counts for no step.
+
+        A step is compiled when it is launched for the first time on a batch of its shape.
+
+        Args:
+          shape: the shape of its batch.
+        """
+        if shape in self._compiled:
+            return nullcontext()
+        self._compiled.add(shape)
+        return self.paused()
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -31,11 +31,13 @@ from t2t_jax.run.health import Health, corpus_figures
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.start import check_start, initial_state, introduce_start
+from t2t_jax.run.trained_run import TrainedRun
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.program import command_line
 from t2t_jax.system.quiet import orbax_kept_quiet
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
+from t2t_jax.tasks.task import predicted_by
 from t2t_jax.training.averaging import check_average, is_due
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.memory import check_gathering, check_memory
@@ -54,7 +56,7 @@ from t2t_jax.workdir import (
 )
 
 
-def train(config: Config, workdir: str | os.PathLike[str]) -> int:
+def train(config: Config, workdir: str | os.PathLike[str]) -> TrainedRun:
     """Train a model, or go on with a run that was stopped.
 
     All that can be refused is refused before anything in `workdir` changes.
@@ -64,10 +66,11 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
       workdir: the directory for all that it writes, or its place in a bucket, `s3://bucket/name`.
 
     Returns:
-      The exit code: 0 when the run is at its end (its last step, or the evaluation after which
-      `training.stop_after_evaluations_without_gain` ends it), 128 + n when signal n stopped it
-      (with a checkpoint; the same call goes on from there). Of several processes, all return the
-      same, whichever of them got the signal.
+      The run, to look at its history or to load its model. It is at its end (its last step, or the
+      evaluation after which `training.stop_after_evaluations_without_gain` ends it) and has the
+      exit code 0; or signal n stopped it, with a checkpoint from which the same call goes on, and
+      the exit code is 128 + n. Of several processes, all return the same, whichever of them got the
+      signal.
 
     Raises:
       UserError: the config, the corpus or the run directory does not fit, or the loss diverged.
@@ -110,7 +113,8 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
         ):
             state = initial_state(config, model, mesh, checkpoints)
             claim(workdir, config, corpus, vocabulary)  # fields that may change, now that all fits
-            with RunLog(workdir, int(state.step), config.training.num_train_steps, health) as log:
+            steps = int(state.step), config.training.num_train_steps
+            with RunLog(workdir, *steps, health, predicted_by(task)) as log:
                 log.checkpoint(int(state.step) or None)
                 log.say(describe_corpus(split, batches))
                 log.look(int(state.step))
@@ -119,7 +123,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> int:
                 step, signal = run.loop(state, batches)
                 log.checkpoint(checkpoints.wait())
                 log.end(step, *run.last_words(step, signal, f"{task.command} --workdir {workdir}"))
-                return 128 + signal if signal else 0
+                return TrainedRun(workdir, 128 + signal if signal else 0, log.history)
 
 
 def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:
@@ -241,8 +245,10 @@ class _Run:
             closing(batches.prefetch(first, last, self._rows)) as ahead,
         ):
             for step, batch in enumerate(meter.timed(ahead), first + 1):
-                layout = self._layout(batches.shape(step - 1))
-                state, metrics = train_step(state, layout.put(batch))
+                shape = batches.shape(step - 1)
+                layout = self._layout(shape)
+                with meter.launching(shape):
+                    state, metrics = train_step(state, layout.put(batch))
                 meter.add(step, metrics)
                 saves = is_due(config, step)
                 evaluates = self._evaluates(step)

@@ -20,7 +20,8 @@ from t2t_jax.run.history import History, dev_score, score_name
 from t2t_jax.run.terminal_plot import Curve, colour_of, marker_of, plot
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import StopSignal
-from t2t_jax.workdir import log_file, read_config, read_log
+from t2t_jax.tasks import task_of
+from t2t_jax.workdir import is_run, log_file, read_config, read_log
 
 _UNKNOWN = "–"
 _NARROWEST_PAIR = 80  # columns of a console in which two plots are side by side
@@ -38,6 +39,8 @@ class WatchedRun(NamedTuple):
     """The steps it is to take."""
     history: History
     """What it has recorded so far."""
+    unit: str
+    """What its model predicts: a token or a label; see `tasks.task.Task.unit`."""
 
     @property
     def has_ended(self) -> bool:
@@ -50,30 +53,32 @@ class WatchedRun(NamedTuple):
         return self.history.end is not None or evaluated >= self.num_train_steps
 
 
-def show(workdirs: Sequence[Path], console: Console) -> None:
+def show(places: Sequence[Path], console: Console) -> None:
     """Print the page of runs once.
 
     Args:
-      workdirs: the run directories.
+      places: the run directories, or directories of grids, which hold runs.
       console: where it is printed; one that is not a terminal gets plain text.
 
     Raises:
-      UserError: one is not a run directory, or is damaged, or its log has no line yet.
+      UserError: one is neither, or a run is damaged, or the log of one that is named has no line.
     """
-    runs = _read(workdirs)
-    for workdir, run in zip(workdirs, runs, strict=True):
-        if not run.history.training:
+    runs = _read(places)
+    for workdir, run in zip(_runs_in(places), runs, strict=True):
+        if workdir in places and not run.history.training:
             raise UserError(
                 f"{log_file(workdir)} has no line of training yet; wait for it with --follow"
             )
     console.print(_page(runs, console))
 
 
-def follow(workdirs: Sequence[Path], console: Console, interval: float) -> int:
+def follow(places: Sequence[Path], console: Console, interval: float) -> int:
     """Draw the page of runs again whenever a log has changed, until all runs have ended.
 
+    The runs of a grid never have: others may begin.
+
     Args:
-      workdirs: the run directories.
+      places: the run directories, or directories of grids, which hold runs.
       console: a terminal, where the page stays in its place; or else each page follows the last.
       interval: seconds between two looks at the logs.
 
@@ -81,9 +86,10 @@ def follow(workdirs: Sequence[Path], console: Console, interval: float) -> int:
       The number of the signal that ended it; 0 if the runs did.
 
     Raises:
-      UserError: one is not a run directory, or is damaged.
+      UserError: one is neither, or a run is damaged.
     """
-    runs = _read(workdirs)  # which warns of damaged lines, once
+    runs = _read(places)  # which warns of damaged lines, once
+    may_grow = not all(map(is_run, places))
     with StopSignal() as stop, Live(console=console, auto_refresh=False) as live:
 
         def draw() -> None:
@@ -94,13 +100,13 @@ def follow(workdirs: Sequence[Path], console: Console, interval: float) -> int:
                 console.print(page)
 
         draw()
-        seen = _signature(workdirs)
-        while not stop.number and not all(run.has_ended for run in runs):
+        seen = _signature(places)
+        while not stop.number and (may_grow or not all(run.has_ended for run in runs)):
             _sleep(interval, lambda: bool(stop.number))
-            if (now := _signature(workdirs)) != seen:
+            if (now := _signature(places)) != seen:
                 seen = now
                 with redirect_stderr(None):
-                    runs = _read(workdirs)
+                    runs = _read(places)
                 draw()
             elif console.is_terminal:
                 draw()  # its size may be another
@@ -113,10 +119,23 @@ def _sleep(seconds: float, until: Callable[[], bool]) -> None:
         time.sleep(min(left, _POLL_SECONDS))
 
 
-def _signature(workdirs: Sequence[Path]) -> list[tuple[int, ...]]:
-    """Something that differs once a log has changed."""
+def _runs_in(places: Sequence[Path]) -> list[Path]:
+    """The run directories of some places; what is neither a run nor has runs in it is kept."""
+    return [run for place in places for run in _below(place, 2) or [place]]
+
+
+def _below(place: Path, levels: int) -> list[Path]:
+    """A run itself, or the runs in a directory, as VARIANT/seedN are in that of a grid."""
+    if is_run(place):
+        return [place]
+    inner = sorted(place.iterdir()) if levels and place.is_dir() else []
+    return [run for each in inner for run in _below(each, levels - 1)]
+
+
+def _signature(places: Sequence[Path]) -> list[tuple[int, ...]]:
+    """Something that differs once a log has changed, or a run has begun."""
     found: list[tuple[int, ...]] = []
-    for workdir in workdirs:
+    for workdir in _runs_in(places):
         try:
             status = log_file(workdir).stat()
             found.append((status.st_ino, status.st_size, status.st_mtime_ns))
@@ -125,13 +144,22 @@ def _signature(workdirs: Sequence[Path]) -> list[tuple[int, ...]]:
     return found
 
 
-def _read(workdirs: Sequence[Path]) -> list[WatchedRun]:
-    return [
-        WatchedRun(
-            name, read_config(workdir).training.num_train_steps, History.of(read_log(workdir))
-        )
-        for name, workdir in zip(_names(workdirs), workdirs, strict=True)
-    ]
+def _read(places: Sequence[Path]) -> list[WatchedRun]:
+    workdirs = _runs_in(places)
+    return [_watched(*pair) for pair in zip(_names(workdirs), workdirs, strict=True)]
+
+
+def _watched(name: str, workdir: Path) -> WatchedRun:
+    config = read_config(workdir)
+    unit = task_of(config.data.corpus, config.data.task).unit
+    unit = "token" if unit == "subword" else unit
+    return WatchedRun(name, config.training.num_train_steps, History.of(read_log(workdir)), unit)
+
+
+def _unit(runs: Sequence[WatchedRun]) -> str:
+    """What the models of all runs predict; of different kinds, a target."""
+    units = {run.unit for run in runs}
+    return units.pop() if len(units) == 1 else "target"
 
 
 def _names(workdirs: Sequence[Path]) -> list[str]:
@@ -156,7 +184,8 @@ def _table(runs: Sequence[WatchedRun]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("run", overflow="fold")
     score = next((score_name(r.history.evaluations[-1]) for r in runs if r.history.evaluations), "")
-    heads = ("step", "loss", f"best dev {score}".rstrip(), "tokens/s", "waiting", "left")
+    best, speed = f"best dev {score}".rstrip(), f"{_unit(runs)}s/s"
+    heads = ("step", "loss", best, speed, "waiting", "left")
     for head in (*heads, "warnings"):
         table.add_column(head, justify="right")
     for number, run in enumerate(runs):
@@ -226,12 +255,14 @@ def _plots(runs: Sequence[WatchedRun], console: Console, height: int) -> list[Re
     width, coloured = console.width // columns, console.color_system is not None
     evaluations = [record for run in runs for record in run.history.evaluations]
     score = score_name(evaluations[-1]) if evaluations else "score"
+    unit = _unit(runs)
+    speed = "target tokens/s" if unit == "token" else f"{unit}s/s"
     figures: dict[str, tuple[bool, Callable[[Record], float | None]]] = {
-        "training loss, nats per token": (False, lambda r: r.get("nll")),
+        f"training loss, nats per {unit}": (False, lambda r: r.get("nll")),
         "perplexity on dev": (True, lambda r: r.get("perplexity")),
         f"{score} on dev": (True, dev_score),
         "gradient norm": (False, lambda r: r.get("gradient_norm")),
-        "target tokens/s": (False, lambda r: r.get("target_tokens_per_second")),
+        speed: (False, lambda r: r.get("target_tokens_per_second")),
         "learning rate": (False, lambda r: r.get("learning_rate")),
     }
     drawn = []

@@ -219,7 +219,7 @@ def train_and_score(config: Config, workdir: Path) -> int:
     corpus = open_corpus(config.data)
     if SPLIT not in corpus.splits:
         raise UserError(f"{corpus.name} has no {SPLIT} split to compare variants on; add one")
-    if code := train(config, workdir):
+    if code := train(config, workdir).exit_code:
         return code
     translator = load(workdir)
     if translator.steps[-1] > config.training.num_train_steps:  # fewer: its dev score did not rise

@@ -68,13 +68,13 @@ def is_closed(name: str) -> bool:
 
 
 def command_line(command: str) -> str:
-    """How to call another command, as in `eval.py bleu`, or `t2t-jax bleu` where that was called.
+    """How to call another command: as in `t2t-jax bleu`, or `eval.py bleu` from a clone's programs.
 
     Args:
       command: name of the command.
     """
     called = os.path.basename(sys.argv[0])
-    return f"t2t-jax {command}" if called in ("t2t-jax", "__main__.py") else f"eval.py {command}"
+    return f"eval.py {command}" if called in ("train.py", "eval.py") else f"t2t-jax {command}"
 
 
 def prepare_process() -> None:

@@ -9,6 +9,7 @@ from t2t_jax.tasks.task import Task
 class Classification(LabellingOfText):
     """Sentences, and a label for each: `train.txt` beside `train.label`."""
 
+    model = "a classifier of sentences"
     what = "sentences"
 
     def positions(self, words: Sequence[Sequence[int]]) -> Iterator[int]:

@@ -16,7 +16,8 @@ from t2t_jax.tasks.labelling import Labelling, labels_in, nothing_to_score
 class ImageClassification(Labelling):
     """Images, and a label for each; see `data.images`."""
 
-    what = "images"
+    model = "a classifier of images"
+    inputs = what = "images"
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None

@@ -44,11 +44,16 @@ class Labelling(ABC):
     """The part of a `Task` that is the same whatever is labelled."""
 
     command = "accuracy"
-    wrong_command = "has labels; score a model that predicts them with:"
+    commands = ("predict", "accuracy", "explore")
+    inputs = "sentences"
+    unit = "label"
+    searches = False
     measures = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"))
     grid = GridMeasures(*measures)
     what: str
     """What is labelled, in the plural."""
+    model: str
+    """What a model of this task is; see `Task.model`."""
 
     @abstractmethod
     def vocabulary(

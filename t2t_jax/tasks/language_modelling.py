@@ -69,7 +69,11 @@ class LanguageModelling:
     """Documents of one language; see `data.corpus`."""
 
     command = "perplexity"
-    wrong_command = "is read for language modelling; score a model of it with:"
+    model = "a language model"
+    commands = ("generate", "perplexity")
+    inputs = "documents"
+    unit = "subword"
+    searches = False
     measures = (
         Measure("bits_per_byte", "bits per byte", "definition"),
         Measure("bits_per_character", "bits per character"),

@@ -64,7 +64,11 @@ class MaskedLanguageModelling:
     """Documents of one language, parts of which are hidden; see `data.masking`."""
 
     command = "perplexity"
-    wrong_command = "is read for masked language modelling; score a model of it with:"
+    model = "a masked language model"
+    commands = ("predict", "perplexity", "explore")
+    inputs = "documents"
+    unit = "hidden subword"
+    searches = False
     measures = (
         Measure("accuracy", "accuracy", "definition"),
         Measure("masked_nll", "NLL of what is hidden"),

@@ -22,7 +22,8 @@ class Parsing(TextToText):
     """Sentences, and their trees as sequences of symbols; see `data.trees`."""
 
     command = "parseval"
-    wrong_command = "is a treebank; score its parses with:"
+    model = "a parser"
+    commands = ("parse", "translate", "parseval", "score", "explore", "heads")
     across_scripts = True  # so that a bracket with its label, as (NP, can be one subword
     measures = (
         Measure("recall", "recall"),

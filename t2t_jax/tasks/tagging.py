@@ -10,6 +10,7 @@ from t2t_jax.tasks.task import Task
 class Tagging(LabellingOfText):
     """Sentences, and a tag for each word: `train.txt` beside `train.tags`, or trees."""
 
+    model = "a tagger"
     what = "words"
 
     def positions(self, words: Sequence[Sequence[int]]) -> Iterator[int]:

@@ -146,17 +146,42 @@ def beside_base_model(config: Config, corpus_has: str, paper_has_not: str) -> Pu
     )
 
 
+def predicted_by(task: "Task") -> str:
+    """What a model of a task predicts, in the plural, by which the speed of training is told.
+
+    Args:
+      task: the task.
+    """
+    return "target tokens" if task.unit == "subword" else f"{task.unit}s"
+
+
 @runtime_checkable
 class Task(Protocol):
     """What a corpus is for. A module of `tasks` has one, as its `TASK`."""
 
     @property
     def command(self) -> str:
-        """The command of `eval.py` that scores a model of this task."""
+        """The command that scores a model of this task."""
 
     @property
-    def wrong_command(self) -> str:
-        """Said of a corpus that is given to another task's command: a predicate, and a way out."""
+    def model(self) -> str:
+        """What a model of this task is, with its article: "a tagger"."""
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands of `t2t-jax` for such models, beside those for all; the main ones first."""
+
+    @property
+    def inputs(self) -> str:
+        """What such a model is given, in the plural: sentences, documents or images."""
+
+    @property
+    def unit(self) -> str:
+        """What losses and perplexities are means over, in the singular: a subword or a label."""
+
+    @property
+    def searches(self) -> bool:
+        """Whether scores are of what a search found, and so depend on how it searched."""
 
     @property
     def grid(self) -> GridMeasures:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 class TextToText(ABC):
     """The part of a `Task` that is the same whatever the sentences mean."""
 
+    inputs = "sentences"
+    unit = "subword"
+    searches = True
     across_scripts: ClassVar[bool] = False
     """How the vocabulary is learned: whether a subword may hold letters and punctuation."""
 

@@ -21,7 +21,8 @@ class Translation(TextToText):
     """Sentences in one language, and their translations into another."""
 
     command = "bleu"
-    wrong_command = "has no trees; score translations with:"
+    model = "a model that translates"
+    commands = ("translate", "serve", "calibrate", "bleu", "score", "explore", "heads")
     across_scripts = False  # words and the punctuation after them are subwords of their own
     measures = (
         Measure("bleu", "sacreBLEU", "bleu_signature"),

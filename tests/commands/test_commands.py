@@ -190,13 +190,6 @@ def test_parseval_of_a_model_counts_what_was_repaired_and_is_recorded(parser, ca
     assert "f1_short" in capsys.readouterr().out
 
 
-def test_each_kind_of_corpus_has_its_measure(parser, workdir):
-    with pytest.raises(UserError, match=r"is a treebank; score its parses with: eval\.py parseval"):
-        command("bleu", "--workdir", parser, "--split", "dev")
-    with pytest.raises(UserError, match=r"has no trees; score translations with: eval\.py bleu"):
-        command("parseval", "--workdir", workdir)
-
-
 def test_scores_before_and_after_averaging_are_printed_and_recorded(workdir, capsys):
     command("bleu", "--workdir", workdir, "--before-averaging", "--json")
     alone, averaged = map(json.loads, capsys.readouterr().out.splitlines())

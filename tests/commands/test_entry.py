@@ -9,9 +9,11 @@ import tomllib
 import zipfile
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import t2t_jax
 from t2t_jax.__main__ import main
 from t2t_jax.commands.entry import COMMANDS, EVAL_COMMANDS
 from t2t_jax.errors import UserError
@@ -41,6 +43,12 @@ def test_the_map_has_every_command_in_one_line(capsys):
         assert max(map(len, lines)) <= 80
         assert [line.split()[0] for line in lines if line.startswith("  ")] == [*NAMES, "t2t-jax"]
     assert {*OTHER_COMMANDS, *EVAL_COMMANDS} == set(NAMES)
+
+
+@pytest.mark.parametrize("flag", ["--version", "-V"])
+def test_the_version_is_printed(flag, capsys):
+    assert main([flag]) == 0
+    assert capsys.readouterr().out == f"t2t-jax {t2t_jax.__version__}\n"
 
 
 def test_every_command_has_a_file_of_its_own():
@@ -75,6 +83,14 @@ def test_every_command_explains_itself_under_the_name_it_was_called_by(capsys, n
         (["sweep", "--seeds", "2"], "Missing from t2t-jax sweep: --config"),
         (["bleu"], "Missing from t2t-jax bleu: --workdir"),
         (["bleu", "--beamsize", "3"], "unknown flag --beamsize; did you mean --beam-size?"),
+        (["bleu", "--beam", "3"], "unknown flag --beam; did you mean --beam-size?"),
+        (["watch", "--workdir", "w"], "directory of a run stands without a flag here, as in watch"),
+        (["heads", "--workdir=w"], "directory of a run stands without a flag here, as in watch"),
+        (["explore", "--run-directory", "w"], "unknown flag --run-directory; see --help"),
+        (["compare", "--workdir", "w"], "unknown flag --workdir; see --help for all flags"),
+        (["train", "--version"], "the version is printed by t2t-jax --version"),
+        (["train", "--lr", "1"], "unknown flag --lr; did you mean --training.peak-learning-rate?"),
+        (["train", "--epochs", "9"], "--epochs; did you mean --training.num-train-steps?"),
     ],
 )
 def test_a_bad_command_line_is_refused_by_the_name_of_the_program(arguments, message):
@@ -86,7 +102,8 @@ def test_a_bad_command_line_is_refused_by_the_name_of_the_program(arguments, mes
 
 def test_a_command_runs_and_its_code_is_the_programs(monkeypatch):
     called = []
-    monkeypatch.setattr("t2t_jax.run.trainer.train", lambda *what: called.append(what) or 143)
+    stopped = SimpleNamespace(exit_code=143)
+    monkeypatch.setattr("t2t_jax.run.trainer.train", lambda *what: called.append(what) or stopped)
     flags = ["--config", "configs/quickstart.py", "--workdir", "w", "--model.d-ff", "64"]
     assert main(["train", *flags]) == 143
     [(config, workdir)] = called

@@ -16,7 +16,7 @@ import platformdirs
 import pytest
 
 import t2t_jax.run.loading
-from t2t_jax.commands import streams
+from t2t_jax.commands import model_flags, streams
 from t2t_jax.commands.entry import EVAL_COMMANDS, eval_command
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.streams import writing
@@ -231,7 +231,8 @@ def test_a_run_has_a_directory(config_file):
 def test_processes_meet_before_they_train(config_file, monkeypatch):
     called = []
     monkeypatch.setattr("t2t_jax.parallel.processes.join", lambda *at: called.append(at))
-    monkeypatch.setattr("t2t_jax.run.trainer.train", lambda *what: called.append(what) or 143)
+    stopped = SimpleNamespace(exit_code=143)
+    monkeypatch.setattr("t2t_jax.run.trainer.train", lambda *what: called.append(what) or stopped)
     main = runpy.run_path(str(ROOT / "train.py"))["main"]
     arguments = ["--config", config_file, "--workdir", "w"]
     assert main(arguments) == 143
@@ -397,6 +398,7 @@ def test_json_output_is_one_object_with_every_figure(workdir, one_translator, ca
 def test_flags_that_choose_a_model_have_the_names_of_the_arguments_of_load(monkeypatch):
     known = inspect.signature(t2t_jax.run.loading.load).parameters
     called = {}
+    monkeypatch.setattr(model_flags, "check_fits", lambda *what: None)
     monkeypatch.setattr(
         t2t_jax.run.loading, "load", lambda workdir, **choice: called.update(choice)
     )

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import t2t_jax.run.loading
-from t2t_jax.commands import streams
+from t2t_jax.commands import model_flags, streams
 from t2t_jax.commands.entry import eval_command
 from t2t_jax.commands.flags import check_flags
 from t2t_jax.errors import UserError
@@ -30,7 +29,7 @@ class Shouting:
 def here(tmp_path, monkeypatch):
     """An empty working directory, and a model."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(t2t_jax.run.loading, "load", lambda workdir, **choice: Shouting())
+    monkeypatch.setattr(model_flags, "load_for", lambda *choice: Shouting())
     Path("lines").write_text("one\ntwo\n")
     return tmp_path
 
@@ -38,7 +37,7 @@ def here(tmp_path, monkeypatch):
 @pytest.fixture
 def no_model(here, monkeypatch):
     """What is refused is refused before a model is loaded."""
-    monkeypatch.setattr(t2t_jax.run.loading, "load", pytest.fail)
+    monkeypatch.setattr(model_flags, "load_for", pytest.fail)
     return here
 
 
@@ -269,7 +268,7 @@ def test_a_failure_midway_leaves_what_was_there(here, monkeypatch):
         ("stdin", "parse --workdir w", "standard input is closed; name a file with --input"),
         ("stdout", TRANSLATE, "nobody sees the result; name a file with --output"),
         ("stdout", "score --workdir w --source lines --target lines", "name a file with --output"),
-        ("stdout", "bleu --workdir w", "name a file for what is decoded with --output"),
+        ("stdout", "bleu --workdir w", "name a file for what the model answers with --output"),
         ("stdout", "compare --references lines --hypotheses lines", "nobody sees the result"),
     ],
 )

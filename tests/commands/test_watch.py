@@ -104,6 +104,37 @@ def test_several_runs_are_compared_in_the_same_axes(tmp_path, capsys):
     assert re.search(r"^ +9┤o", printed, re.MULTILINE)  # the only known loss of the second
 
 
+def test_the_directory_of_a_grid_stands_for_its_runs(tmp_path, capsys):
+    grid = tmp_path / "grid"
+    _run(grid / "one" / "seed0")
+    _run(grid / "two" / "seed0", [_train(50), END])
+    _run(grid / "two" / "seed1", [])  # it has begun
+    (grid / "two" / "logs").mkdir()
+    assert _watch(grid) == 0
+    rows = capsys.readouterr().out.splitlines()[1:4]
+    names = ["* one/seed0", "o two/seed0", "two/seed1"]
+    assert [name for name, row in zip(names, rows, strict=True) if name not in row] == []
+    assert "0 / 1,000" in rows[2]
+
+
+def test_a_grid_is_followed_until_ctrl_c_as_other_runs_may_begin(tmp_path, capsys, monkeypatch):
+    grid = tmp_path / "grid"
+    _run(grid / "one" / "seed0", [*RECORDS, END])
+    looks = []
+
+    def sleep(_, stopped):
+        looks.append(stopped())
+        if len(looks) == 1:
+            _run(grid / "two" / "seed0")
+        else:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(watch, "_sleep", sleep)
+    assert _watch(grid, "--follow") == 130
+    assert "two/seed0" in capsys.readouterr().out
+    assert looks == [False, False]
+
+
 def test_each_curve_has_a_colour_of_its_own_on_a_terminal(tmp_path):
     runs = [
         _run(tmp_path / name, [_train(step, nll=nll) for step in (100, 200)])
@@ -130,11 +161,12 @@ def test_a_line_that_is_being_written_is_left_out_without_a_word(tmp_path, capsy
 
 def test_what_is_no_run_or_damaged_or_has_no_line_yet_is_refused(tmp_path):
     empty = _run(tmp_path / "empty", [])
+    (empty / "none").mkdir()
     damaged = _run(tmp_path / "damaged")
     (damaged / "config.json").write_text("{")
     for arguments, message in (
         ([], "no run is given"),
-        ([tmp_path], "is not a run directory: it has no config.json"),
+        ([tmp_path / "empty" / "none"], "is not a run directory: it has no config.json"),
         ([tmp_path / "nowhere"], "is not a run directory"),
         ([damaged], "config is damaged"),
         ([empty], "has no line of training yet; wait for it with --follow"),

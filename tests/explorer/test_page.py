@@ -195,7 +195,7 @@ def _by_words(weights, queries, keys) -> np.ndarray:
 def test_the_command_writes_the_page(translator, monkeypatch, tmp_path, capsys):
     from t2t_jax.__main__ import main
 
-    monkeypatch.setattr("t2t_jax.run.loading.load", lambda *_, **__: translator)
+    monkeypatch.setattr("t2t_jax.commands.explore.load_for", lambda *_: translator)
     path = tmp_path / "view.html"
     assert main(["explore", "run", "--text", TEXT, "--output", str(path)]) == 0
     assert path.read_text("utf-8").startswith("<!doctype html>")

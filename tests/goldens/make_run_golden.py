@@ -81,7 +81,7 @@ def next_losses(config, workdir, scratch):
         "training.log_every_steps": 1,
         "evaluation.every_steps": 10 * STEPS,
     }
-    assert t2t_jax.train(config.replace(steps), scratch) == 0
+    assert t2t_jax.train(config.replace(steps), scratch).exit_code == 0
     records = map(json.loads, (scratch / "log.jsonl").read_text().splitlines())
     return {r["step"]: r["loss"] for r in records if r["of"] == "train" and r["step"] > STEPS}
 
@@ -90,7 +90,7 @@ def make(home):
     """Write a golden run into an empty directory, which is also where the program stands."""
     write_corpus(Path("corpus"))
     config = Config().replace({**FIELDS, "data.corpus": "text:corpus", "data.cache_dir": "cache"})
-    assert t2t_jax.train(config, Path("run")) == 0
+    assert t2t_jax.train(config, Path("run")).exit_code == 0
     # Lines that the model has learned: rounding turns no choice of a token.
     learned = Path("corpus/train.en").read_text(encoding="utf-8").splitlines()[:12]
     expected = {

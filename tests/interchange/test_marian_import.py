@@ -121,7 +121,7 @@ def test_an_imported_run_translates_and_trains_on(tmp_path):
     languages = {"data.source_language": "en", "data.target_language": "de"}
     start["evaluation.num_sentences"] = 20
     log = tuned / "log.jsonl"
-    assert train(own.replace({**steps, **sizes, **start, **languages}), tuned) == 0
+    assert train(own.replace({**steps, **sizes, **start, **languages}), tuned).exit_code == 0
     losses = [
         record["loss"]
         for record in map(json.loads, log.read_text(encoding="utf-8").splitlines())

@@ -113,7 +113,7 @@ def test_a_run_ends_before_its_last_step_and_goes_on_when_asked_for_more(
 ):
     run, killed = tmp_path / "run", tmp_path / "killed"
     reason = "dev scored 3.00 at step 4, and no better in the 2 evaluation(s) since"
-    assert train(scripted, run) == 0
+    assert train(scripted, run).exit_code == 0
     printed = capsys.readouterr().out
     assert f"{reason} (3.00 at step 8), which ends the run ({FIELD}=2) after step 8" in printed
     assert f"bleu --workdir {run} --step best" in printed
@@ -126,7 +126,7 @@ def test_a_run_ends_before_its_last_step_and_goes_on_when_asked_for_more(
     told = _told(run)
     assert told[1] == [3, 6, 8]  # the last one for safety, beside the two that are kept by steps
     assert load(run, average=2).steps == (3, 6)
-    assert train(scripted, run) == 0
+    assert train(scripted, run).exit_code == 0
     printed = capsys.readouterr().out
     assert reason in printed
     assert "begins" not in printed
@@ -134,11 +134,11 @@ def test_a_run_ends_before_its_last_step_and_goes_on_when_asked_for_more(
 
     shutil.copytree(run, killed)
     shutil.rmtree(killed / "checkpoints" / "8")  # as a kill before that was written leaves it
-    assert train(scripted, killed) == 0
+    assert train(scripted, killed).exit_code == 0
     assert "step 7 of 12 begins" in capsys.readouterr().out
     assert _told(killed) == told
 
-    assert train(scripted.replace({FIELD: None}), run) == 0
+    assert train(scripted.replace({FIELD: None}), run).exit_code == 0
     assert _evaluated(run) == [2, 4, 6, 8, 10, 12]
     assert [record["of"] for record in _records(run)].count("end") == 1
     assert _told(run)[1] == [9, 12]

@@ -193,7 +193,7 @@ def test_what_has_no_heads_of_its_own_is_refused(translator):
 
 
 def test_the_command_tells_draws_and_writes_json(report, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("t2t_jax.run.loading.load", lambda *_, **__: None)
+    monkeypatch.setattr("t2t_jax.commands.heads.load_for", lambda *_: None)
     monkeypatch.setattr(heads, "weigh_heads", lambda *_, **__: report)
     assert main(["heads", "run"]) == 0
     printed = capsys.readouterr().out

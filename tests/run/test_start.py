@@ -24,7 +24,7 @@ def config(tiny_run):
 @pytest.fixture(scope="module")
 def base(config, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("base") / "run"
-    assert t2t_jax.train(config, workdir) == 0
+    assert t2t_jax.train(config, workdir).exit_code == 0
     return workdir
 
 
@@ -37,13 +37,16 @@ def test_it_begins_with_them_and_goes_on_without_the_other_run(config, base, tmp
         "data.max_length": 32,
     }
     tuned = config.replace(own)
-    assert t2t_jax.train(tuned, tmp_path / "tuned") == 0
+    assert t2t_jax.train(tuned, tmp_path / "tuned").exit_code == 0
     assert f"starts with the parameters and the vocabulary of {tmp_path / 'base'}" in (
         capsys.readouterr().out
     )
     expected = t2t_jax.load(tmp_path / "base")
     shutil.rmtree(tmp_path / "base")
-    assert t2t_jax.train(tuned.replace({"training.num_train_steps": 2}), tmp_path / "tuned") == 0
+    assert (
+        t2t_jax.train(tuned.replace({"training.num_train_steps": 2}), tmp_path / "tuned").exit_code
+        == 0
+    )
     found = t2t_jax.load(tmp_path / "tuned", average=1)
     assert found.steps == (2,)
     assert found.config.training.init_from == own["training.init_from"]

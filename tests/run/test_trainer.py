@@ -144,7 +144,7 @@ def test_a_new_directory_is_a_run_before_checkpoints_are_made(config, tmp_path, 
     assert Config.from_json((tmp_path / "run" / "config.json").read_text()) == config
     monkeypatch.undo()
     short = config.replace({"training.num_train_steps": 1, "evaluation.every_steps": 9})
-    assert train(short, tmp_path / "run") == 0
+    assert train(short, tmp_path / "run").exit_code == 0
 
 
 @pytest.mark.slow
@@ -163,14 +163,14 @@ def test_a_new_run_computes_in_what_is_fast_and_goes_on_in_what_it_began_with(
     )
     sets = ["amx_bf16"]
     monkeypatch.setattr("t2t_jax.kernels.choice.instruction_sets", lambda: sets)
-    assert train(automatic, tmp_path / "run") == 0
+    assert train(automatic, tmp_path / "run").exit_code == 0
     assert read_config(tmp_path / "run").model.compute_dtype == "bfloat16"
     assert read_config(tmp_path / "run").training.schedule_steps == 2
     assert "the learning rate is 0" not in capsys.readouterr().out
     sets.clear()
     longer = automatic.replace({"training.num_train_steps": 3})
     assert settled(longer, make_mesh(longer.parallel)).model.compute_dtype == "float32"
-    assert train(longer, tmp_path / "run") == 0
+    assert train(longer, tmp_path / "run").exit_code == 0
     assert read_config(tmp_path / "run").model.compute_dtype == "bfloat16"
     assert read_config(tmp_path / "run").training.schedule_steps == 2
     printed = capsys.readouterr().out
@@ -203,7 +203,7 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bits(directory, config,
         time.sleep(rng.uniform(0, 0.05))
         program.kill()
         program.communicate()
-    assert train(config, workdir) == 0
+    assert train(config, workdir).exit_code == 0
     _assert_same_parameters(workdir, undisturbed)
     assert [r["step"] for r in _records(workdir)] == list(range(1, STEPS + 1))
     for a, b in zip(_records(workdir), _records(undisturbed), strict=True):
@@ -228,7 +228,7 @@ def test_a_signal_stops_with_a_checkpoint_and_the_run_goes_on_from_it(
     assert "the same command goes on from there" in output
     stopped = _last_checkpoint(workdir)
     assert 9 <= stopped < STEPS
-    assert train(config, workdir) == 0
+    assert train(config, workdir).exit_code == 0
     assert f"step {stopped + 1} of {STEPS} begins" in capsys.readouterr().out
     _assert_same_parameters(workdir, undisturbed)
 
@@ -253,16 +253,16 @@ def test_a_run_stopped_between_checkpoints_ends_with_the_same_average(
     for step in (36, 38):
         with monkeypatch.context() as patch:
             _stop_after(step, patch)
-            assert train(config, workdir) == 128 + signal.SIGTERM
+            assert train(config, workdir).exit_code == 128 + signal.SIGTERM
         assert _kept(workdir)[-1] == step
-    assert train(config, workdir) == 0
+    assert train(config, workdir).exit_code == 0
     assert _kept(workdir) == _kept(undisturbed)
     _assert_same_parameters(workdir, undisturbed, average=3)
 
 
 def test_a_run_that_is_done_stays_as_it_is(undisturbed, config):
     before = _parameters(undisturbed, 1)
-    assert train(config, undisturbed) == 0
+    assert train(config, undisturbed).exit_code == 0
     for a, b in zip(before, _parameters(undisturbed, 1), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -305,7 +305,7 @@ def test_a_run_without_dev_says_so_and_trains(directory, config, tmp_path, capsy
     corpus = tmp_path / "corpus"
     shutil.copytree(directory / "corpus", corpus, ignore=shutil.ignore_patterns("dev.*"))
     short = {"data.corpus": f"text:{corpus}", "training.num_train_steps": 2}
-    assert train(config.replace(short), tmp_path / "run") == 0
+    assert train(config.replace(short), tmp_path / "run").exit_code == 0
     assert "no dev split" in capsys.readouterr().out
     assert _last_checkpoint(tmp_path / "run") == 2
 
@@ -317,13 +317,16 @@ def test_a_second_trainer_in_the_same_workdir_is_refused(config, undisturbed):
         locked(undisturbed),
     ):
         pass
-    assert train(config, undisturbed) == 0
+    assert train(config, undisturbed).exit_code == 0
 
 
 def test_the_same_corpus_under_another_name_goes_on(directory, config, undisturbed, tmp_path):
     shutil.copytree(directory / "corpus", tmp_path / "moved")
-    assert train(config.replace({"data.corpus": f"text:{tmp_path / 'moved'}"}), undisturbed) == 0
-    assert train(config, undisturbed) == 0
+    assert (
+        train(config.replace({"data.corpus": f"text:{tmp_path / 'moved'}"}), undisturbed).exit_code
+        == 0
+    )
+    assert train(config, undisturbed).exit_code == 0
 
 
 def test_an_evaluation_that_a_signal_ended_is_made_up_for(directory, config, undisturbed, tmp_path):
@@ -331,7 +334,7 @@ def test_an_evaluation_that_a_signal_ended_is_made_up_for(directory, config, und
     log = tmp_path / "run" / "log.jsonl"
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(line for line in lines if '"step": 40, "of": "dev"' not in line))
-    assert train(config, tmp_path / "run") == 0
+    assert train(config, tmp_path / "run").exit_code == 0
     scores = [{k: r[k] for k in ("step", "loss", "bleu")} for r in _records(undisturbed, "dev")]
     again = [{k: r[k] for k in scores[0]} for r in _records(tmp_path / "run", "dev")]
     assert again == scores
@@ -374,7 +377,7 @@ def test_a_lost_vocabulary_is_made_again_from_the_same_text_and_from_no_other(
     (run / "vocabulary.model").unlink()
     with pytest.raises(UserError, match="is not what"):
         train(config.replace({"data.corpus": "bundled:"}), run)
-    assert train(config, run) == 0
+    assert train(config, run).exit_code == 0
     assert (run / "vocabulary.model").read_bytes() == vocabulary
 
 
@@ -384,7 +387,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_with_a_warning(
     workdir = directory / "damaged"
     with monkeypatch.context() as patch:
         _stop_after(16, patch)
-        assert train(config, workdir) == 128 + signal.SIGTERM
+        assert train(config, workdir).exit_code == 128 + signal.SIGTERM
     *_, before, step = _kept(workdir)
     checkpoint = workdir / "checkpoints" / str(step)
     files = [p for p in checkpoint.rglob("*") if p.is_file()]
@@ -409,8 +412,8 @@ def test_a_run_whose_loss_diverges_stops_and_says_so(tmp_path, config):
 
 def test_a_run_trains_longer_when_asked(tmp_path, config):
     short = config.replace({"training.num_train_steps": 3, "evaluation.every_steps": 100})
-    assert train(short, tmp_path / "run") == 0
-    assert train(short.replace({"training.num_train_steps": 5}), tmp_path / "run") == 0
+    assert train(short, tmp_path / "run").exit_code == 0
+    assert train(short.replace({"training.num_train_steps": 5}), tmp_path / "run").exit_code == 0
     assert [r["step"] for r in _records(tmp_path / "run")] == [1, 2, 3, 4, 5]
     stored = Config.from_json((tmp_path / "run" / "config.json").read_text())
     assert stored.training.num_train_steps == 5
@@ -440,9 +443,9 @@ def test_a_parser_is_trained_and_its_best_kept_by_f1(config, tmp_path, capsys):
         "model.dropout_rate": 0.0,
     }
     workdir = tmp_path / "run"
-    assert train(config.replace(changes), workdir) == 0
+    assert train(config.replace(changes), workdir).exit_code == 0
     printed = capsys.readouterr().out
-    assert f"score: eval.py parseval --workdir {workdir}" in printed
+    assert f"score: t2t-jax parseval --workdir {workdir}" in printed
     assert "(EVALB, COLLINS.prm)" in printed
     assert "reference  (TOP (S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .)))" in printed
     scores = {record["step"]: record["f1"] for record in _records(workdir, "dev")}

@@ -113,7 +113,7 @@ def _trained_to(step, monkeypatch):
     record = {**RESULT, "checkpoints": [step]}
     del record["config"]
     for name, what in {
-        "trainer.train": 0,
+        "trainer.train": SimpleNamespace(exit_code=0),
         "loading.load": SimpleNamespace(steps=(step,)),
         "evaluation.evaluate": lines,
         "evaluation.score_record": record,

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from t2t_jax.system.program import command_line
+
 # Where another file has imported JAX into this process, it warns of the fork that starts a program.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
@@ -381,14 +383,29 @@ def test_a_limit_on_the_size_of_files_is_one_line(translated):
     assert re.fullmatch(r"error: [^\n]*\(ulimit -f\)\n", done.stderr), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("train.py", "eval.py bleu"),
+        ("/home/a/clone/eval.py", "eval.py bleu"),
+        ("/usr/bin/t2t-jax", "t2t-jax bleu"),
+        ("/lib/t2t_jax/__main__.py", "t2t-jax bleu"),
+        ("/lib/ipykernel_launcher.py", "t2t-jax bleu"),
+    ],
+)
+def test_another_command_is_called_as_it_can_be_from_there(program, said, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [program])
+    assert command_line("bleu") == said
+
+
 @pytest.mark.faults
 def test_training_off_the_main_thread_needs_no_signals(tiny_run, tmp_path):
     program = (
         "import sys, threading, t2t_jax\n"
-        "from pathlib import Path\n"
         "from t2t_jax.config.file import load_config\n"
         "codes = []\n"
-        "train = lambda: codes.append(t2t_jax.train(load_config(sys.argv[1]), Path(sys.argv[2])))\n"
+        "config = load_config(sys.argv[1])\n"
+        "train = lambda: codes.append(t2t_jax.train(config, sys.argv[2]).exit_code)\n"
         "thread = threading.Thread(target=train)\n"
         "thread.start()\n"
         "thread.join()\n"

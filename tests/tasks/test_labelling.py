@@ -72,7 +72,10 @@ def config_of(folder, task, **changes):
 @pytest.fixture(scope="module")
 def tagger(folder, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("tagger") / "run"
-    assert t2t_jax.train(config_of(folder, "tagging", **{"data.batching": "pack"}), workdir) == 0
+    assert (
+        t2t_jax.train(config_of(folder, "tagging", **{"data.batching": "pack"}), workdir).exit_code
+        == 0
+    )
     return workdir
 
 
@@ -126,7 +129,7 @@ def test_probabilities_are_written_beside_the_labels(tagger, tmp_path):
 
 
 def test_a_classifier_learns_the_label_of_a_sentence(folder, tmp_path, capsys):
-    assert t2t_jax.train(config_of(folder, "classification"), tmp_path / "run") == 0
+    assert t2t_jax.train(config_of(folder, "classification"), tmp_path / "run").exit_code == 0
     model = t2t_jax.load(tmp_path / "run")
     assert evaluate(model, split="test").scores.accuracy > 90
     source = tmp_path / "in"
@@ -143,7 +146,7 @@ def masked(folder, tmp_path_factory):
     config = config_of(
         folder, "masked_language_modelling", **{"data.whole_words": True, "data.masked_share": 0.3}
     )
-    assert t2t_jax.train(config, workdir) == 0
+    assert t2t_jax.train(config, workdir).exit_code == 0
     return workdir
 
 
@@ -169,7 +172,7 @@ def test_hidden_words_are_filled_in(masked, capsys, monkeypatch):
 def test_a_tagger_starts_from_an_encoder_that_fills_in_words(masked, folder, tmp_path):
     start = {"training.init_from": str(masked), "training.num_train_steps": 1}
     start["training.peak_learning_rate"] = 1e-30
-    assert t2t_jax.train(config_of(folder, "tagging", **start), tmp_path / "run") == 0
+    assert t2t_jax.train(config_of(folder, "tagging", **start), tmp_path / "run").exit_code == 0
     ours, theirs = t2t_jax.load(tmp_path / "run"), t2t_jax.load(masked)
     assert ours.vocabulary.source.fingerprint == theirs.vocabulary.fingerprint
     for name in ("encoder", "embedding"):
@@ -203,10 +206,10 @@ def test_an_interrupted_run_goes_on_exactly(task, folder, tmp_path):
     whole = config_of(
         folder, task, **steps, **{"training.num_train_steps": 8, "model.dropout_rate": 0.1}
     )
-    assert t2t_jax.train(whole, tmp_path / "whole") == 0
+    assert t2t_jax.train(whole, tmp_path / "whole").exit_code == 0
     part = whole.replace({"training.num_train_steps": 4})
-    assert t2t_jax.train(part, tmp_path / "part") == 0
-    assert t2t_jax.train(whole, tmp_path / "part") == 0
+    assert t2t_jax.train(part, tmp_path / "part").exit_code == 0
+    assert t2t_jax.train(whole, tmp_path / "part").exit_code == 0
     wanted = logged(tmp_path / "whole")
     found = [one for one in logged(tmp_path / "part") if one in wanted]
     assert found == wanted
@@ -232,7 +235,7 @@ def test_images_are_recognised(tmp_path, capsys):
         "data.task": "image_classification",
         "data.corpus": f"npz:{tmp_path / 'images.npz'}",
     }
-    assert t2t_jax.train(Config().replace(MODEL | changes), tmp_path / "run") == 0
+    assert t2t_jax.train(Config().replace(MODEL | changes), tmp_path / "run").exit_code == 0
     assert main(["accuracy", "--workdir", str(tmp_path / "run"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["accuracy"] == 100
     arguments = ["predict", str(tmp_path / "run"), "--input", str(tmp_path / "images.npz")]
@@ -302,7 +305,7 @@ def test_trees_have_tags_and_the_bundled_corpus_languages(tmp_path):
 )
 def test_they_train_in_every_way(task, changes, folder, tmp_path):
     config = config_of(folder, task, **changes, **{"training.num_train_steps": 2})
-    assert t2t_jax.train(config, tmp_path / "run") == 0
+    assert t2t_jax.train(config, tmp_path / "run").exit_code == 0
     records = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
     [last] = [record for record in records if record["of"] == "dev"]
     assert np.isfinite(last["loss"])

@@ -80,7 +80,8 @@ class _Sorting(TextToText):
     """A task that no release has: lines, and their words in order."""
 
     command = "sorting"
-    wrong_command = "has lines to be sorted; score them with: eval.py sorting"
+    model = "a model that sorts"
+    commands = ("translate", "sorting")
     grid = GridMeasures(Measure("accuracy", "sorted"))
     measures = (Measure("accuracy", "sorted"),)
 

@@ -34,8 +34,11 @@ def scores_section(
         if measure.signature_field in score
     }
     names = (measure.name for measure in measures)
-    header = ("set", "sentences", "checkpoints", "search", *names)
-    rows = [(*_conditions(score), *_figures(score, measures)) for score in scores]
+    header = ("set", task.inputs, "checkpoints", *["search"] * task.searches, *names)
+    rows = [
+        (*_conditions(score), *[_search(score)] * task.searches, *_figures(score, measures))
+        for score in scores
+    ]
     return Section("Scores", [*experiment.figures, *sorted(signatures)], header, rows)
 
 
@@ -68,17 +71,22 @@ def averaged(score: Record) -> int | str:
 
 
 def _conditions(score: Record) -> Row:
-    """The cells that say what was scored, and how it was decoded."""
-    steps, decoding = score.get("checkpoints", []), score.get("decoding", {})
-    stated = ["beam_size", "length_penalty"]
-    if decoding.get("quantize", "none") != "none":
-        stated.append("quantize")
+    """The cells that say what was scored, and by which parameters."""
+    steps = score.get("checkpoints", [])
     return (
         scored_test_set(score),
         shown(score.get("num_sentences")),
         f"{shown(averaged(score))}, to step {shown(steps[-1])}" if steps else UNKNOWN,
-        " ".join(f"{name}={shown(decoding.get(name))}" for name in stated),
     )
+
+
+def _search(score: Record) -> str:
+    """How what was scored had been searched for."""
+    decoding = score.get("decoding", {})
+    stated = ["beam_size", "length_penalty"]
+    if decoding.get("quantize", "none") != "none":
+        stated.append("quantize")
+    return " ".join(f"{name}={shown(decoding.get(name))}" for name in stated)
 
 
 def _figures(score: Record, measures: Sequence[Measure]) -> Row:

@@ -1,0 +1,174 @@
+"""Every command with a run of every family: it works, or is refused with the one that fits."""
+
+import re
+from functools import partial
+
+import pytest
+
+from t2t_jax.__main__ import main
+from t2t_jax.commands.groups import COMMANDS
+from t2t_jax.errors import UserError
+from t2t_jax.figures.long_context import long_context
+from t2t_jax.tasks import task_of
+from t2t_jax.workdir import read_config
+from tests.commands.families import FAMILIES, make_family, write_corpora
+
+FILES = ["--source", "FOLDER/test.en", "--target", "FOLDER/test.de"]
+COMMAND_LINES = {
+    "translate": ["--workdir", "RUN", "--input", "FOLDER/test.en"],
+    "parse": ["--workdir", "RUN", "--input", "FOLDER/test.en"],
+    "score": ["--workdir", "RUN", *FILES],
+    **{name: ["--workdir", "RUN"] for name in ("bleu", "parseval", "perplexity", "accuracy")},
+    "generate": ["RUN", "--prompt", "the dog"],
+    "predict": ["RUN", "--input", "FOLDER/test.en"],
+    "calibrate": ["RUN"],
+    "serve": ["RUN", "--port", "0"],
+    "explore": ["RUN", "--output", "FOLDER/page.html", "--text", "the dog"],
+    "heads": ["RUN", "--loss-only"],
+}
+"""The commands that are for some families alone."""
+FITS = {
+    "translator": ("a model that translates", "translate", "bleu", "explore"),
+    "decoder alone": ("a model that translates", "translate", "bleu", "explore"),
+    "parser": ("a parser", "parse", "parseval", "explore"),
+    "language model": ("a language model", "generate", "perplexity", "figures"),
+    "masked model": ("a masked language model", "predict", "perplexity", "explore"),
+    "tagger": ("a tagger", "predict", "accuracy", "explore"),
+    "classifier": ("a classifier of sentences", "predict", "accuracy", "explore"),
+    "image classifier": ("a classifier of images", "predict", "accuracy", "explore"),
+}
+"""What errors call a family, and the commands that they name: to use, to measure and to look."""
+DOES = {
+    "translator": {"translate", "serve", "calibrate", "bleu", "score", "explore", "heads"},
+    "decoder alone": {"translate", "serve", "calibrate", "bleu", "score", "explore"},
+    "parser": {"parse", "translate", "parseval", "score", "explore", "heads"},
+    "language model": {"generate", "perplexity"},
+    "masked model": {"predict", "perplexity", "explore"},
+    "tagger": {"predict", "accuracy", "explore"},
+    "classifier": {"predict", "accuracy", "explore"},
+    "image classifier": {"predict", "accuracy", "explore"},
+}
+REFUSED = [(family, name) for family in FITS for name in COMMAND_LINES if name not in DOES[family]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("families")
+    write_corpora(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def runs(folder):
+    """The run directory of each family."""
+    return {name: make_family(folder, name) for name in FAMILIES}
+
+
+def call(name, folder, run, flags):
+    places = {"RUN": str(run), "FOLDER": str(folder)}
+    return main([name, *(re.sub("RUN|FOLDER", lambda m: places[m[0]], flag) for flag in flags)])
+
+
+@pytest.mark.parametrize(("family", "name"), REFUSED, ids=lambda value: value.replace(" ", "-"))
+def test_a_command_for_other_models_names_the_one_that_fits(family, name, folder, runs):
+    model, *fits = FITS[family]
+    groups = "using a trained model", "measuring", "inside a model"
+    [fit] = (one for one, group in zip(fits, groups, strict=True) if name in COMMANDS[group])
+    with pytest.raises(UserError) as refusal:
+        call(name, folder, runs[family], COMMAND_LINES[name])
+    message = str(refusal.value)
+    assert "\n" not in message
+    if (family, name) == ("decoder alone", "heads"):  # its task is that of the translator
+        assert "model.architecture='decoder_only'" in message
+        assert "t2t-jax explore" in message
+    else:
+        assert message == (
+            f"{runs[family]} is {model}, and t2t-jax {name} is not for such a model; use t2t-jax "
+            f"{fit}"
+        )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_task_says_which_commands_its_models_have(family, runs):
+    data = read_config(runs[family]).data
+    task = task_of(data.corpus, data.task)
+    assert {*task.commands} - ({"heads"} if family == "decoder alone" else set()) == DOES[family]
+    assert task.command in task.commands
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_pictures_of_every_family_are_drawn(family, folder, runs, monkeypatch, capsys):
+    monkeypatch.setattr("t2t_jax.figures.write.encoded", lambda *_: b"")
+    short = partial(long_context, lengths=(8, 16))
+    monkeypatch.setattr("t2t_jax.figures.write.long_context", short)
+    place = folder / f"figures_{runs[family].name}"
+    assert main(["figures", str(place), "--workdir", str(runs[family])]) == 0
+    drawn = {path.stem for path in place.iterdir()}
+    attention = {name for name in drawn if name.startswith("attention_")}
+    stack = "decoder" if family == "language model" else "encoder"
+    translates = family in ("translator", "decoder alone", "parser")
+    wanted = {f"attention_{stack}_1"} | ({"attention_cross_1"} if translates else set())
+    reads_images = family == "image classifier"
+    assert attention == (set() if reads_images else wanted)
+    assert ("long_context" in drawn) != reads_images
+    assert "architecture" in drawn
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_run_has_a_report_and_is_watched_and_exported(family, folder, runs, capsys):
+    run, out = str(runs[family]), str(folder / f"out_{runs[family].name}")
+    assert main(["watch", run]) == 0
+    assert main(["report", "--workdir", run]) == 0
+    assert main(["export", run, out, "--to", "safetensors"]) == 0
+    assert "has the model as safetensors" in capsys.readouterr().out
+
+
+def test_a_corpus_for_other_models_is_refused(folder, runs):
+    treebank = ["--corpus", f"trees:{folder}"]
+    with pytest.raises(UserError, match=r"is for a parser, and t2t-jax bleu is not .* parseval"):
+        main(["bleu", "--workdir", str(runs["translator"]), *treebank])
+
+
+def test_a_score_of_images_has_their_words_alone(folder, runs, capsys):
+    run = str(runs["image classifier"])
+    assert main(["accuracy", "--workdir", run]) == 0
+    assert main(["report", "--workdir", run]) == 0
+    printed = " ".join(capsys.readouterr().out.partition("Settings")[0].split())
+    assert re.search(
+        r"loss [\d.]+ label-smoothed cross-entropy, nats per label, mean of 6 ", printed
+    )
+    assert re.search(r"perplexity [\d.]+ exp\(NLL\), per label images 6 npz:", printed)
+    scores = (runs["image classifier"] / "report.md").read_text().partition("## Scores")[2]
+    assert "| set | images | checkpoints | accuracy |" in scores
+    for text in (printed, scores):
+        assert not re.search("subword|sentence|beam|decoding|token", text)
+
+
+@pytest.mark.parametrize("name", ["accuracy", "perplexity"])
+def test_the_score_of_a_model_that_searches_for_nothing_takes_no_flags_of_a_search(name, capsys):
+    with pytest.raises(UserError, match="unknown flag --beam-size"):
+        main([name, "--workdir", "w", "--beam-size", "4"])
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    flags = re.findall(r"^ *(?:│ )?(--[a-z][\w-]*)", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(flags) == [
+        "--average",
+        "--before-averaging",
+        "--cache-dir",
+        "--corpus",
+        "--json",
+        "--num-sentences",
+        "--output",
+        "--split",
+        "--step",
+        "--workdir",
+    ]
+
+
+def test_what_is_watched_has_the_words_of_its_task(runs, capsys):
+    for names, unit in ((["tagger"], "label"), (["tagger", "parser"], "target")):
+        assert main(["watch", *(str(runs[name]) for name in names)]) == 0
+        printed = capsys.readouterr().out
+        assert f" {unit}s/s " in printed
+        assert f"training loss, nats per {unit}" in printed
+        assert "token" not in printed

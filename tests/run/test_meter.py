@@ -1,0 +1,59 @@
+"""The speed and the time left of a log's lines, by a clock that the test moves."""
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from t2t_jax.config import TrainingConfig
+from t2t_jax.run import meter
+from t2t_jax.run.log import RunLog
+from t2t_jax.run.meter import StepMeter
+from t2t_jax.training.step import LossSums, Metrics
+
+TOKENS = 50.0
+STEPS = 10
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time that the meter sees, in a list of one number."""
+    now = [0.0]
+    monkeypatch.setattr(meter.time, "monotonic", lambda: now[0])
+    return now
+
+
+def _metrics():
+    losses = LossSums(*(np.float32(x) for x in (100.0, 100.0, TOKENS)))
+    number = np.float32(1.0)
+    return Metrics(losses, number, number, np.int32(0), np.int32(0))
+
+
+@pytest.mark.parametrize("first_step", [0, 4])
+def test_what_compilation_takes_is_in_no_speed_and_in_no_time_left(
+    clock, first_step, tmp_path, monkeypatch
+):
+    log, lines, compiled = RunLog(tmp_path, first_step, STEPS), [], []
+
+    def keep(step, figures, seconds_left):
+        lines.append((step, figures["target_tokens_per_second"], seconds_left))
+
+    monkeypatch.setattr(log, "training", keep)
+    config = TrainingConfig(num_train_steps=STEPS, log_every_steps=2)
+    with log, closing(StepMeter(log, config, first_step, 1)) as one:
+        for step in range(first_step + 1, STEPS + 1):
+            shape = (4, 8 * (1 + step // 7))  # another one from step 7 on
+            with one.launching(shape):
+                if shape not in compiled:
+                    compiled.append(shape)
+                    clock[0] += 100.0
+            one.add(step, _metrics())
+            clock[0] += 1.0
+        with one.paused():
+            pass
+    assert len(compiled) == 2
+    assert [step for step, _, _ in lines] == [*range(first_step + 2, STEPS + 1, 2)]
+    for step, speed, left in lines:
+        # Up to two newer steps have run by the time that the metrics of a step are read.
+        assert TOKENS / 2 <= speed <= 4 * TOKENS
+        assert left <= 2.0 * (STEPS - step)
