@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import jax
-
 from t2t_jax.config import Config, ParallelConfig
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
+from t2t_jax.parallel.devices import local_devices
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.bucket import as_path
 from t2t_jax.training.averaging import load_parameters, reads_ema
@@ -102,7 +101,7 @@ def _parameters(
     run: _Run, average: int | None, step: int | Literal["best"] | None
 ) -> tuple[Parameters, list[int]]:
     """The parameters of a run on all devices, and the steps that `load_parameters` gives."""
-    mesh = make_mesh(ParallelConfig(), jax.local_devices())
+    mesh = make_mesh(ParallelConfig(), local_devices())
     model = make_model(run.config, len(run.vocabulary), mesh)
     like = abstract_state(run.config, model, mesh).params
     return load_parameters(run.workdir, like, average=average, step=step)
