@@ -15,7 +15,6 @@ W/calibration.json     see `run.calibration`
 
 import hashlib
 import json
-import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -92,10 +91,14 @@ def read_config(workdir: Path) -> Config:
 
 def _kept_file(workdir: Path) -> str:
     """The way out by the files that registered what a run's config names, where it has them."""
-    files = [str(file) for field in TABLES if (file := _file_of(workdir, field)).is_file()]
+    files = [file for field in TABLES if (file := _file_of(workdir, field)).is_file()]
     if not files:
         return ""
-    return f"; the run keeps what it was trained with: {FILES}={os.pathsep.join(files)} runs that"
+    different = {file.read_bytes(): str(file) for file in reversed(files)}
+    return (
+        f"; the run keeps what registered its functions, which nothing runs by itself: read "
+        f"{' and '.join(reversed(different.values()))}, and name it in {FILES}"
+    )
 
 
 def _file_of(workdir: Path, field: str) -> Path:
