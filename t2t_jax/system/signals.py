@@ -176,8 +176,12 @@ def descriptors() -> tuple[int, ...]:
 
 
 def settle() -> None:
-    """Wait until every signal that has come by now has taken effect, where signals are watched."""
+    """Watch signals as before, and wait until each that has come by now has taken effect.
+
+    It is for the main thread, after code of somebody else's, which may have turned them elsewhere.
+    """
     if _pipe and threading.current_thread() is threading.main_thread():
+        signal.set_wakeup_fd(_pipe[1], warn_on_full_buffer=False)
         _settled.clear()
         with suppress(OSError):
             os.write(_pipe[1], _SETTLE)
