@@ -25,6 +25,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from t2t_jax.config import Config as Config
     from t2t_jax.config.file import product as product
+    from t2t_jax.config.tables import Parameter as Parameter
+    from t2t_jax.config.tables import register_activation as register_activation
+    from t2t_jax.config.tables import register_normalization as register_normalization
+    from t2t_jax.config.tables import register_score_function as register_score_function
     from t2t_jax.decoding.alignments import alignments as alignments
     from t2t_jax.decoding.attention_maps import attention_maps as attention_maps
     from t2t_jax.decoding.scoring import score as score
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.1"
 __all__ = [
     "Config",
+    "Parameter",
     "TrainedRun",
     "Translator",
     "UserError",
@@ -49,6 +54,9 @@ __all__ = [
     "explore",
     "load",
     "product",
+    "register_activation",
+    "register_normalization",
+    "register_score_function",
     "run_grid",
     "score",
     "train",
@@ -56,6 +64,7 @@ __all__ = [
 
 _HOMES = {
     "Config": "t2t_jax.config",
+    "Parameter": "t2t_jax.config.tables",
     "TrainedRun": "t2t_jax.run.trained_run",
     "Translator": "t2t_jax.decoding.translator",
     "UserError": "t2t_jax.errors",
@@ -65,6 +74,9 @@ _HOMES = {
     "explore": "t2t_jax.explorer.page",
     "load": "t2t_jax.run.loading",
     "product": "t2t_jax.config.file",
+    "register_activation": "t2t_jax.config.tables",
+    "register_normalization": "t2t_jax.config.tables",
+    "register_score_function": "t2t_jax.config.tables",
     "run_grid": "t2t_jax.sweep.grid",
     "score": "t2t_jax.decoding.scoring",
     "train": "t2t_jax.run.trainer",

@@ -4,6 +4,8 @@ W/config.json          the config, as resolved from file and flags
 W/vocabulary.model     the vocabulary
 W/vocabulary.sha256    its hash, as `sha256sum --check` takes it
 W/corpus.sha256        the training text's fingerprint
+W/registered/          the files that registered functions which the config names, to be read; they
+                       are never executed by themselves: see `config.tables`
 W/imported.json        in its place, where the model was imported: what it was imported from
 W/checkpoints, W/best  see `training.checkpoint`
 W/log.jsonl, events    see `run.log`
@@ -20,6 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from t2t_jax.config import Config, differences, format_differences
+from t2t_jax.config.tables import FILES, TABLES, UnregisteredError, named_entries
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
@@ -34,6 +37,7 @@ CHECKPOINTS, BEST = "checkpoints", "best"
 
 _CONFIG, _VOCABULARY, _CORPUS = "config.json", "vocabulary.model", "corpus.sha256"
 _VOCABULARY_HASH, _IMPORTED = "vocabulary.sha256", "imported.json"
+_REGISTERED = "registered"
 _LOG, _SCORES, _LOCK = "log.jsonl", "scores.jsonl", ".lock"
 _SECONDS_TO_BE_SEEN = 60.0
 
@@ -79,8 +83,57 @@ def read_config(workdir: Path) -> Config:
         raise UserError(f"{workdir} is not a run directory: it has no {_CONFIG}")
     try:
         return Config.from_json(path.read_text(encoding="utf-8"))
+    except UnregisteredError as error:
+        raise UserError(f"{path}: {error}{_kept_file(workdir)}") from error
     except ValueError as error:  # UserError and UnicodeDecodeError are
         raise UserError(f"{path}: {error}") from error
+
+
+def _kept_file(workdir: Path) -> str:
+    """The way out by the files that registered what a run's config names, where it has them."""
+    files = [file for field in TABLES if (file := _file_of(workdir, field)).is_file()]
+    if not files:
+        return ""
+    different = {file.read_bytes(): str(file) for file in reversed(files)}
+    return (
+        f"; the run keeps what registered its functions, which nothing runs by itself: read "
+        f"{' and '.join(reversed(different.values()))}, and name it in {FILES}"
+    )
+
+
+def _file_of(workdir: Path, field: str) -> Path:
+    return workdir / _REGISTERED / f"{field}.py"
+
+
+def check_registered(config: Config, workdir: Path) -> None:
+    """Refuse functions that were registered by another program than those of the run.
+
+    Args:
+      config: the config of the run.
+      workdir: its directory.
+
+    Raises:
+      UserError: a file that registered one has changed since the run was started.
+    """
+    for field, entry in named_entries(config).items():
+        kept = _file_of(workdir, field)
+        if not (entry.source and kept.is_file()):
+            continue
+        if not entry.source.is_alike(kept.read_text(encoding="utf-8", errors="replace")):
+            raise UserError(
+                f"{entry.title} is registered by {entry.source.path}, which is not as it was when "
+                f"{workdir} was started ({kept}); bring it back, or choose another --workdir, or "
+                f"remove {kept} if the function is the same"
+            )
+
+
+def _keep_registered(config: Config, workdir: Path) -> None:
+    """Keep the files that registered what a config names; those of the first step stay."""
+    for field, entry in named_entries(config).items():
+        kept = _file_of(workdir, field)
+        if entry.source and not (kept.is_file() and _has_steps(workdir / CHECKPOINTS)):
+            kept.parent.mkdir(exist_ok=True)
+            write_whole(kept, entry.source.text.encode())
 
 
 def read_vocabulary(workdir: Path) -> Vocabulary:
@@ -144,6 +197,8 @@ def check_workdir(config: Config, workdir: Path) -> bool:
         _check_nothing_lost(workdir)
         changed = differences(read_config(workdir), config, only_binding=True)
         goes_on = not changed
+        if goes_on and _has_steps(workdir / CHECKPOINTS):
+            check_registered(config, workdir)
         if changed and _has_steps(workdir / CHECKPOINTS):
             raise UserError(
                 f"{workdir} holds a run with another config ({format_differences(changed)}); "
@@ -271,6 +326,7 @@ def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary)
     if not is_main():
         return
     write_whole(workdir / _CONFIG, config.to_json().encode())
+    _keep_registered(config, workdir)
     if not (workdir / _VOCABULARY).exists():
         write_whole(workdir / _CORPUS, f"{corpus.fingerprint('train')}\n".encode())
         _write_vocabulary(workdir, vocabulary)
@@ -288,6 +344,7 @@ def claim_for_import(
       imported: what it was imported from.
     """
     write_whole(workdir / _CONFIG, config.to_json().encode())
+    _keep_registered(config, workdir)
     write_whole(workdir / _IMPORTED, f"{json.dumps(imported, indent=2)}\n".encode())
     _write_vocabulary(workdir, vocabulary)
 

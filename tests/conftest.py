@@ -179,6 +179,16 @@ class TinyRun(NamedTuple):
         return {record["step"]: record["loss"] for record in records if record["of"] == "train"}
 
 
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is forgotten after it."""
+    from t2t_jax.config import tables
+
+    for table in tables.TABLES.values():
+        monkeypatch.setattr(table, "_entries", dict(table._entries))
+    monkeypatch.setattr(tables, "_seen", set())
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quiet_orbax() -> None:
     """As in every program: what Orbax leaves behind would fail a later test with its complaint."""

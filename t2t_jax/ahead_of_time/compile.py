@@ -22,6 +22,7 @@ from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
 from t2t_jax.modules.cost import model_flops_per_step, num_parameters
 from t2t_jax.modules.models import make_model, settled
+from t2t_jax.parallel.devices import all_devices
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
 from t2t_jax.training.step import abstract_batch, abstract_state, compile_train_step
 
@@ -40,7 +41,7 @@ def devices_of(topology: str) -> list[jax.Device]:
       UserError: there is no such topology, or no compiler for TPUs.
     """
     if not topology:
-        return jax.devices()
+        return list(all_devices())
     if find_spec("libtpu") is None:
         raise UserError(
             f"--compile-only {topology} needs libtpu, XLA's compiler for TPUs; install it by "

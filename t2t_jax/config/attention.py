@@ -1,26 +1,23 @@
 """The sizes and options of a multi-head attention, and of a normalisation."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
+from t2t_jax.config.tables import NORMALIZATIONS, SCORE_FUNCTIONS
 from t2t_jax.errors import UserError
-
-NormKind: TypeAlias = Literal["layer", "rms"]
-ScoreFunction: TypeAlias = Literal["scaled_dot_product", "dot_product", "additive"]
 
 
 @dataclass(frozen=True)
 class NormConfig:
     """A normalisation of vectors."""
 
-    kind: NormKind = "layer"
-    """Layer normalisation, or by the root mean square alone."""
+    kind: str = "layer"
+    """A name of `NORMALIZATIONS`."""
     epsilon: float = 1e-6
     """Number that is added to the variance or the mean square."""
 
     def num_parameters(self, width: int) -> int:
-        """Numbers that are learned for vectors of a width: a scale, and for "layer" a bias."""
-        return 2 * width if self.kind == "layer" else width
+        """Numbers that are learned for vectors of a width, such as a scale and a bias."""
+        return NORMALIZATIONS[self.kind].num_parameters(width)
 
 
 @dataclass(frozen=True)
@@ -39,8 +36,8 @@ class AttentionConfig:
     """Share of the attention weights set to zero in training."""
     num_kv_heads: int | None = None
     """Heads of keys and values, each shared by equally many heads; None means one for each head."""
-    score_function: ScoreFunction = "scaled_dot_product"
-    """How well a query and a key match."""
+    score_function: str = "scaled_dot_product"
+    """How well a query and a key match: a name of `SCORE_FUNCTIONS`."""
     has_bias: bool = False
     """Whether a bias is added in each of the four projections."""
     query_key_norm: NormConfig | None = None
@@ -91,11 +88,11 @@ class AttentionConfig:
 
     @property
     def vector_parameters(self) -> int:
-        """Parameters that are not in the four matrices: biases, norms, the vectors of scores."""
+        """Parameters that are not in the four matrices: biases, norms, what scores learn."""
         biases = sum(self.projections.values()) + self.d_model
         norms = 2 * self.query_key_norm.num_parameters(self.d_k) if self.query_key_norm else 0
-        vectors = self.num_heads * self.d_k if self.score_function == "additive" else 0
-        return biases * self.has_bias + norms + vectors
+        scores = self.num_heads * SCORE_FUNCTIONS[self.score_function].num_parameters(self.d_k)
+        return biases * self.has_bias + norms + scores
 
     @property
     def num_parameters(self) -> int:

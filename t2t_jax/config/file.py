@@ -9,17 +9,16 @@ The files of the repository's `configs/` come with the package: `configs/base.py
 from any directory that has no such file of its own.
 """
 
-import contextlib
 import itertools
 import os
 import re
-import runpy
-import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
-from t2t_jax.config import Config, differences
+from t2t_jax.config.config import Config, differences, from_dict, to_dict
+from t2t_jax.config.running import guarded, run_file
+from t2t_jax.config.tables import FILES, named_entries
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.paper import Table3Row
 from t2t_jax.published import PublishedDifference
@@ -86,11 +85,10 @@ def load_config(spec: str) -> Config:
             raise UserError(f"{path} has no variant {variant!r}; {hint}")
         config = variants[variant]
     elif "get_config" in module:
-        with _mistakes_of(path):
-            config = module["get_config"]()
+        config = guarded(path, lambda: module["get_config"]())
     else:
         raise UserError(f"{path} defines no get_config(); name a variant as {path}:NAME ({names})")
-    return _checked(config, spec)
+    return _checked(config, spec, path)
 
 
 def load_grid(path: str) -> Grid:
@@ -128,14 +126,16 @@ def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Gri
     """
     if not variants:
         raise UserError(f"{shown} has no variants; give a dict of names to configs")
+    checked: dict[str, Config] = {}
     for name, config in variants.items():
-        _checked(config, f"{shown}:{name}")
+        checked[name] = _checked(config, f"{shown}:{name}", shown)
+        _check_files(checked[name], f"{shown}:{name}")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise UserError(
                 f"{shown} has a variant {name!r}, which cannot name a directory; use letters, "
                 "digits and any of . , = + - ( )"
             )
-    return Grid(dict(variants), _checked_published(published, variants, shown))
+    return Grid(checked, _checked_published(published, variants, shown))
 
 
 def _checked_published(
@@ -207,10 +207,7 @@ def _run(path: str) -> dict[str, Any]:
         shipped = _shipped()
         known = ", ".join(f"{shipped.name}/{each.name}" for each in sorted(shipped.glob("*.py")))
         raise UserError(f"no config file {path}; give a file of your own, or one of {known}")
-    if Path(path).suffix != ".py":
-        raise UserError(f"config file {path} is not a .py file; see configs/ for the ones that are")
-    with _mistakes_of(path):
-        return runpy.run_path(path)
+    return run_file(path)
 
 
 def _variants(module: Mapping[str, Any], path: str) -> Mapping[Any, Any]:
@@ -219,34 +216,46 @@ def _variants(module: Mapping[str, Any], path: str) -> Mapping[Any, Any]:
         raise UserError(
             f"VARIANTS of {path} is a {type(variants).__name__}; make it a dict of names to configs"
         )
-    return variants
+
+    def plain() -> dict[Any, Any]:
+        return {_plain_name(name): config for name, config in dict(variants).items()}
+
+    return guarded(path, plain)
 
 
-def _checked(config: Any, spec: str) -> Config:
-    if not isinstance(config, Config):
-        raise UserError(f"{spec} gave a {type(config).__name__}, not a t2t_jax.Config")
-    return config
+def _plain_name(name: Any) -> Any:
+    """A name as a plain string or number, which every later step can print and compare."""
+    if isinstance(name, str):
+        return str.__str__(name)
+    return name if isinstance(name, int | float) else f"{name!r}"
 
 
-@contextlib.contextmanager
-def _mistakes_of(path: str) -> Iterator[None]:
-    """Turn whatever a config file raises into one line that says where in the file."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise
-    except (
-        BaseException
-    ) as error:  # SystemExit too: a config file has no business to end the program
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == path]
-        if isinstance(error, SyntaxError) and error.filename == path:
-            lines = [error.lineno]
-        where = f"{path} line {lines[-1]}" if lines else path
-        what = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-        if isinstance(error, UserError):
-            raise UserError(f"{where}: {what}") from error
+def _checked(config: Any, spec: str, path: str) -> Config:
+    """A config that a file has made, whatever its code has done to it since it was checked."""
+    if type(config) is not Config:
         raise UserError(
-            f"{where}: {type(error).__name__}: {what}; mend the file, where get_config() without "
-            "arguments or VARIANTS gives a t2t_jax.Config, as in configs/base.py"
-        ) from error
+            f"{spec} gave a {type(config).__name__}, not a t2t_jax.Config; make one by Config() "
+            "and its replace()"
+        )
+
+    def again() -> Config:
+        for name, section in get_type_hints(Config).items():
+            found = type(getattr(config, name, None))
+            if found is not section:
+                raise UserError(
+                    f"the section {name} of {spec} is a {found.__name__}, not a {section.__name__}"
+                )
+        return from_dict(to_dict(config))
+
+    return guarded(path, again)
+
+
+def _check_files(config: Config, spec: str) -> None:
+    """Refuse a name in a grid that the processes of its cells could not register again."""
+    for entry in named_entries(config).values():
+        if entry.source is None or os.pathsep in entry.source.path:
+            raise UserError(
+                f"{spec} has {entry.title}, which only this process knows, and each cell of a grid "
+                f"is a process of its own; register it in the config file of the grid, or in a "
+                f"file that {FILES} names, at a path without {os.pathsep!r}"
+            )

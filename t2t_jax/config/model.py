@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
-from t2t_jax.config.attention import AttentionConfig, NormConfig, NormKind, ScoreFunction
+from t2t_jax.config.attention import AttentionConfig, NormConfig
 from t2t_jax.config.checks import (
     INFINITY,
     check_fields,
@@ -13,12 +13,10 @@ from t2t_jax.config.checks import (
     require,
 )
 from t2t_jax.config.fields import added_later, left_open
+from t2t_jax.config.tables import ACTIVATIONS, TABLES
 
 StartToken: TypeAlias = Literal["begin", "end", "padding"]
 NormOrder: TypeAlias = Literal["post", "pre", "deep"]
-FeedForwardKind: TypeAlias = Literal[
-    "relu", "gelu", "gelu_tanh", "silu", "glu", "reglu", "geglu", "swiglu"
-]
 Architecture: TypeAlias = Literal["encoder_decoder", "decoder_only", "encoder_only"]
 Position: TypeAlias = Literal[
     "sinusoidal", "sinusoidal_t2t", "learned", "rotary", "alibi", "relative_bias", "none"
@@ -92,11 +90,12 @@ class ModelConfig:
     """In self-attention a position attends to those less than so many places away: to itself and,
     in the encoder on both sides, in the decoder before it (restricted self-attention, section 4).
     None means no bound."""
-    score_function: ScoreFunction = field(
+    score_function: str = field(
         default="scaled_dot_product", metadata=added_later(before="scaled_dot_product")
     )
-    """How well a query and a key match: q k / sqrt(d_k), q k, or v tanh(q + k) with a learned v
-    (section 3.2.1)."""
+    """How well a query and a key match: scaled_dot_product is q k / sqrt(d_k), dot_product q k,
+    additive v tanh(q + k) with a learned v (section 3.2.1); or a name that a config file gives to a
+    function of its own (t2t_jax.register_score_function)."""
     attention_bias: bool = field(default=False, metadata=added_later(before=False))
     """Add a learned bias in the projections of attention; the paper has none."""
     query_key_norm: bool = field(default=False, metadata=added_later(before=False))
@@ -104,15 +103,18 @@ class ModelConfig:
     d_ff: int = 2048
     """Inner width of the position-wise feed-forward network (section 3.3). A gated network has
     three matrices in place of two: 2/3 of the width keeps the number of parameters."""
-    feed_forward: FeedForwardKind = field(default="relu", metadata=added_later(before="relu"))
-    """The network's activation (the paper: relu), or how its gate works (Shazeer 2020): glu, reglu,
-    geglu and swiglu have no biases."""
+    feed_forward: str = field(default="relu", metadata=added_later(before="relu"))
+    """The network's activation, relu (the paper), gelu, gelu_tanh or silu; or how its gate works
+    (Shazeer 2020): glu, reglu, geglu and swiglu have no biases; or a name that a config file gives
+    to a function of its own (t2t_jax.register_activation)."""
     num_encoder_layers: int = 6
     """Encoder layers N."""
     num_decoder_layers: int = 6
     """Decoder layers N."""
-    norm: NormKind = field(default="layer", metadata=added_later(before="layer"))
-    """Layer normalisation (the paper), or by the root mean square (Zhang and Sennrich 2019)."""
+    norm: str = field(default="layer", metadata=added_later(before="layer"))
+    """Layer normalisation (the paper: layer), or by the root mean square (rms, Zhang and Sennrich
+    2019); or a name that a config file gives to a function of its own
+    (t2t_jax.register_normalization)."""
     norm_epsilon: float = field(default=1e-6, metadata=added_later(before=1e-6))
     """Number that a norm adds to the variance or the mean square."""
     norm_order: NormOrder = "post"
@@ -179,6 +181,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         """Check every field."""
         check_fields(self)
+        for name, table in TABLES.items():
+            table.check(f"model.{name}", getattr(self, name))
         sizes = ("d_model", "num_heads", "d_ff", "max_positions")
         check_range(self, 1, INFINITY, *sizes, "num_encoder_layers", "num_decoder_layers")
         check_fits(self, *sizes, "num_encoder_layers", "num_decoder_layers", "d_k", "d_v")
@@ -303,7 +307,7 @@ class ModelConfig:
     @property
     def is_gated(self) -> bool:
         """Whether the feed-forward network has a gate: a third matrix, and no biases."""
-        return self.feed_forward.endswith("glu")
+        return ACTIVATIONS[self.feed_forward].is_gated
 
     @property
     def normalization(self) -> NormConfig:

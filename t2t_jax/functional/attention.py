@@ -14,6 +14,11 @@ from t2t_jax.functional.dropout import DropoutKey, dropout
 Einsum: TypeAlias = Callable[[str, Array, Array], Float32[Array, "..."]]
 """`einsum(equation, a, b)`, summed in float32."""
 
+Score: TypeAlias = Callable[
+    [Float[Array, "b q h d_k"], Float[Array, "b k h d_k"]], Float32[Array, "b h q k"]
+]
+"""A score function of queries and keys, in place of scaled products."""
+
 _einsum_float32: Einsum = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
@@ -23,7 +28,7 @@ def attention_weights(
     mask: Bool[Array, "b #h #q k"] | None = None,
     *,
     bias: Float32[Array, "h q k"] | None = None,
-    vector: Float[Array, "h d_k"] | None = None,
+    score: Score | None = None,
     einsum: Einsum = _einsum_float32,
 ) -> Float[Array, "b h q k"]:
     """softmax(Q K^T / sqrt(d_k)) over the keys, in float32 (section 3.2.1, equation 1).
@@ -33,19 +38,23 @@ def attention_weights(
       key: keys of each head.
       mask: True where a query may attend to a key; None allows everything.
       bias: what is added to the scores of all rows alike, as by relative positions.
-      vector: where it is given, the scores are `additive_scores` with it.
+      score: the score function, such as `additive_scores` with a vector; None is the products.
       einsum: how the product of queries and keys is computed.
 
     Returns:
       float32 weights that sum to one over `k`, or to zero for a query that may attend to nothing.
     """
-    if vector is None:
-        scores = einsum("bqhd,bkhd->bhqk", scaled(query), key)
-    else:
-        scores = additive_scores(query, key, vector, einsum=einsum)
+    score = partial(_products, einsum=einsum) if score is None else score
+    scores = score(query, key)
     if bias is not None:
         scores += bias
     return jax.nn.softmax(scores) if mask is None else masked_softmax(scores, mask)
+
+
+def _products(
+    query: Float[Array, "b q h d_k"], key: Float[Array, "b k h d_k"], einsum: Einsum
+) -> Float32[Array, "b h q k"]:
+    return einsum("bqhd,bkhd->bhqk", scaled(query), key)
 
 
 def scaled(query: Float[Array, "b q h d_k"]) -> Float[Array, "b q h d_k"]:

@@ -1,7 +1,17 @@
-"""Section 3.3: the position-wise feed-forward network, and its variants with a gate."""
+"""Section 3.3: the position-wise feed-forward network, and its variants with a gate.
+
+By the names of `config.tables.ACTIVATIONS`, the activations of its hidden layer are::
+
+    relu, reglu     max(0, x)
+    gelu, geglu     `gelu`
+    gelu_tanh       `gelu_tanh`
+    silu, swiglu    x sigmoid(x), which is Swish with beta = 1 (Ramachandran et al. 2017)
+    glu             sigmoid(x)
+
+Those that end in `glu` are for `gated_feed_forward`.
+"""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -14,38 +24,18 @@ _Matrix = TypeVar("_Matrix")
 Activation: TypeAlias = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 """The function of each hidden activation by itself."""
 
-_gelu = partial(jax.nn.gelu, approximate=False)
 
-_ACTIVATIONS: dict[str, Activation] = {
-    "relu": jax.nn.relu,
-    "gelu": _gelu,
-    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
-    "silu": jax.nn.silu,
-    "glu": jax.nn.sigmoid,
-    "reglu": jax.nn.relu,
-    "geglu": _gelu,
-    "swiglu": jax.nn.silu,
-}
+def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """x Phi(x), Phi being the distribution function of the standard normal distribution.
 
-
-def activation_of(kind: str) -> Activation:
-    """The activation function of a kind of feed-forward network.
-
-    By the name of the kind::
-
-        relu, reglu     max(0, x)
-        gelu, geglu     x Phi(x), Phi being the distribution function of the standard normal
-                        distribution (Hendrycks and Gimpel 2016); exactly, without their
-                        approximation by tanh
-        gelu_tanh       that approximation, which GPT-2 computes:
-                        x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
-        silu, swiglu    x sigmoid(x), which is Swish with beta = 1 (Ramachandran et al. 2017)
-        glu             sigmoid(x)
-
-    Args:
-      kind: one of these names; those that end in `glu` are for `gated_feed_forward`.
+    It is that of Hendrycks and Gimpel 2016 exactly, without their approximation by tanh.
     """
-    return _ACTIVATIONS[kind]
+    return jax.nn.gelu(x, approximate=False)
+
+
+def gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2: `gelu` approximated, as in GPT-2."""
+    return jax.nn.gelu(x, approximate=True)
 
 
 def _linear(
@@ -78,7 +68,7 @@ def position_wise_feed_forward(
       bias_1: b_1, `[d_ff]`.
       kernel_2: W_2, `[d_ff, d_model]`, likewise.
       bias_2: b_2, `[d_model]`.
-      activation: what stands in place of max(0, .); see `activation_of`.
+      activation: what stands in place of max(0, .).
       dropout_rate: share of the hidden activations set to zero (the paper: 0).
       dropout_key: key that decides which of them; None means no dropout.
       linear: how x W + b is computed, `linear(x, kernel, bias)`.
@@ -108,7 +98,7 @@ def gated_feed_forward(
       gate_kernel: W, `[d_model, d_ff]`: an array, or whatever `linear` multiplies with.
       kernel_1: V, `[d_model, d_ff]`, likewise.
       kernel_2: W_2, `[d_ff, d_model]`, likewise.
-      activation: the function of the gate; see `activation_of`.
+      activation: the function of the gate.
       dropout_rate: share of the hidden activations set to zero.
       dropout_key: key that decides which of them; None means no dropout.
       linear: how x W is computed, `linear(x, kernel)`.

@@ -14,6 +14,7 @@ from t2t_jax.interchange.names import parameters_of
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.transformer import declared_parameters
+from t2t_jax.parallel.devices import local_devices
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.atomic_file import writing_directory
 from t2t_jax.system.records import Record
@@ -34,7 +35,7 @@ def write_run(model: PortableModel, workdir: Path, imported: Record) -> None:
       UserError: the arrays are not those of a model with its config, or the directory cannot be
         written.
     """
-    mesh = make_mesh(ParallelConfig(), jax.local_devices())
+    mesh = make_mesh(ParallelConfig(), local_devices())
     network = make_model(model.config, len(model.vocabulary), mesh)
     like = nn.unbox(declared_parameters(network))
     try:

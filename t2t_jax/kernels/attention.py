@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Float32, Int
 
 from t2t_jax.functional.attention import (
+    Score,
     additive_scores,
     attention_weights,
     masked_softmax,
@@ -38,7 +39,7 @@ def attention(
     mask: Bool[Array, "b #h #q k"] | SegmentMask,
     *,
     bias: DistanceBias | None = None,
-    vector: Float[Array, "h d_k"] | None = None,
+    score: Score | None = None,
     apart: Int[Array, "q k"] | None = None,
     dropout_rate: float = 0.0,
     dropout_key: DropoutKey | None = None,
@@ -52,9 +53,10 @@ def attention(
       value: values of each head or group.
       mask: True where a query may attend to a key. A `SegmentMask` has the weights computed in
         windows or in blocks, unless the fused kernel takes the mask as a whole or there is a bias
-        or a vector. With those, long rows take memory that is quadratic in their length.
+        or a score function. With those, long rows take memory that is quadratic in their length.
       bias: what is added to the scores, by distance; None means nothing.
-      vector: v of `additive_scores`; None means that scores are products.
+      score: the score function, a pytree of what each head learns (`jax.tree_util.Partial`); None
+        means that scores are products.
       apart: the distances of queries and keys; None means that they stand at the same places.
       dropout_rate: share of the weights set to zero (the paper: 0).
       dropout_key: key that decides which of them; None means no dropout.
@@ -63,7 +65,7 @@ def attention(
     Returns:
       The weighted values, in the values' dtype; zeros for a query that may attend to nothing.
     """
-    same: Any = partial(attention, bias=bias, vector=vector, dropout_rate=dropout_rate)
+    same: Any = partial(attention, bias=bias, score=score, dropout_rate=dropout_rate)
     if has_form(value, kernels.products):
         # The products are small, and XLA on CPUs would convert the operands of most of them to
         # float32 one by one.
@@ -73,7 +75,7 @@ def attention(
         attend = partial(same, kernels=kernels)
         key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
         return windowed_attention(attend, query, key, value, mask, dropout_key)
-    is_plain = bias is None and vector is None
+    is_plain = bias is None and score is None
     drops = dropout_rate > 0 and dropout_key is not None
     fused = kernels.attention == "cudnn" and is_plain and not drops and is_fused(query, key, value)
     if fused and not (isinstance(mask, SegmentMask) and mask.size > _LARGEST_FUSED):
@@ -91,10 +93,17 @@ def attention(
         key,
         mask,
         bias=None if bias is None else bias(_places(query, key) if apart is None else apart),
-        vector=vector,
+        score=score,
         einsum=einsum_float32,
     )
     return weighted_values(dropout(weights, dropout_rate, dropout_key), value)
+
+
+def additive(
+    query: Float[Array, "b q h d_k"], key: Float[Array, "b k h d_k"], vector: Float[Array, "h d_k"]
+) -> Float32[Array, "b h q k"]:
+    """`functional.attention.additive_scores`, with the product that kernels compute."""
+    return additive_scores(query, key, vector, einsum=einsum_float32)
 
 
 def _places(query: Float[Array, "b q h d_k"], key: Float[Array, "b k h d_k"]) -> Int[Array, "q k"]:
@@ -160,7 +169,7 @@ def cached_attention(
     mask: Bool[Array, "b #h #q k"],
     *,
     bias: Float32[Array, "h #q k"] | None = None,
-    vector: Float[Array, "h d_k"] | None = None,
+    score: Score | None = None,
 ) -> Float[Array, "b q h d_v"]:
     """Equation 1 for a few queries and many keys, as in decoding.
 
@@ -175,7 +184,8 @@ def cached_attention(
       value: values of each head or group.
       mask: True where a query may attend to a key, for all heads alike if they share keys.
       bias: what is added to the scores; None means nothing.
-      vector: v of `additive_scores`; None means that scores are products.
+      score: the score function, a pytree of what each head learns (`jax.tree_util.Partial`); None
+        means that scores are products.
 
     Returns:
       The weighted values, in the queries' dtype; zeros for a query that may attend to nothing.
@@ -184,12 +194,12 @@ def cached_attention(
     if groups < query.shape[2]:  # the first heads of all groups, the second heads, and so on
         split = partial(_by_group, groups=groups)
         heads = jax.vmap(
-            lambda q, b, v: cached_attention(q, key, value, mask, bias=b, vector=v),
+            lambda q, b, s: cached_attention(q, key, value, mask, bias=b, score=s),
             in_axes=(3, 1, 1),
             out_axes=3,
-        )(split(query, 2), split(bias, 0), split(vector, 0))
+        )(split(query, 2), split(bias, 0), jax.tree.map(lambda x: split(x, 0), score))
         return heads.reshape(*query.shape[:3], value.shape[3])
-    scores = _cached_scores(query, key, bias, vector)
+    scores = _cached_scores(query, key, bias, score)
     weights = masked_softmax(scores, mask).astype(value.dtype)
     heads = jnp.einsum("bhqk,bhkd->bhqd", weights, value)
     return heads.swapaxes(1, 2).astype(query.dtype)
@@ -213,7 +223,7 @@ def attention_to_both(
     first: Kept,
     second: Kept,
     *,
-    vector: Float[Array, "h d_k"] | None = None,
+    score: Score | None = None,
 ) -> Float[Array, "b q h d_v"]:
     """`cached_attention` to two sets of keys and values, which are not copied into one array.
 
@@ -221,7 +231,8 @@ def attention_to_both(
       query: queries of each head.
       first: keys and values that stay, such as those of a prompt.
       second: keys and values to which each step adds its own.
-      vector: v of `additive_scores`; None means that scores are products.
+      score: the score function, a pytree of what each head learns (`jax.tree_util.Partial`); None
+        means that scores are products.
     """
     groups, num_heads = first.key.shape[1], query.shape[2]
     parts = first, second
@@ -229,14 +240,15 @@ def attention_to_both(
         biases = [_by_group(part.bias, -3, groups) for part in parts]
         axes = [None if bias is None else bias.ndim - 3 for bias in biases]
 
-        def one_of_each_group(q: Array, v: Array | None, one: Any, other: Any) -> Array:
+        def one_of_each_group(q: Array, s: Score | None, one: Any, other: Any) -> Array:
             biased = first._replace(bias=one), second._replace(bias=other)
-            return attention_to_both(q, *biased, vector=v)
+            return attention_to_both(q, *biased, score=s)
 
-        split: Any = _by_group(query, 2, groups), _by_group(vector, 0, groups)
+        learned = jax.tree.map(lambda x: _by_group(x, 0, groups), score)
+        split: Any = _by_group(query, 2, groups), learned
         heads = jax.vmap(one_of_each_group, in_axes=(3, 1, *axes), out_axes=3)(*split, *biases)
         return heads.reshape(*query.shape[:3], first.value.shape[3])
-    scores = [_cached_scores(query, part.key, part.bias, vector) for part in parts]
+    scores = [_cached_scores(query, part.key, part.bias, score) for part in parts]
     shown = [jnp.broadcast_to(part.mask, s.shape) for part, s in zip(parts, scores, strict=True)]
     weights = masked_softmax(jnp.concatenate(scores, -1), jnp.concatenate(shown, -1))
     each = jnp.split(weights.astype(first.value.dtype), [first.key.shape[3]], axis=-1)
@@ -251,14 +263,14 @@ def _cached_scores(
     query: Float[Array, "b q h d_k"],
     key: Float[Array, "b h d_k k"],
     bias: Float32[Array, "*b h #q k"] | None,
-    vector: Float[Array, "h d_k"] | None,
+    score: Score | None,
 ) -> Float32[Array, "b h q k"]:
     """The scores of queries and of keys in the order of `cached_attention`."""
     kept = query.astype(key.dtype)
-    if vector is None:
+    if score is None:
         scores = einsum_float32("bqhd,bhdk->bhqk", scaled(kept), key)
     else:
-        scores = additive_scores(kept, key.transpose(0, 3, 1, 2), vector, einsum=einsum_float32)
+        scores = score(kept, key.transpose(0, 3, 1, 2))
     return scores if bias is None else scores + bias
 
 

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from t2t_jax.config import AttentionConfig
+from t2t_jax.config.tables import SCORE_FUNCTIONS
 from t2t_jax.functional.attention import (
+    Score,
     attention_weights,
     merge_heads,
     repeat_heads,
@@ -29,6 +31,7 @@ from t2t_jax.kernels.attention import (
 from t2t_jax.kernels.products import linear
 from t2t_jax.modules.context import Context, Mask
 from t2t_jax.modules.matrices import Parameters, glorot_uniform, matrix
+from t2t_jax.modules.named_functions import learned, score_function
 from t2t_jax.modules.normalization import Norm
 from t2t_jax.parallel.axes import constrain, named
 
@@ -77,14 +80,13 @@ class Scores(nn.Module):
     config: AttentionConfig
 
     def setup(self) -> None:
-        """Create the norms and the vector of additive scores, where the config has them."""
+        """Create the norms, where the config has them, and what the score function learns."""
         config = self.config
         if config.query_key_norm:
             self.query_norm = Norm(config.query_key_norm)
             self.key_norm = Norm(config.query_key_norm)
-        if config.score_function == "additive":
-            init = named(nn.initializers.normal(config.d_k**-0.5), "heads", None)
-            self.vector = self.param("vector", init, (config.num_heads, config.d_k))
+        entry = SCORE_FUNCTIONS[config.score_function]
+        self.function = score_function(entry, learned(self, entry, config.d_k, config.num_heads))
 
     def query(self, x: Float[Array, "b q h d_k"]) -> Float[Array, "b q h d_k"]:
         """Queries, made of the projected ones, for attention that divides them by sqrt(d_k)."""
@@ -95,10 +97,6 @@ class Scores(nn.Module):
     def key(self, x: Float[Array, "b k groups d_k"]) -> Float[Array, "b k groups d_k"]:
         """Keys, made of the projected ones."""
         return self.key_norm(x) if self.config.query_key_norm else x
-
-    def additive_vector(self) -> Float[Array, "h d_k"] | None:
-        """v of `additive_scores`; None where scores are products."""
-        return self.vector if self.config.score_function == "additive" else None
 
 
 class MultiHeadAttention(nn.Module):
@@ -154,16 +152,16 @@ class MultiHeadAttention(nn.Module):
         bias: DistanceBias | None,
         context: Context,
     ) -> Float[Array, "b q d_model"]:
-        vector = self.scores.additive_vector()
+        score = self.scores.function
         if self.is_mutable_collection("intermediates"):  # attention maps ask for it
-            self.sow("intermediates", "weights", _weights(query, key, mask, bias, vector))
+            self.sow("intermediates", "weights", _weights(query, key, mask, bias, score))
         heads = attention(
             query,
             key,
             value,
             mask,
             bias=bias,
-            vector=vector,
+            score=score,
             dropout_rate=self.config.dropout_rate,
             dropout_key=context.dropout_key(self),
             kernels=context.kernels,
@@ -202,8 +200,8 @@ class MultiHeadAttention(nn.Module):
           mask: True where a query may attend to a key.
           context: the context of the stack.
         """
-        query, vector = self.queries(x, context), self.scores.additive_vector()
-        heads = cached_attention(query, *remembered, mask, vector=vector)
+        query, score = self.queries(x, context), self.scores.function
+        heads = cached_attention(query, *remembered, mask, score=score)
         return self.output(merge_heads(heads), context)
 
 
@@ -253,12 +251,12 @@ class CachedSelfAttention(nn.Module):
         if context.bias is not None:
             assert context.apart is not None
             bias = context.bias(context.apart)
-        vector = self.scores.additive_vector()
+        score = self.scores.function
         if before is None:
-            attended = cached_attention(query, *cache, context.mask, bias=bias, vector=vector)
+            attended = cached_attention(query, *cache, context.mask, bias=bias, score=score)
         else:
             own = Kept(*cache, context.mask, bias)
-            attended = attention_to_both(query, before, own, vector=vector)
+            attended = attention_to_both(query, before, own, score=score)
         return self.output(merge_heads(attended), context), cache
 
     def read(
@@ -281,7 +279,7 @@ class CachedSelfAttention(nn.Module):
             value,
             context.mask,
             bias=context.bias,
-            vector=self.scores.additive_vector(),
+            score=self.scores.function,
             kernels=context.kernels,
         )
         kept = cache_dtype(x.dtype, context.kernels.products)
@@ -342,13 +340,13 @@ def _weights(
     key: Float[Array, "b k groups d_k"],
     mask: Mask,
     bias: DistanceBias | None,
-    vector: Float[Array, "h d_k"] | None,
+    score: Score | None,
 ) -> Float[Array, "b h q k"]:
     """The weights of attention, to look at."""
     whole = mask.whole() if isinstance(mask, SegmentMask) else mask
     key = repeat_heads(key, query.shape[2])
     summand = None if bias is None else bias(distances(query.shape[1], key.shape[1]))
-    return attention_weights(query, key, whole, bias=summand, vector=vector)
+    return attention_weights(query, key, whole, bias=summand, score=score)
 
 
 def _heads(projected: Float[Array, "b t width"], num_heads: int) -> Float[Array, "b t h d"]:

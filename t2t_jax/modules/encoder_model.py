@@ -21,11 +21,12 @@ from jaxtyping import Array, Float, Int
 
 from t2t_jax.batch import Batch, Patches, Sequence
 from t2t_jax.config import ModelConfig
-from t2t_jax.functional.feed_forward import activation_of
+from t2t_jax.config.tables import ACTIVATIONS
 from t2t_jax.functional.masks import attention_mask
 from t2t_jax.kernels.products import linear
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.matrices import Parameters, glorot_uniform, matrix
+from t2t_jax.modules.named_functions import elementwise
 from t2t_jax.modules.normalization import Norm
 from t2t_jax.modules.position import PositionEncoding
 from t2t_jax.modules.token_network import NetworkScoring, TokenNetwork
@@ -67,7 +68,7 @@ class OutputTransform(nn.Module):
         """Transform every position of `x`."""
         width = self.config.d_model
         x = Linear(width, width, name="linear")(x, context)
-        x = activation_of(self.config.feed_forward)(x)
+        x = elementwise(ACTIVATIONS[self.config.feed_forward])(x)
         return Norm(self.config.normalization, name="norm")(x)
 
 

@@ -7,14 +7,12 @@ import flax.linen as nn
 from jaxtyping import Array, Float
 
 from t2t_jax.config import ModelConfig
-from t2t_jax.functional.feed_forward import (
-    activation_of,
-    gated_feed_forward,
-    position_wise_feed_forward,
-)
+from t2t_jax.config.tables import ACTIVATIONS
+from t2t_jax.functional.feed_forward import gated_feed_forward, position_wise_feed_forward
 from t2t_jax.kernels.products import linear
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.matrices import HeldMatrix, glorot_uniform, matrix
+from t2t_jax.modules.named_functions import elementwise
 from t2t_jax.parallel.axes import named
 
 
@@ -36,7 +34,7 @@ class FeedForward(nn.Module):
         """Apply the network to every position."""
         config, dtype = self.config, x.dtype
         options: dict[str, Any] = {
-            "activation": activation_of(config.feed_forward),
+            "activation": elementwise(ACTIVATIONS[config.feed_forward]),
             "dropout_rate": config.activation_dropout_rate,
             "dropout_key": context.dropout_key(self),
             "linear": partial(linear, form=context.kernels.products),

@@ -13,6 +13,7 @@ from jaxtyping import Array, Int, Shaped
 from t2t_jax.config import ParallelConfig
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.axes import RULES
+from t2t_jax.parallel.devices import all_devices
 
 AXES = ("data", "fsdp", "tensor")
 
@@ -32,12 +33,12 @@ def make_mesh(config: ParallelConfig, devices: Sequence[Any] | None = None) -> M
       UserError: the sizes do not fit the number of devices, or the backend does not fit several
         processes.
     """
+    devices = all_devices() if devices is None else devices
     if config.backend == "pmap" and jax.process_count() > 1:
         raise UserError(
             f"parallel.backend='pmap' is for one process, but {jax.process_count()} have met; use "
             "parallel.backend='jit', which gives the same losses"
         )
-    devices = jax.devices() if devices is None else devices
     inner = config.fsdp * config.tensor
     flags = f"parallel.fsdp={config.fsdp} times parallel.tensor={config.tensor}"
     if config.data == -1 and len(devices) % inner:

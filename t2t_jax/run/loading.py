@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import jax
 from jax.sharding import Mesh
 
 from t2t_jax.config import Config, ParallelConfig
@@ -14,6 +13,7 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
+from t2t_jax.parallel.devices import local_devices
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.bucket import as_path
 from t2t_jax.training.averaging import load_parameters, reads_ema
@@ -62,7 +62,7 @@ def load(
         raise UserError("no run directory is given; name one, or several for an ensemble")
     for other in runs[1:]:
         _check_same(runs[0], other)
-    mesh = make_mesh(ParallelConfig(fsdp=fsdp, tensor=tensor), jax.local_devices())
+    mesh = make_mesh(ParallelConfig(fsdp=fsdp, tensor=tensor), local_devices())
     loaded = [_parameters(run, mesh, average, step) for run in runs]
     others = [(run.config.model, own) for run, (own, _) in zip(runs[1:], loaded[1:], strict=True)]
     steps = [one for _, its_steps in loaded for one in its_steps]

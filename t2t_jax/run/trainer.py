@@ -14,6 +14,7 @@ from jaxtyping import Int
 
 from t2t_jax.config import Config, walk
 from t2t_jax.config.sections import LABELLING
+from t2t_jax.config.tables import named_entries
 from t2t_jax.data.batching import Batches, describe_corpus
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.rows import BatchShape
@@ -180,6 +181,7 @@ def _facts(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> dict[str, 
     return {
         "the config": config.replace(places).to_json(),
         **{f"the {name}": one for name, one in fingerprints(corpus, vocabulary).items()},
+        **{f"the file of {one.title}": str(one.source) for one in named_entries(config).values()},
     }
 
 

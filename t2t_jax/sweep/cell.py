@@ -91,6 +91,8 @@ class Cell:
         Raises:
           UserError: the directory holds the result of another config.
         """
+        from t2t_jax.workdir import check_registered
+
         path = self.workdir / _RESULT
         if not path.is_file():
             return None
@@ -107,6 +109,7 @@ class Cell:
                 f"({format_differences(changed)}); choose another --workdir, or move that "
                 "directory away"
             )
+        check_registered(self.config, self.workdir)
         return result if _scored(old) == _scored(self.config) else None
 
     def progress(self) -> Record:

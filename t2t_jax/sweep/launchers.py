@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from t2t_jax.config import Config
+from t2t_jax.config.tables import environment_of
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.cell import Cell, train_and_score
 from t2t_jax.sweep.gpus import Gpus, find_gpus
@@ -113,7 +114,7 @@ class Local:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **self._gpus[share]},
+                env={**os.environ, **self._gpus[share], **environment_of(cell.config)},
                 start_new_session=True,  # Ctrl-C reaches it through `stop` alone
             )
         job = self._jobs[share] = _LocalJob(cell, process)
@@ -198,7 +199,9 @@ class Cluster:
             if not job.done():
                 return _ClusterJob(job)
         try:
-            job = self._executor.submit(_run_cell, cell.config.to_json(), str(cell.workdir))
+            job = self._executor.submit(
+                _run_cell, cell.config.to_json(), str(cell.workdir), environment_of(cell.config)
+            )
         except RuntimeError as error:  # sbatch refused it
             raise UserError(f"cannot be submitted: {' '.join(str(error).split())}") from error
         stored.parent.mkdir(parents=True, exist_ok=True)
@@ -221,7 +224,7 @@ def _job_id(stored: Path) -> str:
     return content.decode()
 
 
-def _run_cell(config: str, workdir: str) -> Outcome:
+def _run_cell(config: str, workdir: str, environment: Mapping[str, str]) -> Outcome:
     """Train and score a cell on a node of the cluster.
 
     The signal that announces the end of its time, or its preemption, stops it as SIGTERM would:
@@ -229,6 +232,7 @@ def _run_cell(config: str, workdir: str) -> Outcome:
     """
     from t2t_jax.system.program import prepare_process
 
+    os.environ.update(environment)
     prepare_process()
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:

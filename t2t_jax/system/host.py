@@ -2,20 +2,28 @@
 
 import ctypes
 import gc
+import mmap
 import os
 import platform
 import re
 import resource
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from t2t_jax.errors import UserError
+
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+
+# Threads of a translation with a model of one layer and of its training, on 2 cores and on 8.
+_THREADS, _THREADS_A_CORE = 70, 3
+_ADDRESSES = 256 << 20
 
 _X86_SETS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "avx512_fp16", "avx_vnni")
 _AMX_SETS = ("amx_tile", "amx_bf16", "amx_int8")
@@ -170,3 +178,35 @@ def _limits_of_group(controllers: str, group: str) -> Iterator[int]:
             yield int((directory / name).read_text())
         if directory == root:
             return
+
+
+def check_threads() -> None:
+    """Refuse to start JAX where the system gives this process less than its runtime needs.
+
+    The runtime starts dozens of threads. Where one is refused, or a block of memory, it ends the
+    program without a word of its own, or waits for ever.
+
+    Raises:
+      UserError: a limit of the user, of a container or of addresses is too low.
+    """
+    told = os.environ.get("NPROC", "")
+    cores = int(told) if told.isdecimal() else os.cpu_count() or 1
+    needed = _THREADS + _THREADS_A_CORE * cores
+    done = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(needed):
+            thread = threading.Thread(target=done.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+        mmap.mmap(-1, _ADDRESSES).close()
+    except (RuntimeError, MemoryError, OSError) as error:
+        raise UserError(
+            f"JAX needs about {needed} threads, and {_ADDRESSES >> 20} MiB of addresses beside "
+            f"them; the system lets this process start {len(started)} threads more; raise the "
+            "limit on processes (ulimit -u, or that of the container) or on addresses (ulimit -v)"
+        ) from error
+    finally:
+        done.set()
+        for thread in started:
+            thread.join()

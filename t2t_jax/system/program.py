@@ -123,8 +123,18 @@ def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:
         return 128 + 13
     except OSError as error:
         _refuse(f"{_name_in(error)}: {error.strerror or error}; {way_out_of(error)}")
+    except (MemoryError, ImportError) as error:
+        if isinstance(error, ImportError) and not _is_too_large(error):
+            raise
+        _refuse(f"the memory is used up ({error}); close other programs, or raise ulimit -v")
     except KeyboardInterrupt:  # of a config file
         return 128 + 2
+
+
+def _is_too_large(error: ImportError) -> bool:
+    """Whether a library could not be loaded because there is no memory or no addresses for it."""
+    signs = "failed to map segment", "annot allocate memory"
+    return any(sign in str(error) for sign in signs)
 
 
 def _name_in(error: OSError) -> str:

@@ -29,11 +29,17 @@ from t2t_jax.system.atomic_file import remove_unfinished
 
 _T = TypeVar("_T")
 _Stop = TypeVar("_Stop", bound="StopSignal")
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end a program."""
+
+_PATIENCE_SECONDS = 5.0
 _SHOW_CURSOR = b"\x1b[?25h"
 
 _watched: frozenset[int] = frozenset()  # signals that the thread receives
 _stops: list["StopSignal"] = []  # those that are entered, where there is the thread
+_pipe: tuple[int, ...] = ()  # its two ends, while signals are watched
+_settled = threading.Event()
+_SETTLE = b"\0"  # no signal has this number
 _attempt: ContextVar["StopSignal | None"] = ContextVar("attempt", default=None)
 
 
@@ -146,8 +152,8 @@ def watching() -> Iterator[None]:
 
     Afterwards, while Python shuts down, each of them ends the process at once.
     """
-    global _watched
-    reading, writing = os.pipe()
+    global _watched, _pipe
+    reading, writing = _pipe = os.pipe()
     os.set_blocking(writing, False)
     threading.Thread(target=_listen, args=(reading,), daemon=True, name="signals").start()
     before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -159,13 +165,31 @@ def watching() -> Iterator[None]:
     finally:
         for number in _watched:
             signal.signal(number, signal.SIG_DFL)
-        _watched = frozenset()
+        _watched, _pipe = frozenset(), ()
         signal.set_wakeup_fd(before)
         os.close(writing)  # which ends the thread
 
 
+def descriptors() -> tuple[int, ...]:
+    """The files through which signals are received, which nobody else may close."""
+    return _pipe
+
+
+def settle() -> None:
+    """Watch signals as before, and wait until each that has come by now has taken effect.
+
+    It is for the main thread, after code of somebody else's, which may have turned them elsewhere.
+    """
+    if _pipe and threading.current_thread() is threading.main_thread():
+        signal.set_wakeup_fd(_pipe[1], warn_on_full_buffer=False)
+        _settled.clear()
+        with suppress(OSError):
+            os.write(_pipe[1], _SETTLE)
+            _settled.wait(_PATIENCE_SECONDS)
+
+
 def _not_ignored() -> list[int]:
-    return [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    return [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def _leave_to_thread(number: int, frame: FrameType | None) -> None:
@@ -176,6 +200,9 @@ def _listen(wakeups: int) -> None:
     """Receive the numbers of signals, each a byte, until the other end is closed."""
     with open(wakeups, "rb", buffering=0) as numbers:
         while number := numbers.read(1):
+            if number == _SETTLE:
+                _settled.set()
+                continue
             if number[0] not in _watched:  # a handler of somebody else's
                 continue
             if not (_stops and _stops[-1].receive(number[0])):
@@ -196,12 +223,12 @@ def _end(number: int) -> None:
 
 def _forget_in_child() -> None:
     """Stop watching in a forked process, which has no thread but shares its parent's pipe."""
-    global _watched
+    global _watched, _pipe
     if _watched:
         signal.set_wakeup_fd(-1)
         for number in _watched:
             signal.signal(number, signal.SIG_DFL)
-        _watched = frozenset()
+        _watched, _pipe = frozenset(), ()
 
 
 if sys.platform != "win32":

@@ -171,7 +171,7 @@ _REFUSED = [
     (ModelConfig, {"attention_window": 0}, "is not positive; use None"),
     (ModelConfig, {"norm": "batch"}, "not one of 'layer', 'rms'"),
     (ModelConfig, {"norm_epsilon": 0.0}, "outside [1e-12, 1]"),
-    (ModelConfig, {"feed_forward": "swish"}, "'geglu', 'swiglu'; "),
+    (ModelConfig, {"feed_forward": "swish"}, "'geglu', 'swiglu'"),
     (ModelConfig, {"score_function": "cosine"}, "'dot_product', 'additive'"),
     (ModelConfig, {"d_model": 512.0}, "is a float, expected int"),
     (ModelConfig, {"d_model": True}, "is a bool, expected int"),

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax.config.tables import ACTIVATIONS
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.feed_forward import (
-    activation_of,
     gated_feed_forward,
     position_wise_feed_forward,
 )
@@ -82,14 +82,14 @@ def test_activations_are_those_of_their_definitions(kind):
     expected = [_FUNCTIONS[kind](each) for each in x]
     # The approximation of gelu by tanh is off by 5e-4.
     np.testing.assert_allclose(
-        activation_of(kind)(jnp.array(x, jnp.float32)), expected, rtol=1e-5, atol=1e-6
+        ACTIVATIONS[kind].load()(jnp.array(x, jnp.float32)), expected, rtol=1e-5, atol=1e-6
     )
 
 
 def test_the_activation_of_equation_2_may_be_another():
     hidden = jnp.array([[[-1.0, 0.5, 2.0, -3.0]]])
     output = position_wise_feed_forward(
-        hidden, _EYE, _ZEROS, _EYE, jnp.ones(4), activation=activation_of("silu")
+        hidden, _EYE, _ZEROS, _EYE, jnp.ones(4), activation=jax.nn.silu
     )
     expected = [_silu(x) + 1 for x in (-1.0, 0.5, 2.0, -3.0)]
     np.testing.assert_allclose(output[0, 0], expected, rtol=1e-6)
@@ -104,7 +104,7 @@ def test_a_gate_worked_by_hand():
         jnp.array([[1.0, 0.0, -1.0], [1.0, -1.0, 1.0]]),
         jnp.array([[2.0, 5.0, 0.0], [0.0, 5.0, 2.0]]),
         jnp.array([[1.0, 0.0], [7.0, 7.0], [0.5, -1.0]]),
-        activation=activation_of("reglu"),
+        activation=jax.nn.relu,
     )
     np.testing.assert_array_equal(output, [[[8, -4]]])
 
@@ -114,7 +114,7 @@ def test_a_gated_network_is_equation_6_at_every_position(kind):
     rng = np.random.default_rng(0)
     x, w, v, w_2 = (rng.normal(size=shape) for shape in ((2, 3, 4), (4, 8), (4, 8), (8, 4)))
     narrow = (jnp.array(a, jnp.float32) for a in (x, w, v, w_2))
-    output = gated_feed_forward(*narrow, activation=activation_of(kind))
+    output = gated_feed_forward(*narrow, activation=ACTIVATIONS[kind].load())
     expected = (np.vectorize(_FUNCTIONS[kind])(x @ w) * (x @ v)) @ w_2
     np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
 
@@ -126,7 +126,7 @@ def test_dropout_of_a_gated_network_is_on_the_product_with_the_gate():
         _EYE,
         _EYE,
         _EYE,
-        activation=activation_of("reglu"),
+        activation=jax.nn.relu,
         dropout_rate=0.5,
         dropout_key=DropoutKey(jax.random.key(0)),
     )

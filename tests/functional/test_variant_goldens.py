@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.functional.feed_forward import activation_of, gated_feed_forward
+from t2t_jax.config.tables import ACTIVATIONS
+from t2t_jax.functional.feed_forward import gated_feed_forward
 from t2t_jax.functional.normalization import rms_norm
 from t2t_jax.functional.position import (
     alibi_bias,
@@ -33,7 +34,7 @@ def test_the_norm_of_llama():
 @pytest.mark.parametrize(("name", "kind"), [*zip(_GATED, _GATED, strict=True), ("llama", "swiglu")])
 def test_the_gated_networks_of_t5_and_llama(name, kind):
     x, *kernels, expected = _of("feed_forward", "x", "gate_kernel", "kernel_1", "kernel_2", name)
-    output = gated_feed_forward(x, *kernels, activation=activation_of(kind))
+    output = gated_feed_forward(x, *kernels, activation=ACTIVATIONS[kind].load())
     np.testing.assert_allclose(output, expected, rtol=1e-5, atol=2e-6)
 
 

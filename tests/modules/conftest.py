@@ -9,12 +9,33 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import t2t_jax
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import ModelConfig
 from t2t_jax.modules.models import family_of
 from t2t_jax.modules.token_network import TokenNetwork
 
 VOCAB_SIZE, BOS_ID = 11, 1
+
+
+def _scale_norm(x, g, epsilon):
+    """ScaleNorm (Nguyen and Salazar 2019): one factor for all elements."""
+    return g * x / (jnp.linalg.norm(x, axis=-1, keepdims=True) + epsilon)
+
+
+def _cosine(query, key, temperature):
+    """Scores by the angle alone (Henry et al. 2020), with a factor of each head."""
+    query, key = (x / jnp.linalg.norm(x, axis=-1, keepdims=True) for x in (query, key))
+    return jnp.einsum("bqhd,bkhd->bhqk", query, key) * temperature[:, None, None]
+
+
+t2t_jax.register_activation("test_relu6", jax.nn.relu6)
+t2t_jax.register_normalization(
+    "test_scale", _scale_norm, lambda width: {"g": t2t_jax.Parameter((), width**0.5)}
+)
+t2t_jax.register_score_function(
+    "test_cosine", _cosine, lambda d_k: {"temperature": t2t_jax.Parameter((), 10.0)}
+)
 
 _PAPER = ModelConfig(
     d_model=16,
@@ -57,6 +78,14 @@ _KINDS = {
         "score_function": "additive",
         "scale_embeddings": False,
         "embedding_norm": True,
+    },
+    "registered": {
+        "feed_forward": "test_relu6",
+        "norm": "test_scale",
+        "norm_order": "pre",
+        "score_function": "test_cosine",
+        "num_kv_heads": 1,
+        "attention_window": 3,
     },
     "decoder_only_as_llama_in_windows": {
         "architecture": "decoder_only",

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.tree_util import Partial
 
 from t2t_jax.batch import Batch, Sequence, one_a_row
 from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.tokenized import TokenizedSplit, after_first_tokens
 from t2t_jax.errors import UserError
+from t2t_jax.functional.attention import additive_scores
 from t2t_jax.kernels.attention import Kept, attention_to_both, cached_attention
 from t2t_jax.modules.language_model import joined, prefix_mask
 from t2t_jax.modules.models import make_model as build_model
@@ -138,18 +140,19 @@ def test_attention_to_two_sets_is_attention_to_both_in_one_array(groups, additiv
     def draw(*shape):
         return jnp.array(rng.normal(size=shape), jnp.float32)
 
-    query, vector = draw(rows, queries, heads, width), draw(heads, width) if additive else None
+    query = draw(rows, queries, heads, width)
+    score = Partial(additive_scores, vector=draw(heads, width)) if additive else None
     key, value = draw(rows, groups, width, first + second), draw(rows, groups, first + second, 3)
     mask = jnp.array(rng.random((rows, 1, queries, first + second)) < 0.6)
     mask = mask.at[0, :, 1].set(False)  # a query that may attend to nothing
     bias = draw(heads, queries, first + second)
-    expected = cached_attention(query, key, value, mask, bias=bias, vector=vector)
+    expected = cached_attention(query, key, value, mask, bias=bias, score=score)
     rowwise = jnp.broadcast_to(bias[..., :first], (rows, heads, queries, first))
     parts = (
         Kept(key[..., :first], value[:, :, :first], mask[..., :first], rowwise),
         Kept(key[..., first:], value[:, :, first:], mask[..., first:], bias[..., first:]),
     )
-    found = attention_to_both(query, *parts, vector=vector)
+    found = attention_to_both(query, *parts, score=score)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 

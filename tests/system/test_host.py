@@ -2,13 +2,17 @@
 
 import gc
 import platform
+import resource
 import subprocess
 import sys
+import threading
 
 import pytest
 
+from t2t_jax.errors import UserError
 from t2t_jax.system import host
 from t2t_jax.system.host import (
+    check_threads,
     collect_garbage_seldom,
     instruction_sets,
     num_virtual_devices,
@@ -222,3 +226,46 @@ def test_a_system_without_such_a_file_has_an_architecture_alone(tmp_path, monkey
 def test_this_processor_has_a_name():
     assert processor_name()
     assert len(set(instruction_sets())) == len(instruction_sets())
+
+
+_START = threading.Thread.start
+
+
+def _let_start(monkeypatch, number):
+    """Refuse all threads but so many, as the system does at a limit."""
+    left = [None] * number
+
+    def start(thread):
+        if not left:
+            raise RuntimeError("can't start new thread")
+        left.pop()
+        _START(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+
+@pytest.mark.parametrize("cores", [1, 16])
+def test_too_few_threads_are_refused_before_any_is_missing(monkeypatch, cores):
+    monkeypatch.setenv("NPROC", str(cores))
+    _let_start(monkeypatch, 70 + 3 * cores)
+    check_threads()
+    before = threading.active_count()
+    _let_start(monkeypatch, 69 + 3 * cores)
+    with pytest.raises(UserError, match=rf"start {69 + 3 * cores} threads more; .*ulimit -u"):
+        check_threads()
+    assert threading.active_count() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="its stacks and limits")
+def test_too_few_addresses_are_refused():
+    program = "from t2t_jax.system.host import check_threads as check\ncheck()"
+    limit = 512 << 20
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+    assert done.stderr.splitlines()[-1].startswith("t2t_jax.errors.UserError: JAX needs about")
+    assert "256 MiB of addresses" in done.stderr

@@ -126,6 +126,65 @@ def test_a_signal_that_nohup_ignores_stays_ignored(tmp_path):
     assert program.returncode == 3
 
 
+CONFIG_FILE = """
+    from t2t_jax.config.file import load_config
+    load_config("config.py")
+    say("went on")
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("os.kill(os.getpid(), signal.SIGTERM)\n", -signal.SIGTERM, ""),
+        ("os.kill(os.getpid(), signal.SIGHUP)\n1 / 0\n", -signal.SIGHUP, ""),
+        ("signal.raise_signal(signal.SIGINT)\nget_config = Config\n", -signal.SIGINT, ""),
+        ("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nget_config = Config\n", 0, ""),
+        ("os.closerange(0, 256)\nget_config = Config\n", 0, ""),
+        ("os.closerange(0, 256)\n1 / 0\n", 2, "error: config.py line 3: ZeroDivisionError"),
+        ("sys.stdout.close()\nsys.stderr.close()\nget_config = Config\n", 0, ""),
+        ("sys.stderr.close()\n1 / 0\n", 2, "error: config.py line 3: ZeroDivisionError"),
+        ("sys.setrecursionlimit(10**6)\n1 / 0\n", 2, "error: config.py line 3: ZeroDivisionError"),
+        ("", 2, "error: config.py defines no get_config(); name a variant"),
+    ],
+)
+def test_whatever_a_config_file_does_a_program_ends_as_it_should(tmp_path, text, code, said):
+    head = "import os, signal, sys; from t2t_jax import Config\n"
+    (tmp_path / "config.py").write_text(head + text)
+    ended, printed, errors = finish(tmp_path, CONFIG_FILE)
+    assert (ended, printed) == (code, "went on\n" if code == 0 else ""), errors
+    assert errors.startswith(said)
+    assert errors.count("\n") == (code == 2)
+
+
+def test_a_program_is_ended_by_a_signal_after_a_config_file_that_ignores_it(tmp_path):
+    (tmp_path / "config.py").write_text(
+        "import os, signal; from t2t_jax import Config\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsignal.set_wakeup_fd(-1)\n"
+        "os.closerange(3, 256)\nget_config = Config\n"
+    )
+    body = CONFIG_FILE.replace('say("went on")', 'say("ready")\n    time.sleep(60)')
+    program = start(tmp_path, body)
+    wait_until_ready(program)
+    program.send_signal(signal.SIGTERM)
+    assert program.communicate(timeout=5) == ("", "")
+    assert program.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "MemoryError('std::bad_alloc')",
+        "ImportError('lib.so: failed to map segment from shared object')",
+        "ImportError('lib.so: cannot allocate memory in static TLS block')",
+    ],
+)
+def test_memory_that_is_used_up_is_one_line(tmp_path, error):
+    code, _, errors = finish(tmp_path, f"    raise {error}")
+    assert code == 2
+    assert re.fullmatch(r"error: the memory is used up \(.*\); .*ulimit -v\n", errors), errors
+
+
 STOPPABLE = """
     from t2t_jax.system.signals import StopSignal
     with StopSignal() as stop:

@@ -1,0 +1,62 @@
+"""The devices that JAX has; where it has none, or counts in 64 bits, an error of one line."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from t2t_jax.errors import UserError
+from t2t_jax.system.host import check_threads
+
+
+def all_devices() -> Sequence[Any]:
+    """The devices of all processes that have met.
+
+    Raises:
+      UserError: JAX finds no device of the platform that is asked for, or computes in 64 bits, or
+        the system lets it start too few threads.
+    """
+    import jax
+
+    _check()
+    return jax.devices()
+
+
+def local_devices() -> Sequence[Any]:
+    """The devices of this process.
+
+    Raises:
+      UserError: as `all_devices`.
+    """
+    import jax
+
+    _check()
+    return jax.local_devices()
+
+
+def _check() -> None:
+    import jax
+
+    if jax.config.values["jax_enable_x64"]:
+        raise UserError(
+            "JAX computes in 64 bits here (JAX_ENABLE_X64), and the models of this program in 32; "
+            "unset that variable, or in Python call jax.config.update('jax_enable_x64', False)"
+        )
+    _start()
+
+
+@cache
+def _start() -> None:
+    """Have JAX start its platforms, which it does once in a process."""
+    import jax
+
+    check_threads()
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the latter where no platform is left
+        asked = jax.config.values["jax_platforms"]
+        found = " ".join(str(error).split()).partition(" (set JAX_PLATFORMS")[0].rstrip(".")
+        place = f"no device of JAX_PLATFORMS={asked}" if asked else "no device"
+        raise UserError(
+            f"JAX finds {place}{found and f' ({found[:300]})'}; unset JAX_PLATFORMS to take what "
+            "there is, set it to cpu to use the processor, or install JAX for that platform"
+        ) from error

@@ -1,0 +1,192 @@
+"""The functions that a config names, and those that a file registers by a name of its own."""
+
+import json
+import os
+import re
+
+import jax
+import pytest
+
+import t2t_jax
+from t2t_jax.config import Config, ModelConfig, NormConfig
+from t2t_jax.config.file import checked_grid, load_config, load_grid
+from t2t_jax.config.tables import FILES, TABLES, Parameter, Source, environment_of, named_entries
+from t2t_jax.errors import UserError
+
+_REGISTER = (
+    "import t2t_jax\n"
+    "from t2t_jax import Config\n"
+    "def halved(x):\n"
+    "    return x / 2\n"
+    "t2t_jax.register_activation('halved', halved)\n"
+    "get_config = lambda: Config().replace({'model.feed_forward': 'halved'})\n"
+)
+_GRID = "VARIANTS = {'base': Config(), 'halved': get_config()}\n"
+
+
+def _write(path, text):
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("field", TABLES)
+def test_every_name_of_the_package_stands_for_a_function_with_a_docstring(field):
+    for name in TABLES[field]:
+        entry = TABLES[field][name]
+        if entry.function is not None:
+            assert callable(entry.load())
+            assert entry.load().__doc__
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_config_file_registers_an_activation_by_a_name(tmp_path):
+    path = _write(tmp_path / "own.py", _REGISTER + _GRID)
+    config = load_config(path)
+    entry = named_entries(config)["feed_forward"]
+    assert entry.load()(3.0) == 1.5
+    assert not config.model.is_gated
+    assert entry.source == Source(path, _REGISTER + _GRID)
+    assert environment_of(config) == {FILES: path}
+    assert Config.from_json(config.to_json()) == config
+    # The file is run once more, and nothing changes.
+    assert named_entries(load_config(f"{path}:halved"))["feed_forward"] is entry
+    assert load_grid(path).variants["halved"] == config
+    assert environment_of(Config()) == {}
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_module_that_a_config_file_imports_may_register(tmp_path, monkeypatch):
+    _write(tmp_path / "registers_for_a_test.py", _REGISTER)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = _write(tmp_path / "own.py", "from registers_for_a_test import get_config\n")
+    source = named_entries(load_config(path))["feed_forward"].source
+    assert source.path == str(tmp_path / "registers_for_a_test.py")
+
+
+@pytest.mark.usefixtures("tables")
+def test_what_a_function_learns_is_counted_by_its_shape():
+    t2t_jax.register_normalization("one_factor", min, lambda width: {"g": Parameter((), 2.0)})
+    assert NormConfig("one_factor").num_parameters(64) == 1
+    t2t_jax.register_score_function("matrix", min, lambda d_k: {"m": Parameter((d_k, d_k))})
+    learned = ModelConfig(score_function="matrix").attention.vector_parameters
+    assert learned == 8 * 64 * 64
+    t2t_jax.register_activation("gate", jax.nn.relu6, is_gated=True)
+    assert ModelConfig(feed_forward="gate").is_gated
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("name", ["", "2x", "a b", "a/b", "../a", "a\n", "é", "x" * 65, None, 3])
+def test_a_name_that_is_no_word_is_refused(name):
+    with pytest.raises(UserError, match="cannot be registered; a name has letters"):
+        t2t_jax.register_activation(name, jax.nn.relu6)
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_name_stands_for_one_function():
+    def make(bound):
+        return lambda x: min(x, bound)
+
+    t2t_jax.register_activation("mine", jax.nn.relu6)
+    t2t_jax.register_activation("mine", jax.nn.relu6)
+    for function, facts in (
+        (jax.nn.relu, {}),
+        (jax.nn.relu6, {"is_gated": True}),
+        (make(6), {}),
+    ):
+        with pytest.raises(UserError, match="'mine' is registered already, and stands for one"):
+            t2t_jax.register_activation("mine", function, **facts)
+    with pytest.raises(UserError, match="activation 'relu' is the package's own"):
+        t2t_jax.register_activation("relu", jax.nn.relu6)
+    with pytest.raises(UserError, match="normalization 'own' is a float; register a function"):
+        t2t_jax.register_normalization("own", 3.0)
+    t2t_jax.register_activation("closure", make(6))
+    with pytest.raises(UserError, match="registered already"):  # its bound may be another
+        t2t_jax.register_activation("closure", make(7))
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_cell_of_a_notebook_may_be_run_again():
+    names = {"t2t_jax": t2t_jax}
+    cell = "def f(x):\n    return x\nt2t_jax.register_activation('cell', f)\n"
+    exec(cell, names)
+    exec(cell, names)
+    with pytest.raises(UserError, match="choose another name, or start again"):
+        exec(cell.replace("return x", "return 2 * x"), names)
+
+
+@pytest.mark.usefixtures("tables")
+def test_another_file_cannot_register_a_name_that_is_taken(tmp_path):
+    first = _write(tmp_path / "first.py", _REGISTER)
+    load_config(first)
+    other = _write(tmp_path / "other.py", _REGISTER.replace("x / 2", "x / 3"))
+    with pytest.raises(UserError, match=rf"{other} line 5: .*registered already by {first}, and"):
+        load_config(other)
+
+
+@pytest.mark.parametrize(
+    ("text", "alike"),
+    [
+        ("x=1  # one\n", True),
+        ("x = 2\n", False),
+        ("x = = 1\n", False),
+        ("x = 1\n\0", False),
+    ],
+)
+def test_files_are_alike_if_they_are_the_same_program(text, alike):
+    assert Source("a.py", "x = 1\n").is_alike(text) == alike
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("feed_forward", "relu6", "'swiglu'; did you mean relu? A name of your own"),
+        ("norm", "zzz", "'rms'; use one of these. A name of your own has to be registered first"),
+        ("norm", "zzz", "t2t_jax.register_normalization('zzz', ...) in the config file, in the"),
+        ("score_function", "zzz", "t2t_jax.register_score_function('zzz', ...)"),
+        ("norm", "", "model.norm='' is not one of"),
+        ("norm", "LAYER", "'LAYER' is not one of 'layer', 'rms'"),
+    ],
+)
+def test_a_name_that_nobody_registered_is_refused(field, value, message):
+    config = json.loads(Config().to_json())
+    config["model"][field] = value
+    with pytest.raises(UserError, match=re.escape(message)) as error:
+        Config.from_json(json.dumps(config))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("tables")
+def test_files_that_the_environment_names_register_what_is_missing(tmp_path, monkeypatch):
+    config = Config().to_json().replace('"relu"', '"halved"')
+    other = _write(tmp_path / "other.py", "print('run')\n")
+    own = _write(tmp_path / "own.py", _REGISTER + "get_config()\n")
+    monkeypatch.setenv(FILES, f"{other}{os.pathsep}{own}")
+    assert Config.from_json(config).model.feed_forward == "halved"
+    # The sweep hands it on to the processes of its cells.
+    assert environment_of(Config.from_json(config))[FILES].endswith(own)
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("own.py", "1 / 0\n", "own.py line 1: ZeroDivisionError: division by zero"),
+        ("own.py", "", "model.feed_forward='halved' is not one of"),
+        ("own.txt", "", "own.txt is not a .py file"),
+        ("folder/own.py", None, "No such file"),
+    ],
+)
+def test_a_file_of_the_environment_that_fails_is_told(tmp_path, monkeypatch, name, text, message):
+    if text is not None:
+        _write(tmp_path / name, text)
+    monkeypatch.setenv(FILES, str(tmp_path / name))
+    with pytest.raises(UserError, match=re.escape(message)):
+        ModelConfig(feed_forward="halved")
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_grid_refuses_what_the_processes_of_its_cells_cannot_know():
+    t2t_jax.register_activation("of_this_process", jax.nn.relu6)
+    config = Config().replace({"model.feed_forward": "of_this_process"})
+    with pytest.raises(UserError, match=r"'of_this_process', which only this process knows, and"):
+        checked_grid({"a": config}, {}, "the grid")

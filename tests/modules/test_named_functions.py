@@ -1,0 +1,127 @@
+"""Functions that were registered, in the layers: as exact as the package's own, or explained."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import t2t_jax
+from t2t_jax import Parameter
+from t2t_jax.config import ModelConfig
+from t2t_jax.config.tables import TABLES
+from t2t_jax.errors import UserError
+from t2t_jax.functional.attention import additive_scores
+from t2t_jax.functional.normalization import layer_norm
+from t2t_jax.modules.cost import num_parameters
+from t2t_jax.modules.named_functions import call, elementwise
+
+_REGISTER = {
+    "feed_forward": t2t_jax.register_activation,
+    "norm": t2t_jax.register_normalization,
+    "score_function": t2t_jax.register_score_function,
+}
+
+
+def _layer(x, scale, bias, epsilon):
+    return layer_norm(x, scale, bias, epsilon)
+
+
+def _additive(query, key, vector):
+    return additive_scores(query, key, vector)
+
+
+# One of one's own, the name of its like, and what it learns.
+_LIKE = {
+    "an activation": ("feed_forward", "gelu", functools.partial(jax.nn.gelu, approximate=False)),
+    "a gate": ("feed_forward", "swiglu", jax.nn.silu, {"is_gated": True}),
+    "a norm": (
+        "norm",
+        "layer",
+        _layer,
+        {"parameters": lambda n: {"scale": Parameter((n,), 1.0), "bias": Parameter((n,))}},
+    ),
+    "scores": (
+        "score_function",
+        "additive",
+        _additive,
+        {"parameters": lambda n: {"vector": Parameter((n,), deviation=n**-0.5)}},
+    ),
+}
+_SENTENCES = [[[3, 4, 5], [6, 7]], [[8, 9, 3, 4]]], [[[5, 6], [7, 8]], [[9, 3, 4]]]
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("kind", _LIKE)
+def test_a_registered_function_gives_what_the_packages_own_like_it_does(
+    make_model, make_batch, kind
+):
+    field, like, function, *facts = _LIKE[kind]
+    _REGISTER[field](f"own_{like}", function, **(facts[0] if facts else {}))
+    options = {"query_key_norm": True, "embedding_norm": True, "num_kv_heads": 1}
+    own, known = (make_model(**options, **{field: name}) for name in (f"own_{like}", like))
+    assert jax.tree.map(jnp.shape, own.variables) == jax.tree.map(jnp.shape, known.variables)
+    batch = make_batch(*_SENTENCES)
+    np.testing.assert_allclose(own.logits(batch), known.logits(batch), rtol=1e-6, atol=1e-6)
+    assert num_parameters(own.config, 11) == num_parameters(known.config, 11)
+
+
+def test_parameters_of_registered_functions_are_as_many_as_the_model_has(make_model):
+    model = make_model(
+        feed_forward="test_relu6", norm="test_scale", score_function="test_cosine", norm_order="pre"
+    )
+    count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(model.variables))
+    assert num_parameters(model.config, 11) == count
+    norms = model.variables["params"]["encoder"]["layers"]["feed_forward_residual"]["norm"]
+    assert norms["g"].shape == (2,)  # one of each layer
+    scores = model.variables["params"]["encoder"]["layers"]["self_attention"]["scores"]
+    assert scores["temperature"].shape == (2, 2)  # of each layer and head
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: 1 / 0, "raised ZeroDivisionError for float32[2, 3]: division by zero; mend"),
+        (lambda x: x[:, :2], "made float32[2, 2] of arrays for which it has to make floats[2, 3]"),
+        (lambda x: x > 0, "made bool[2, 3] of arrays for which it has to make floats[2, 3]"),
+        (lambda x: None, "raised ValueError for float32[2, 3]: None is not a valid value"),
+        (lambda x, y: x, "raised TypeError for float32[2, 3]: "),
+        (lambda x: x if x.sum() > 0 else -x, "raised TracerBoolConversionError for float32[2, 3]"),
+    ],
+)
+def test_a_function_that_is_wrong_is_explained_in_one_line(function, message):
+    t2t_jax.register_activation("wrong", function)
+    wrong = elementwise(TABLES["feed_forward"]["wrong"])
+    with pytest.raises(UserError) as error:
+        jax.eval_shape(wrong, jax.ShapeDtypeStruct((2, 3), jnp.float32))
+    assert str(error.value).startswith(f"activation 'wrong' {message}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("tables")
+def test_what_a_function_makes_is_in_the_dtype_of_its_place():
+    t2t_jax.register_activation("wide", lambda x: x.astype(jnp.float32) + np.ones(3, np.float32))
+    entry = TABLES["feed_forward"]["wide"]
+    assert call(entry, (3,), jnp.bfloat16, jnp.ones(3, jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+@pytest.mark.usefixtures("tables")
+def test_numbers_start_as_they_are_declared():
+    t2t_jax.register_normalization(
+        "drawn", _layer, lambda n: {"scale": Parameter((n,), 3.0, 0.5), "bias": Parameter((n,))}
+    )
+    from t2t_jax.config import NormConfig
+    from t2t_jax.modules.normalization import Norm
+
+    made = Norm(NormConfig("drawn")).init(jax.random.key(0), jnp.ones((1, 4096)))["params"]
+    scale = np.asarray(made["scale"].value)
+    assert abs(scale.mean() - 3) < 0.05
+    assert abs(scale.std() - 0.5) < 0.05
+    assert not np.any(made["bias"].value)
+
+
+def test_a_config_with_registered_functions_is_one_value():
+    assert hash(ModelConfig(norm="test_scale")) == hash(ModelConfig(norm="test_scale"))

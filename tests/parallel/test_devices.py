@@ -1,0 +1,89 @@
+"""The devices of JAX, and an environment in which it has none that can be used."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+import t2t_jax
+from t2t_jax.config import Config
+from t2t_jax.errors import UserError
+from t2t_jax.parallel import devices
+from t2t_jax.parallel.devices import all_devices, local_devices
+
+# Where another file has imported JAX into this process, it warns of the fork that starts a program.
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
+_ROOT = Path(__file__).parents[2]
+
+
+def test_devices_are_those_of_jax():
+    assert list(all_devices()) == jax.devices()
+    assert list(local_devices()) == jax.local_devices()
+
+
+@pytest.fixture
+def in_64_bits():
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@pytest.mark.usefixtures("in_64_bits")
+def test_64_bits_are_refused_by_training_and_by_loading(tmp_path):
+    run = min((_ROOT / "tests/goldens/runs").rglob("config.json")).parent
+    with pytest.raises(UserError, match=r"computes in 64 bits here .*, and the models of this"):
+        t2t_jax.load(run)
+    with pytest.raises(UserError, match=r"jax\.config\.update\('jax_enable_x64', False\)"):
+        t2t_jax.train(Config(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            RuntimeError("Unable to initialize backend 'x'.\nIs it? (set JAX_PLATFORMS='' to"),
+            " (Unable to initialize backend 'x'. Is it?); unset JAX_PLATFORMS to take what",
+        ),
+        (AssertionError(), "; unset JAX_PLATFORMS to take what there is"),
+    ],
+)
+def test_a_platform_that_is_not_there_is_told(monkeypatch, error, said):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(jax, "devices", fail)
+    devices._start.cache_clear()
+    with pytest.raises(UserError) as told:
+        local_devices()
+    asked = jax.config.values["jax_platforms"]
+    assert str(told.value).startswith(f"JAX finds no device of JAX_PLATFORMS={asked}{said}")
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"JAX_PLATFORMS": "foo"}, "error: JAX finds no device of JAX_PLATFORMS=foo"),
+        ({"JAX_PLATFORMS": "cuda"}, "error: JAX finds no device of JAX_PLATFORMS=cuda"),
+        ({"JAX_ENABLE_X64": "1"}, "error: JAX computes in 64 bits here"),
+    ],
+    ids=["a platform that nobody knows", "CUDA without a GPU", "64 bits"],
+)
+def test_a_training_that_no_device_can_do_is_one_line(tmp_path, setting, said):
+    command = ["train.py", "--config", "configs/quickstart.py", "--workdir", str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONPATH": str(_ROOT), **setting},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(said)
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
