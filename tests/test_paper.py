@@ -138,6 +138,7 @@ _NOT_STATED = {
     "evaluation.num_sentences",
     "evaluation.num_samples",
     "evaluation.beam_size",
+    "decoding.beam_rule",
     "decoding.temperature",
     "decoding.top_k",
     "decoding.top_p",

@@ -191,6 +191,12 @@ class DecodingConfig:
     """Hypotheses kept alive per sentence; 1 is greedy search."""
     length_penalty: float = field(default=0.6, metadata=MAY_CHANGE)
     """alpha: scores are log-probabilities divided by ((5 + length) / 6) ** alpha."""
+    beam_rule: Literal["paper", "transformers"] = field(default="paper", metadata=MAY_CHANGE)
+    """How a beam search ranks and ends: "paper" as Wu et al. 2016, until no hypothesis can become
+    better. Or "transformers", as that library does, for models that come from there: scores are
+    log-probabilities divided by length ** alpha, a hypothesis ends only if that is one of the
+    beam_size best continuations, and the search is over when beam_size of them have ended and none
+    that goes on is better at its present length."""
     max_extra_length: int = field(default=50, metadata=MAY_CHANGE)
     """Output length is at most the source length plus this."""
     max_source_length: int = field(default=1024, metadata=MAY_CHANGE)

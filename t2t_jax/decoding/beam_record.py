@@ -43,7 +43,9 @@ class BeamRecord(NamedTuple):
     beam_size: int
     """Hypotheses kept at a time."""
     length_penalty: float
-    """alpha: a score is the log-probability over ((5 + length) / 6)^alpha."""
+    """alpha: a score is the log-probability over ((offset + length) / (offset + 1))^alpha."""
+    offset: float
+    """The number in that formula."""
 
 
 def record_search(translator: Translator, source: str, **overrides: Any) -> BeamRecord:
@@ -68,7 +70,9 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
     limit = len(tokens) + decoding.max_extra_length
     length = rung(len(tokens))
     room = length + decoding.max_extra_length
-    search = Search(translator.model, strategy_of(decoding), translator.mesh, 1)
+    strategy = strategy_of(decoding)
+    penalty = decoding.length_penalty, strategy.offset
+    search = Search(translator.model, strategy, translator.mesh, 1)
     params = translator.prepared(decoding.quantize)
     work = begin_work(search, Sizes(1, 1, length, room, room), params)
     inputs = np.zeros((1, length), np.int32)
@@ -83,19 +87,21 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
         # From the second step on, the one sentence goes on: row 1 of 1 is none.
         arrivals = arrivals._replace(rows=first + 1)
         state, progress = jax.device_get((work.state, progress))
-        _note(nodes, state, step, decoding.length_penalty)
+        _note(nodes, state, step, penalty)
         if not progress.searching[0]:
             break
     best = progress.best
     winner = tuple(best.tokens[0, 0, : best.lengths[0, 0]].tolist())
     for key, node in nodes.items():
         if node.fate == "kept" and len(key) == step:  # live, when the search stopped
-            score = _score(node.log_prob, step, decoding.length_penalty)
+            score = _score(node.log_prob, step, penalty)
             nodes[key] = node._replace(fate="ended" if key == winner else "dropped", score=score)
-    return BeamRecord(nodes, winner, decoding.beam_size, decoding.length_penalty)
+    return BeamRecord(nodes, winner, decoding.beam_size, *penalty)
 
 
-def _note(nodes: dict[_Tokens, Node], state: SearchState, step: int, alpha: float) -> None:
+def _note(
+    nodes: dict[_Tokens, Node], state: SearchState, step: int, penalty: tuple[float, float]
+) -> None:
     """Add the hypotheses after a step to those before it, and what became of these."""
     live, finished = state.rows.live, state.rows.finished
     for tokens, log_prob in zip(live.tokens[0], live.log_probs[0].tolist(), strict=True):
@@ -112,12 +118,12 @@ def _note(nodes: dict[_Tokens, Node], state: SearchState, step: int, alpha: floa
     for tokens, log_prob, length in ended:
         if log_prob > _POSSIBLE and length == step:
             key = tuple(tokens[:step].tolist())
-            nodes[key] = Node(key, log_prob, "ended", _score(log_prob, step, alpha))
+            nodes[key] = Node(key, log_prob, "ended", _score(log_prob, step, penalty))
     parents = {key[:-1] for key in nodes if len(key) == step}
     for key, node in nodes.items():
         if len(key) == step - 1 and node.fate == "kept" and key not in parents:
             nodes[key] = node._replace(fate="dropped")
 
 
-def _score(log_prob: float, length: int, alpha: float) -> float:
-    return log_prob / float(length_penalty(jnp.int32(length), alpha))
+def _score(log_prob: float, length: int, penalty: tuple[float, float]) -> float:
+    return log_prob / float(length_penalty(jnp.int32(length), *penalty))

@@ -9,6 +9,9 @@ from jaxtyping import Array, Bool, Float32, Int, Int32, Key
 IMPOSSIBLE = -1e9
 """Log-probability and score of a place that holds no hypothesis: finite, so that no NaN arises."""
 
+WU_OFFSET = 5.0
+"""The number 5 in the length penalty of Wu et al. (2016), equation 14."""
+
 StepCache: TypeAlias = Any
 """The cache of a step function: any pytree of arrays, into which only the step function looks. The
 last axis of each array holds the places of the ring, with the same number of entries for each."""
@@ -85,7 +88,9 @@ class SearchState(NamedTuple):
         return self.clock - self.rows.starts
 
 
-def length_penalty(length: Int[Array, "..."], alpha: float) -> Float32[Array, "..."]:
+def length_penalty(
+    length: Int[Array, "..."], alpha: float, offset: float = WU_OFFSET
+) -> Float32[Array, "..."]:
     """The divisor of a log-probability, `((5 + length) / 6) ** alpha` (section 6.1).
 
     Wu et al. (2016), equation 14, with the coverage penalty left out, as in section 6.1.
@@ -93,8 +98,10 @@ def length_penalty(length: Int[Array, "..."], alpha: float) -> Float32[Array, ".
     Args:
       length: tokens generated, end of sentence included.
       alpha: 0 compares plain log-probabilities; more favours longer hypotheses.
+      offset: the number 5 of the formula, which makes the divisor of one token 1; with 0 it is
+        `length ** alpha`.
     """
-    return ((5.0 + length.astype(jnp.float32)) / 6.0) ** alpha
+    return ((offset + length.astype(jnp.float32)) / (offset + 1.0)) ** alpha
 
 
 def add_finished(
@@ -103,6 +110,7 @@ def add_finished(
     entering: Bool[Array, "b m"],
     lengths: Int[Array, " b"],
     alpha: float,
+    offset: float = WU_OFFSET,
 ) -> SearchResult:
     """The k best of the finished hypotheses and of those that enter.
 
@@ -112,8 +120,9 @@ def add_finished(
       entering: which of the candidates enter.
       lengths: tokens generated for the candidates of each sentence.
       alpha: exponent of `length_penalty`.
+      offset: see `length_penalty`.
     """
-    scores = scores_of(hypotheses.log_probs, lengths, alpha)
+    scores = scores_of(hypotheses.log_probs, lengths, alpha, offset)
     new = SearchResult(
         tokens=hypotheses.tokens,
         scores=jnp.where(entering, scores, IMPOSSIBLE),
@@ -127,7 +136,10 @@ def add_finished(
 
 
 def scores_of(
-    log_probs: Float32[Array, "b m"], lengths: Int[Array, " b"], alpha: float
+    log_probs: Float32[Array, "b m"],
+    lengths: Int[Array, " b"],
+    alpha: float,
+    offset: float = WU_OFFSET,
 ) -> Float32[Array, "b m"]:
     """The scores that hypotheses are ranked by: log-probability over the length penalty.
 
@@ -135,8 +147,9 @@ def scores_of(
       log_probs: log-probabilities of the hypotheses, in nats.
       lengths: tokens generated for those of each sentence.
       alpha: exponent of `length_penalty`.
+      offset: see `length_penalty`.
     """
-    scores = log_probs / length_penalty(lengths, alpha)[:, None]
+    scores = log_probs / length_penalty(lengths, alpha, offset)[:, None]
     return jnp.where(is_possible(log_probs), scores, IMPOSSIBLE)
 
 

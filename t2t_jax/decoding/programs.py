@@ -169,7 +169,7 @@ def proceed(
         return model.step(params, tokens, positions, clock, ancestry_mask, cache, memory)
 
     state = advance(strategy, step, state, leave, constraints, most_steps)
-    found = results(state, strategy.alpha, PAD_ID)
+    found = results(state, strategy.alpha, PAD_ID, strategy.offset)
     best = jax.tree.map(lambda x: x[:, : search.num_best], found)
     return _by_rows(Work(state, memory), search.mesh), Progress(
         state.rows.searching, state.positions, best

@@ -49,7 +49,8 @@ def strategy_of(decoding: DecodingConfig, num_best: int = 1) -> Strategy:
         return Sampling(EOS_ID, decoding.temperature, decoding.top_k, decoding.top_p)
     if decoding.beam_size == 1:
         return Greedy(EOS_ID)
-    return BeamSearch(EOS_ID, decoding.beam_size, decoding.length_penalty, num_best)
+    sizes = decoding.beam_size, decoding.length_penalty, num_best
+    return BeamSearch(EOS_ID, *sizes, by_transformers=decoding.beam_rule == "transformers")
 
 
 def decode(

@@ -38,6 +38,7 @@ from jaxtyping import Array, Bool, Float, Int, Int32, Key
 from t2t_jax.decoding.constraints import Constraints, allowed_tokens, begin_matching, follow
 from t2t_jax.decoding.hypotheses import (
     IMPOSSIBLE,
+    WU_OFFSET,
     Hypotheses,
     Rows,
     SearchResult,
@@ -215,13 +216,16 @@ def _step(
     return SearchState(state.clock + 1, rows, cache)
 
 
-def results(state: SearchState, alpha: float, pad_id: int = 0) -> SearchResult:
+def results(
+    state: SearchState, alpha: float, pad_id: int = 0, offset: float = WU_OFFSET
+) -> SearchResult:
     """The hypotheses of sentences whose search is over; those of other sentences mean nothing.
 
     Args:
       state: the searches after `advance`.
       alpha: the strategy's exponent of the length penalty.
       pad_id: id that fills the places after a sentence.
+      offset: the strategy's number in the length penalty; see `length_penalty`.
 
     Returns:
       The k best hypotheses that ended. For a sentence none of whose hypotheses ended, the k best
@@ -230,7 +234,7 @@ def results(state: SearchState, alpha: float, pad_id: int = 0) -> SearchResult:
     rows = state.rows
     none_ended = ~is_possible(rows.finished.scores[:, :1])
     none_ended = jnp.broadcast_to(none_ended, rows.live.last.shape)
-    found = add_finished(rows.finished, rows.live, none_ended, rows.limits, alpha)
+    found = add_finished(rows.finished, rows.live, none_ended, rows.limits, alpha, offset)
     positions = jnp.arange(state.room)
     places = (rows.starts[:, None] + positions) % state.room
     tokens = jnp.take_along_axis(found.tokens, places[:, None], axis=2)
@@ -341,7 +345,7 @@ def search(
         prefixes=prefixes,
     )
     state = advance(strategy, step, state, constraints=constraints)
-    return results(state, strategy.alpha, pad_id)
+    return results(state, strategy.alpha, pad_id, strategy.offset)
 
 
 def _ancestry_mask(

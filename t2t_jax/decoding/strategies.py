@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float32, Int, Int32, Key
 
 from t2t_jax.decoding.hypotheses import (
     IMPOSSIBLE,
+    WU_OFFSET,
     Hypotheses,
     SearchResult,
     SearchState,
@@ -30,6 +31,7 @@ class Greedy:
     eos_id: int
     beam_size: int = field(default=1, init=False)
     alpha: float = field(default=0.0, init=False)
+    offset: float = field(default=WU_OFFSET, init=False)
     draws: bool = field(default=False, init=False)
 
     def extend(
@@ -75,6 +77,7 @@ class Sampling:
     top_p: float = 1.0
     beam_size: int = field(default=1, init=False)
     alpha: float = field(default=0.0, init=False)
+    offset: float = field(default=WU_OFFSET, init=False)
     draws: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
@@ -108,13 +111,22 @@ class BeamSearch:
       alpha: exponent of `length_penalty`, at least 0 (the paper: 0.6).
       num_best: how many of the k best that have ended are asked for. Those after them are good
         ones, but there may be better.
+      by_transformers: rank and end as the library transformers does: scores are divided by
+        `length ** alpha`, a hypothesis ends only among the k best continuations, and a sentence
+        stops once k have ended and no live one is better than the worst at its present length.
     """
 
     eos_id: int
     beam_size: int
     alpha: float
     num_best: int
+    by_transformers: bool = False
     draws: bool = field(default=False, init=False)
+
+    @property
+    def offset(self) -> float:
+        """The number in the length penalty; see `length_penalty`."""
+        return 0.0 if self.by_transformers else WU_OFFSET
 
     def __post_init__(self) -> None:
         """Refuse settings that the search cannot honour."""
@@ -135,10 +147,15 @@ class BeamSearch:
         candidates = _expand(rows.live, logits, choices, place)
         ended = candidates.last == self.eos_id
         lengths = state.positions + 1
-        finished = add_finished(rows.finished, candidates, ended, lengths, self.alpha)
+        entering, farthest, wanted = ended, rows.limits, self.num_best
+        if self.by_transformers:
+            entering = ended & (jnp.arange(ended.shape[1]) < self.beam_size)
+            farthest, wanted = lengths, self.beam_size
+        penalty = self.alpha, self.offset
+        finished = add_finished(rows.finished, candidates, entering, lengths, *penalty)
         live = _keep_live(candidates, ended)
-        worst = finished.scores[:, self.num_best - 1]
-        return live, finished, _can_improve(live, worst, rows.limits, self.alpha)
+        worst = finished.scores[:, wanted - 1]
+        return live, finished, _can_improve(live, worst, farthest, *penalty)
 
 
 Strategy: TypeAlias = Greedy | Sampling | BeamSearch
@@ -247,10 +264,15 @@ def _keep_live(candidates: Hypotheses, ended: Bool[Array, "b m"]) -> Hypotheses:
 
 
 def _can_improve(
-    live: Hypotheses, worst: Float32[Array, " b"], limits: Int[Array, " b"], alpha: float
+    live: Hypotheses,
+    worst: Float32[Array, " b"],
+    lengths: Int[Array, " b"],
+    alpha: float,
+    offset: float,
 ) -> Bool[Array, " b"]:
     """Whether the best live hypothesis, at no further cost, could still beat the worst finished.
 
-    Log-probabilities only fall, and are divided by most at the limit: no score can be higher.
+    Log-probabilities only fall, and are divided by most at the limit: with the limits for lengths,
+    no score can be higher.
     """
-    return scores_of(live.log_probs[:, :1], limits, alpha)[:, 0] > worst
+    return scores_of(live.log_probs[:, :1], lengths, alpha, offset)[:, 0] > worst

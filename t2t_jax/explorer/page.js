@@ -240,7 +240,7 @@ function tabulate(table, attention, members) {
 
 // A hypothesis is a row of the tree where it ends; those that share their beginning share its nodes.
 function drawTree() {
-  const { nodes, winner, beamSize, alpha } = data.search, svg = $("tree"), wide = 96, high = 26;
+  const { nodes, winner, beamSize, alpha, offset } = data.search, svg = $("tree"), wide = 96, high = 26;
   const children = nodes.map(() => []), roots = [];
   nodes.forEach((node, i) => (node.parent < 0 ? roots : children[node.parent]).push(i));
   const won = new Set();
@@ -279,19 +279,21 @@ function drawTree() {
     svg.append(text);
   });
   $("search-hint").textContent = `Beam search that keeps ${beamSize} ${beamSize === 1 ? "hypothesis" : "hypotheses"}: ` +
-    "orange won, blue ended, grey was dropped. Point at a word for its log-probability. The search stops when no " +
-    "hypothesis under way could still get a better score than the best that has ended, or at the longest output.";
-  drawEnded(nodes, winner, alpha);
+    "orange won, blue ended, grey was dropped. Point at a word for its log-probability. The search stops " +
+    (offset ? "when no hypothesis under way could still get a better score than the best that has ended" :
+      "when as many hypotheses have ended as it keeps, and none under way has a better score so far") +
+    ", or at the longest output.";
+  drawEnded(nodes, winner, alpha, offset);
 }
 
-function drawEnded(nodes, winner, alpha) {
+function drawEnded(nodes, winner, alpha, offset) {
   const table = $("ended");
   const scored = nodes.map((node, i) => [node, i]).filter(([node]) => node.score !== null);
   scored.sort(([a], [b]) => b.score - a.score);
-  const names = ["hypothesis", "", "log-probability", "tokens", `penalty ((5 + tokens) / 6)^${alpha}`, "score"];
+  const names = ["hypothesis", "", "log-probability", "tokens", `penalty ((${offset} + tokens) / ${offset + 1})^${alpha}`, "score"];
   table.insertRow().append(...names.map((name) => element("th", { scope: "col" }, name)));
   for (const [node, i] of scored) {
-    const row = table.insertRow(), penalty = ((5 + node.length) / 6) ** alpha;
+    const row = table.insertRow(), penalty = ((offset + node.length) / (offset + 1)) ** alpha;
     if (i === winner) row.className = "winner";
     const what = i === winner ? "won" : node.fate === "ended" ? "ended" : "live at the end";
     row.append(...[node.text, what, node.logProb.toFixed(3), node.length, penalty.toFixed(3), node.score.toFixed(3)]

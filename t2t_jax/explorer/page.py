@@ -163,6 +163,7 @@ def _search(translator: Translator, record: BeamRecord) -> dict[str, Any]:
         "winner": numbers.get(record.winner, -1),
         "beamSize": record.beam_size,
         "alpha": record.length_penalty,
+        "offset": record.offset,
     }
 
 

@@ -15,12 +15,13 @@ from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange.carried import Carried, tied_output
 from t2t_jax.interchange.model_files import SIZE
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import (
-    ACTIVATIONS,
     ENCODER,
     Place,
+    carried_by_all,
     config_of,
     encoder_places,
     our_encoder,
@@ -28,7 +29,6 @@ from t2t_jax.interchange.pretrained import (
     read_tensors,
     read_vocabulary,
     their_encoder,
-    unlike_pretrained,
     written,
 )
 from t2t_jax.interchange.rewriting import refuse
@@ -134,6 +134,21 @@ def _our_arrays(
     tensors.finish(_WITHOUT)
 
 
+def carried(config: Config) -> Carried:
+    """What of a config the format carries."""
+    return {
+        **carried_by_all(config.model),
+        **tied_output(config.model),
+        "model.architecture": ("encoder_only",),
+        "model.norm_order": ("post",),
+        "model.scale_embeddings": (False,),
+        "model.embedding_norm": (True,),
+        "model.output_transform": (True,),
+        "model.output_bias": (True,),
+        "data.task": ("masked_language_modelling",),
+    }
+
+
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
     """Write a model.
 
@@ -147,7 +162,8 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     """
     del dtype  # there is one
     network, vocabulary = model.config.model, model.vocabulary
-    _check(network, vocabulary)
+    known = isinstance(vocabulary, PretrainedVocabulary)
+    refuse("A BERT of transformers", {"a vocabulary that no BERT has": not known})
     assert isinstance(vocabulary, PretrainedVocabulary)
     back = np.argsort(np.array(vocabulary.order))
     arrays = {place.theirs: place.theirs_of(model.arrays) for place in _places(network)}
@@ -165,18 +181,3 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     }
     written(directory, config, arrays, _README)
     (directory / "tokenizer.json").write_bytes(vocabulary.files["tokenizer.json"])
-
-
-def _check(model: ModelConfig, vocabulary: Vocabulary) -> None:
-    refuse(
-        "A BERT of transformers",
-        {
-            "a vocabulary that no BERT has": not isinstance(vocabulary, PretrainedVocabulary),
-            f"norm_order={model.norm_order!r}": model.norm_order != "post",
-            "an output projection of its own": "output_projection" in model.embeddings.values(),
-            "no norm of the embeddings": not model.embedding_norm,
-            "no transform ahead of the output": not model.output_transform,
-            "no bias of the output": not model.output_bias,
-            **unlike_pretrained(model, "encoder_only", ACTIVATIONS),
-        },
-    )

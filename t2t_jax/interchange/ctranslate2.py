@@ -20,16 +20,16 @@ import numpy as np
 from jaxtyping import Float32
 
 from t2t_jax.batch import EOS_ID
-from t2t_jax.config import ModelConfig
+from t2t_jax.config import Config, ModelConfig
 from t2t_jax.config.model import RELATIVE_BUCKETS, Stack
 from t2t_jax.data.vocabularies.moses import MosesVocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.functional.position import alibi_slopes
+from t2t_jax.interchange.carried import Carried, any_value, common_search
 from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.rewriting import (
     position_table,
-    refuse,
     with_all_heads,
     without_residual_scale,
 )
@@ -89,6 +89,36 @@ _MOSES = """\
         print(join.detokenize(words, unescape={escapes}))"""
 
 
+def carried(config: Config) -> Carried:
+    """What of a config the format carries."""
+    model = config.model
+    one_width = model.key_size == model.value_size
+    return {
+        **any_value(
+            "model",
+            *("d_model", "num_heads", "d_k", "num_kv_heads", "d_ff", "norm_epsilon"),
+            *("encoder_heads", "decoder_heads", "cross_heads"),
+            *("num_encoder_layers", "num_decoder_layers", "attention_bias", "output_bias"),
+            *("share_embeddings", "share_target_embedding", "source_vocab_size"),
+            *("scale_embeddings", "embedding_norm", "first_position", "max_positions"),
+            *("rotary_base", "rotary_scale"),
+        ),
+        **common_search(),
+        "model.architecture": ("encoder_decoder",),
+        "model.d_v": (model.d_v if one_width else model.key_size,),
+        "model.score_function": ("scaled_dot_product", "dot_product"),
+        "model.feed_forward": tuple(_ACTIVATIONS),
+        "model.norm": ("layer", "rms"),
+        "model.norm_order": ("post", "pre", "deep"),
+        "model.position": (
+            *("sinusoidal", "sinusoidal_t2t", "learned", "none"),
+            *("rotary", "alibi", "relative_bias"),
+        ),
+        "model.rotary_scaling": ("linear", "ntk"),
+        "model.start_token": ("begin", "end", "padding"),
+    }
+
+
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
     """Write a model.
 
@@ -100,7 +130,6 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     Raises:
       UserError: CTranslate2 cannot have such a model, or is not installed.
     """
-    _check(model.config.model)
     spec = _specification(model)
     spec.validate()
     spec.optimize(quantization=dtype)
@@ -129,18 +158,6 @@ def _readme(model: PortableModel) -> str:
         splitters = min(vocabulary.files), max(vocabulary.files)
         program = _SENTENCEPIECE.format(splitters=splitters, settings=settings)
     return _README.format(program=program, packages=packages, extra=decoding.max_extra_length)
-
-
-def _check(model: ModelConfig) -> None:
-    refuse(
-        "CTranslate2",
-        {
-            "a window of attention": model.attention_window is not None,
-            "normalised queries and keys": model.query_key_norm,
-            "additive scores": model.score_function == "additive",
-            "values of another width than keys": model.key_size != model.value_size,
-        },
-    )
 
 
 def _specification(model: PortableModel) -> Any:

@@ -3,6 +3,7 @@
 A module of a format that is written has
 
     DTYPES                              the dtypes of weights that it can have, the usual one first
+    carried(config)                     what of a config it carries; see `interchange.carried`
     write(model, directory, dtype)      fill an empty directory
 
 and a module of a format that is read has
@@ -17,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from t2t_jax.errors import UserError
+from t2t_jax.interchange.carried import refuse_other_options
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.system.atomic_file import writing_directory
 
@@ -46,9 +48,6 @@ READ: Mapping[str, str] = MappingProxyType(
 )
 """The formats that models are read from, with a line about each."""
 
-_WITH_CHECKS = "gpt2", "bert", "vit"
-"""The formats that say themselves which networks they have a place for."""
-
 
 def write_model(model: PortableModel, name: str, directory: Path, dtype: str | None = None) -> None:
     """Write a model in a format: all of the directory, or nothing.
@@ -64,24 +63,10 @@ def write_model(model: PortableModel, name: str, directory: Path, dtype: str | N
         directory cannot be written.
     """
     check_dtype(name, dtype)
-    _check_architecture(model, name)
-    form = _module(name)
+    form = form_of(name)
+    refuse_other_options(name, model.config, form.carried(model.config))
     with writing_directory(directory) as place:
         form.write(model, place, dtype or form.DTYPES[0])
-
-
-def _check_architecture(model: PortableModel, name: str) -> None:
-    """Refuse a network, or a task, that a format has no place for."""
-    architecture, task = model.config.model.architecture, model.config.data.task
-    if name in _WITH_CHECKS:
-        return
-    if name != "safetensors" and task != "auto":
-        raise UserError(f"{name} is for models that translate, but this one has data.task={task}")
-    if name not in ("safetensors", "program") and architecture != "encoder_decoder":
-        raise UserError(
-            f"{name} is for encoder-decoders, but the run has model.architecture={architecture!r}; "
-            "write it as safetensors or as a program"
-        )
 
 
 def check_dtype(name: str, dtype: str | None) -> None:
@@ -94,7 +79,7 @@ def check_dtype(name: str, dtype: str | None) -> None:
     Raises:
       UserError: it cannot have it.
     """
-    known = _module(name).DTYPES
+    known = form_of(name).DTYPES
     if dtype not in (None, *known):
         raise UserError(
             f"{name} is not written with weights in {dtype}; choose {' or '.join(known)}"
@@ -113,9 +98,14 @@ def read_model(name: str, path: Path, **options: Any) -> PortableModel:
       UserError: there is no such model, or its files are damaged, or it has what models of this
         package cannot have.
     """
-    model: PortableModel = _module(name).read(path, **options)
+    model: PortableModel = form_of(name).read(path, **options)
     return model
 
 
-def _module(name: str) -> Any:
+def form_of(name: str) -> Any:
+    """The module of a format.
+
+    Args:
+      name: one of the formats `WRITTEN` or `READ`.
+    """
     return import_module(f"t2t_jax.interchange.{name.replace('-', '_')}")

@@ -16,6 +16,7 @@ from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange.carried import ANY, Carried, tied_output
 from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE
 from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.numbering import NONE
@@ -24,11 +25,11 @@ from t2t_jax.interchange.pretrained import (
     ACTIVATIONS,
     Place,
     activation,
+    carried_by_all,
     config_of,
     read_config,
     read_tensors,
     read_vocabulary,
-    unlike_pretrained,
     written,
 )
 from t2t_jax.interchange.rewriting import refuse
@@ -163,6 +164,20 @@ def _our_arrays(
     tensors.finish(_WITHOUT)
 
 
+def carried(config: Config) -> Carried:
+    """What of a config the format carries."""
+    return {
+        **carried_by_all(config.model),
+        **tied_output(config.model),
+        "model.architecture": ("decoder_only",),
+        "model.norm_order": ("pre",),
+        "model.scale_embeddings": (False,),
+        "model.start_token": ("end",),
+        "model.output_bias": ANY,  # of which all but that of padding has to be 0
+        "data.task": ("language_modelling",),
+    }
+
+
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
     """Write a model.
 
@@ -176,7 +191,7 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     """
     del dtype  # there is one
     network, vocabulary = model.config.model, model.vocabulary
-    _check(network, vocabulary, model.arrays)
+    _check(vocabulary, model.arrays)
     assert isinstance(vocabulary, PretrainedVocabulary)
     order = np.array(vocabulary.order)
     arrays = dict(_their_arrays(model.arrays, network, order))
@@ -219,7 +234,7 @@ def _their_arrays(
         yield place.theirs, arrays[place.ours]
 
 
-def _check(model: ModelConfig, vocabulary: Vocabulary, arrays: Arrays) -> None:
+def _check(vocabulary: Vocabulary, arrays: Arrays) -> None:
     known = isinstance(vocabulary, PretrainedVocabulary)
     there = np.array(getattr(vocabulary, "order", range(len(vocabulary)))) != NONE
     bias = arrays.get("output_bias", np.zeros(len(vocabulary)))
@@ -227,13 +242,8 @@ def _check(model: ModelConfig, vocabulary: Vocabulary, arrays: Arrays) -> None:
         "A GPT-2 of transformers",
         {
             "a vocabulary that no GPT-2 has": not known,
-            f"norm_order={model.norm_order!r}": model.norm_order != "pre",
-            "an output projection of its own": "output_projection" in model.embeddings.values(),
-            "a norm of the embeddings": model.embedding_norm,
             "a bias of the output (training.freeze=output_bias keeps it 0)": bool(
                 bias[there].any()
             ),
-            f"start_token={model.start_token!r}": model.start_token != "end",
-            **unlike_pretrained(model, "decoder_only", ACTIVATIONS),
         },
     )

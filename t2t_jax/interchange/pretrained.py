@@ -7,7 +7,7 @@ tokenizer.json                                how text is split, for the library
 """
 
 import json
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from safetensors.numpy import save
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary, pretrained_vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange.carried import ANY, Carried, sizes_of_transformers
 from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE, beside, read_bytes, read_json
 from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.numbering import new_order
@@ -319,30 +320,17 @@ def encoder_places(
             yield Place(f"{ours}.{sublayer}.norm.bias", f"{layer}.{norm}.bias")
 
 
-def unlike_pretrained(
-    model: ModelConfig, architecture: str, activations: Container[str]
-) -> dict[str, bool]:
-    """Options that no GPT-2, BERT or ViT of transformers has, and whether a model has them.
+def carried_by_all(model: ModelConfig) -> Carried:
+    """What of a config GPT-2, BERT and ViT of transformers carry alike.
 
     Args:
-      model: the options of the model.
-      architecture: the architecture of such models.
-      activations: the activations that they can have.
+      model: the config of a model.
     """
     return {
-        f"architecture={model.architecture!r}": model.architecture != architecture,
-        f"position={model.position!r}": model.position != "learned",
-        f"norm={model.norm!r}": model.norm != "layer",
-        f"feed_forward={model.feed_forward!r}": model.feed_forward not in activations,
-        f"score_function={model.score_function!r}": model.score_function != "scaled_dot_product",
-        "no biases of attention": not model.attention_bias,
-        "embeddings that are multiplied": model.scale_embeddings and not model.num_patches,
-        "a window of attention": model.attention_window is not None,
-        "normalised queries and keys": model.query_key_norm,
-        f"num_kv_heads={model.num_kv_heads}": model.attention.groups != model.num_heads,
-        "layers with fewer heads": any(
-            stack.self_attention.num_heads != model.num_heads for stack in model.stacks
-        ),
-        "heads of other widths than d_model / num_heads": {model.key_size, model.value_size}
-        != {model.d_model / model.num_heads},
+        **sizes_of_transformers(model),
+        "model.attention_bias": (True,),
+        "model.feed_forward": tuple(ACTIVATIONS),
+        "model.position": ("learned",),
+        "model.max_positions": ANY,
+        "decoding": ANY,  # what is written says nothing of a search
     }

@@ -31,6 +31,7 @@ from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.scheduler import strategy_of
 from t2t_jax.decoding.search import search
 from t2t_jax.errors import UserError
+from t2t_jax.interchange.carried import ANY, Carried, any_value
 from t2t_jax.interchange.names import parameters_of
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
@@ -68,6 +69,14 @@ arrays; `step.jax` takes the parameters, the state, the last token of each row (
 id {bos}) and the position, and gives the logits of the next token and the state that follows.
 Sources have {length} subwords at most, with the end of sentence, and translations {room}.
 """
+
+
+def carried(config: Config) -> Carried:
+    """What of a config the format carries: any network, as it is compiled, and most of a search."""
+    del config  # it is the same for every one
+    names = "beam_size", "length_penalty", "max_extra_length", "min_length"
+    constraints = "no_repeat_ngram_size", "forbidden", "forbidden_ids"
+    return {"model": ANY, **any_value("decoding", *names, *constraints)}
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:

@@ -17,6 +17,7 @@ from safetensors.numpy import save
 from t2t_jax.config import Config
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange.carried import ANY, Carried
 from t2t_jax.interchange.model_files import read_text
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.tensors import Tensors, read_safetensors
@@ -43,6 +44,12 @@ As a run of t2t_jax, to translate, to score or to train on:
 
     t2t-jax import safetensors . runs/imported
 """
+
+
+def carried(config: Config) -> Carried:
+    """What of a config the format carries: all, as the config goes along."""
+    del config  # it is the same for every one
+    return dict.fromkeys(("model", "data", "decoding"), ANY)
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:

@@ -8,21 +8,20 @@ from jaxtyping import Float32
 
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary, labelled_vocabulary
-from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange.carried import Carried, any_value
 from t2t_jax.interchange.model_files import SIZE
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import (
-    ACTIVATIONS,
     ENCODER,
     Place,
+    carried_by_all,
     config_of,
     encoder_places,
     our_encoder,
     read_config,
     read_tensors,
     their_encoder,
-    unlike_pretrained,
     written,
 )
 from t2t_jax.interchange.rewriting import refuse
@@ -126,6 +125,20 @@ def _our_arrays(
     tensors.finish(_WITHOUT)
 
 
+def carried(config: Config) -> Carried:
+    """What of a config the format carries."""
+    images = "patch_size", "image_size", "image_channels"
+    embeddings = "share_embeddings", "share_target_embedding", "scale_embeddings"  # of tokens
+    return {
+        **carried_by_all(config.model),
+        **any_value("model", *images, *embeddings),
+        "model.architecture": ("encoder_only",),
+        "model.norm_order": ("pre",),
+        "model.output_bias": (True,),
+        "data.task": ("image_classification",),
+    }
+
+
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
     """Write a model.
 
@@ -139,7 +152,8 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     """
     del dtype  # there is one
     network, vocabulary = model.config.model, model.vocabulary
-    _check(network, vocabulary)
+    known = isinstance(vocabulary, LabelledVocabulary)
+    refuse("A ViT of transformers", {"a vocabulary that no ViT has": not known})
     assert isinstance(vocabulary, LabelledVocabulary)
     assert network.patch_size is not None
     places = _places(network)
@@ -161,17 +175,3 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
         "label2id": {label: number for number, label in enumerate(vocabulary.labels)},
     }
     written(directory, config, arrays, _README)
-
-
-def _check(model: ModelConfig, vocabulary: Vocabulary) -> None:
-    refuse(
-        "A ViT of transformers",
-        {
-            "no images": model.patch_size is None or not isinstance(vocabulary, LabelledVocabulary),
-            f"norm_order={model.norm_order!r}": model.norm_order != "pre",
-            "no bias of the output": not model.output_bias,
-            "a norm of the embeddings": model.embedding_norm,
-            "a transform ahead of the output": model.output_transform,
-            **unlike_pretrained(model, "encoder_only", ACTIVATIONS),
-        },
-    )

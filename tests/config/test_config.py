@@ -532,6 +532,7 @@ def test_only_binding_differences_leave_out_what_may_change_when_a_run_is_contin
         "evaluation.beam_size": 9,
         "decoding.beam_size": 9,
         "decoding.length_penalty": 0.9,
+        "decoding.beam_rule": "transformers",
         "decoding.max_extra_length": 9,
         "decoding.max_source_length": 99,
         "decoding.long_lines": "refuse",

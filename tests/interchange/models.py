@@ -72,6 +72,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "glu": {"model.feed_forward": "glu"},
     "reglu": {"model.feed_forward": "reglu"},
     "geglu": {"model.feed_forward": "geglu"},
+    "gelu-tanh": {"model.feed_forward": "gelu_tanh"},
+    "started-by-end": {"model.start_token": "end"},
+    "started-by-padding": {"model.start_token": "padding"},
 }
 """Options of a model, each of which changes what parameters there are or how they are used."""
 

@@ -19,11 +19,11 @@ from t2t_jax.interchange.portable import PortableModel
 from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
-_REFUSED = {
-    "additive": "additive scores",
-    "query-key-norm": "normalised queries and keys",
-    "window": "a window of attention",
-    "narrow-keys": "values of another width than keys",
+REFUSED = {
+    "additive": "model.score_function='additive' in place of 'scaled_dot_product' or 'dot_product'",
+    "query-key-norm": "model.query_key_norm=True in place of False",
+    "window": "model.attention_window=4 in place of None",
+    "narrow-keys": "model.d_v=None in place of 2",
 }
 
 
@@ -32,7 +32,7 @@ def subwords(model: PortableModel, lines: list[str]) -> list[list[str]]:
     return model.vocabulary.pieces([ids[:-1] for ids in model.vocabulary.encode(lines)])
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIONS if name not in _REFUSED])
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name not in REFUSED])
 def test_ctranslate2_finds_translations_as_probable(name, tmp_path):
     model = portable(OPTIONS[name])
     sources, targets = real_pairs()
@@ -44,9 +44,9 @@ def test_ctranslate2_finds_translations_as_probable(name, tmp_path):
         np.testing.assert_allclose(found.log_probs, own.token_log_probs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", _REFUSED)
+@pytest.mark.parametrize("name", REFUSED)
 def test_what_ctranslate2_cannot_have_is_refused(name, tmp_path):
-    with pytest.raises(UserError, match=f"CTranslate2 cannot have this model.*{_REFUSED[name]}"):
+    with pytest.raises(UserError, match=f"ctranslate2 cannot have this model.*{REFUSED[name]}"):
         write_model(portable(OPTIONS[name]), "ctranslate2", tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

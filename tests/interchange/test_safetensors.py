@@ -110,9 +110,17 @@ def test_a_language_model_comes_back_and_continues_text_alike(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "name", "message"),
     [
-        (_TEXT, "program", "program is for models that translate, .*language_modelling"),
-        ({"model.architecture": "decoder_only"}, "marian", "marian is for encoder-decoders"),
-        ({"model.architecture": "decoder_only"}, "ctranslate2", "is for encoder-decoders"),
+        (_TEXT, "program", "program cannot .*data.task='language_modelling' in place of 'auto'"),
+        (
+            {"model.architecture": "decoder_only"},
+            "marian",
+            "marian cannot .*='decoder_only'",
+        ),
+        (
+            {"model.architecture": "decoder_only"},
+            "ctranslate2",
+            "ctranslate2 .*='decoder_only'",
+        ),
     ],
 )
 def test_a_format_refuses_what_it_has_no_place_for(fields, name, message, tmp_path):

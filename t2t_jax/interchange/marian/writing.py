@@ -28,11 +28,17 @@ from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange.carried import (
+    Carried,
+    any_value,
+    common_search,
+    sizes_of_transformers,
+    tied_output,
+)
 from t2t_jax.interchange.marian.layout import ACTIVATIONS, EPSILON, layer_names
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.rewriting import (
     permuted_channels,
-    refuse,
     with_all_heads,
     with_norm_epsilon,
     without_residual_scale,
@@ -59,6 +65,23 @@ twice as many.
 """
 
 
+def carried(config: Config) -> Carried:
+    """What of a config the format carries."""
+    heads = "encoder_heads", "decoder_heads", "cross_heads"
+    parts = "attention_bias", "output_bias", "source_vocab_size", "scale_embeddings"
+    return {
+        **sizes_of_transformers(config.model),
+        **tied_output(config.model),
+        **any_value("model", *heads, *parts),
+        **common_search(),
+        "model.architecture": ("encoder_decoder",),
+        "model.feed_forward": tuple(ACTIVATIONS),
+        "model.norm_order": ("post", "deep"),
+        "model.position": ("sinusoidal",),  # it computes no other frequencies
+        "model.start_token": ("begin", "end", "padding"),
+    }
+
+
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
     """Write a model.
 
@@ -71,7 +94,6 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
       UserError: a Marian model of transformers cannot be such a model.
     """
     del dtype  # there is one
-    _check(model.config.model)
     arrays = {name: np.ascontiguousarray(x) for name, x in _their_arrays(model)}
     (directory / "model.safetensors").write_bytes(save(arrays, {"format": "pt"}))
     vocabulary = model.vocabulary
@@ -109,30 +131,6 @@ def _splitter(vocabulary: Vocabulary, name: str) -> bytes:
             "SentencePiece model; export it --to safetensors or ctranslate2"
         )
     return found
-
-
-def _check(model: ModelConfig) -> None:
-    refuse(
-        "A Marian model of transformers",
-        {
-            "position='sinusoidal_t2t', other frequencies than it computes": model.position
-            == "sinusoidal_t2t",
-            f"first_position={model.first_position}": model.first_position != 0,
-            f"position={model.position!r}": not model.position.startswith("sinusoidal"),
-            "norm_order='pre'": model.norm_order == "pre",
-            f"norm={model.norm!r}": model.norm != "layer",
-            f"feed_forward={model.feed_forward!r}": model.feed_forward not in ACTIVATIONS,
-            f"score_function={model.score_function!r}": model.score_function
-            != "scaled_dot_product",
-            f"num_kv_heads={model.num_kv_heads}": model.attention.groups != model.num_heads,
-            "heads of other widths than d_model / num_heads": {model.key_size, model.value_size}
-            != {model.d_model / model.num_heads},
-            "a window of attention": model.attention_window is not None,
-            "normalised queries and keys": model.query_key_norm,
-            "a norm of the embeddings": model.embedding_norm,
-            "an output projection of its own": "output_projection" in model.embeddings.values(),
-        },
-    )
 
 
 def _their_arrays(model: PortableModel) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:

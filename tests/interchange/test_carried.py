@@ -1,0 +1,107 @@
+"""A format carries what it lists, and refuses every other option by its name."""
+
+import dataclasses
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t2t_jax import UserError
+from t2t_jax.config import Config
+from t2t_jax.config.config import walk
+from t2t_jax.config.fields import added_later
+from t2t_jax.interchange import ctranslate2
+from t2t_jax.interchange.carried import refuse_other_options
+from t2t_jax.interchange.formats import WRITTEN, form_of, read_model, write_model
+from t2t_jax.interchange.portable import PortableModel
+from tests.interchange.models import OPTIONS, portable
+from tests.interchange.test_ctranslate2 import REFUSED
+
+_GOLDENS = Path(__file__).parents[1] / "goldens" / "pretrained"
+_WHOLE = {
+    "safetensors": ("model", "data", "decoding"),
+    **{"program": ("model",), "gpt2": ("decoding",), "bert": ("decoding",), "vit": ("decoding",)},
+}
+"""The sections of which a format carries every option: the config goes along, or the network is
+compiled as it is, or nothing of a search is written."""
+
+
+def _model(name: str) -> PortableModel:
+    """A model that the format carries."""
+    return read_model(name, _GOLDENS / name) if name in ("gpt2", "bert", "vit") else portable({})
+
+
+def _with_a_later_option(config: Config, section: str, value: Any) -> Config:
+    """The config as a later release may have it, with one option more."""
+    old = getattr(config, section)
+    later = dataclasses.make_dataclass(
+        "Later",
+        [("later_option", bool, field(default=False, metadata=added_later(before=False)))],
+        bases=(type(old),),
+        frozen=True,
+    )
+    given = {leaf.name: getattr(old, leaf.name) for leaf in dataclasses.fields(old)}
+    return dataclasses.replace(config, **{section: later(**given, later_option=value)})
+
+
+@pytest.mark.parametrize("section", ["model", "data", "decoding"])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_an_option_that_no_format_knows_of_is_refused_by_every_one(name, section, tmp_path):
+    model = _model(name)
+    carried = form_of(name).carried
+    unused = _with_a_later_option(model.config, section, False)
+    refuse_other_options(name, unused, carried(unused))
+    used = _with_a_later_option(model.config, section, True)
+    if section in _WHOLE.get(name, ()):
+        refuse_other_options(name, used, carried(used))
+        return
+    option = f"{section}.later_option=True in place of False"
+    with pytest.raises(UserError, match=f"{name} cannot have this model, which has {option}"):
+        write_model(dataclasses.replace(model, config=used), name, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("section", ["training", "checkpoint", "evaluation", "parallel"])
+def test_an_option_of_training_is_no_matter_of_formats(section):
+    config = _with_a_later_option(Config(), section, True)
+    refuse_other_options("marian", config, form_of("marian").carried(config))
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_every_field_that_a_format_lists_is_there(name):
+    config = _model(name).config
+    known = {path for path, _, _ in walk(config)} | {"model", "data", "decoding"}
+    assert form_of(name).carried(config).keys() <= known
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "why"),
+    [
+        ("ctranslate2", {"decoding.forbidden": ("word",)}, "decoding.forbidden=('word',)"),
+        ("marian", {"decoding.forbidden": ("word",)}, "decoding.forbidden=('word',)"),
+        ("program", {"decoding.temperature": 0.5}, "decoding.temperature=0.5 in place of 0.0"),
+        ("marian", {"model.query_key_norm": True, "model.norm": "rms"}, "norm=True in place of"),
+        ("ctranslate2", {"model.d_k": 2}, "model.d_v=None in place of 2"),
+    ],
+)
+def test_a_setting_without_a_counterpart_is_refused_by_name(name, fields, why, tmp_path):
+    with pytest.raises(UserError) as refusal:
+        write_model(portable(fields), name, tmp_path / "out")
+    assert why in str(refusal.value)
+    assert len(str(refusal.value).splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_network_does_not_read_is_not_refused():
+    unread = {"model.rotary_scale": 4.0, "model.rotary_scaling": "ntk", "model.image_size": 32}
+    config = Config().replace({**unread, "model.max_positions": 9, "model.dropout_rate": 0.3})
+    refuse_other_options("marian", config, form_of("marian").carried(config))
+
+
+def test_each_value_that_ctranslate2_lists_is_in_a_model_that_it_is_compared_with():
+    compared = [portable(OPTIONS[name]).config for name in OPTIONS if name not in REFUSED]
+    seen = {(path, value) for config in compared for path, _, value in walk(config)}
+    listed = {path: values for path, values in ctranslate2.carried(Config()).items() if values}
+    del listed["model.d_v"]  # its values follow from that of d_k
+    assert {(path, value) for path, values in listed.items() for value in values} <= seen
