@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         del service
         return engine
 
-    return server.run(Server(answers, Access(None, 0)), bound, load, ready)
+    return server.run(lambda: Server(answers, Access(None, 0)), bound, bounds, load, ready)
 
 
 def _toolkit(

@@ -1,6 +1,8 @@
 """The command that serves translations over HTTP."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +12,9 @@ from t2t_jax.commands.groups import check_fits
 from t2t_jax.errors import UserError
 from t2t_jax.serving.settings import Bounds, Split
 from t2t_jax.system.console import ResultConsole
+
+_MOST = 10**9
+"""What no bound of a server is above."""
 
 if TYPE_CHECKING:
     from t2t_jax.serving.searches import Searches
@@ -57,11 +62,15 @@ class ServeCommand:
     """File with an API key in each line; None lets everybody in."""
     cors: tuple[str, ...] = ()
     """Origins of other web pages that may call the server, as https://example.org."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses or networks of reverse proxies, as 127.0.0.1 or 10.0.0.0/8, whose X-Forwarded-For
+    names the client; by default nobody's does."""
     log_texts: Literal["no", "yes"] = "no"
     """Whether the texts of requests are written to the log."""
 
     def run(self) -> int:
         """Serve until a signal comes; returns the exit code."""
+        self._check()
         try:
             from t2t_jax.serving import server
         except ModuleNotFoundError as error:
@@ -75,24 +84,55 @@ class ServeCommand:
         from t2t_jax.serving.metrics import Metrics
         from t2t_jax.serving.service import Service
 
-        runs = self._runs()
-        access = Access(self.api_keys, self.bounds.requests_per_minute)
+        runs, bounds = self._runs(), self.bounds
+        access = Access(self.api_keys, bounds.requests_per_minute)
         bound = server.bound_socket(self.host, self.port)
         server.write_log()
-        services = [Service(*pair, self._engine(run), self.bounds) for pair, run in runs.items()]
-        answers = Answers(Languages(services), self.bounds, Metrics(), self.split)
-        app = Server(answers, access, self.cors, self.log_texts == "yes")
+
+        def make() -> "Server":
+            services = [Service(*pair, self._engine(run), bounds) for pair, run in runs.items()]
+            answers = Answers(Languages(services), bounds, Metrics(), self.split)
+            return Server(answers, access, self.cors, self.log_texts == "yes")
 
         def load(service: "_Service") -> "Searches":
             return self._engine(runs[service.source, service.target])
 
         def ready() -> None:
-            host, port = bound.getsockname()[:2]
             pairs = ", ".join(f"{one} to {to}" for one, to in runs)
             console = ResultConsole(highlight=False, markup=False)
-            console.print(f"translates {pairs} at http://{host}:{port}", soft_wrap=True)
+            console.print(f"translates {pairs} at {server.address_of(bound)}", soft_wrap=True)
 
-        return server.run(app, bound, load, ready)
+        return server.run(make, bound, bounds, load, ready, self.trusted_proxies)
+
+    def _check(self) -> None:
+        """Refuse what no server can do.
+
+        Raises:
+          UserError: a number is outside its bounds, or an address is none.
+        """
+        for name, value, low, high in self._numbers():
+            if not low <= value <= high:  # nor is nan
+                flag = name.replace("_", "-")
+                raise UserError(f"--{flag} {value} is outside [{low}, {high:,}]; choose another")
+        for proxy in self.trusted_proxies:
+            try:
+                ip_network(proxy)
+            except ValueError as error:
+                raise UserError(
+                    f"--trusted-proxies {proxy}: {error}; give an address, or a network as "
+                    "10.0.0.0/8"
+                ) from error
+
+    def _numbers(self) -> Iterator[tuple[str, float, float, float]]:
+        """The names of flags that are numbers, with their values, the least and the greatest."""
+        yield "port", self.port, 0, 65535
+        for name in ("rows", "most_steps", "longest"):
+            yield name, getattr(self, name), 1, _MOST
+        if self.beam_size is not None:
+            yield "beam_size", self.beam_size, 1, _MOST
+        least = {"requests_per_minute": 0, "timeout": 0.001}
+        for name, value in vars(self.bounds).items():
+            yield name, value, least.get(name, 1), _MOST
 
     def _runs(self) -> dict[tuple[str, str], Path]:
         """The runs by their languages.

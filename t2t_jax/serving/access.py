@@ -1,4 +1,4 @@
-"""Who may use a server, and how often: API keys from a file, and a bound on requests a minute."""
+"""Who may use a server, and how often: API keys from a file, and bounds on requests a minute."""
 
 import hmac
 import time
@@ -10,6 +10,8 @@ from t2t_jax.errors import UserError
 from t2t_jax.serving.settings import RefusedError
 
 _MOST_CLIENTS = 10_000  # whose rates are known at a time
+_WRONG_KEYS = 30
+"""Wrong keys a minute that an address may try; then it gets no answer to what it tries."""
 
 
 class Access:
@@ -36,8 +38,9 @@ class Access:
         self._keys = keys
         self._digests: list[str] = []
         self.read_keys()
-        self._rate, self._clock = requests_per_minute, clock
-        self._left: dict[str, tuple[float, float]] = {}  # requests that are left, and when it was
+        self._requests = _Rate(requests_per_minute, clock)
+        self._guesses = _Rate(_WRONG_KEYS, clock)
+        self._come: dict[tuple[str, str], None] = {}  # addresses with right keys they have given
 
     def read_keys(self) -> None:
         """Read the file of keys, which may have changed.
@@ -53,8 +56,23 @@ class Access:
         """Whether there are keys."""
         return self._keys is not None
 
+    def check_guesses(self, address: str) -> None:
+        """Refuse an address that has given too many wrong keys, before more of it is read.
+
+        Args:
+          address: the address of a client whose key is not yet known.
+
+        Raises:
+          RefusedError: there were too many (429).
+        """
+        if self.needs_key and (wait := self._guesses.wait(address)):
+            raise _too_many(_WRONG_KEYS, "wrong API keys", wait)
+
     def admit(self, key: str | None, address: str) -> None:
         """Let a request in.
+
+        An address that has given too many wrong keys learns of no other key whether it is right.
+        The keys that have been right from there go on, as clients behind one proxy may share it.
 
         Args:
           key: the API key that it has; None is none.
@@ -75,26 +93,58 @@ class Access:
             client = _digest(key)
             # All are compared, each in the same time, so that the time says nothing of the keys.
             found = [hmac.compare_digest(client, known) for known in self._digests]
-            if not any(found):
-                raise RefusedError(403, "the API key is wrong")
-        if self._rate:
-            self._count(client)
+            self._check_key(client, address, is_right=any(found))
+        if wait := self._requests.take(client):
+            raise _too_many(self._requests.per_minute, "requests", wait)
 
-    def _count(self, client: str) -> None:
-        now = self._clock()
-        left, before = self._left.pop(client, (float(self._rate), now))
-        left = min(float(self._rate), left + (now - before) * self._rate / 60)
-        if left < 1:
-            self._left[client] = left, now
-            wait = (1 - left) * 60 / self._rate
-            raise RefusedError(
-                429,
-                f"more than {self._rate} requests a minute; try again in {wait:.0f} s",
-                Retry_After=str(max(1, round(wait))),
-            )
-        self._left[client] = left - 1, now
+    def _check_key(self, digest: str, address: str, *, is_right: bool) -> None:
+        if not (is_right and (address, digest) in self._come):
+            self.check_guesses(address)
+        if not is_right:
+            self._guesses.take(address)
+            raise RefusedError(403, "the API key is wrong")
+        self._come[address, digest] = self._come.pop((address, digest), None)
+        while len(self._come) > _MOST_CLIENTS:
+            del self._come[next(iter(self._come))]
+
+
+class _Rate:
+    """So many of something a minute for each client; as many may come at once."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
+        """Make one; 0 is no bound."""
+        self.per_minute, self._clock = per_minute, clock
+        self._left: dict[str, tuple[float, float]] = {}  # what is left, and when that was so
+
+    def wait(self, client: str) -> float:
+        """Seconds until a client may have one more; 0 is now."""
+        if not self.per_minute:
+            return 0.0
+        return max(0.0, 1 - self._now(client)) * 60 / self.per_minute
+
+    def take(self, client: str) -> float:
+        """Count one of a client, or give the seconds until there may be one more; 0 is now."""
+        if not self.per_minute:
+            return 0.0
+        wait, left = self.wait(client), self._now(client)
+        self._left.pop(client, None)
+        self._left[client] = left - (not wait), self._clock()
         while len(self._left) > _MOST_CLIENTS:  # the one that has asked least recently
             del self._left[next(iter(self._left))]
+        return wait
+
+    def _now(self, client: str) -> float:
+        most = float(self.per_minute)
+        left, before = self._left.get(client, (most, 0.0))
+        return min(most, left + (self._clock() - before) * most / 60)
+
+
+def _too_many(number: int, what: str, wait: float) -> RefusedError:
+    return RefusedError(
+        429,
+        f"more than {number} {what} a minute; try again in {wait:.0f} s",
+        Retry_After=str(max(1, round(wait))),
+    )
 
 
 def _digests(keys: Path) -> list[str]:

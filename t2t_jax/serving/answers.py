@@ -15,6 +15,7 @@ from t2t_jax.serving.bodies import (
     Fields,
     check_known,
     choice_of,
+    known_fields,
     number_of,
     text_of,
     texts_of,
@@ -24,7 +25,7 @@ from t2t_jax.serving.documents import Document, html_document, text_document
 from t2t_jax.serving.engine import Wanted
 from t2t_jax.serving.languages import Detected, Languages, is_auto
 from t2t_jax.serving.metrics import Metrics
-from t2t_jax.serving.service import Service, Translated
+from t2t_jax.serving.service import Service, Translated, prepared
 from t2t_jax.serving.settings import Bounds, RefusedError, Split
 
 INTERNAL_ERROR = "the server has failed; it has written down why"
@@ -58,10 +59,10 @@ class Answers:
         Raises:
           RefusedError: it cannot be answered.
         """
-        check_known(fields, ("q", "source", "target", "format", "alternatives", "api_key"))
+        fields = known_fields(fields, ("q", "source", "target", "format", "alternatives"))
         texts, is_list = texts_of(fields, "q", self.bounds)
         service, detected = await self._service(fields, texts)
-        documents = self._documents(fields, service, texts)
+        documents = await self._documents(fields, service, texts)
         more = number_of(fields, "alternatives", 0, 0, 100)
         num_best = min(more + 1, service.engine.most_best)
         translated = await self._translated(service, documents, Wanted(num_best))
@@ -84,7 +85,7 @@ class Answers:
         Raises:
           RefusedError: it cannot be answered, or there is no detector.
         """
-        check_known(fields, ("q", "api_key"))
+        fields = known_fields(fields, ("q",))
         texts, _ = texts_of(fields, "q", self.bounds)
         found = await asyncio.to_thread(self.languages.detect, texts)
         return [{"language": one.language, "confidence": _percent(one)} for one in found]
@@ -118,25 +119,34 @@ class Answers:
 
     async def _stream(self, asked: "_Asked") -> AsyncIterator[str]:
         """Events: `partial` for each sentence as it grows, then `done` or `error`."""
-        loop = asyncio.get_running_loop()
-        news: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+        news: dict[int, str] = {}  # of each sentence the last: a client that is slow misses some
         places = [
             (text, sentence)
             for text, document in enumerate(asked.documents)
             for sentence in range(len(document.sentences))
         ]
 
+        def hear(number: int, so_far: str) -> None:
+            news[number] = so_far
+            changed.set()
+
         def tell(number: int, so_far: str) -> None:
-            text, sentence = places[number]
-            event = {"text": text, "sentence": sentence, "translation": so_far}
-            loop.call_soon_threadsafe(news.put_nowait, event)
+            loop.call_soon_threadsafe(hear, number, so_far)
 
         wanted = asked.wanted._replace(greedy=True)
         work = asyncio.create_task(self._translated(asked.service, asked.documents, wanted, tell))
-        work.add_done_callback(lambda _: news.put_nowait(None))
+        work.add_done_callback(lambda _: changed.set())
         try:
-            while (event := await news.get()) is not None:
-                yield _event("partial", event)
+            while news or not work.done():
+                while news:
+                    number = next(iter(news))
+                    text, sentence = places[number]
+                    event = {"text": text, "sentence": sentence, "translation": news.pop(number)}
+                    yield _event("partial", event)
+                changed.clear()
+                if not work.done():
+                    await changed.wait()
             yield _event("done", await self._described(asked, await work))
         except RefusedError as error:
             yield _event("error", {"status": error.status, "error": str(error)})
@@ -160,7 +170,7 @@ class Answers:
             raise RefusedError(400, f"num_best={num_best} is more than beam_size={beam_size}")
         max_tokens = number_of(fields, "max_tokens", 0, 1, 100_000) if "max_tokens" in fields else 0
         wanted = Wanted(num_best, beam_size == 1 < most, max_tokens or None)
-        documents = self._documents(fields, service, texts)
+        documents = await self._documents(fields, service, texts)
         return _Asked(service, documents, wanted, truth_of(fields, "alignments"), detected)
 
     async def _service(
@@ -171,11 +181,18 @@ class Answers:
             return await asyncio.to_thread(self.languages.service, source, target, texts)
         return self.languages.service(source, target, texts)
 
-    def _documents(self, fields: Fields, service: Service, texts: Sequence[str]) -> list[Document]:
-        split = self.split if "split" not in fields else choice_of(fields, "split", _SPLITS)
-        if choice_of(fields, "format", ("text", "html")) == "html":
-            return [html_document(text, service.source) for text in texts]
-        return [text_document(text, service.source, split) for text in texts]  # type: ignore[arg-type]
+    async def _documents(
+        self, fields: Fields, service: Service, texts: Sequence[str]
+    ) -> list[Document]:
+        split: Any = self.split if "split" not in fields else choice_of(fields, "split", _SPLITS)
+        is_html = choice_of(fields, "format", ("text", "html")) == "html"
+
+        def document(text: str) -> Document:
+            if is_html:
+                return html_document(text, service.source)
+            return text_document(text, service.source, split)
+
+        return await prepared(lambda texts: [document(text) for text in texts], texts)
 
     async def _translated(
         self, service: Service, documents: Sequence[Document], wanted: Wanted, *listener: Any

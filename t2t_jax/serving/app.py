@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -24,7 +25,7 @@ from t2t_jax.serving.access import Access
 from t2t_jax.serving.answers import INTERNAL_ERROR, Answers
 from t2t_jax.serving.bodies import Fields, read_fields, truth_of
 from t2t_jax.serving.description import description
-from t2t_jax.serving.service import stopping
+from t2t_jax.serving.service import stopping, too_slow
 from t2t_jax.serving.settings import RefusedError
 
 log = logging.getLogger("t2t_jax.serving")
@@ -37,6 +38,24 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
+
+
+class _Cors(CORSMiddleware):
+    """Starlette's rules of which other pages may call, with refusals that are JSON."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """Answer what a browser asks before a request."""
+        answer = super().preflight_response(request_headers)
+        if answer.status_code == 200:
+            return answer
+        what = bytes(answer.body).decode()  # as "Disallowed CORS origin, method"
+        headers = {
+            name: value
+            for name, value in answer.headers.items()
+            if name not in ("content-length", "content-type")
+        }
+        message = f"this page of another origin may not call the server so: {what}"
+        return JSONResponse({"error": message}, answer.status_code, headers)
 
 
 class _ClientGoneError(Exception):
@@ -89,7 +108,7 @@ class Server:
         ]
         cors = [
             Middleware(
-                CORSMiddleware,
+                _Cors,
                 allow_origins=list(self.cors),
                 allow_methods=["GET", "POST"],
                 allow_headers=["authorization", "content-type"],
@@ -103,6 +122,7 @@ class Server:
         app = Starlette(
             routes=routes, middleware=cors if self.cors else [], exception_handlers=handlers
         )
+        app.router.redirect_slashes = False  # it would lead where the header Host says
         return _Watched(app, self)
 
     def _posted(
@@ -113,38 +133,48 @@ class Server:
         async def endpoint(request: Request) -> Response:
             if not self.is_ready:
                 raise stopping()
+            bounds = self.answers.bounds
+            is_admitted = self._admit_early(request)
             try:
-                fields = await read_fields(request, self.answers.bounds)
+                fields = await read_fields(request, bounds)
             except ClientDisconnect:
-                return self._abandoned()
-            self._admit(request, fields)
+                return Response(status_code=_GONE)
+            if not is_admitted:
+                self._admit(request, fields)
             if self.log_texts:
                 log.info("%s", json.dumps(fields.get("q"), ensure_ascii=True))
             try:
-                found = await _while_connected(request, answer(fields))
+                async with asyncio.timeout(bounds.timeout):
+                    found = await _while_connected(request, answer(fields))
             except _ClientGoneError:
-                return self._abandoned()
+                return Response(status_code=_GONE)
+            except TimeoutError:
+                raise too_slow(bounds) from None
             if isinstance(found, Response):
                 return found
             return JSONResponse(found)
 
         return endpoint
 
-    def _abandoned(self) -> Response:
-        """What is written down of a request whose client has gone away."""
-        self.answers.metrics.abandoned.inc()
-        return Response(status_code=_GONE)
+    def _admit_early(self, request: Request) -> bool:
+        """Let a request in before its body is read, if nothing in its body matters for that."""
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        if not self.access.needs_key:
+            self.access.admit(None, _address(request.scope))
+        elif scheme.lower() == "bearer":
+            key = bearer.strip().encode("latin-1").decode("utf-8", "replace")
+            self.access.admit(key or None, _address(request.scope))
+        else:
+            self.access.check_guesses(_address(request.scope))
+            return False
+        return True
 
     def _admit(self, request: Request, fields: Fields) -> None:
-        """Check the API key, and the number of requests."""
+        """Check the API key among the fields, and the number of requests."""
         key = fields.get("api_key")
-        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            key = bearer.strip().encode("latin-1").decode("utf-8", "replace")
         if key is not None and not isinstance(key, str):
             raise RefusedError(400, "api_key is no string")
-        address = request.client.host if request.client else ""
-        self.access.admit(key or None, address)
+        self.access.admit(key or None, _address(request.scope))
 
     async def _translations(self, fields: Fields) -> Any:
         if not truth_of(fields, "stream"):
@@ -171,6 +201,11 @@ class Server:
     async def _description(self, request: Request) -> Response:
         del request
         return JSONResponse(description(self.answers, needs_key=self.access.needs_key))
+
+
+def _address(scope: Scope) -> str:
+    """The address of a client, or of the one that a trusted proxy names."""
+    return scope["client"][0] if scope.get("client") else ""
 
 
 async def _live(request: Request) -> Response:
@@ -221,9 +256,9 @@ async def _not_found(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = error.detail
     if error.status_code == 404:
-        message = f"there is no {request.url.path}; see /docs"
+        message = f"there is no {_shown(request.scope['path'])}; see /docs"
     if error.status_code == 405:
-        message = f"{request.url.path} does not take {request.method}; see /docs"
+        message = f"{_shown(request.scope['path'])} does not take {request.method}; see /docs"
     return JSONResponse({"error": message}, error.status_code, error.headers)
 
 
@@ -249,30 +284,51 @@ class _Watched:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun, status = time.monotonic(), 0
+        begun, status, is_whole = time.monotonic(), 0, False
 
         async def watched(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_whole
             if message["type"] == "http.response.start":
                 status = message["status"]
+            is_whole = message["type"] == "http.response.body" and not message.get("more_body")
             await send(message)
 
         self._server.under_way += 1
         try:
-            await self._app(scope, receive, watched)
+            app: ASGIApp = _has_two_lengths if _is_ambiguous(scope) else self._app
+            await app(scope, receive, watched)
         except Exception as error:
             # The message of an exception may hold a text of the request.
+            status, is_whole = 500, True
             frames = "".join(traceback.format_tb(error.__traceback__))
-            log.error("%s in %s:\n%s", type(error).__name__, scope["path"], frames)
+            log.error("%s in %s:\n%s", type(error).__name__, _shown(scope["path"]), frames)
         finally:
             self._server.under_way -= 1
-            self._count(scope, status, time.monotonic() - begun)
+            self._count(scope, status if is_whole else _GONE, time.monotonic() - begun)
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         metrics, path = self._server.answers.metrics, scope["path"]
         route = path if path in self._paths else "other"
         metrics.requests.labels(route, str(status)).inc()
         metrics.seconds.labels(route).observe(seconds)
-        client = scope["client"][0] if scope.get("client") else "-"
-        shown = json.dumps(path)[1:-1]
-        log.info("%s %s %s %d %.0f ms", client, scope["method"], shown, status, 1000 * seconds)
+        if status == _GONE:
+            metrics.abandoned.inc()
+        client, method = _shown(_address(scope) or "-"), scope["method"]
+        log.info("%s %s %s %d %.0f ms", client, method, _shown(path), status, 1000 * seconds)
+
+
+def _is_ambiguous(scope: Scope) -> bool:
+    """Whether a proxy may see another end of a request than this server (RFC 9112, 6.1)."""
+    names = [name for name, _ in scope["headers"]]
+    is_old = scope["http_version"] == "1.0"
+    return b"transfer-encoding" in names and (is_old or b"content-length" in names)
+
+
+async def _has_two_lengths(scope: Scope, receive: Receive, send: Send) -> None:
+    message = "Transfer-Encoding with Content-Length, or in HTTP/1.0; send one of the two"
+    await JSONResponse({"error": message}, 400, {"connection": "close"})(scope, receive, send)
+
+
+def _shown(given: str) -> str:
+    """What a client has given, without line breaks and without codes that a terminal obeys."""
+    return json.dumps(given)[1:-1]

@@ -1,7 +1,6 @@
-"""The bodies of requests: JSON and forms, read within bounds, each field checked for its type."""
+"""The fields of requests: JSON, forms and queries, read within bounds, each of its type."""
 
 import asyncio
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -23,8 +22,25 @@ Fields = dict[str, Any]
 """The fields of a request, by name; of a form, one that is repeated is a list of strings."""
 
 
+def query_fields(request: Request) -> Fields:
+    """The fields that a request has in its address, after the question mark.
+
+    Args:
+      request: the request.
+
+    Raises:
+      RefusedError: they are malformed (400).
+    """
+    try:
+        return _gathered(_pairs(request.scope["query_string"]))
+    except UnicodeDecodeError as error:
+        raise _not_utf8("query", error) from None
+    except ValueError as error:
+        raise RefusedError(400, f"the query is malformed: {error}") from None
+
+
 async def read_fields(request: Request, bounds: Bounds) -> Fields:
-    """The fields of a request's body.
+    """The fields of a request: those of its JSON, or else of its form and its query together.
 
     Args:
       request: the request.
@@ -38,8 +54,11 @@ async def read_fields(request: Request, bounds: Bounds) -> Fields:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         return _json(body)
+    query = query_fields(request)
     if kind in _FORMS:
-        return _form(body, kind, request.headers["content-type"])
+        return _form(body, kind, request.headers["content-type"]) | query
+    if query and not body:
+        return query
     raise RefusedError(
         415, f"content type {kind!r}: send application/json, or a form ({' or '.join(_FORMS)})"
     )
@@ -69,7 +88,7 @@ def _json(body: bytes) -> Fields:
     try:
         found = json.loads(body.decode("utf-8"), object_pairs_hook=_without_repeats)
     except UnicodeDecodeError as error:
-        raise _not_utf8(error) from None
+        raise _not_utf8("body", error) from None
     except RecursionError:
         raise RefusedError(400, "the JSON is nested too deeply") from None
     except ValueError as error:
@@ -88,31 +107,26 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> Fields:
 
 def _form(body: bytes, kind: str, content_type: str) -> Fields:
     try:
-        if kind == "multipart/form-data":
-            pairs = _multipart(body, content_type)
-        else:
-            pairs = parse_qsl(
-                body.decode("ascii"),
-                keep_blank_values=True,
-                errors="strict",
-                max_num_fields=_MOST_FIELDS,
-            )
+        is_urlencoded = kind == "application/x-www-form-urlencoded"
+        return _gathered(_pairs(body) if is_urlencoded else _multipart(body, content_type))
     except UnicodeDecodeError as error:
-        raise _not_utf8(error) from None
+        raise _not_utf8("body", error) from None
     except (ValueError, FormParserError) as error:
         raise RefusedError(400, f"the form is malformed: {error}") from None
-    fields: Fields = {}
-    for name, value in pairs:
-        if name in fields:
-            before = fields[name]
-            fields[name] = [*(before if isinstance(before, list) else [before]), value]
-        else:
-            fields[name] = value
-    return fields
+
+
+def _pairs(encoded: bytes) -> list[tuple[str, str]]:
+    return parse_qsl(
+        encoded.decode("ascii"),
+        keep_blank_values=True,
+        errors="strict",
+        max_num_fields=_MOST_FIELDS,
+    )
 
 
 def _multipart(body: bytes, content_type: str) -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
+    is_whole = False
 
     def on_field(field: Any) -> None:
         pairs.append((field.field_name.decode("utf-8"), (field.value or b"").decode("utf-8")))
@@ -120,15 +134,45 @@ def _multipart(body: bytes, content_type: str) -> list[tuple[str, str]]:
     def on_file(file: Any) -> None:
         raise ValueError("a file is sent; send its text as the field q")
 
+    def on_end() -> None:
+        nonlocal is_whole
+        is_whole = True
+
     headers = {"Content-Type": content_type.encode("latin-1")}
-    python_multipart.parse_form(headers, io.BytesIO(body), on_field, on_file)
+    parser = python_multipart.create_form_parser(headers, on_field, on_file)
+    parser.on_end = on_end
+    parser.write(body)
+    parser.finalize()
+    if not is_whole:
+        raise ValueError("its last boundary is missing")
     return pairs
 
 
-def _not_utf8(error: UnicodeDecodeError) -> RefusedError:
-    return RefusedError(
-        400, f"the body is not UTF-8: byte {error.start + 1} is 0x{error.object[error.start]:02x}"
-    )
+def _gathered(pairs: Sequence[tuple[str, str]]) -> Fields:
+    """The fields by their names; one that is there several times is a list."""
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return {name: found if len(found) > 1 else found[0] for name, found in values.items()}
+
+
+def _not_utf8(what: str, error: UnicodeDecodeError) -> RefusedError:
+    byte = error.object[error.start]
+    return RefusedError(400, f"the {what} is not UTF-8: byte {error.start + 1} is 0x{byte:02x}")
+
+
+def known_fields(fields: Fields, known: Sequence[str]) -> Fields:
+    """The fields that are read and say something; others of LibreTranslate's clients are passed by.
+
+    Args:
+      fields: the fields of a request.
+      known: the names of those that are read.
+    """
+    return {
+        name: value
+        for name, value in fields.items()
+        if name in known and (name == "q" or value not in (None, ""))
+    }
 
 
 def check_known(fields: Fields, known: Sequence[str]) -> None:
@@ -159,10 +203,15 @@ def texts_of(fields: Fields, name: str, bounds: Bounds) -> tuple[list[str], bool
     """
     if name not in fields:
         raise RefusedError(400, f"{name} is missing: the text to translate, or a list of texts")
-    given = fields[name]
-    found = given if isinstance(given, list) else [given]
+    value = fields[name]
+    found = value if isinstance(value, list) else [value]
+    if len(found) > bounds.max_lines:
+        raise RefusedError(
+            400,
+            f"{name} has {len(found):,} texts, more than {bounds.max_lines:,}; send less at once",
+        )
     for number, text in enumerate(found):
-        called = f"{name}[{number}]" if isinstance(given, list) else name
+        called = f"{name}[{number}]" if isinstance(value, list) else name
         if not isinstance(text, str):
             raise RefusedError(400, f"{called} is {_kind(text)}; give a string")
         _check_text(called, text)
@@ -172,7 +221,7 @@ def texts_of(fields: Fields, name: str, bounds: Bounds) -> tuple[list[str], bool
             f"{name} has {total:,} characters, more than {bounds.max_characters:,}; send less at "
             "once",
         )
-    return found, isinstance(given, list)
+    return found, isinstance(value, list)
 
 
 def _check_text(called: str, text: str) -> None:
@@ -203,6 +252,7 @@ def text_of(fields: Fields, name: str, default: str | None = None) -> str:
         raise RefusedError(400, f"{name} is missing")
     if not isinstance(value, str):
         raise RefusedError(400, f"{name} is {_kind(value)}; give a string")
+    _check_text(name, value)
     return value
 
 

@@ -1,6 +1,5 @@
-"""Connections to the server: how many there may be, and how long one may take to ask."""
+"""Connections to the server: how many there may be, and how long each may take to ask and read."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -11,23 +10,29 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from t2t_jax.serving.app import log
 
 SECONDS_FOR_HEADERS = 30.0
-"""Seconds within which the line and the headers of a request have to arrive."""
+"""Seconds within which the line and the headers of a request have to arrive, counted from when the
+connection was made, or from the end of the answer before."""
+SECONDS_FOR_ANSWER = 60.0
+"""Seconds that a client may take, all in all, to read an answer that does not fit into buffers."""
 
 _NO_REQUEST = "this is no request of HTTP/1.1, or its headers are too long"
 
 
 class Connection(H11Protocol):
-    """A connection of HTTP/1.1, which is closed where it stays silent or asks too slowly.
+    """A connection of HTTP/1.1, which is closed where it asks or reads too slowly.
 
-    Uvicorn by itself waits for ever for a request that has begun and does not go on. What it says
-    of too many connections (`limit_concurrency`) is no JSON, and not when to try again.
+    Uvicorn by itself waits for ever for a request that has begun and does not go on, for the rest
+    of a body that was answered before its end, and for a client that does not read. What it says of
+    too many connections (`limit_concurrency`) is no JSON, and not when to try again.
     """
 
     def __init__(self, *given: Any, **settings: Any) -> None:
         """Take the bound on connections from Uvicorn."""
         super().__init__(*given, **settings)
         self._most, self.limit_concurrency = self.limit_concurrency, None
-        self._waits: asyncio.TimerHandle | None = None
+        self._asking: Any = None
+        self._reading: Any = None
+        self._left, self._paused = SECONDS_FOR_ANSWER, 0.0
 
     def connection_made(self, transport: Any) -> None:
         """Wait for a request."""
@@ -43,9 +48,29 @@ class Connection(H11Protocol):
         super().data_received(data)
         self._look()
 
+    def on_response_complete(self) -> None:
+        """Wait for the next request; what still comes of this one has no more time than that."""
+        super().on_response_complete()
+        self._look()
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read; its time does not begin anew when it has read some."""
+        super().pause_writing()
+        self._paused = self.loop.time()
+        self._reading = self.loop.call_later(self._left, self._end)
+
+    def resume_writing(self) -> None:
+        """Write on."""
+        super().resume_writing()
+        _stop(self._reading)
+        self._reading = None
+        self._left = max(0.0, self._left - (self.loop.time() - self._paused))
+        self._look()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
-        self._stop()
+        _stop(self._asking)
+        _stop(self._reading)
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -65,16 +90,21 @@ class Connection(H11Protocol):
         log.info("%s - - 400: %s", self.client[0] if self.client else "-", _NO_REQUEST)
 
     def _look(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
-            self._stop()
-        elif self._waits is None:
-            self._waits = self.loop.call_later(SECONDS_FOR_HEADERS, self._close)
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self._asking is not None:
+                _stop(self._asking)
+                self._asking, self._left = None, SECONDS_FOR_ANSWER
+        elif self._asking is None and self._reading is None:
+            self._asking = self.loop.call_later(SECONDS_FOR_HEADERS, self._end)
 
-    def _stop(self) -> None:
-        if self._waits is not None:
-            self._waits.cancel()
-            self._waits = None
-
-    def _close(self) -> None:
-        if not self.transport.is_closing():
+    def _end(self) -> None:
+        """End the connection, also where it was closed but for what the client does not read."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
             self.transport.close()
+
+
+def _stop(timer: Any) -> None:  # a handle of asyncio, or of uvloop, or None
+    if timer is not None:
+        timer.cancel()

@@ -5,21 +5,20 @@ so that a text of n lines stays one of n lines.
 """
 
 import re
-from collections.abc import Sequence
-from html import escape, unescape
-from html.parser import HTMLParser
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from html import escape
+from itertools import accumulate
 from typing import NamedTuple
 
 from sentencex import segment
 
+from t2t_jax.serving.markup import characters, pieces
 from t2t_jax.serving.settings import Split
 
-_VERBATIM = {"script", "style", "pre", "code", "kbd", "samp", "textarea", "svg", "math"}
-_WITHOUT_END = {
-    *("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source"),
-    *("track", "wbr"),
-}
+_WINDOW = 2000
+"""Characters of a line that are looked at together for the ends of sentences. With quotation marks
+of some kinds, sentencex takes a time that grows with their square, and stops all threads for it."""
 _WORD = re.compile(r"\w")
 _SPACES = re.compile(r"\s+")
 
@@ -55,135 +54,90 @@ def text_document(text: str, language: str, split: Split) -> Document:
       split: what is translated as one. A line that is translated as one is not split, nor is white
         space around it kept: what comes out is what `Translator.translate` makes of the line.
     """
-    document = Document([], [""])
+    draft = _Draft()
     for number, line in enumerate(text.split("\n")):
         if number:
-            document.between[-1] += "\n"
+            draft.keep("\n")
         if split == "sentences":
-            _add(document, line, language)
+            _add(draft, line, language)
         elif line.strip():
-            document.sentences.append(line)
-            document.between.append("")
-    return document
+            draft.translate(line)
+    return draft.document()
 
 
 def html_document(text: str, language: str) -> Document:
     """A text with the markup of HTML as a document: every tag stays where it is.
 
-    The text between two tags is translated by itself. Comments, the contents of `script`, `style`,
-    `pre`, `code` and the like, attributes, and elements with `translate="no"` stay as they are.
+    The text between two tags is translated by itself; any white space within it counts as one
+    space. Comments, the contents of `script`, `style`, `pre`, `code` and the like, attributes, and
+    elements with `translate="no"` stay as they are.
 
     Args:
       text: the text.
       language: the code of its language.
     """
-    document = Document([], [""], is_html=True)
-    for piece, is_text in _Markup(text).pieces():
-        if is_text and _WORD.search(piece):
-            _add_markup(document, piece, language)
-        else:
-            document.between[-1] += piece
-    return document
+    draft = _Draft()
+    for piece, is_text in pieces(text):
+        shown = characters(piece) if is_text else ""
+        if not _WORD.search(shown):
+            draft.keep(piece)
+            continue
+        kept, write = shown.strip(), partial(escape, quote=False)
+        before, _, after = shown.partition(kept)
+        draft.keep(write(before))
+        _add(draft, _SPACES.sub(" ", kept), language, write)
+        draft.keep(write(after))
+    return draft.document(is_html=True)
 
 
-def _add(document: Document, line: str, language: str) -> None:
-    """Add a line that is split into sentences."""
-    for sentence in segment(language, line) if line.strip() else [line]:
+class _Draft:
+    """A document that is being made, from its first character to the last."""
+
+    def __init__(self) -> None:
+        self._sentences: list[str] = []
+        self._between: list[list[str]] = [[]]
+
+    def keep(self, text: str) -> None:
+        """Add what stays as it is."""
+        self._between[-1].append(text)
+
+    def translate(self, sentence: str) -> None:
+        """Add a sentence."""
+        self._sentences.append(sentence)
+        self._between.append([])
+
+    def document(self, is_html: bool = False) -> Document:
+        """What was added."""
+        return Document(self._sentences, ["".join(each) for each in self._between], is_html)
+
+
+def _add(
+    draft: _Draft, line: str, language: str, write: Callable[[str], str] = lambda text: text
+) -> None:
+    """Add a line that is split into sentences; what is kept of it is written by `write`."""
+    for sentence in _segments(line, language) if line.strip() else [line]:
         kept = sentence.strip()
         before, _, after = sentence.partition(kept) if kept else (sentence, "", "")
-        document.between[-1] += before
+        draft.keep(write(before))
         if kept:
-            document.sentences.append(kept)
-            document.between.append(after)
+            draft.translate(kept)
+            draft.keep(write(after))
 
 
-def _add_markup(document: Document, piece: str, language: str) -> None:
-    """Add the text between two tags, in which any white space counts as one space."""
-    text = unescape(piece)
-    kept = text.strip()
-    before, _, after = text.partition(kept)
-    document.between[-1] += escape(before, quote=False)
-    first = len(document.between)
-    _add(document, _SPACES.sub(" ", kept), language)
-    document.between[first - 1 :] = [
-        document.between[first - 1],
-        *(escape(one, quote=False) for one in document.between[first:]),
-    ]
-    document.between[-1] += escape(after, quote=False)
+def _segments(line: str, language: str) -> Iterator[str]:
+    """The sentences of a line, with the white space around them.
 
-
-class _Markup(HTMLParser):
-    """Finds where tags and texts begin; what they are is cut out of the text as it was written."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=False)
-        self._text = text
-        self._lines = [0]
-        self._lines += [place + 1 for place, letter in enumerate(text) if letter == "\n"]
-        self._marks: list[tuple[int, bool]] = []
-        self._kept: list[str] = []  # elements that are kept as they are, of which one is in another
-        self.feed(text)
-        self.close()
-
-    def pieces(self) -> list[tuple[str, bool]]:
-        """The pieces of the text, and whether each is to be translated."""
-        found: list[tuple[str, bool]] = []
-        marks = [(0, False), *self._marks, (len(self._text), False)]
-        for (begin, is_text), (end, _) in pairwise(marks):
-            piece = self._text[begin:end]
-            if found and found[-1][1] == is_text:
-                found[-1] = found[-1][0] + piece, is_text
-            else:
-                found.append((piece, is_text))
-        return found
-
-    def _mark(self, is_text: bool = False) -> None:
-        line, column = self.getpos()
-        self._marks.append((self._lines[line - 1] + column, is_text and not self._kept))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A tag, which may begin what is kept as it is."""
-        self._mark()
-        if tag in _WITHOUT_END:
-            return
-        if self._kept or tag in _VERBATIM or ("translate", "no") in attrs:
-            self._kept.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A tag that ends what it begins."""
-        self._mark()
-
-    def handle_endtag(self, tag: str) -> None:
-        """The end of an element; those within it that have no end of their own end too."""
-        self._mark()
-        if tag in self._kept:
-            while self._kept.pop() != tag:
-                pass
-
-    def handle_data(self, data: str) -> None:
-        """Text."""
-        self._mark(is_text=True)
-
-    def handle_entityref(self, name: str) -> None:
-        """A part of a text."""
-        self._mark(is_text=True)
-
-    def handle_charref(self, name: str) -> None:
-        """A part of a text."""
-        self._mark(is_text=True)
-
-    def handle_comment(self, data: str) -> None:
-        """A comment."""
-        self._mark()
-
-    def handle_decl(self, decl: str) -> None:
-        """The type of the document."""
-        self._mark()
-
-    def handle_pi(self, data: str) -> None:
-        """An instruction."""
-        self._mark()
-
-    def unknown_decl(self, data: str) -> None:
-        """A section of characters."""
-        self._mark()
+    Of a long line, those are found that end within a window, which then moves to the one that goes
+    on beyond it, or by a half of its length if that is more.
+    """
+    begin = place = 0
+    while len(line) - place > _WINDOW:
+        found = segment(language, line[place : place + _WINDOW])
+        for end in accumulate(map(len, found[:-1]), initial=place):
+            if end > place:
+                yield line[begin:end]
+                begin = end
+        place = max(begin, place + _WINDOW // 2)
+    first, *others = segment(language, line[place:]) or [line[place:]]
+    yield line[begin:place] + first
+    yield from others

@@ -1,6 +1,6 @@
 """What a server translates with: the one seam between HTTP and the search."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -17,6 +17,8 @@ class Wanted(NamedTuple):
     """Choose the most probable token each time, in place of a beam search."""
     max_tokens: int | None = None
     """The most tokens of a translation; None is the most there is room for."""
+    request: Hashable = None
+    """What the sentences of one request have in common: they take turns with those of others."""
 
 
 class EngineClosedError(Exception):

@@ -1,5 +1,6 @@
 """The language pairs of a server, and the language that a text is written in."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -97,7 +98,9 @@ class Languages:
         found = self.services.get((source, target))
         if found is None:
             pairs = ", ".join(f"{one} to {to}" for one, to in self.services)
-            raise RefusedError(400, f"{source} to {target} is not served here; there are {pairs}")
+            raise RefusedError(
+                400, f"{source:.40} to {target:.40} is not served here; there are {pairs}"
+            )
         return found, detected
 
     def detect(self, texts: Sequence[str]) -> list[Detected]:
@@ -107,32 +110,52 @@ class Languages:
           texts: what is to be translated.
 
         Raises:
-          RefusedError: no detector is installed.
+          RefusedError: no detector is installed, or it knows too few of these languages.
         """
         if len(self.sources) == 1:
             return [Detected(self.sources[0], 1.0)]
-        detector = self._detector
-        if detector is None:
+        found = self._detector.compute_language_confidence_values("\n".join(texts)[:2000])
+        codes = self._codes
+        return [Detected(codes[one.language], round(one.value, 4)) for one in found]
+
+    @cached_property
+    def _detector(self) -> Any:
+        """The detector among the languages of this server.
+
+        Raises:
+          RefusedError: none is installed, or it knows too few of them.
+        """
+        try:
+            from lingua import LanguageDetectorBuilder
+        except ImportError:
             raise RefusedError(
                 501,
                 "no detector of languages is installed: name the source language, or have "
                 "the server installed with pip install 't2t-jax[detect]'",
+            ) from None
+        if len(self._codes) < 2:
+            codes = ", ".join(self.sources)
+            raise RefusedError(
+                501, f"the detector does not know two of {codes}: name the source language"
             )
-        text = "\n".join(texts)[:2000]
-        found = detector.compute_language_confidence_values(text)
-        return [
-            Detected(one.language.iso_code_639_1.name.lower(), round(one.value, 4)) for one in found
-        ]
+        return LanguageDetectorBuilder.from_languages(*self._codes).build()
 
     @cached_property
-    def _detector(self) -> Any:
-        """The detector among the languages of this server; None where none is installed."""
-        try:
-            from lingua import IsoCode639_1, LanguageDetectorBuilder
-        except ImportError:
-            return None
-        known = [getattr(IsoCode639_1, code.upper(), None) for code in self.sources]
-        chosen = [code for code in known if code is not None]
-        if len(chosen) < 2:
-            return None
-        return LanguageDetectorBuilder.from_iso_codes_639_1(*chosen).build()
+    def _codes(self) -> Mapping[Any, str]:
+        """The source languages that the detector knows, with their codes of two or three letters.
+
+        What follows the language in a code, as in `pt-br`, is left aside.
+        """
+        from lingua import Language
+
+        known = {
+            code.name.lower(): one
+            for one in Language.all()
+            for code in (one.iso_code_639_1, one.iso_code_639_3)
+        }
+        codes: dict[Any, str] = {}
+        for code in self.sources:
+            language = known.get(re.split("[-_]", code)[0])
+            if language is not None:
+                codes.setdefault(language, code)
+        return codes

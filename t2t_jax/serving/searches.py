@@ -47,6 +47,7 @@ class Searches:
           UserError: the model does not translate.
         """
         longest = min(limits.longest, decoding.max_source_length)
+        limits = replace(limits, longest=longest)
         self._translator, self._calibration = translator, calibration
         self._decoding = replace(decoding, max_source_length=longest)
         self.most_best = 1 if decoding.temperature > 0 else decoding.beam_size

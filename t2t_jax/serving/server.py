@@ -4,27 +4,39 @@ import asyncio
 import logging
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from t2t_jax.errors import UserError
 from t2t_jax.serving.app import Server, log
 from t2t_jax.serving.connections import Connection
 from t2t_jax.serving.engine import Engine
 from t2t_jax.serving.service import Service
+from t2t_jax.serving.settings import Bounds
 from t2t_jax.system.host import return_freed_memory
 from t2t_jax.system.signals import ServerSignal
 
 _POLL = 0.05  # seconds between two looks at signals
+_BACKLOG = 2048  # connections that wait to be accepted
+_LIVE = JSONResponse({"status": "ok"})
+_STARTING = JSONResponse(
+    {"error": "the server is starting; try again"}, 503, {"retry-after": "5", "connection": "close"}
+)
 
 Load = Callable[[Service], Engine]
 """Makes an engine of the newest checkpoint of a service's run, ready for requests."""
 
 
+Make = Callable[[], Server]
+"""Loads all models."""
+
+
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that is bound to an address, and does not listen yet.
+    """A socket that listens at an address, so that nobody else can have it from now on.
 
     Args:
       host: name or address of an interface.
@@ -40,28 +52,65 @@ def bound_socket(host: str, port: int) -> socket.socket:
         found = socket.socket(family, kind, protocol)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
-    except OSError as error:
+        found.listen(_BACKLOG)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
         raise UserError(
-            f"cannot listen at --host {host} --port {port}: {error.strerror or error}; "
+            f"cannot listen at --host {host} --port {port}: {why}; "
             "give another address, or another port"
         ) from error
     return found
 
 
-def settings(server: Server) -> uvicorn.Config:
+def address_of(bound: socket.socket) -> str:
+    """The address of a socket, as a browser takes it.
+
+    Args:
+      bound: the socket.
+    """
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Entrance:
+    """The application from the moment that the socket listens: 503 until there is the server.
+
+    Attributes:
+      server: what answers; None while models are loaded.
+    """
+
+    def __init__(self, server: Server | None = None) -> None:
+        """Make one."""
+        self.server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        answer: ASGIApp = _STARTING if self.server is None else self.server.app
+        if self.server is None and scope.get("path") == "/live":
+            answer = _LIVE
+        await answer(scope, receive, send)
+
+
+def settings(
+    entrance: Entrance, bounds: Bounds, trusted_proxies: Sequence[str] = ()
+) -> uvicorn.Config:
     """How Uvicorn serves.
 
     Args:
-      server: what answers.
+      entrance: what answers.
+      bounds: what is allowed.
+      trusted_proxies: addresses or networks whose header X-Forwarded-For is believed.
     """
     return uvicorn.Config(
-        server.app,
+        entrance,
         http=Connection,
         ws="none",
-        limit_concurrency=server.answers.bounds.max_connections,
+        limit_concurrency=bounds.max_connections,
         log_config=None,
         access_log=False,
         lifespan="off",
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=list(trusted_proxies),
         server_header=False,
         timeout_graceful_shutdown=5,
         timeout_keep_alive=30,
@@ -77,40 +126,61 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-def run(server: Server, bound: socket.socket, load: Load, ready: Callable[[], None]) -> int:
+def run(
+    make: Make,
+    bound: socket.socket,
+    bounds: Bounds,
+    load: Load,
+    ready: Callable[[], None],
+    trusted_proxies: Sequence[str] = (),
+) -> int:
     """Serve until SIGTERM or SIGINT; SIGHUP loads the newest checkpoints.
 
-    On SIGTERM new requests are refused with 503, and so is `/health`; those under way are finished.
+    While models are loaded, requests are refused with 503, SIGTERM and SIGINT end the program at
+    once, and SIGHUP has them loaded again afterwards. On SIGTERM later on, new requests are refused
+    with 503, and so is `/health`; those under way are finished.
 
     Args:
-      server: what answers.
+      make: loads the models, in a thread of its own.
       bound: the socket, which is closed in the end.
+      bounds: what is allowed.
       load: makes the engine that takes the place of a service's.
       ready: is called once requests are taken.
+      trusted_proxies: addresses or networks whose header X-Forwarded-For is believed.
 
     Returns:
       The exit code: 0.
+
+    Raises:
+      UserError: the models cannot be loaded.
     """
     with ServerSignal() as signals:
-        asyncio.run(_serve(server, bound, load, ready, signals))
+        entrance = Entrance()
+        listener = _Uvicorn(settings(entrance, bounds, trusted_proxies))
+        asyncio.run(_serve(make, entrance, listener, bound, load, ready, signals))
     return 0
 
 
 async def _serve(
-    server: Server,
+    make: Make,
+    entrance: Entrance,
+    listener: uvicorn.Server,
     bound: socket.socket,
     load: Load,
     ready: Callable[[], None],
     signals: ServerSignal,
 ) -> None:
-    listener = _Uvicorn(settings(server))
     serving = asyncio.create_task(listener.serve(sockets=[bound]))
+    try:
+        server = entrance.server = await asyncio.to_thread(make)
+    except BaseException:
+        listener.should_exit = listener.force_exit = True
+        await serving
+        raise
+    signals.is_serving = True
+    ready()
     reloading: asyncio.Task[None] | None = None
-    said = False
     while not signals.number and not serving.done():
-        if listener.started and not said:
-            said = True
-            ready()
         if signals.reload and (reloading is None or reloading.done()):
             signals.reload = False
             reloading = asyncio.create_task(_reload(server, load))

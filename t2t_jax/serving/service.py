@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeVar
 
 from t2t_jax.decoding.translator import Hypothesis, best_choices, joined
 from t2t_jax.errors import UserError
@@ -13,11 +14,24 @@ from t2t_jax.serving.engine import Engine, EngineClosedError, EngineFullError, W
 from t2t_jax.serving.settings import Bounds, RefusedError
 
 _FEW, _FEW_CHARACTERS = 16, 2000
-"""So few sentences are prepared within the event loop: another thread would cost more than that."""
+"""So few texts are prepared within the event loop: another thread would cost more than that."""
+_T = TypeVar("_T")
 _BLANK = [Hypothesis("", 0.0, 0.0, ())]
 
 Listener = Callable[[int, str], None]
 """Is told the number of a sentence, and its translation so far."""
+
+
+async def prepared(prepare: Callable[[Sequence[str]], _T], texts: Sequence[str]) -> _T:
+    """What a function makes of texts; where they are long, another thread calls it.
+
+    Args:
+      prepare: the function.
+      texts: the texts.
+    """
+    if len(texts) <= _FEW and sum(map(len, texts)) <= _FEW_CHARACTERS:
+        return prepare(texts)
+    return await asyncio.to_thread(prepare, texts)
 
 
 @dataclass
@@ -116,15 +130,13 @@ class Service:
                 f"there are {len(sentences):,} sentences, more than {self._bounds.max_lines:,}; "
                 "send less at once",
             )
+        wanted = wanted._replace(request=object())
         parts, futures = await self._submitted(sentences, wanted, listener)
         try:
             async with asyncio.timeout(self._bounds.timeout):
                 found = await asyncio.gather(*map(asyncio.wrap_future, chain(*futures)))
         except TimeoutError:
-            raise RefusedError(
-                504,
-                f"the translation took longer than {self._bounds.timeout:g} s; send less at once",
-            ) from None
+            raise too_slow(self._bounds) from None
         finally:
             for future in chain(*futures):
                 future.cancel()
@@ -143,10 +155,7 @@ class Service:
         while True:
             engine = self.engine
             try:
-                if len(sentences) <= _FEW and sum(map(len, sentences)) <= _FEW_CHARACTERS:
-                    parts = engine.prepare(sentences)
-                else:
-                    parts = await asyncio.to_thread(engine.prepare, sentences)
+                parts = await prepared(engine.prepare, sentences)
                 # Within one turn of the event loop, so that no other engine comes in between.
                 return parts, self._submit(engine, parts, wanted, listener)
             except UserError as error:
@@ -196,6 +205,13 @@ class _Telling:
             self._listener(self._number, " ".join(filter(None, self._texts)))
 
         return tell
+
+
+def too_slow(bounds: Bounds) -> RefusedError:
+    """The refusal of what takes longer than a request may."""
+    return RefusedError(
+        504, f"the translation took longer than {bounds.timeout:g} s; send less at once"
+    )
 
 
 def stopping() -> RefusedError:

@@ -117,9 +117,11 @@ class StopSignal:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self.receive(number)
-        if self.number:
+        is_noted = self.receive(number)
+        if self.number or not is_noted:
             self._put_back()
+        if not is_noted:
+            signal.raise_signal(number)
 
     def _put_back(self) -> None:
         for number, handler in self._before.items():
@@ -131,19 +133,21 @@ class ServerSignal(StopSignal):
 
     Attributes:
       reload: whether SIGHUP has come; whoever reloads makes it False before.
+      is_serving: whether there is something to finish when a wish to stop comes. Until then, while
+        the server starts, such a signal ends the program at once, but SIGHUP does not.
     """
 
     def __init__(self) -> None:
         """Make one that has received no signal; it receives them within a `with` block."""
         super().__init__()
-        self.reload = False
+        self.reload = self.is_serving = False
 
     def receive(self, number: int) -> bool:
-        """Note a signal; False if a wish to stop has been noted before."""
+        """Note a signal; False if it ends the program."""
         if number == signal.SIGHUP:
             self.reload = True
             return True
-        return super().receive(number)
+        return self.is_serving and super().receive(number)
 
 
 @contextmanager

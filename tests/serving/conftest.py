@@ -19,7 +19,7 @@ from t2t_jax.serving.engine import EngineFullError, Load
 from t2t_jax.serving.languages import Languages
 from t2t_jax.serving.metrics import Metrics
 from t2t_jax.serving.searches import Searches
-from t2t_jax.serving.server import bound_socket, settings
+from t2t_jax.serving.server import Entrance, bound_socket, settings
 from t2t_jax.serving.service import Service
 from t2t_jax.serving.settings import Bounds
 from tests.interchange.models import OPTIONS, portable, translator_of
@@ -92,14 +92,14 @@ class Quick(Patient):
 
 
 @contextlib.contextmanager
-def running(engines, *, split="sentences", keys=None, bounds=None, **options):
+def running(engines, *, split="sentences", keys=None, bounds=None, proxies=(), **options):
     """A client of a server with these engines, by their languages, and the server."""
     bounds = bounds or Bounds()
     services = [Service(*pair, engine, bounds) for pair, engine in engines.items()]
     answers = Answers(Languages(services), bounds, Metrics(), split)
     server = Server(answers, Access(keys, bounds.requests_per_minute), **options)
     bound = bound_socket("127.0.0.1", 0)
-    listener = uvicorn.Server(settings(server))
+    listener = uvicorn.Server(settings(Entrance(server), bounds, proxies))
     thread = threading.Thread(target=listener.run, kwargs={"sockets": [bound]})
     thread.start()
     until(lambda: listener.started)

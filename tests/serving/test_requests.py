@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import subprocess
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import httpx
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
+from t2t_jax.serving import answers
 from t2t_jax.serving.settings import Bounds
 from tests.interchange.models import real_pairs
 from tests.serving.conftest import DECODING, Patient, Quick, running
@@ -173,7 +175,7 @@ def pairs(tmp_path_factory):
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text("# of the tests\nsecret\n\nünï\n", "utf-8")
     engines = {("en", "de"): Quick(), ("fr", "de"): Quick()}
-    with running(engines, keys=keys, bounds=BOUNDS) as (client, _):
+    with running(engines, keys=keys, bounds=replace(BOUNDS, timeout=60.0)) as (client, _):
         yield client
 
 
@@ -193,7 +195,6 @@ BAD = {
     "not JSON": (PLAIN, JSON, b"{", 400, "the body is not JSON: Expecting property name"),
     "nothing": (PLAIN, JSON, b"", 400, "the body is not JSON: Expecting value"),
     "a list": (PLAIN, JSON, b"[1]", 400, "the body is not a JSON object"),
-    "deep": (PLAIN, JSON, b"[" * 1990, 400, "the JSON is nested too deeply"),
     "twice": (PLAIN, JSON, b'{"q": "a", "q": "b"}', 400, "a field is given twice"),
     "long number": (PLAIN, JSON, _json(q=10**1500), 400, "q is a number"),
     "not UTF-8": (PLAIN, JSON, b'{"q": "\xff"}', 400, "the body is not UTF-8: byte 8 is 0xff"),
@@ -207,7 +208,41 @@ BAD = {
     "control": (PLAIN, JSON, _json(q="a\x00"), 400, "the control character U+0000 at character 2"),
     "escape": (PLAIN, JSON, _json(q=["a", "\x1b["]), 400, "q[1] has the control character U+001B"),
     "surrogate": (PLAIN, JSON, _json(q="\ud800"), 400, "half of a surrogate pair, U+D800"),
-    "unknown": (PLAIN, JSON, _json(text="a"), 400, "unknown field 'text'; there are q, source"),
+    "unknown": (V1, JSON, _json(text="a"), 400, "unknown field 'text'; there are q, source"),
+    "half a target": (PLAIN, JSON, _json(target="\udc00"), 400, "target has half of a surrogate"),
+    "half a source": (V1, JSON, _json(source="a\ud800"), 400, "U+D800 at character 2; remove it"),
+    "half a format": (PLAIN, JSON, _json(format="\ud83d"), 400, "format has half of a surrogate"),
+    "half a name": (V1, JSON, _json(**{"\ud800": 1}), 400, "unknown field '\\ud800'; there are"),
+    "long language": (PLAIN, JSON, _json(target="de" * 400), 400, "de is not served here"),
+    "nothing given": (PLAIN, JSON, _json(target=""), 400, "target is missing"),
+    "infinity": (PLAIN, JSON, _json(alternatives=1e999), 400, "alternatives is a number; give a"),
+    "many texts": (PLAIN, JSON, _json(q=[""] * 6), 400, "q has 6 texts, more than 5; send less"),
+    "bytes of a query": (PLAIN + "?q=%ff", FORM, b"", 400, "the query is not UTF-8: byte 1 is 0x"),
+    "fields of a query": (PLAIN + "?" + "a&" * 10_001, FORM, b"", 400, "the query is malformed:"),
+    "no slash more": (PLAIN + "/", JSON, _json(), 404, "there is no /translate/; see /docs"),
+    "escapes in a path": (
+        "/%1b[31m%0a",
+        JSON,
+        _json(),
+        404,
+        r"there is no /\u001b[31m\n; see /docs",
+    ),
+    "form without an end": (
+        PLAIN,
+        "multipart/form-data; boundary=x",
+        b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\nb\r\n--x\r\n'
+        b'Content-Disposition: form-data; name="target"\r\n\r\nde',
+        400,
+        "the form is malformed: its last boundary is missing",
+    ),
+    "field without a name": (
+        PLAIN,
+        "multipart/form-data; boundary=x",
+        b"--x\r\nContent-Disposition: form-data\r\n\r\nb\r\n--x--\r\n",
+        400,
+        "the form is malformed:",
+    ),
+    "empty form": (PLAIN, "multipart/form-data; boundary=x", b"", 400, "its last boundary is miss"),
     "language": (PLAIN, JSON, _json(target="xx"), 400, "en to xx is not served here; there are"),
     "wrong way": (PLAIN, JSON, _json(source="de", target="en"), 400, "de to en is not served"),
     "type of language": (PLAIN, JSON, _json(source=["en"]), 400, "source is a list; give a"),
@@ -215,7 +250,7 @@ BAD = {
     "alternatives": (PLAIN, JSON, _json(alternatives=-1), 400, "alternatives=-1 is outside [0,"),
     "half": (PLAIN, JSON, _json(alternatives=0.5), 400, "alternatives is a number; give a whole"),
     "truth": (PLAIN, JSON, _json(alternatives=True), 400, "alternatives is true or false; give"),
-    "many lines": (PLAIN, JSON, _json(q=["a"] * 6), 400, "there are 6 sentences, more than 5"),
+    "many lines": (PLAIN, JSON, _json(q="a\n" * 6), 400, "there are 6 sentences, more than 5"),
     "long text": (PLAIN, JSON, _json(q="a" * 301), 400, "q has 301 characters, more than 300"),
     "large body": (PLAIN, JSON, b" " * 2001, 413, "the body is larger than 2,000 bytes"),
     "type": (PLAIN, "text/plain", b"Open", 415, "content type 'text/plain': send application/js"),
@@ -296,6 +331,113 @@ def test_a_bad_request_gets_the_answer_that_is_promised(pairs, case):
     }
 
 
+DEEP = {
+    "lists": b"[" * 1_000_000,
+    "objects": b'{"q":' * 200_000,
+    "a list that ends": b'{"q":' + b"[" * 400_000 + b"]" * 400_000 + b"}",
+}
+
+
+@pytest.mark.parametrize("body", DEEP.values(), ids=DEEP)
+def test_what_is_nested_deeply_is_refused(body):
+    with running({("en", "de"): Quick()}) as (client, _):
+        answer = client.post(PLAIN, content=body, headers={"content-type": JSON})
+    assert (answer.status_code, answer.json()) == (400, {"error": "the JSON is nested too deeply"})
+
+
+def _raw(client, sent):
+    """What a connection receives that sends these bytes and nothing more, until it is closed."""
+    received = b""
+    with socket.create_connection((client.base_url.host, client.base_url.port), timeout=30) as own:
+        own.sendall(sent)
+        with contextlib.suppress(ConnectionError):
+            while part := own.recv(4096):
+                received += part
+    return received.decode()
+
+
+_BODY = b'{"q":"a","source":"en","target":"de"}'
+
+
+@pytest.mark.parametrize(
+    ("line", "headers"),
+    [
+        ("POST /translate HTTP/1.1", "content-length: 37\r\ntransfer-encoding: chunked"),
+        ("POST /translate HTTP/1.1", "transfer-encoding: chunked\r\ncontent-length: 4"),
+        ("GET /live HTTP/1.1", "transfer-encoding: chunked\r\ncontent-length: 0"),
+        ("POST /translate HTTP/1.0", "transfer-encoding: chunked"),
+    ],
+)
+def test_a_request_of_two_lengths_is_refused_and_its_connection_closed(line, headers):
+    """A proxy that goes by the other length would take what follows for another's request."""
+    chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(_BODY), _BODY)
+    head = f"{line}\r\nhost: a\r\ncontent-type: {JSON}\r\n{headers}\r\n\r\n".encode()
+    next_one = b"GET /live HTTP/1.1\r\nhost: a\r\n\r\n"
+    with running({("en", "de"): Quick()}) as (client, _):
+        received = _raw(client, head + chunked + next_one)
+    assert received.count("HTTP/1.1 ") == 1
+    assert received.startswith("HTTP/1.1 400 ")
+    said = json.loads(received.split("\r\n\r\n")[1])["error"]
+    assert any(re.fullmatch(like, said) for code, like in _promised() if code == 400)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "[", "", "a:b:c", "\u00fc", "x" * 5000])
+def test_no_address_is_made_of_the_header_host(host):
+    with running({("en", "de"): Quick()}) as (client, _):
+        for path in ("/translate/", "/docs/", "//evil.example/..", "/translate?target=de&q=a"):
+            head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0\r\n"
+            received = _raw(client, head.encode() + b"connection: close\r\n\r\n")
+            status = int(received.split()[1])
+            assert status == (200 if "?" in path else 404) or (
+                status == 400 and "no req" in received
+            )
+            assert "location" not in received.lower()
+
+
+def test_a_client_of_libretranslate_may_send_more_than_is_known(client):
+    fields = {"q": "Open the file", "source": "en", "target": "de"}
+    expected = _ask(client, "/translate", **fields)
+    more = {"secret": "", "batch": 3, "glossary": None, "format": "", "alternatives": None}
+    assert _ask(client, "/translate", **fields, **more) == expected
+    assert client.post("/translate", params=fields).json() == expected
+    assert client.post("/translate", params={**fields, "q": "No"}, data=fields).json() != expected
+    part = {name: fields[name] for name in ("source", "target")}
+    assert client.post("/translate", params=part, data={"q": fields["q"]}).json() == expected
+    both = client.post("/translate", params=[*part.items(), ("q", "Open"), ("q", "")]).json()
+    assert len(both["translatedText"]) == 2
+    assert client.post("/detect", params={"q": "Open", "foo": "1"}).status_code == 200
+    assert client.post("/detect", json={"q": "Open", "source": 3}).status_code == 200
+
+
+def test_a_large_text_is_prepared_off_the_loop_within_the_time_of_its_request(monkeypatch):
+    began, go_on = threading.Event(), threading.Event()
+
+    def slowly(text, language):
+        began.set()
+        assert go_on.wait(60)
+        return real(text, language)
+
+    real = answers.html_document
+    monkeypatch.setattr(answers, "html_document", slowly)
+    bounds = Bounds(timeout=2.0)
+    with running({("en", "de"): Quick()}, bounds=bounds) as (client, _):
+        with ThreadPoolExecutor(1) as pool:
+            fields = {"q": "<a " * 700, "target": "de", "format": "html"}
+            late = pool.submit(client.post, PLAIN, json=fields)
+            assert began.wait(60)
+            assert httpx.get(f"{client.base_url}/live").status_code == 200  # meanwhile
+            assert late.result().status_code == 504
+        go_on.set()
+
+
+@pytest.mark.parametrize("text", ["<p>&nbsp;</p>", "&#160;", "<i>&Tab;</i>", "&ensp;", "<![Open"])
+def test_white_space_by_entity_fails_nothing_of_a_list(text):
+    with running({("en", "de"): Quick()}) as (client, _):
+        fields = {"q": [text, "<b>one</b>"], "target": "de", "format": "html"}
+        answer = client.post(PLAIN, json=fields)
+    assert answer.json()["translatedText"] == [text, "<b>ONE</b>"]
+
+
 def test_methods_and_bearers(pairs):
     answer = pairs.get("/translate")
     assert answer.status_code == 405
@@ -339,6 +481,45 @@ def test_other_pages_may_not_call_it_unless_they_are_named():
         with running({("en", "de"): Quick()}, cors=cors) as (client, _):
             answer = client.post(PLAIN, json={"q": "a", "target": "de"}, headers=origin)
             assert answer.headers.get("access-control-allow-origin") == allowed
+
+
+@pytest.mark.parametrize(
+    ("origin", "method", "status"),
+    [
+        ("https://example.org", "POST", 200),
+        ("https://example.org", "DELETE", 400),
+        ("https://evil.example", "POST", 400),
+        ("null", "POST", 400),
+    ],
+)
+def test_what_a_browser_asks_before_is_refused_in_json(origin, method, status):
+    headers = {"origin": origin, "access-control-request-method": method}
+    with running({("en", "de"): Quick()}, cors=("https://example.org",)) as (client, _):
+        answer = client.options(PLAIN, headers=headers)
+    assert answer.status_code == status
+    allowed = answer.headers.get("access-control-allow-origin")
+    assert allowed == ("https://example.org" if "example.org" in origin else None)
+    if status == 400:
+        said = answer.json()["error"]
+        assert any(re.fullmatch(like, said) for code, like in _promised() if code == 400)
+
+
+@pytest.mark.parametrize(
+    ("sources", "status", "expected"),
+    [
+        (("eng", "fra"), 200, "fra"),
+        (("en-us", "fr_ca"), 200, "fr_ca"),
+        (("en", "xyz"), 501, "the detector does not know two of en, xyz: name the source language"),
+    ],
+)
+def test_languages_with_other_codes_are_detected(sources, status, expected):
+    engines = {(source, "de"): Quick() for source in sources}
+    with running(engines) as (client, _):
+        answer = client.post("/detect", json={"q": "Voulez-vous vraiment supprimer ce fichier ?"})
+        assert answer.status_code == status
+        assert (
+            answer.json()[0]["language"] if status == 200 else answer.json()["error"]
+        ) == expected
 
 
 def test_a_full_queue_says_when_to_try_again():
