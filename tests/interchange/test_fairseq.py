@@ -194,6 +194,26 @@ def test_what_the_package_does_not_have_is_refused_by_name(options, named, tmp_p
 
 
 @pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"encoder_layers": "6"}, "'encoder_layers' is '6', expected int from 1 to 10,000"),
+        ({"encoder_embed_dim": 10**30}, "'encoder_embed_dim' is 1000"),
+        ({"dropout": [0.1]}, "'dropout' is .*, expected float from 0 to 1"),
+        ({"activation_fn": {}}, "'activation_fn' is {}, expected str"),
+        ({"source_lang": 7, "target_lang": "de"}, "'source_lang' is 7, expected str"),
+        ({"source_lang": "../../x", "target_lang": "de"}, "outside of its directory"),
+        ({"source_lang": "x" * 1_000, "target_lang": "de"}, "which no file is called"),
+    ],
+)
+def test_options_of_another_kind_are_refused_by_name(options, named, tmp_path):
+    args = argparse.Namespace(**{"arch": "transformer", **options})
+    file = save({"model": {}, "args": args}, tmp_path / "model.pt")
+    with pytest.raises(UserError, match=named) as refusal:
+        read(file)
+    assert len(str(refusal.value)) < 600
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda x: x.pop("encoder.layers.0.fc1.bias"), "no array encoder.layers.0.fc1.bias"),

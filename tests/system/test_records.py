@@ -1,12 +1,15 @@
 """JSON of a run: what is whole is read, what is damaged is named."""
 
 import json
+import re
 
 import pytest
 
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import (
     NUMBER,
+    Between,
+    Each,
     Schema,
     append_line,
     parse_object,
@@ -72,3 +75,33 @@ def test_a_record_is_added_on_a_line_of_its_own(tmp_path, before, whole):
     added = path.read_bytes().splitlines()[-1]
     assert json.loads(added) == {"a": 2, "b": None}
     assert [record["a"] for record in read_records(path, Schema())] == [*whole, 2]
+
+
+_NESTED = Schema(
+    {"ids": Each(dict, Between(int, 0, 9)), "model": Schema({"rate": Between(float, 0, 1)})},
+    {"rows": Each(list, (str, Each(list, int)))},
+)
+
+
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        ({"ids": {"a": 10}}, "field 'ids.a' is 10, expected int from 0 to 9"),
+        ({"ids": {"a": 1.0}}, "field 'ids.a' is 1.0"),
+        ({"ids": {"a": True}}, "field 'ids.a' is True"),
+        ({"ids": [1]}, "field 'ids' is [1], expected dict of int from 0 to 9"),
+        ({"model": {}}, "no field 'model.rate'"),
+        ({"model": 1}, "field 'model' is 1, expected dict"),
+        (
+            {"model": {"rate": float("nan")}},
+            "field 'model.rate' is nan, expected float from 0 to 1",
+        ),
+        ({"rows": ["a", [1, "b"]]}, "field 'rows.1.1' is 'b', expected int"),
+        ({"rows": [None]}, "field 'rows.0' is None, expected str or list of int"),
+    ],
+)
+def test_a_value_within_others_is_told_by_its_place(record, told):
+    whole = {"ids": {"a": 1}, "model": {"rate": 1}, "rows": ["a", [1]]}
+    assert parse_object(json.dumps(whole), _NESTED) == whole
+    with pytest.raises(ValueError, match=re.escape(told)):
+        parse_object(json.dumps({**whole, **record}), _NESTED)

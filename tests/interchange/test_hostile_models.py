@@ -1,0 +1,347 @@
+"""Altered files of models: refused by name in one line, or taken for what they are."""
+
+import json
+import os
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from t2t_jax import UserError
+from t2t_jax.interchange.formats import read_model, write_model
+from t2t_jax.interchange.runs import write_run
+from tests.interchange.marian_nmt_models import write_directory
+from tests.interchange.models import portable
+
+_GOLDENS = Path(__file__).parents[1] / "goldens"
+_PLACES = {
+    "bert": _GOLDENS / "pretrained" / "bert",
+    "gpt2": _GOLDENS / "pretrained" / "gpt2",
+    "vit": _GOLDENS / "pretrained" / "vit",
+    "marian": _GOLDENS / "opus" / "shared",
+    "fairseq": _GOLDENS / "fairseq" / "iwslt",
+}
+_HOSTILE = (None, True, "", "16", [], ["a"], {"a": 1}, 0, -1, 10**9, 10**30, 0.5, float("nan"))
+
+
+def copied(kind: str, tmp_path: Path) -> Path:
+    """A model of a kind in a directory of its own."""
+    place = tmp_path / kind
+    if kind == "marian-nmt":
+        write_directory(place, "opus")
+    elif kind == "safetensors":
+        write_model(portable({}), "safetensors", place)
+    else:
+        shutil.copytree(_PLACES[kind], place)
+    return place
+
+
+def altered(node: Any) -> Iterator[Any]:
+    """A tree of JSON with each of its values in turn replaced by each of those that are hostile."""
+    yield from _HOSTILE
+    children = dict(node.items() if isinstance(node, dict) else enumerate(node or ()))
+    for key in list(children)[:30]:
+        if isinstance(children[key], dict | list):
+            inner: Iterator[Any] = altered(children[key])
+        else:
+            inner = iter(_HOSTILE)
+        for value in inner:
+            new = {**node} if isinstance(node, dict) else [*node]
+            new[key] = value
+            yield new
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"),
+    [
+        ("bert", "config.json"),
+        ("gpt2", "config.json"),
+        ("vit", "config.json"),
+        ("marian", "config.json"),
+        ("marian", "tokenizer_config.json"),
+        ("bert", "tokenizer.json"),
+        ("gpt2", "tokenizer.json"),
+    ],
+)
+def test_no_value_of_a_field_is_more_than_one_line(kind, file, tmp_path):
+    place = copied(kind, tmp_path)
+    content = json.loads((place / file).read_text(encoding="utf-8"))
+    if file == "tokenizer.json":  # a few entries stand for all
+        content = {name: content[name] for name in content if name != "post_processor"}
+    refusals = []
+    for new in altered(content):
+        (place / file).write_text(json.dumps(new), encoding="utf-8")
+        try:
+            read_model(kind, place)
+        except UserError as error:
+            refusals.append(str(error))
+    assert len(refusals) >= len(_HOSTILE) - 1
+    for told in refusals:
+        assert str(place) in told
+        assert len(told.splitlines()) == 1
+        assert len(told) < 600
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "said"),
+    [
+        ("bert", "hidden_size", None, "'hidden_size' is None, expected int from 1 to"),
+        ("bert", "num_hidden_layers", 10**30, "'num_hidden_layers' is 1000.*, expected int from"),
+        ("bert", "layer_norm_eps", [1e-12], "'layer_norm_eps' is .*, expected float from 0 to 1"),
+        ("gpt2", "n_inner", "64", "'n_inner' is '64', expected int from .* or null"),
+        ("gpt2", "attn_pdrop", float("nan"), "'attn_pdrop' is nan"),
+        ("vit", "id2label", {"0": "cat", "1": 7, "2": "tree"}, "'id2label.1' is 7, expected str"),
+        ("vit", "id2label", {"0": "cat", "1": "a\nb", "2": "tree"}, r"has 'a\\nb' in id2label"),
+        ("vit", "image_size", 1_000_000, "position_embeddings of shape"),
+        ("marian", "d_model", "32", "'d_model' is '32', expected int"),
+        ("marian", "dropout", None, "'dropout' is None, expected float"),
+    ],
+)
+def test_a_value_is_named_with_its_field_and_what_it_may_be(kind, field, value, said, tmp_path):
+    place = copied(kind, tmp_path)
+    content = json.loads((place / "config.json").read_text(encoding="utf-8"))
+    (place / "config.json").write_text(json.dumps(content | {field: value}), encoding="utf-8")
+    with pytest.raises(UserError, match=said):
+        read_model(kind, place)
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
+def test_a_hundred_thousand_levels_are_refused(file, tmp_path):
+    place = copied("bert", tmp_path)
+    (place / file).write_text('{"a":' * 100_000, encoding="utf-8")
+    with pytest.raises(UserError, match=rf"{file} is damaged, .* nested too deeply"):
+        read_model("bert", place)
+
+
+def test_a_tokenizer_cuts_and_fills_no_line(tmp_path):
+    place = copied("bert", tmp_path)
+    content = json.loads((place / "tokenizer.json").read_text(encoding="utf-8"))
+    whole = read_model("bert", place).vocabulary.encode(["the small house"])
+    content["truncation"] = {
+        "max_length": 2,
+        "strategy": "LongestFirst",
+        "stride": 0,
+        "direction": "Right",
+    }
+    content["padding"] = {
+        "strategy": {"Fixed": 1_000},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "[PAD]",
+    }
+    (place / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    assert read_model("bert", place).vocabulary.encode(["the small house"]) == whole
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "said"),
+    [
+        ("bert", {"unk_token": "[NONE]"}, "no tokenizer of the library tokenizers: .*Missing"),
+        ("gpt2", {"continuing_subword_prefix": "zzzz"}, "continuing_subword_prefix together with"),
+    ],
+)
+def test_a_tokenizer_that_fails_or_panics_is_refused(kind, changes, said, tmp_path):
+    place = copied(kind, tmp_path)
+    content = json.loads((place / "tokenizer.json").read_text(encoding="utf-8"))
+    content["model"] |= changes
+    (place / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(UserError, match=said):
+        read_model(kind, place)
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"),
+    [
+        ("bert", "config.json"),
+        ("bert", "tokenizer.json"),
+        ("bert", "model.safetensors"),
+        ("vit", "model.safetensors.index.json"),
+        ("vit", "pytorch_model.bin"),
+        ("marian", "vocab.json"),
+        ("marian", "source.spm"),
+        ("marian", "tokenizer_config.json"),
+        ("fairseq", "checkpoint_best.pt"),
+        ("fairseq", "dict.de.txt"),
+        ("fairseq", "bpecodes"),
+        ("marian-nmt", "opus.npz"),
+        ("marian-nmt", "decoder.yml"),
+        ("marian-nmt", "opus.vocab.yml"),
+        ("marian-nmt", "target.spm"),
+        ("safetensors", "model.safetensors"),
+        ("safetensors", "config.json"),
+        ("safetensors", "vocabulary.model"),
+    ],
+)
+def test_a_named_pipe_is_not_waited_for(kind, file, tmp_path):
+    place = copied(kind, tmp_path)
+    if kind == "vit":
+        (place / "model.safetensors").unlink()
+    (place / file).unlink(missing_ok=True)
+    os.mkfifo(place / file)
+    with pytest.raises(UserError, match=rf"{file}.* (no regular file|pipe)"):
+        read_model(kind, place)
+
+
+def in_two_files(place: Path) -> dict[str, str]:
+    """Put the tensors of a model into two files; returns which file has each."""
+    tensors = load_file(place / "model.safetensors")
+    (place / "model.safetensors").unlink()
+    names = sorted(tensors)
+    parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for part, own in parts.items():
+        save_file({name: tensors[name] for name in own}, place / part)
+    places = {name: part for part, own in parts.items() for name in own}
+    write_index(place, places)
+    return places
+
+
+def write_index(place: Path, places: dict[str, Any]) -> None:
+    index = {"metadata": {"total_size": 1}, "weight_map": places}
+    (place / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "vit", "marian"])
+def test_tensors_in_several_files_are_those_in_one(kind, tmp_path):
+    place = copied(kind, tmp_path)
+    in_two_files(place)
+    whole, found = read_model(kind, _PLACES[kind]), read_model(kind, place)
+    assert found.arrays.keys() == whole.arrays.keys()
+    for name, array in whole.arrays.items():
+        np.testing.assert_array_equal(found.arrays[name], array)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda places: places.update(x="a.safetensors"), "says of the array 'x' something else"),
+        (lambda places: places.pop("vit.layernorm.bias"), "'vit.layernorm.bias' something else"),
+        (lambda places: places.update(x="../a.safetensors"), "outside of its directory"),
+        (lambda places: places.update(x="/dev/zero"), "outside of its directory"),
+        (lambda places: places.update(x="a\nb"), "which no file is called"),
+        (lambda places: places.update(x="c.safetensors"), "c.safetensors cannot be read"),
+        (lambda places: places.update(x=7), "'weight_map.x' is 7, expected str"),
+    ],
+)
+def test_an_index_that_says_something_else_is_refused(change, said, tmp_path):
+    place = copied("vit", tmp_path)
+    places = in_two_files(place)
+    change(places)
+    write_index(place, places)
+    with pytest.raises(UserError, match=said):
+        read_model("vit", place)
+
+
+def with_tensors(kind: str, tmp_path: Path, change: Callable[[dict[str, np.ndarray]], Any]) -> Path:
+    place = copied(kind, tmp_path)
+    tensors = load_file(place / "model.safetensors")
+    change(tensors)
+    save_file(tensors, place / "model.safetensors")
+    return place
+
+
+def _with(name: str, value: float) -> Callable[[dict[str, np.ndarray]], None]:
+    def change(tensors: dict[str, np.ndarray]) -> None:
+        array = tensors[name].astype(np.float64 if value == 1e300 else np.float32)
+        array.flat[-1] = value
+        tensors[name] = array
+
+    return change
+
+
+def _cast(name: str, dtype: type) -> Callable[[dict[str, np.ndarray]], None]:
+    return lambda tensors: tensors.update({name: tensors[name].astype(dtype)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "said"),
+    [
+        ("bert", _with("cls.predictions.bias", np.nan), "NaN or .* the array cls.predictions.bias"),
+        ("gpt2", _with("transformer.h.1.ln_1.bias", np.inf), "infinity in the array transf"),
+        ("marian", _with("final_logits_bias", 1e300), "infinity in the array final_logits_bias"),
+        ("vit", _cast("classifier.bias", np.int8), "kind int8 in the array classifier.bias"),
+        (
+            "gpt2",
+            lambda tensors: tensors.update({"lm_head.weight": np.ones((320, 32), np.float32)}),
+            "another array lm_head.weight than the one that it is shared with",
+        ),
+        *(
+            (kind, lambda tensors: tensors.update(adapter=np.ones(2)), "has the array adapter, wh")
+            for kind in ("bert", "gpt2", "vit", "marian")
+        ),
+        (
+            "bert",
+            lambda tensors: tensors.update({"x\x1b[2J\n": np.ones(2)}),
+            r"has the array x\\x1b\[2J\\n, which",
+        ),
+    ],
+)
+def test_tensors_that_no_model_has_are_refused_by_name(kind, change, said, tmp_path):
+    with pytest.raises(UserError, match=said):
+        read_model(kind, with_tensors(kind, tmp_path, change))
+
+
+def test_what_makes_no_difference_may_be_there_too(tmp_path):
+    def add(tensors: dict[str, np.ndarray]) -> None:
+        tensors["bert.embeddings.position_ids"] = np.arange(40)[None]
+        tensors["bert.pooler.dense.weight"] = np.ones((32, 32), np.float32)
+        words = tensors["bert.embeddings.word_embeddings.weight"]
+        tensors["cls.predictions.decoder.weight"] = words.copy()
+
+    read_model("bert", with_tensors("bert", tmp_path, add))
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2"])
+def test_numbers_of_eight_bits_are_refused_by_name(dtype, tmp_path):
+    place = copied("vit", tmp_path)
+    about = {"classifier.bias": {"dtype": dtype, "shape": [4], "data_offsets": [0, 4]}}
+    header = json.dumps(about).encode()
+    content = struct.pack("<Q", len(header)) + header + bytes(4)
+    (place / "model.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match=rf"kind {dtype} in the array 'classifier.bias'; import"):
+        read_model("vit", place)
+
+
+def test_a_run_of_arrays_of_other_sizes_names_the_file(tmp_path):
+    place = copied("gpt2", tmp_path)
+    content = json.loads((place / "config.json").read_text(encoding="utf-8"))
+    (place / "config.json").write_text(json.dumps(content | {"n_inner": 7}), encoding="utf-8")
+    model = read_model("gpt2", place)
+    with pytest.raises(UserError, match=rf"{place}: the array .* of another model"):
+        write_run(model, tmp_path / "run", {"format": "gpt2", "path": str(place)})
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_npz_that_unfolds_is_refused(tmp_path):
+    place = copied("marian-nmt", tmp_path)
+    with np.load(place / "opus.npz") as opened:
+        arrays = {name: opened[name] for name in opened.files}
+    np.savez_compressed(place / "opus.npz", **arrays, Wtype=np.zeros((1_000, 1_000)))
+    with pytest.raises(UserError, match=r"opus\.npz is damaged, .* larger than the whole"):
+        read_model("marian-nmt", place)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: &a [1, 1]\nb: [*a, *a]\n", "names a value that stands elsewhere"),
+        ("a: " + "[" * 50 + "]" * 50, "nested too deeply"),
+        (f"beam-size: 0x{'f' * 9_000}\n", "a value of 9,002 characters"),
+        ("beam-size: 1000000000000\n", "'beam-size' is 1000000000000, expected int from 1 to"),
+        ("normalize: [1]\n", "'normalize' is .*, expected float from 0 to 100"),
+        ("a: !!timestamp x\n", "is no YAML"),
+        ("a: !!bool x\n", "is no YAML"),
+        ("#" * 200_000, "more than 100,000 bytes"),
+    ],
+)
+def test_settings_of_marian_nmt_that_unfold_are_refused(text, said, tmp_path):
+    place = copied("marian-nmt", tmp_path)
+    (place / "decoder.yml").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=rf"decoder\.yml .*{said}"):
+        read_model("marian-nmt", place)
