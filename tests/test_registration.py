@@ -1,0 +1,113 @@
+"""A run whose config names a function that a config file registered."""
+
+from pathlib import Path
+
+import pytest
+
+from t2t_jax.config import tables
+from t2t_jax.config.file import load_config, load_grid
+from t2t_jax.errors import UserError
+from t2t_jax.run.loading import load
+from t2t_jax.run.trainer import train
+from t2t_jax.sweep.cell import cells
+from t2t_jax.sweep.grid import run_grid
+from t2t_jax.sweep.launchers import Local
+from t2t_jax.workdir import read_config
+
+_FILE = """
+import runpy, jax, t2t_jax
+
+def doubled(x):
+    return 2 * jax.nn.relu(x)
+
+t2t_jax.register_activation("doubled", doubled)
+def plain(x, epsilon):
+    return x / (epsilon + abs(x).max(-1, keepdims=True))
+
+t2t_jax.register_normalization("plain", plain)
+
+def get_config():
+    base = runpy.run_path("{tiny}")["get_config"]()
+    return base.replace({{
+        "model.feed_forward": "doubled", "model.norm": "plain", "training.num_train_steps": 2,
+    }})
+
+VARIANTS = {{"doubled": get_config()}}
+"""
+
+
+@pytest.fixture
+def forgotten(monkeypatch):
+    """A process that has registered nothing."""
+    for table in tables.TABLES.values():
+        own = {name: table[name] for name in table if table.is_own(name)}
+        monkeypatch.setattr(table, "_entries", own)
+    monkeypatch.setattr(tables, "_seen", set())
+    monkeypatch.delenv(tables.FILES, raising=False)
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_run, tmp_path_factory):
+    """The config file and the directory of a run of two steps."""
+    folder = tmp_path_factory.mktemp("registration")
+    path = folder / "own.py"
+    path.write_text(_FILE.format(tiny=tiny_run.folder / "tiny.py"))
+    assert train(load_config(str(path)), folder / "run") == 0
+    yield path, folder / "run"
+    for table in tables.TABLES.values():
+        for name in ("doubled", "plain"):
+            table._entries.pop(name, None)
+
+
+def test_a_run_keeps_the_file_that_registered_what_its_config_names(trained):
+    _, workdir = trained
+    kept = {file.name: file.read_text() for file in (workdir / "registered").iterdir()}
+    assert kept == dict.fromkeys(["feed_forward.py", "norm.py"], path.read_text())
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_nothing_of_a_run_is_executed_unless_its_reader_says_so(trained, monkeypatch):
+    _, workdir = trained
+    kept = workdir / "registered" / "feed_forward.py"
+    with pytest.raises(UserError) as error:
+        load(workdir)
+    said = str(error.value)
+    assert said.startswith(f"{workdir}/config.json: model.feed_forward='doubled' is not one of")
+    assert f"read {kept}, and name it in T2T_JAX_REGISTER" in said
+    assert "\n" not in said
+    monkeypatch.setenv(tables.FILES, str(kept))
+    assert read_config(workdir).model.norm == "plain"
+    assert load(workdir).translate(["a dog"]) == load(workdir).translate(["a dog"])
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_run_goes_on_with_the_functions_that_it_was_started_with(trained, tmp_path):
+    path, workdir = trained
+    changed = tmp_path / "changed.py"
+    changed.write_text(path.read_text().replace("2 * jax", "3 * jax"))
+    with pytest.raises(UserError, match=rf"'doubled' is registered by {changed}, which is not as"):
+        train(load_config(str(changed)), workdir)
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_comment_in_the_file_makes_no_other_function(trained, tmp_path):
+    path, workdir = trained
+    same = tmp_path / "same.py"
+    same.write_text("# The same.\n" + path.read_text())
+    assert train(load_config(str(same)), workdir) == 0
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_the_processes_of_a_grid_register_by_its_file(trained, tmp_path):
+    path, _ = trained
+    own = tmp_path / "grid.py"
+    own.write_text(path.read_text())
+    grid = load_grid(str(own))
+    outcome = run_grid(grid, tmp_path / "grid", launcher=Local(1))
+    assert len(outcome.results["doubled"]) == 1
+    assert Path(tmp_path / "grid/doubled/seed0/registered/norm.py").read_text() == own.read_text()
+    kept = tmp_path / "grid/doubled/seed0/registered/feed_forward.py"
+    kept.write_text(own.read_text().replace("2 * jax", "3 * jax"))
+    (cell,) = cells(grid, tmp_path / "grid", 1)
+    with pytest.raises(UserError, match=r"'doubled' is registered by .*which is not as it was"):
+        cell.result()
