@@ -112,7 +112,7 @@ def common_search() -> Carried:
     """The settings of a search for which other engines have a counterpart."""
     return any_value(
         "decoding",
-        *("beam_size", "length_penalty", "max_extra_length", "min_length"),
+        *("beam_size", "beam_rule", "length_penalty", "max_extra_length", "min_length"),
         *("temperature", "top_k", "top_p", "no_repeat_ngram_size", "forbidden_ids"),
     )
 

@@ -74,7 +74,7 @@ Sources have {length} subwords at most, with the end of sentence, and translatio
 def carried(config: Config) -> Carried:
     """What of a config the format carries: any network, as it is compiled, and most of a search."""
     del config  # it is the same for every one
-    names = "beam_size", "length_penalty", "max_extra_length", "min_length"
+    names = "beam_size", "beam_rule", "length_penalty", "max_extra_length", "min_length"
     constraints = "no_repeat_ngram_size", "forbidden", "forbidden_ids"
     return {"model": ANY, **any_value("decoding", *names, *constraints)}
 

@@ -13,9 +13,17 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from jaxtyping import Float32, Int
 
+from t2t_jax.batch import PAD_ID
 from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.paired import PairedVocabulary, paired_vocabulary
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, warn
+from t2t_jax.interchange.marian.generation import (
+    FILE,
+    GENERATION,
+    decoding_fields,
+    left_out,
+    settings_of,
+)
 from t2t_jax.interchange.marian.layout import ACTIVATIONS, EPSILON, layer_names
 from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE, read_bytes, read_json
 from t2t_jax.interchange.names import Arrays
@@ -45,13 +53,12 @@ _CONFIG = Schema(
         "tie_word_embeddings": bool,
         "decoder_vocab_size": (SIZE, type(None)),
         "max_position_embeddings": SIZE,
-        "num_beams": SIZE,
         **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), RATE),
-        "bad_words_ids": (list, type(None)),
     },
 )
 _COPIES = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
 """What may be there once more, beside the matrix that all share."""
+_NEVER = -1e4
 _RATES = {
     "dropout": "dropout_rate",
     "attention_dropout": "attention_dropout_rate",
@@ -81,6 +88,9 @@ def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
                 f"{tensors.file} has tensors of other sizes than config.json has: {error}"
             ) from error
     config = _our_config(path, theirs, vocabulary, orders[1], positions)
+    config, renormalises = _with_their_search(config, path, theirs, orders[1])
+    if renormalises:
+        arrays = {**arrays, "output_bias": _without_padding(arrays["output_bias"])}
     return PortableModel(config, vocabulary, arrays, ())
 
 
@@ -212,8 +222,6 @@ def _our_config(
         "model.scale_embeddings": theirs.get("scale_embedding", False),
         "model.start_token": ("padding", "end", "begin")[start],
         "data.vocab_size": len(vocabulary),
-        "decoding.beam_size": theirs.get("num_beams", 4),
-        "decoding.forbidden_ids": _forbidden(theirs, order),
         "decoding.max_source_length": max(8, theirs.get("max_position_embeddings", 1024)),
     }
     for name, ours in _RATES.items():
@@ -226,12 +234,36 @@ def _our_config(
         raise UserError(f"{path / 'config.json'}: {error}") from error
 
 
-def _forbidden(theirs: Record, order: Int[np.ndarray, " entries"]) -> tuple[int, ...]:
-    """Our ids of the entries that are never chosen, among them padding, which has a logit."""
-    ours = {int(number): place for place, number in enumerate(order)}
-    words = theirs.get("bad_words_ids") or [[theirs["pad_token_id"]]]
-    alone = [word[0] for word in words if isinstance(word, list) and len(word) == 1]
-    return tuple(ours[number] for number in alone if number in ours)
+def _with_their_search(
+    config: Config, path: Path, theirs: Record, order: Int[np.ndarray, " entries"]
+) -> tuple[Config, bool]:
+    """The config with the settings of their search, and whether padding takes no probability."""
+    file = path / FILE
+    is_apart = file.exists()
+    if not is_apart:  # then transformers looks there too
+        file = path / "config.json"
+    given = read_json(file, GENERATION)
+    settings = settings_of(given)
+    ids = {int(number): place for place, number in enumerate(order)}
+    fields = decoding_fields(settings, ids, theirs["pad_token_id"], file)
+    if lacking := left_out(given, settings, theirs if is_apart else given):
+        warn(
+            f"{file} has {' and '.join(lacking)}, for which a search of t2t_jax has no "
+            "counterpart: without, translations may be others than those of transformers"
+        )
+    try:
+        config = config.replace(fields)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from error
+    forbids_padding = PAD_ID in config.decoding.forbidden_ids
+    return config, settings["renormalize_logits"] and forbids_padding
+
+
+def _without_padding(bias: Float32[np.ndarray, " entries"]) -> Float32[np.ndarray, " entries"]:
+    """The bias of the output with one for padding so low that it never takes any probability."""
+    bias = bias.copy()
+    bias[PAD_ID] = _NEVER
+    return bias
 
 
 def _languages(file: Path) -> dict[str, str]:

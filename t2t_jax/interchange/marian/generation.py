@@ -1,0 +1,181 @@
+"""How outputs are searched: the generation config of transformers, in and out.
+
+It is in generation_config.json, or, where there is no such file, in config.json. What has a
+counterpart in `DecodingConfig` is taken over, and all else that would change an output is named.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from t2t_jax.batch import EOS_ID
+from t2t_jax.config import DecodingConfig
+from t2t_jax.errors import UserError
+from t2t_jax.system.records import Record, Schema
+
+FILE = "generation_config.json"
+
+_DEFAULTS: Mapping[str, Any] = {
+    **{"num_beams": 1, "length_penalty": 1.0, "early_stopping": False},
+    **{"do_sample": False, "temperature": 1.0, "top_k": 50, "top_p": 1.0},
+    **{"min_length": 0, "no_repeat_ngram_size": 0, "renormalize_logits": False},
+    **dict.fromkeys(("max_length", "max_new_tokens", "min_new_tokens")),
+    **dict.fromkeys(("bad_words_ids", "suppress_tokens")),
+}
+"""What is taken over, and what transformers has where it is null or not given."""
+GENERATION = Schema(
+    {},
+    {
+        **dict.fromkeys(_DEFAULTS, (int, NoneType)),
+        **dict.fromkeys(("length_penalty", "temperature", "top_p"), (int, float, NoneType)),
+        **dict.fromkeys(("do_sample", "renormalize_logits"), (bool, NoneType)),
+        **dict.fromkeys(("bad_words_ids", "suppress_tokens"), (list, NoneType)),
+        "early_stopping": (bool, str, NoneType),
+    },
+)
+_LACKING = {
+    *("repetition_penalty", "encoder_repetition_penalty", "typical_p", "guidance_scale"),
+    *("num_beam_groups", "diversity_penalty", "epsilon_cutoff", "eta_cutoff", "min_p", "top_h"),
+    *("encoder_no_repeat_ngram_size", "forced_bos_token_id", "begin_suppress_tokens"),
+    *("sequence_bias", "exponential_decay_length_penalty", "force_words_ids", "constraints"),
+    *("stop_strings", "max_time", "penalty_alpha", "watermarking_config"),
+}
+"""Settings of transformers that a search here lacks. A newer release may have others."""
+_NEUTRAL_AT_ONE = {
+    *("repetition_penalty", "encoder_repetition_penalty", "typical_p", "guidance_scale"),
+    "num_beam_groups",
+}
+_SPECIAL = "pad_token_id", "eos_token_id", "decoder_start_token_id"
+_WITHOUT_EFFECT = {
+    *("bos_token_id", "transformers_version", "use_cache", "cache_implementation", "low_memory"),
+    *("return_dict_in_generate", "num_return_sequences", "remove_invalid_values"),
+    "forced_eos_token_id",  # ends an output that is cut, whose text stays the same
+}
+_PREFIXES_WITHOUT_EFFECT = "_", "output_", "assistant_", "num_assistant_"
+
+
+def settings_of(given: Record) -> dict[str, Any]:
+    """The settings that are taken over, each with what transformers takes where it has none.
+
+    Args:
+      given: the fields of the file, which fit `GENERATION`.
+    """
+    return {
+        name: usual if given.get(name) is None else given[name] for name, usual in _DEFAULTS.items()
+    }
+
+
+def decoding_fields(
+    settings: Mapping[str, Any], ids: Mapping[int, int], padding: int, file: Path
+) -> dict[str, Any]:
+    """The fields `decoding.*` of a config.
+
+    Args:
+      settings: what `settings_of` gives.
+      ids: our id of each of theirs.
+      padding: their id of padding.
+      file: the file, for errors.
+
+    Raises:
+      UserError: a list of ids is none.
+    """
+    least, longest = settings["min_new_tokens"], settings["max_new_tokens"]
+    if least is None:
+        least = max(0, settings["min_length"] - 1)  # it counts the start of a target
+    if longest is None and settings["max_length"] is not None:
+        longest = settings["max_length"] - 1
+    alone = [word[0] for word in _bad_words(settings, padding, ids, file) if len(word) == 1]
+    fields = {
+        "beam_size": settings["num_beams"],
+        "beam_rule": "transformers",
+        "length_penalty": float(max(0, settings["length_penalty"])),
+        "min_length": least,
+        "no_repeat_ngram_size": settings["no_repeat_ngram_size"],
+        "forbidden_ids": tuple(dict.fromkeys(ids[number] for number in alone)),
+    }
+    if longest is not None:
+        fields["max_extra_length"] = longest
+    if settings["do_sample"] and settings["num_beams"] == 1:
+        fields |= {"temperature": float(settings["temperature"]), "top_k": settings["top_k"]}
+        fields["top_p"] = float(settings["top_p"])
+    return {f"decoding.{name}": value for name, value in fields.items()}
+
+
+def _bad_words(
+    settings: Mapping[str, Any], padding: int, ids: Mapping[int, int], file: Path
+) -> list[list[int]]:
+    """The sequences of ids that no output has; padding has a logit too, and is one of them."""
+    words = [[padding]] if settings["bad_words_ids"] is None else settings["bad_words_ids"]
+    words = [*words, *([one] for one in settings["suppress_tokens"] or [])]
+    for word in words:
+        if not isinstance(word, list) or not word or not all(_is_id(one, ids) for one in word):
+            raise UserError(
+                f"{file} has {word!r:.60} in bad_words_ids or suppress_tokens, which is no list of "
+                f"ids from 0 to {len(ids) - 1}"
+            )
+    return [word for word in words if ids[word[0]] != EOS_ID or len(word) > 1]
+
+
+def _is_id(number: Any, ids: Mapping[int, int]) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number in ids
+
+
+def left_out(given: Record, settings: Mapping[str, Any], config: Record) -> list[str]:
+    """The settings that would change an output and have no counterpart here.
+
+    Args:
+      given: the fields of the file.
+      settings: what `settings_of` gives.
+      config: the fields of config.json, which may be the same.
+    """
+    named = [name for name, is_lacking in _half_taken(settings) if is_lacking]
+    others = _LACKING if given is config else given.keys() - _DEFAULTS.keys() - _WITHOUT_EFFECT
+    for name in sorted(others - set(_SPECIAL)):
+        value = given.get(name)
+        neutral = value in (None, False, []) or (name in _NEUTRAL_AT_ONE and value == 1)
+        if not neutral and not name.startswith(_PREFIXES_WITHOUT_EFFECT):
+            named.append(name)
+    named += [
+        name for name in _SPECIAL if given.get(name) not in (None, config[name], [config[name]])
+    ]
+    return [f"{name}={given[name]!r:.60}" for name in named]
+
+
+def _half_taken(settings: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """Settings with a counterpart, and whether this value of theirs has none."""
+    beams, alpha = settings["num_beams"], settings["length_penalty"]
+    stops_alike = settings["early_stopping"] in (False, "never" if alpha == 0 else False)
+    yield "length_penalty", alpha < 0
+    yield "early_stopping", beams > 1 and not stops_alike
+    yield "do_sample", beams > 1 and settings["do_sample"]
+    yield "bad_words_ids", any(len(word) > 1 for word in settings["bad_words_ids"] or [])
+    constrained = settings["no_repeat_ngram_size"] or settings["min_length"] > 1
+    yield (
+        "renormalize_logits",
+        settings["renormalize_logits"] and bool(constrained or settings["min_new_tokens"]),
+    )
+
+
+def generation_config(decoding: DecodingConfig, longest: int, forbidden: list[int]) -> Record:
+    """The generation config for a search, but for special ids.
+
+    Args:
+      decoding: the settings of the search.
+      longest: the most tokens of an output, its start among them.
+      forbidden: their ids of the entries that are never chosen.
+    """
+    draws = decoding.temperature > 0
+    found = {
+        "num_beams": 1 if draws else decoding.beam_size,
+        "length_penalty": decoding.length_penalty,
+        "max_length": longest,
+        "min_new_tokens": decoding.min_length or None,
+        "no_repeat_ngram_size": decoding.no_repeat_ngram_size,
+        "bad_words_ids": [[number] for number in forbidden] or None,
+        "do_sample": draws,
+    }
+    if draws:
+        found |= {"temperature": decoding.temperature, "top_k": decoding.top_k}
+        found["top_p"] = decoding.top_p
+    return found
