@@ -140,7 +140,7 @@ def test_the_command_writes_a_pruned_run(tmp_path, capsys):
     out = tmp_path / "pruned"
     flags = ["--prune", "0.25", str(out), "--num-sentences", "5"]
     assert main(["heads", str(tmp_path / "run"), *flags]) == 0
-    assert "of 32 heads" in capsys.readouterr().out.replace("\n", " ")
+    assert "of 32 heads" in " ".join(capsys.readouterr().out.split())
     network = t2t_jax.load(out).config.model
     left = 2 * network.attention_of("encoder").num_heads
     left += 3 * (
