@@ -211,8 +211,8 @@ def _choose(
         if step == "best":
             way_out = "of the best there is one; leave average out"
         raise UserError(
-            f"{directory} has {len(chosen)} checkpoints {chosen}, fewer than average={average}"
-            f"; {way_out}"
+            f"{directory} has {len(chosen)} checkpoints to average, {chosen}, fewer than "
+            f"average={average}; {way_out}"
         )
     return chosen
 

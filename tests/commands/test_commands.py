@@ -48,6 +48,7 @@ def make_run(folder, name, corpus, vocab_size, seed=0, **changes):
             "data.vocab_size": vocab_size,
             "data.cache_dir": str(folder / "cache"),
             "training.seed": seed,
+            "checkpoint.every_steps": 3,
             "decoding.max_extra_length": 5,
             "decoding.beam_size": 2,
             **changes,

@@ -63,6 +63,7 @@ def workdir(tmp_path_factory):
             "model.num_decoder_layers": 1,
             "data.corpus": f"text:{folder}",
             "data.cache_dir": str(folder / "cache"),
+            "checkpoint.every_steps": 3,
             "decoding.max_extra_length": 5,
             "decoding.beam_size": 2,
         }

@@ -24,6 +24,8 @@ from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.step import TrainState
 
+CONFIG = Config().replace({"checkpoint.every_steps": 1})
+
 def state(step, mesh):
     def put(values, *axes):
         sharding = NamedSharding(mesh, P(*axes))
@@ -44,13 +46,13 @@ def assert_same(one, other):
             np.testing.assert_array_equal(x.data, y.data)
 
 def save(workdir, steps, mesh):
-    checkpoints = Checkpoints(workdir, Identity(Config(), {}))
+    checkpoints = Checkpoints(workdir, Identity(CONFIG, {}))
     for step in steps:
         checkpoints.save(state(step, mesh))
     checkpoints.close()
 
 def resume(workdir, mesh):
-    checkpoints = Checkpoints(workdir, Identity(Config(), {}))
+    checkpoints = Checkpoints(workdir, Identity(CONFIG, {}))
     try:
         restored = checkpoints.restore(jax.tree.map(like, state(0, mesh)))
         assert_same(restored, state(int(restored.step), mesh))

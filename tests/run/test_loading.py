@@ -28,6 +28,7 @@ CONFIG = Config().replace(
         "model.d_ff": 16,
         "model.num_encoder_layers": 1,
         "model.num_decoder_layers": 1,
+        "checkpoint.every_steps": 1,
         "checkpoint.average": 2,
         "decoding.max_extra_length": 5,
         "decoding.beam_size": 2,

@@ -233,7 +233,8 @@ def test_a_default_state_has_the_arrays_that_it_always_had(tiny):
 @pytest.fixture
 def checkpoints(tmp_path):
     """Two checkpoints of a run with a moving average, the first of them the best."""
-    config = Config().replace({"training.ema_decay": 0.9, "checkpoint.average": 2})
+    by_steps = {"checkpoint.average": 2, "checkpoint.every_steps": 1}
+    config = Config().replace({"training.ema_decay": 0.9, **by_steps})
     (tmp_path / "config.json").write_text(config.to_json())
     with Checkpoints(tmp_path, Identity(config, {})) as opened:
         for step in (1, 2):
