@@ -143,7 +143,7 @@ def test_a_run_with_a_clock_averages_what_one_without_does_also_after_a_kill(
 ):
     averaged = {"checkpoint.average": 2, "checkpoint.keep": 2}
     config = _config(tiny_run, 100).replace(averaged)
-    assert train(config, tmp_path / "without") == 0
+    assert train(config, tmp_path / "without").exit_code == 0
     always = config.replace({"checkpoint.every_minutes": 1e-9})
     workdir = tmp_path / "run"
 
@@ -159,7 +159,7 @@ def test_a_run_with_a_clock_averages_what_one_without_does_also_after_a_kill(
         with pytest.raises(Killed):
             train(always, workdir)
     assert load(workdir, average=1).steps == (3,)
-    assert train(always, workdir) == 0
+    assert train(always, workdir).exit_code == 0
     expected, found = load(tmp_path / "without"), load(workdir)
     assert expected.steps == found.steps == (2, 4)
     for one, other in zip(*map(jax.tree.leaves, (expected.params, found.params)), strict=True):

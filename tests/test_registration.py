@@ -52,7 +52,7 @@ def trained(tiny_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("registration")
     path = folder / "own.py"
     path.write_text(_FILE.format(tiny=tiny_run.folder / "tiny.py"))
-    assert train(load_config(str(path)), folder / "run") == 0
+    assert train(load_config(str(path)), folder / "run").exit_code == 0
     yield path, folder / "run"
     for table in tables.TABLES.values():
         for name in ("doubled", "plain"):
@@ -94,7 +94,7 @@ def test_a_comment_in_the_file_makes_no_other_function(trained, tmp_path):
     path, workdir = trained
     same = tmp_path / "same.py"
     same.write_text("# The same.\n" + path.read_text())
-    assert train(load_config(str(same)), workdir) == 0
+    assert train(load_config(str(same)), workdir).exit_code == 0
 
 
 @pytest.mark.usefixtures("forgotten")
