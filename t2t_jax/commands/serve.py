@@ -75,7 +75,7 @@ class ServeCommand:
             from t2t_jax.serving import server
         except ModuleNotFoundError as error:
             raise UserError(
-                f"the server needs {error.name}: pip install 't2t-jax[serve]'"
+                f"the server needs {error.name}: pip install -e '.[serve]'"
             ) from error
         from t2t_jax.serving.access import Access
         from t2t_jax.serving.answers import Answers

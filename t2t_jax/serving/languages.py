@@ -131,7 +131,7 @@ class Languages:
             raise RefusedError(
                 501,
                 "no detector of languages is installed: name the source language, or have "
-                "the server installed with pip install 't2t-jax[detect]'",
+                "the server installed with pip install -e '.[detect]'",
             ) from None
         if len(self._codes) < 2:
             codes = ", ".join(self.sources)

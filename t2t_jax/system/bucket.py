@@ -358,7 +358,7 @@ def _file_system(scheme: str, process: int) -> Any:
         return fsspec.filesystem(scheme, use_listings_cache=False, **_SETTINGS[scheme])
     except ImportError as error:
         raise UserError(
-            f"{scheme}:// needs the package {package}; install it: pip install 't2t-jax[{extra}]'"
+            f"{scheme}:// needs the package {package}; install it: pip install -e '.[{extra}]'"
         ) from error
 
 
