@@ -167,7 +167,7 @@ def _specification(model: PortableModel) -> Any:
     except ImportError as error:
         raise UserError(
             "CTranslate2 is not installed, which writes its own files: pip install "
-            "'t2t-jax[ctranslate2]'"
+            "-e '.[ctranslate2]' in the clone of t2t_jax"
         ) from error
     network = model.config.model
     arrays = without_residual_scale(with_all_heads(model.arrays, network), network)

@@ -199,7 +199,7 @@ def _merges(codes: str) -> Any:
     except ImportError as error:
         raise UserError(
             "subword-nmt is not installed, which splits words as this vocabulary does: pip install "
-            "'t2t-jax[moses]'"
+            "-e '.[moses]' in the clone of t2t_jax"
         ) from error
     version, *lines = codes.rstrip("\n").split("\n")
     if not version.startswith("#version:"):

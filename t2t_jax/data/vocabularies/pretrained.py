@@ -136,7 +136,7 @@ def _tokenizer(definition: str) -> Any:
     except ImportError as error:
         raise UserError(
             "the vocabulary is one of the library tokenizers; install it with: pip install "
-            "'t2t-jax[huggingface]'"
+            "-e '.[huggingface]' in the clone of t2t_jax"
         ) from error
     try:
         tokenizer = Tokenizer.from_str(definition)
