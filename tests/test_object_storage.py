@@ -291,7 +291,7 @@ def test_a_missing_package_is_named_with_its_extra(scheme, package, extra, monke
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
     with pytest.raises(
-        UserError, match=rf"{package}; install it: pip install 't2t-jax\[{extra}\]'"
+        UserError, match=rf"{package}; install it: pip install -e '.\[{extra}\]'"
     ):
         load(f"{scheme}://bucket/run")
 

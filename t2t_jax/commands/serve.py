@@ -74,9 +74,7 @@ class ServeCommand:
         try:
             from t2t_jax.serving import server
         except ModuleNotFoundError as error:
-            raise UserError(
-                f"the server needs {error.name}: pip install -e '.[serve]'"
-            ) from error
+            raise UserError(f"the server needs {error.name}: pip install -e '.[serve]'") from error
         from t2t_jax.serving.access import Access
         from t2t_jax.serving.answers import Answers
         from t2t_jax.serving.app import Server

@@ -88,14 +88,10 @@ def attention(
                 query, key, value, mask, dropout_rate=dropout_rate, dropout_key=dropout_key
             )
         mask = mask.whole()
-    weights = attention_weights(
-        query,
-        key,
-        mask,
-        bias=None if bias is None else bias(_places(query, key) if apart is None else apart),
-        score=score,
-        einsum=einsum_float32,
-    )
+    if apart is None:
+        apart = distances(query.shape[1], key.shape[1])
+    added = None if bias is None else bias(apart)
+    weights = attention_weights(query, key, mask, bias=added, score=score, einsum=einsum_float32)
     return weighted_values(dropout(weights, dropout_rate, dropout_key), value)
 
 
@@ -104,10 +100,6 @@ def additive(
 ) -> Float32[Array, "b h q k"]:
     """`functional.attention.additive_scores`, with the product that kernels compute."""
     return additive_scores(query, key, vector, einsum=einsum_float32)
-
-
-def _places(query: Float[Array, "b q h d_k"], key: Float[Array, "b k h d_k"]) -> Int[Array, "q k"]:
-    return distances(query.shape[1], key.shape[1])
 
 
 def is_fused(
