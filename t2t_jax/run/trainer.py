@@ -67,11 +67,9 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> TrainedRun:
       workdir: the directory for all that it writes, or its place in a bucket, `s3://bucket/name`.
 
     Returns:
-      The run, to look at its history or to load its model. It is at its end (its last step, or the
-      evaluation after which `training.stop_after_evaluations_without_gain` ends it) and has the
-      exit code 0; or signal n stopped it, with a checkpoint from which the same call goes on, and
-      the exit code is 128 + n. Of several processes, all return the same, whichever of them got the
-      signal.
+      The run, whose exit code is 0 at its end (its last step, or the evaluation after which
+      `training.stop_after_evaluations_without_gain` ends it) and 128 + n when signal n stopped it,
+      with a checkpoint from which the same call goes on. All processes return the same.
 
     Raises:
       UserError: the config, the corpus or the run directory does not fit, or the loss diverged.
@@ -100,11 +98,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> TrainedRun:
     # Both refuse what cannot be made or kept before anything is written.
     check_gathering(abstract_state(config, model, mesh), workdir)
     with locked(workdir), StopSignal() as stop:
-        # Before anything else is written: a kill from here on leaves a run. The other processes may
-        # have made files by now; a run is there only if another start had the lock before this one.
-        if is_main() and not (is_run(workdir) and check_workdir(config, workdir)):
-            give_up(workdir)
-            claim(workdir, config, corpus, vocabulary)
+        _make_it_a_run(config, workdir, corpus, vocabulary)
         identity = Identity(config, fingerprints(corpus, vocabulary))
         with (
             orbax_kept_quiet(),
@@ -125,6 +119,17 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> TrainedRun:
                 log.checkpoint(checkpoints.wait())
                 log.end(step, *run.last_words(step, signal, f"{task.command} --workdir {workdir}"))
                 return TrainedRun(workdir, 128 + signal if signal else 0, log.history)
+
+
+def _make_it_a_run(config: Config, workdir: Path, corpus: Corpus, vocabulary: Vocabulary) -> None:
+    """Make a run of a directory before anything else is written: a kill from here on leaves a run.
+
+    The other processes may have made files by now; a run is there only if another start had the
+    lock before this one.
+    """
+    if is_main() and not (is_run(workdir) and check_workdir(config, workdir)):
+        give_up(workdir)
+        claim(workdir, config, corpus, vocabulary)
 
 
 def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:
