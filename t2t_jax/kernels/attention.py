@@ -88,9 +88,8 @@ def attention(
                 query, key, value, mask, dropout_rate=dropout_rate, dropout_key=dropout_key
             )
         mask = mask.whole()
-    if apart is None:
-        apart = distances(query.shape[1], key.shape[1])
-    added = None if bias is None else bias(apart)
+    places = partial(distances, query.shape[1], key.shape[1])
+    added = None if bias is None else bias(places() if apart is None else apart)
     weights = attention_weights(query, key, mask, bias=added, score=score, einsum=einsum_float32)
     return weighted_values(dropout(weights, dropout_rate, dropout_key), value)
 

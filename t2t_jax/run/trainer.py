@@ -67,9 +67,8 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> TrainedRun:
       workdir: the directory for all that it writes, or its place in a bucket, `s3://bucket/name`.
 
     Returns:
-      The run, whose exit code is 0 at its end (its last step, or the evaluation after which
-      `training.stop_after_evaluations_without_gain` ends it) and 128 + n when signal n stopped it,
-      with a checkpoint from which the same call goes on. All processes return the same.
+      The run, whose exit code is 0 at its end (its last step, or an early end by its evaluations)
+      and 128 + n when signal n stopped it, with a checkpoint from which the same call goes on.
 
     Raises:
       UserError: the config, the corpus or the run directory does not fit, or the loss diverged.
@@ -95,7 +94,6 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> TrainedRun:
     check_same(_facts(config, corpus, vocabulary))
 
     model = make_model(config, len(vocabulary), mesh)
-    # Both refuse what cannot be made or kept before anything is written.
     check_gathering(abstract_state(config, model, mesh), workdir)
     with locked(workdir), StopSignal() as stop:
         _make_it_a_run(config, workdir, corpus, vocabulary)

@@ -41,32 +41,7 @@ def description(answers: Answers, *, needs_key: bool) -> dict[str, Any]:
       needs_key: whether an API key is needed.
     """
     most = min(one.engine.most_best for one in answers.languages.services.values())
-    sources = [*answers.languages.sources, "auto"]
-    targets = sorted({target for _, target in answers.languages.services})
-    text = _TEXT | {"maxLength": answers.bounds.max_characters}
-    asked: dict[str, Any] = {"q": _TEXTS | {"oneOf": [text, {"type": "array", "items": text}]}}
-    if needs_key:
-        asked["api_key"] = _TEXT | {"description": "An API key, unless a header has it."}
-    common: dict[str, Any] = asked | {
-        "source": {
-            "type": "string",
-            "enum": sources,
-            "default": "auto",
-            "description": "The language of the texts; `auto` has it detected.",
-        },
-        "target": {
-            "type": "string",
-            "enum": targets,
-            "description": "The language to translate to.",
-        },
-        "format": {
-            "type": "string",
-            "enum": ["text", "html"],
-            "default": "text",
-            "description": "Of html, every tag stays where it is; the text between two tags is "
-            "translated by itself.",
-        },
-    }
+    asked, common = _asked(answers, needs_key)
     detected = {"language": _TEXT, "confidence": {"type": "number", "description": "In percent."}}
     detected_language = {"type": "object", "properties": detected}
     return {
@@ -107,6 +82,36 @@ def description(answers: Answers, *, needs_key: bool) -> dict[str, Any]:
             "/health": _get("Whether requests are taken.", "503"),
             "/live": _get("Whether the process answers."),
             "/metrics": _get("Counters, in the format of Prometheus."),
+        },
+    }
+
+
+def _asked(answers: Answers, needs_key: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of every request with texts, and those of one that has them translated."""
+    sources = [*answers.languages.sources, "auto"]
+    targets = sorted({target for _, target in answers.languages.services})
+    text = _TEXT | {"maxLength": answers.bounds.max_characters}
+    asked: dict[str, Any] = {"q": _TEXTS | {"oneOf": [text, {"type": "array", "items": text}]}}
+    if needs_key:
+        asked["api_key"] = _TEXT | {"description": "An API key, unless a header has it."}
+    return asked, asked | {
+        "source": {
+            "type": "string",
+            "enum": sources,
+            "default": "auto",
+            "description": "The language of the texts; `auto` has it detected.",
+        },
+        "target": {
+            "type": "string",
+            "enum": targets,
+            "description": "The language to translate to.",
+        },
+        "format": {
+            "type": "string",
+            "enum": ["text", "html"],
+            "default": "text",
+            "description": "Of html, every tag stays where it is; the text between two tags is "
+            "translated by itself.",
         },
     }
 

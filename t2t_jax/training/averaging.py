@@ -86,8 +86,8 @@ def load_parameters(
       workdir: the run directory.
       like: a `jax.ShapeDtypeStruct` with a sharding for every parameter.
       average: how many checkpoints to average, up to and including `step`. None is the moving
-        average, if the run keeps one, or else the number that its `checkpoint.average` says, or all
-        if there are fewer. With "best" it is 1.
+        average, if the run keeps one, or else as many as `checkpoint.average` says, or all if
+        there are fewer. With "best" it is 1.
       step: the training step of the last of them, which may be one for safety; None is the newest,
         "best" the one with the best dev score.
 
@@ -96,8 +96,7 @@ def load_parameters(
 
     Raises:
       UserError: `average` or `step` has another type, there are no such checkpoints, or one is
-        damaged, or belongs to another step or to another run than its directory; or `workdir` is
-        no run directory.
+        damaged or belongs to another step or run; or `workdir` is no run directory.
     """
     average, step = _checked(average, step)
     identity = Identity(read_config(workdir), read_fingerprints(workdir))
@@ -122,13 +121,17 @@ def load_parameters(
         except UnreadableError as error:
             if attempts_left and _changes(directory, there):
                 continue
-            before = [s for s in there if s < error.step]
-            way_out = f"the one before it is step={before[-1]}" if before else "none is before it"
-            raise UserError(
-                f"{error}; if config.json and vocabulary.model are still its own, it is damaged: "
-                f"{way_out}"
-            ) from error
+            raise _damaged(error, there) from error
     raise AssertionError("the last attempt returns or raises")
+
+
+def _damaged(error: UnreadableError, there: list[int]) -> UserError:
+    """The error for a checkpoint that cannot be read, with the one before it as the way out."""
+    before = [step for step in there if step < error.step]
+    way_out = f"the one before it is step={before[-1]}" if before else "none is before it"
+    return UserError(
+        f"{error}; if config.json and vocabulary.model are still its own, it is damaged: {way_out}"
+    )
 
 
 def _checked(average: Any, step: Any) -> tuple[int | None, int | Literal["best"] | None]:
