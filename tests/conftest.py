@@ -181,12 +181,14 @@ class TinyRun(NamedTuple):
 
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is forgotten after it."""
+    """A process that has registered nothing; what the test registers is forgotten after it."""
     from t2t_jax.config import tables
 
     for table in tables.TABLES.values():
-        monkeypatch.setattr(table, "_entries", dict(table._entries))
+        own = {name: table[name] for name in table if table.is_own(name)}
+        monkeypatch.setattr(table, "_entries", own)
     monkeypatch.setattr(tables, "_seen", set())
+    monkeypatch.delenv(tables.FILES, raising=False)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -36,16 +36,6 @@ VARIANTS = {{"doubled": get_config()}}
 """
 
 
-@pytest.fixture
-def forgotten(monkeypatch):
-    """A process that has registered nothing."""
-    for table in tables.TABLES.values():
-        own = {name: table[name] for name in table if table.is_own(name)}
-        monkeypatch.setattr(table, "_entries", own)
-    monkeypatch.setattr(tables, "_seen", set())
-    monkeypatch.delenv(tables.FILES, raising=False)
-
-
 @pytest.fixture(scope="module")
 def trained(tiny_run, tmp_path_factory):
     """The config file and the directory of a run of two steps."""
@@ -60,12 +50,12 @@ def trained(tiny_run, tmp_path_factory):
 
 
 def test_a_run_keeps_the_file_that_registered_what_its_config_names(trained):
-    _, workdir = trained
+    path, workdir = trained
     kept = {file.name: file.read_text() for file in (workdir / "registered").iterdir()}
     assert kept == dict.fromkeys(["feed_forward.py", "norm.py"], path.read_text())
 
 
-@pytest.mark.usefixtures("forgotten")
+@pytest.mark.usefixtures("tables")
 def test_nothing_of_a_run_is_executed_unless_its_reader_says_so(trained, monkeypatch):
     _, workdir = trained
     kept = workdir / "registered" / "feed_forward.py"
@@ -80,7 +70,7 @@ def test_nothing_of_a_run_is_executed_unless_its_reader_says_so(trained, monkeyp
     assert load(workdir).translate(["a dog"]) == load(workdir).translate(["a dog"])
 
 
-@pytest.mark.usefixtures("forgotten")
+@pytest.mark.usefixtures("tables")
 def test_a_run_goes_on_with_the_functions_that_it_was_started_with(trained, tmp_path):
     path, workdir = trained
     changed = tmp_path / "changed.py"
@@ -89,7 +79,7 @@ def test_a_run_goes_on_with_the_functions_that_it_was_started_with(trained, tmp_
         train(load_config(str(changed)), workdir)
 
 
-@pytest.mark.usefixtures("forgotten")
+@pytest.mark.usefixtures("tables")
 def test_a_comment_in_the_file_makes_no_other_function(trained, tmp_path):
     path, workdir = trained
     same = tmp_path / "same.py"
@@ -97,7 +87,7 @@ def test_a_comment_in_the_file_makes_no_other_function(trained, tmp_path):
     assert train(load_config(str(same)), workdir).exit_code == 0
 
 
-@pytest.mark.usefixtures("forgotten")
+@pytest.mark.usefixtures("tables")
 def test_the_processes_of_a_grid_register_by_its_file(trained, tmp_path):
     path, _ = trained
     own = tmp_path / "grid.py"

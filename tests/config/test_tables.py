@@ -136,6 +136,7 @@ def test_files_are_alike_if_they_are_the_same_program(text, alike):
     assert Source("a.py", "x = 1\n").is_alike(text) == alike
 
 
+@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [

@@ -10,13 +10,17 @@ import pytest
 
 import t2t_jax
 from t2t_jax import Parameter
-from t2t_jax.config import ModelConfig
+from t2t_jax.config import ModelConfig, NormConfig
 from t2t_jax.config.tables import TABLES
 from t2t_jax.errors import UserError
-from t2t_jax.functional.attention import additive_scores
+from t2t_jax.functional.attention import additive_scores, scaled
+from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.functional.normalization import layer_norm
+from t2t_jax.kernels import attention as kernels
+from t2t_jax.kernels.choice import Kernels
 from t2t_jax.modules.cost import num_parameters
 from t2t_jax.modules.named_functions import call, elementwise
+from t2t_jax.modules.normalization import Norm
 
 _REGISTER = {
     "feed_forward": t2t_jax.register_activation,
@@ -113,9 +117,6 @@ def test_numbers_start_as_they_are_declared():
     t2t_jax.register_normalization(
         "drawn", _layer, lambda n: {"scale": Parameter((n,), 3.0, 0.5), "bias": Parameter((n,))}
     )
-    from t2t_jax.config import NormConfig
-    from t2t_jax.modules.normalization import Norm
-
     made = Norm(NormConfig("drawn")).init(jax.random.key(0), jnp.ones((1, 4096)))["params"]
     scale = np.asarray(made["scale"].value)
     assert abs(scale.mean() - 3) < 0.05
@@ -125,3 +126,24 @@ def test_numbers_start_as_they_are_declared():
 
 def test_a_config_with_registered_functions_is_one_value():
     assert hash(ModelConfig(norm="test_scale")) == hash(ModelConfig(norm="test_scale"))
+
+
+@pytest.mark.parametrize("segments", [False, True], ids=["a mask", "segments of a long row"])
+def test_the_fused_kernel_and_blocks_are_for_products_alone(monkeypatch, segments):
+    for name in ("fused_attention", "blockwise_attention"):
+        monkeypatch.setattr(kernels, name, None)
+    rng = np.random.default_rng(0)
+    query, key, value = (jnp.array(rng.normal(size=(1, 8, 2, 8)), jnp.bfloat16) for _ in range(3))
+    mask = jnp.ones((1, 1, 8, 8), bool)
+    if segments:
+        mask = SegmentMask(*[jnp.ones((1, 8), jnp.int32)] * 2)
+
+    def products(query, key):
+        return jnp.einsum("bqhd,bkhd->bhqk", scaled(query), key, preferred_element_type=jnp.float32)
+
+    fused = Kernels(attention="cudnn")
+    found = kernels.attention(query, key, value, mask, score=products, kernels=fused)
+    plain = jax.nn.dot_product_attention(query, key, value)
+    np.testing.assert_allclose(
+        found.astype(jnp.float32), plain.astype(jnp.float32), rtol=2e-2, atol=2e-2
+    )
