@@ -7,11 +7,13 @@ t2t-jax translate --workdir runs/quickstart < test.en > test.de
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import NoReturn
 
 from t2t_jax import __version__
 from t2t_jax.system.program import run
+from t2t_jax.system.signals import ServerSignal
 
 
 def main(arguments: Sequence[str], program: str = "t2t-jax") -> int:
@@ -19,13 +21,15 @@ def main(arguments: Sequence[str], program: str = "t2t-jax") -> int:
     if arguments[:1] in (["--version"], ["-V"]):
         print(f"t2t-jax {__version__}")
         return 0
-    from t2t_jax.commands.entry import describe_commands, entry_command
+    # A wish to reload does not end a server that has not yet loaded anything.
+    with ServerSignal() if arguments[:1] == ["serve"] else nullcontext():
+        from t2t_jax.commands.entry import describe_commands, entry_command
 
-    command = entry_command(arguments, program)
-    if command is None:
-        print(describe_commands(program))
-        return 0
-    return command.run()
+        command = entry_command(arguments, program)
+        if command is None:
+            print(describe_commands(program))
+            return 0
+        return command.run()
 
 
 def start() -> NoReturn:

@@ -1,5 +1,7 @@
 """The server as a program: its socket, its signals, its clients that go away, its reloads."""
 
+import contextlib
+import json
 import os
 import shutil
 import signal
@@ -15,14 +17,17 @@ import httpx
 import pytest
 
 import t2t_jax
+from t2t_jax.__main__ import main
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.runs import write_run
 from t2t_jax.serving.access import Access
-from t2t_jax.serving.server import bound_socket
+from t2t_jax.serving.connections import Connection
+from t2t_jax.serving.server import address_of, bound_socket
 from t2t_jax.serving.settings import Bounds, RefusedError
 from tests.interchange.models import OPTIONS, portable
 from tests.serving.conftest import Patient, Quick, running, until
 
+_LOCAL = "127.0.0.1", "[::1]"
 GOLDEN = Path(__file__).parents[1] / "goldens/runs/0.1.0/run"
 LINES = ["Open the file", "Close all windows now", "No devices found"]
 
@@ -102,21 +107,82 @@ def test_a_server_reloads_without_a_lost_request_and_ends_in_order(program):
         (["RUN", "--host", "256.0.0.1"], "cannot listen at --host 256.0.0.1 --port 5000"),
         (["RUN", "--api-keys", "EMPTY"], "empty has no API keys; write one in each line"),
         (["RUN", "--max-line", "3"], "unknown flag --max-line; did you mean --max-lines?"),
+        (["RUN", "--host", "x" * 70], "cannot listen at --host xxx"),
+        (["RUN", "--rows", "0"], "--rows 0 is outside [1, 1,000,000,000]; choose another"),
+        (["RUN", "--rows", "-3"], "--rows -3 is outside [1, "),
+        (["RUN", "--most-steps", "0"], "--most-steps 0 is outside [1, "),
+        (["RUN", "--longest", "0"], "--longest 0 is outside [1, "),
+        (["RUN", "--beam-size", "0"], "--beam-size 0 is outside [1, "),
+        (["RUN", "--timeout", "nan"], "--timeout nan is outside [0.001, "),
+        (["RUN", "--timeout", "-1"], "--timeout -1.0 is outside [0.001, "),
+        (["RUN", "--timeout", "inf"], "--timeout inf is outside [0.001, "),
+        (["RUN", "--port", "99999"], "--port 99999 is outside [0, 65,535]; choose another"),
+        (["RUN", "--port", "-1"], "--port -1 is outside [0, 65,535]"),
+        (["RUN", "--max-connections", "0"], "--max-connections 0 is outside [1, "),
+        (["RUN", "--max-waiting", "-5"], "--max-waiting -5 is outside [1, "),
+        (["RUN", "--max-body-bytes", "-1"], "--max-body-bytes -1 is outside [1, "),
+        (["RUN", "--requests-per-minute", "-1"], "--requests-per-minute -1 is outside [0, "),
+        (
+            ["RUN", "--trusted-proxies", "10.0.0.1/8"],
+            "--trusted-proxies 10.0.0.1/8: 10.0.0.1/8 has",
+        ),
+        (["RUN", "--trusted-proxies", "nginx"], "give an address, or a network as 10.0.0.0/8"),
     ],
 )
 def test_a_server_that_cannot_begin_says_why(tmp_path, monkeypatch, flags, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").write_text("# none\n")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with bound_socket("127.0.0.1", 0) as taken:
         places = {"RUN": str(GOLDEN), "PORT": str(taken.getsockname()[1]), "EMPTY": "empty"}
-        command = [sys.executable, "-m", "t2t_jax", "serve"]
-        command += [places.get(flag, flag) for flag in flags]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+        arguments = ["serve", *(places.get(flag, flag) for flag in flags)]
+        with pytest.raises(UserError) as refused:
+            main(arguments)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def _started(*flags):
+    """A server that loads, whose standard output tells when it is ready."""
+    command = [sys.executable, "-m", "t2t_jax", "serve", str(GOLDEN), "--rows=2", "--longest=16"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*command, "--warm-up=none", *flags], env=environment, **streams)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_a_server_that_starts_says_so_and_a_hangup_does_not_end_it(number):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with _started(f"--port={port}") as process, httpx.Client(timeout=60) as client:
+        try:
+            address, codes = f"http://127.0.0.1:{port}", set()
+
+            def live():
+                with contextlib.suppress(httpx.ConnectError):
+                    return client.get(f"{address}/live").status_code == 200
+
+            until(live, 120)
+            answer = client.get(f"{address}/health")
+            codes.add(answer.status_code)
+            if answer.status_code == 503:
+                assert answer.json()["error"] == "the server is starting; try again"
+                assert answer.headers["retry-after"] == "5"
+            process.send_signal(number)
+            if number != signal.SIGHUP:
+                assert process.wait(60) == -number
+                return
+            assert process.stdout.readline().startswith("translates en to de at http://127.0.0.1:")
+            assert client.get(f"{address}/health").status_code == 200
+        finally:
+            process.kill()
+
+
+def test_two_servers_do_not_get_one_port():
+    with (
+        bound_socket("127.0.0.1", 0) as first,  # which is about to load its models
+        pytest.raises(UserError, match="Address already in use; give another address"),
+    ):
+        bound_socket("127.0.0.1", first.getsockname()[1])
 
 
 def test_a_client_that_goes_away_frees_its_rows():
@@ -191,11 +257,13 @@ def test_keys_and_rates(tmp_path):
         Access(keys)
 
 
-def test_a_bound_socket_is_where_it_is_asked_to_be():
+def test_addresses_are_those_that_a_browser_takes():
     with bound_socket("localhost", 0) as bound:
-        assert bound.getsockname()[1] > 0
-        with pytest.raises(ConnectionRefusedError):  # it does not listen before models are loaded
-            socket.create_connection(bound.getsockname()[:2], timeout=5)
+        address = address_of(bound)
+        assert address in (f"http://{host}:{bound.getsockname()[1]}" for host in _LOCAL)
+    if socket.has_ipv6:
+        with contextlib.suppress(UserError), bound_socket("::1", 0) as bound:
+            assert address_of(bound) == f"http://[::1]:{bound.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("before", [b"", b"GET /live HTTP/1.1\r\nHost: a\r\n\r\n"])
@@ -217,6 +285,108 @@ def test_a_connection_that_asks_too_slowly_is_closed(monkeypatch, before):
                     break
         assert (b" 200 OK" in b"".join(received)) == bool(before)
         assert client.get("/live").status_code == 200
+
+
+def _connected(client):
+    return socket.create_connection((client.base_url.host, client.base_url.port), timeout=60)
+
+
+def _is_closed(own, send=b""):
+    """Whether a connection is closed; what it has received is read, and a byte is sent."""
+    own.settimeout(0.05)
+    try:
+        own.sendall(send)
+        return not own.recv(2**16)
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /live HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n",
+        b"GET /live HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1000000\r\n",
+        b"POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n",
+        b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 9999999\r\n\r\n",
+        b"GET /live HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"",
+    ],
+)
+def test_a_byte_now_and_then_after_an_answer_does_not_keep_a_connection(monkeypatch, head):
+    monkeypatch.setattr("t2t_jax.serving.connections.SECONDS_FOR_HEADERS", 0.5)
+    with running({("en", "de"): Quick()}) as (client, _), _connected(client) as own:
+        own.sendall(head)
+        until(lambda: _is_closed(own, b"x"))
+
+
+def test_a_client_that_does_not_read_is_left_within_a_total_time(monkeypatch):
+    """It reads a little now and then, so that there is always something that goes on."""
+    monkeypatch.setattr("t2t_jax.serving.connections.SECONDS_FOR_ANSWER", 0.5)
+    monkeypatch.setattr("t2t_jax.serving.connections.SECONDS_FOR_HEADERS", 0.5)
+    large = Bounds(max_body_bytes=10**8, max_characters=10**8)
+    gone, real = [], Connection.connection_lost
+    monkeypatch.setattr(Connection, "connection_lost", lambda *of: gone.append(True) or real(*of))
+    body = json.dumps({"q": "x" * 20_000_000, "target": "de"}).encode()
+    head = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    with running({("en", "de"): Quick()}, bounds=large, split="lines") as (client, _):
+        with _connected(client) as own:
+            own.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            received = 0
+            with contextlib.suppress(ConnectionError):
+                until(lambda: own.recv(100) and gone)
+                while part := own.recv(2**20):
+                    received += len(part)
+        assert received < len(body) // 2
+        assert client.get("/live").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("proxies", "header", "seen"),
+    [
+        ((), "198.51.100.7", "127.0.0.1"),
+        ((), "\\x1b[31m", "127.0.0.1"),
+        (("127.0.0.1",), "198.51.100.7", "198.51.100.7"),
+        (("127.0.0.0/8",), "203.0.113.9, 198.51.100.7", "198.51.100.7"),
+        (("127.0.0.1",), "203.0.113.9, \x9b31m", "\\u009b31m"),
+        (("10.0.0.0/8", "::1"), "198.51.100.7", "127.0.0.1"),
+    ],
+)
+def test_a_client_is_who_connects_unless_a_trusted_proxy_says_another(
+    caplog, proxies, header, seen
+):
+    bounds = Bounds(requests_per_minute=1)
+    with (
+        caplog.at_level("INFO", "t2t_jax.serving"),
+        running({("en", "de"): Quick()}, bounds=bounds, proxies=proxies) as (client, _),
+    ):
+        fields = {"q": "a", "target": "de"}
+        statuses = []
+        for other in (header, header.replace("198.51.100.7", "198.51.100.8")):
+            headers = {"x-forwarded-for": other.encode("latin-1")}
+            answer = client.post("/translate", json=fields, headers=headers)
+            statuses.append(answer.status_code)
+    lines = [one.getMessage() for one in caplog.records if "POST" in one.getMessage()]
+    assert lines[0].startswith(f"{seen} POST /translate 200")
+    assert statuses == [200, 200 if seen == "198.51.100.7" else 429]
+
+
+def test_a_stream_that_is_left_is_logged_and_counted_as_abandoned(caplog):
+    engine = Patient()
+    with (
+        caplog.at_level("INFO", "t2t_jax.serving"),
+        running({("en", "de"): engine}) as (client, server),
+    ):
+        fields = {"q": "a", "target": "de", "stream": True}
+        with client.stream("POST", "/v1/translations", json=fields) as answer:
+            assert answer.status_code == 200
+        until(lambda: server.under_way == 0)
+        page = client.get("/metrics").text
+    assert "t2t_abandoned_requests_total 1.0" in page
+    assert 't2t_requests_total{route="/v1/translations",status="499"} 1.0' in page
+    assert 't2t_requests_total{route="/v1/translations",status="200"}' not in page
+    assert "POST /v1/translations 499" in caplog.text
 
 
 def test_more_connections_than_are_allowed_are_told_so():
@@ -242,6 +412,49 @@ def test_a_client_that_goes_away_within_its_request_is_no_failure():
         page = client.get("/metrics").text
         assert "t2t_abandoned_requests_total 1.0" in page
         assert 'status="500"' not in page
+
+
+def test_wrong_keys_are_bounded_and_right_ones_of_the_same_address_go_on(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("one\ntwo\n", "utf-8")
+    now = [0.0]
+    access = Access(keys, clock=lambda: now[0])
+
+    def status(key, address="::1"):
+        try:
+            return access.admit(key, address)
+        except RefusedError as error:
+            return error.status
+
+    assert status("one") is None
+    assert [status(f"wrong {number}") for number in range(32)] == [403] * 30 + [429] * 2
+    assert status("two") == 429  # nothing is learnt of a key that has not come from there
+    assert status("one") is None
+    assert status("two", "::2") is None
+    assert status(None) == 401
+    with pytest.raises(RefusedError, match="more than 30 wrong API keys a minute; try again in 2"):
+        access.check_guesses("::1")
+    access.check_guesses("::2")
+    now[0] = 2.0
+    access.check_guesses("::1")
+    assert [status("wrong"), status("wrong")] == [403, 429]
+    now[0] = 3600.0
+    assert status("two") is None
+
+
+def test_a_key_in_a_header_is_looked_at_before_the_body_is_read(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("one\n", "utf-8")
+    head = "POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 999999\r\n{}\r\n"
+    with running({("en", "de"): Quick()}, keys=keys) as (client, _):
+        for number in range(32):  # none of them sends a byte of its body
+            with _connected(client) as own:
+                own.sendall(head.format("Authorization: Bearer two\r\n").encode())
+                said = own.recv(100)
+            assert said.startswith(b"HTTP/1.1 403 " if number < 30 else b"HTTP/1.1 429 ")
+        with _connected(client) as own:
+            own.sendall(head.format("").encode())  # its key would be in the body
+            assert own.recv(100).startswith(b"HTTP/1.1 429 ")
 
 
 def test_keys_are_read_again_on_a_reload(tmp_path):
