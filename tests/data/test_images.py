@@ -1,13 +1,28 @@
 """Images: how they are cut into patches and changed, and the corpora that have them."""
 
+import os
+import random
+
 import numpy as np
 import pytest
 
 from t2t_jax.config import Config, DataConfig, ModelConfig
+from t2t_jax.data import images as images_module
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.images import LabelledImages, checked_image
+from t2t_jax.data.images import LabelledImages, checked_image, images_in
 from t2t_jax.errors import UserError
+from t2t_jax.run.evaluation import prepare_evaluation
+from t2t_jax.tasks.image_classification import TASK
+
+IMAGES = {
+    "model.architecture": "encoder_only",
+    "model.patch_size": 2,
+    "model.image_size": 4,
+    "model.image_channels": 2,
+    "model.share_embeddings": False,
+    "data.task": "image_classification",
+}
 
 
 def images(n=5, size=4, channels=2, seed=0):
@@ -107,11 +122,105 @@ def test_files_of_arrays_are_read_under_their_usual_names(tmp_path):
         ({"x": [1]}, "none of images"),
         ({"x_train": np.zeros((2, 4, 4)), "y_train": [1]}, "a label for each"),
         ({"x_train": np.zeros((2, 4)), "y_train": [1, 2]}, "give images"),
+        ({"x_train": 3, "y_train": [1]}, r"x_train is an array \[\] with labels \[1\]; give"),
+        ({"x_train": images(1), "y_train": 3}, r"with labels \[\]; give images"),
+        ({"x_train": images(2), "y_train": np.eye(2)}, r"with labels \[2, 2\]; give images"),
+        ({"x_train": images(2), "y_train": ["a", " "]}, "label 2 of .*x_train is ''; give each"),
+        ({"x_train": images(2), "y_train": ["a\nb", "a"]}, "on one line"),
+        ({"x_train": images(1), "y_train": ["\ud800"]}, "are no text in Unicode"),
+        ({"x_train": images(1), "y_train": [b"\xff"]}, "are no text in Unicode"),
+        ({"x_train": images(1), "y_train": np.array([{}], object)}, "Object arrays cannot be"),
     ],
 )
 def test_files_without_images_are_refused(arrays, said, tmp_path):
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=said) as refusal:
         corpus_of(tmp_path, **arrays)
+    assert str(refusal.value).isprintable()
+
+
+def test_labels_may_have_spaces_in_them_and_lose_those_around_them(tmp_path):
+    names = ["polar bear", " cat", "cat ", "polar bear"]
+    corpus = corpus_of(tmp_path, x_train=images(4), y_train=names)
+    config = Config().replace(IMAGES)
+    vocabulary = TASK.vocabulary(config, corpus)
+    assert vocabulary.labels == ("cat", "polar bear")
+    assert TASK.training_examples(config, corpus, vocabulary).labels.tolist() == [1, 0, 0, 1]
+    assert vocabulary.encode_targets(["polar bear", "", " cat"]) == [[1], [], [0]]
+    packed = corpus_of(tmp_path, x_train=images(2), y_train=[b"cat", "Bär".encode()])
+    assert packed.lines("train")[1] == ["cat", "Bär"]
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_split_without_images_is_refused_before_training(split, tmp_path):
+    arrays = {"x_train": images(), "y_train": [0] * 5, "x_val": images(), "y_val": [0] * 5}
+    arrays |= {f"x_{split}": images(0), f"y_{split}": []}
+    corpus = corpus_of(tmp_path, **arrays)
+    with pytest.raises(
+        UserError, match="train split of .* has no labels|dev split .* has no pairs"
+    ):
+        _prepare(corpus)
+
+
+def test_a_split_whose_labels_train_does_not_have_is_refused_before_training(tmp_path):
+    known = {"x_train": images(), "y_train": [0] * 5}
+    with pytest.raises(UserError, match="the dev split of .* has no label that its train split"):
+        _prepare(corpus_of(tmp_path, **known, x_val=images(2), y_val=[1, 2]))
+    assert len(_prepare(corpus_of(tmp_path, **known, x_val=images(2), y_val=[0, 2]))) == 1
+
+
+def _prepare(corpus):
+    config = Config().replace(IMAGES)
+    return prepare_evaluation(config, corpus, TASK.vocabulary(config, corpus), "dev")
+
+
+def test_arrays_larger_than_memory_are_refused_before_they_are_read(tmp_path, monkeypatch):
+    arrays = {"x_train": images(100), "y_train": [0] * 100, "other": np.zeros(10**6)}
+    corpus_of(tmp_path, **arrays)
+    monkeypatch.setattr(images_module, "usable_host_memory", lambda: 5000)  # without `other`
+    corpus_of(tmp_path, **arrays)
+    monkeypatch.setattr(images_module, "usable_host_memory", lambda: 2000)
+    with pytest.raises(UserError, match="GiB of images and labels, and .* of memory are left"):
+        corpus_of(tmp_path, **arrays)
+
+
+@pytest.mark.parametrize("read", [images_in, lambda path: _open(path)], ids=["predict", "corpus"])
+def test_what_is_no_file_is_refused_in_its_place(tmp_path, read):
+    os.mkfifo(tmp_path / "pipe.npz")
+    (tmp_path / "zeros.npz").symlink_to("/dev/zero")
+    for name in ("pipe.npz", "zeros.npz"):
+        with pytest.raises(UserError, match=f"{name} cannot be read: it is a directory, a pipe"):
+            read(tmp_path / name)
+
+
+def _open(path):
+    return open_corpus(DataConfig(task="image_classification", corpus=f"npz:{path}"))
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (4, 4)])
+def test_an_array_without_images_is_not_predicted_of(tmp_path, shape):
+    np.savez(tmp_path / "a.npz", x_test=np.zeros(shape, np.uint8))
+    with pytest.raises(UserError, match=r"x_test of .*a\.npz is an array .*; give images \[n,"):
+        images_in(tmp_path / "a.npz")
+
+
+def test_no_damage_of_a_file_of_arrays_raises_anything_but_one_line(tmp_path):
+    rng, said, path = random.Random(0), set(), tmp_path / "images.npz"
+    arrays = {"x_train": images(), "y_train": ["a", "b"] * 2 + ["c"]}
+    np.savez(path, **arrays)
+    plain = path.read_bytes()
+    np.savez_compressed(path, **arrays)
+    for whole in (plain, path.read_bytes()):
+        for _ in range(150):
+            content = bytearray(whole)
+            place = rng.randrange(len(content))
+            content[place : place + rng.randrange(9)] = rng.randbytes(rng.randrange(9))
+            path.write_bytes(content[:place] if rng.getrandbits(1) else content)
+            try:
+                _open(path).lines("train")
+            except UserError as error:
+                said.add(str(error))
+    assert said
+    assert all(map(str.isprintable, said))
 
 
 def test_damaged_and_missing_files_are_refused(tmp_path):
@@ -162,6 +271,15 @@ def test_images_of_other_sizes_are_fitted(height, width):
         assert 0 < along[0] < along[-1] < 240
     with pytest.raises(UserError, match="image 1 is an array"):
         checked_image(image[:, :, :1], model, "image 1", resize=True)
+
+
+@pytest.mark.parametrize("shape", [(0, 0, 3), (0, 4, 3), (1, 10**5, 3)])
+def test_what_no_fitting_makes_an_image_is_refused(shape):
+    model = ModelConfig(
+        architecture="encoder_only", patch_size=2, image_size=4, share_embeddings=False
+    )
+    with pytest.raises(UserError, match="image 1 is an array"):
+        checked_image(np.zeros(shape, np.uint8), model, "image 1", resize=True)
 
 
 def test_digits_are_those_of_scikit_learn_in_three_parts():

@@ -2,13 +2,15 @@
 
 import gzip
 import hashlib
+import io
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t2t_jax.data.lines import check_aligned, read_lines, survey
+from t2t_jax.data import lines as lines_module
+from t2t_jax.data.lines import blocks_of, check_aligned, read_lines, survey
 from t2t_jax.errors import UserError
 
 
@@ -71,6 +73,24 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, read, damage):
     with pytest.raises(UserError, match=r"lines\.gz cannot be read: ") as error:
         read(path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["lines", "lines.gz"])
+def test_a_line_without_an_end_is_refused_by_its_number(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(lines_module, "LONGEST_LINE", 1000)
+    path = _file(tmp_path, b"a\n" + b"b" * 999 + b"\n" + b"c" * 1001, name)
+    lines = read_lines(path)
+    with pytest.raises(UserError, match=rf"{name} line 3 is longer than 1,000 bytes; is it a"):
+        list(lines)
+
+
+def test_long_lines_are_read_in_smaller_blocks(monkeypatch):
+    monkeypatch.setattr(lines_module, "_BLOCK_BYTES", 10)
+    text = b"aaaa\nb\n\n" * 50 + b"end"
+    blocks = list(blocks_of(io.BytesIO(text), 1000, "text"))
+    assert b"".join(blocks) == text
+    assert max(map(len, blocks)) < 15
+    assert [len(block) for block in blocks_of(io.BytesIO(b"a\nb\nc\n"), 2, "text")] == [4, 2]
 
 
 def test_files_of_unequal_length_are_refused_by_their_names():

@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from t2t_jax.data.download.catalogue import Archive
@@ -202,7 +202,7 @@ class _Transfer:
         if self.arrived:
             request.add_header("Range", f"bytes={self.arrived}-")
         try:
-            answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
+            answer = urllib.request.build_opener(_Moved).open(request, timeout=_TIMEOUT)
         except urllib.error.HTTPError as error:
             error.close()
             return self._refused(error)
@@ -213,7 +213,7 @@ class _Transfer:
         with answer:
             self._take(answer)
 
-    def _take(self, answer: http.client.HTTPResponse) -> None:
+    def _take(self, answer: Any) -> None:
         """Write the body of an answer where it belongs in the file."""
         first, total = _range(answer)
         version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
@@ -235,7 +235,7 @@ class _Transfer:
         if expected is None and self.archive.digest is None and not is_chunked:
             raise self._given_up("the server does not say how long the file is")
 
-    def _write(self, answer: http.client.HTTPResponse) -> None:
+    def _write(self, answer: Any) -> None:
         """Write what comes, up to its end or as much as the whole file can have."""
         while self.arrived <= (self.archive.size or _LARGEST):  # what follows is wrong
             try:
@@ -273,7 +273,20 @@ class _Transfer:
         )
 
 
-def _range(answer: http.client.HTTPResponse) -> tuple[int | None, int | None]:
+class _Moved(urllib.request.HTTPRedirectHandler):
+    """Follows an answer to another address, and closes one that leads to no address."""
+
+    def http_error_302(self, req: Any, fp: Any, *answer: Any) -> Any:
+        try:
+            return super().http_error_302(req, fp, *answer)
+        except ValueError:
+            fp.close()
+            raise
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
+def _range(answer: Any) -> tuple[int | None, int | None]:
     """The place in the file of an answer's first byte, and the size of the whole file.
 
     None stands for what the server does not say, or says as no number that a size can be.

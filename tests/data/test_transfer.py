@@ -1,0 +1,263 @@
+"""Servers that lie: each transfer ends after few requests, with the right file or one line."""
+
+import os
+import re
+import socket
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from t2t_jax.data.download import transfer
+from t2t_jax.data.download.catalogue import Archive
+from t2t_jax.data.download.transfer import fetch
+from t2t_jax.errors import UserError
+from tests.data.archive_server import digest_of
+
+BODY = bytes(range(256)) * 40
+OTHER = BODY[::-1]
+_AT_ONCE = (0.0, 0.0)
+_MOST_REQUESTS = 60
+"""Far more than any of these servers is asked, but the one that sends a byte at a time."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers with the bytes that the server's script gives for the number of the request."""
+
+    def log_message(self, *_):
+        """Print nothing."""
+
+    def do_GET(self):
+        self.close_connection = True
+        self.server.paths.append(self.path)
+        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        first = int(asked[1]) if asked else None
+        self.wfile.write(self.server.script(len(self.server.paths), first))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, script, host="127.0.0.1"):
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, 0), _Handler)
+        self.script, self.paths = script, []
+
+    def handle_error(self, *_):
+        """A client that has heard enough is no error."""
+
+
+@contextmanager
+def lying(script, host="127.0.0.1"):
+    with _Server(script, host) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def answer(status, *headers, body=b""):
+    return "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""]).encode("latin-1") + body
+
+
+def sent(first, body=BODY, upto=None, tag="1"):
+    """A right answer for what is asked, cut after some bytes."""
+    begin = first or 0
+    ranged = f"Content-Range: bytes {begin}-{len(body) - 1}/{len(body)}"
+    headers = [f"Content-Length: {len(body) - begin}", f'ETag: "{tag}"']
+    part = body[begin:] if upto is None else body[begin : begin + upto]
+    status = "200 OK" if first is None else "206 Partial"
+    return answer(status, *headers, *([] if first is None else [ranged]), body=part)
+
+
+def chunked(*chunks, end=b"0\r\n\r\n"):
+    framed = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
+    return answer("200 OK", "Transfer-Encoding: chunked", body=framed + end)
+
+
+def cut_once(then):
+    """The first answer is cut after 1,000 bytes; what follows is up to the case."""
+    return lambda number, first: sent(None, upto=1000) if number == 1 else then(first)
+
+
+def cut_unless_asked_for_the_rest(then):
+    return lambda _, first: sent(None, upto=1000) if first is None else then
+
+
+def moved(location):
+    return lambda *_: answer("302 Found", f"Location: {location}", "Content-Length: 0")
+
+
+NOT_ALL = "416 Range", "Content-Length: 0"
+RIGHT = {
+    "a range for the whole file": lambda _, first: sent(first or 0),
+    "the whole file for a range": cut_once(lambda _: sent(None)),
+    "a range without a total": cut_once(
+        lambda first: answer(
+            "206 P", f"Content-Range: bytes {first}-10239/*", 'ETag: "1"', body=BODY[first:]
+        )
+    ),
+    "chunks": lambda *_: chunked(BODY[:5000], BODY[5000:]),
+    "chunks that are cut": lambda number, _: chunked(BODY, end=b"" if number < 3 else b"0\r\n\r\n"),
+    "a range that cannot be, once": cut_once(
+        lambda first: sent(None) if first is None else answer(*NOT_ALL)
+    ),
+    "another range, once": cut_once(lambda first: sent(None) if first is None else sent(first + 9)),
+    "a move to letters beyond ASCII": lambda number, first: (
+        moved("/b\xfccher")() if number == 1 else sent(first)
+    ),
+    "fifty times to wait": lambda *_: b"HTTP/1.1 100 Continue\r\n\r\n" * 50 + sent(None),
+}
+REFUSED = {
+    "cut, and then a wrong range": (
+        cut_unless_asked_for_the_rest(sent(99_999)),
+        "sent other bytes than it was asked for|ended after 1,000 of",
+    ),
+    "cut, and then nothing follows": (
+        cut_unless_asked_for_the_rest(answer(*NOT_ALL)),
+        "has a shorter file|ended after 1,000 of",
+    ),
+    "cut again and again, without ranges": (lambda *_: sent(None, upto=1000), "1,000 of 10,240"),
+    "cut at other places, without ranges": (
+        lambda number, _: sent(None, upto=100 + 37 * number % 50),
+        "of 10,240 bytes",
+    ),
+    "a byte at a time": (lambda _, first: sent(first, upto=1), "of 10,240 bytes"),
+    "nothing satisfies": (lambda *_: answer(*NOT_ALL), "has a shorter file"),
+    "two parts in one": (
+        cut_unless_asked_for_the_rest(
+            answer("206 P", "Content-Type: multipart/byteranges; boundary=x", body=b"--x--")
+        ),
+        "other bytes than|ended after 1,000",
+    ),
+    "a range of 5,000 digits": (
+        lambda *_: answer("206 P", f"Content-Range: bytes {'9' * 5000}-9/{'9' * 5000}", body=BODY),
+        "sent other bytes than it was asked for",
+    ),
+    "a total of thirty digits": (
+        lambda *_: answer("206 P", f"Content-Range: bytes 0-9/{'9' * 30}", body=BODY),
+        "sent other bytes than it was asked for",
+    ),
+    "an empty file": (lambda *_: answer("200 OK", "Content-Length: 0"), "is empty|0 of 10,240"),
+    "no content": (lambda *_: answer("204 None"), "is empty|0 of 10,240|does not say how long"),
+    "a broken chunk": (lambda *_: answer("200 OK", "Transfer-Encoding: chunked", body=b"zz"), ""),
+    "a move in a circle": (moved("/file"), "302 .*infinite loop"),
+    "a move to nowhere": (lambda *_: answer("302 Found", "Content-Length: 0"), "answers 302"),
+    "a move to a broken IPv6": (moved("http://[::1/file"), "leads to one that is none, Invalid"),
+    "a move to no IPv6": (moved("http://[zz]/file"), "leads to one that is none"),
+    "a move to a long name": (moved(f"http://{'a' * 70}.invalid/"), "leads to one that is none"),
+    "a move to no port": (moved("http://127.0.0.1:abc/"), "leads to one that is none"),
+    "a move to a file": (moved("file:///etc/passwd"), "is not allowed"),
+    "colours in the reason": (lambda *_: answer("404 \x1b[31mred\x07"), r"answers 404 \[31mred;"),
+    "no HTTP": (lambda *_: b"hello\r\n", "cannot be fetched: hello"),
+    "nothing at all": (lambda *_: b"", "closed connection"),
+    "a thousand headers": (lambda *_: answer("200 OK", *["X: 1"] * 1000), "than 100 headers"),
+}
+ONLY_OF_A_KNOWN_FILE = {
+    "a superscript for a length": "Content-Length: \xb2",
+    "a length of 5,000 digits": f"Content-Length: {'9' * 5000}",
+    "a negative length": "Content-Length: -5",
+    "no length": "X: 1",
+}
+KNOWN = {
+    "known": {"size": len(BODY), "digest": digest_of(BODY)},
+    "sum known": {"digest": digest_of(BODY)},
+    "unknown": {},
+}
+
+
+@pytest.fixture(autouse=True)
+def few_requests(monkeypatch):
+    monkeypatch.setattr(transfer, "_MOST_REQUESTS", _MOST_REQUESTS)
+
+
+def _fetch(server, directory, known):
+    archive = Archive(f"http://127.0.0.1:{server.server_port}/file", **KNOWN[known])
+    return fetch(archive, directory, patience=_AT_ONCE)
+
+
+def _refused(server, directory, known):
+    with pytest.raises(UserError) as refusal:
+        _fetch(server, directory, known)
+    assert str(refusal.value).isprintable()
+    assert not (directory / "file").exists()
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("known", KNOWN)
+@pytest.mark.parametrize("case", RIGHT)
+def test_a_file_is_right_whatever_a_server_answers(tmp_path, case, known):
+    with lying(RIGHT[case]) as server:
+        assert _fetch(server, tmp_path, known).read_bytes() == BODY
+        assert len(server.paths) < 6
+
+
+@pytest.mark.parametrize("known", KNOWN)
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_server_that_lies_is_given_up_in_one_line(tmp_path, case, known):
+    script, message = REFUSED[case]
+    with lying(script) as server:
+        assert re.search(message, _refused(server, tmp_path, known))
+        assert len(server.paths) <= (_MOST_REQUESTS if case == "a byte at a time" else 12)
+
+
+@pytest.mark.parametrize("case", ONLY_OF_A_KNOWN_FILE)
+def test_without_a_length_only_a_known_file_is_whole(tmp_path, case):
+    with lying(lambda *_: answer("200 OK", ONLY_OF_A_KNOWN_FILE[case], body=BODY)) as server:
+        assert "does not say how long the file is" in _refused(server, tmp_path, "unknown")
+        assert _fetch(server, tmp_path, "known").read_bytes() == BODY
+
+
+def test_a_file_that_changes_on_the_way_is_not_joined_to_what_it_was(tmp_path):
+    def script(number, first):
+        return sent(first, upto=1000) if number == 1 else sent(first, OTHER, tag="2")
+
+    with lying(script) as server:
+        assert "is not the published file" in _refused(server, tmp_path, "sum known")
+        server.paths.clear()
+        assert _fetch(server, tmp_path, "unknown").read_bytes() == OTHER
+
+
+def test_of_an_unknown_file_nothing_is_kept_for_another_day(tmp_path):
+    with lying(lambda _, first: sent(first)) as server:
+        (tmp_path / "file.part").write_bytes(OTHER[:5000])
+        assert _fetch(server, tmp_path, "unknown").read_bytes() == BODY
+
+
+def test_a_mirror_may_have_an_ipv6_address_and_letters_beyond_ascii(tmp_path):
+    try:
+        with lying(lambda _, first: sent(first), host="::1") as server:
+            mirror = f"http://[::1]:{server.server_port}/Bücher und mehr/100%25/"
+            assert fetch(Archive("http://x/file"), tmp_path, mirror).read_bytes() == BODY
+            assert server.paths == ["/B%C3%BCcher%20und%20mehr/100%25/file"]
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6: {error}")
+    there = tmp_path / "Übersetzung"
+    there.mkdir()
+    (there / "other").write_bytes(BODY)
+    assert fetch(Archive("http://x/other"), tmp_path, f"file://{there}").read_bytes() == BODY
+
+
+@pytest.mark.parametrize(
+    ("mirror", "message"),
+    [
+        ("http://[::1/x", r"--mirror=http://\[::1/x is no address \(Invalid IPv6 URL\); check it"),
+        ("http://[zz]/x", "is no address .*zz"),
+        ("http://127.0.0.1:port/x", "leads to one that is none, nonnumeric port"),
+        ("http://a..b/x", "leads to one that is none"),
+        ("mailto:x", "is no address; begin it with https://"),
+    ],
+)
+def test_a_mirror_that_is_no_address_is_refused(tmp_path, mirror, message):
+    with pytest.raises(UserError, match=message) as refusal:
+        fetch(Archive("http://x/file"), tmp_path, mirror, patience=_AT_ONCE)
+    assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["file", "file.part"])
+@pytest.mark.parametrize("kind", ["pipe", "directory"])
+def test_what_is_no_file_in_place_of_an_archive_is_refused(tmp_path, name, kind):
+    make = os.mkfifo if kind == "pipe" else os.mkdir
+    make(tmp_path / name)
+    with pytest.raises(UserError, match=f"{name} cannot be read: it is a directory, a pipe"):
+        fetch(Archive("http://x/file"), tmp_path)
