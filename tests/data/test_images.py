@@ -156,14 +156,14 @@ def test_a_split_without_images_is_refused_before_training(split, tmp_path):
     arrays |= {f"x_{split}": images(0), f"y_{split}": []}
     corpus = corpus_of(tmp_path, **arrays)
     with pytest.raises(
-        UserError, match="train split of .* has no labels|dev split .* has no pairs"
+        UserError, match=r"train split of .* has no labels|dev split .* has no pairs"
     ):
         _prepare(corpus)
 
 
 def test_a_split_whose_labels_train_does_not_have_is_refused_before_training(tmp_path):
     known = {"x_train": images(), "y_train": [0] * 5}
-    with pytest.raises(UserError, match="the dev split of .* has no label that its train split"):
+    with pytest.raises(UserError, match=r"the dev split of .* has no label that its train split"):
         _prepare(corpus_of(tmp_path, **known, x_val=images(2), y_val=[1, 2]))
     assert len(_prepare(corpus_of(tmp_path, **known, x_val=images(2), y_val=[0, 2]))) == 1
 
@@ -179,7 +179,7 @@ def test_arrays_larger_than_memory_are_refused_before_they_are_read(tmp_path, mo
     monkeypatch.setattr(images_module, "usable_host_memory", lambda: 5000)  # without `other`
     corpus_of(tmp_path, **arrays)
     monkeypatch.setattr(images_module, "usable_host_memory", lambda: 2000)
-    with pytest.raises(UserError, match="GiB of images and labels, and .* of memory are left"):
+    with pytest.raises(UserError, match=r"GiB of images and labels, and .* of memory are left"):
         corpus_of(tmp_path, **arrays)
 
 
