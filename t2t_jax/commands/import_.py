@@ -1,6 +1,6 @@
 """The command that makes a run directory of a model in another format."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,6 +37,12 @@ class ImportCommand:
     """Of marian: the sinusoids as transformers computes them, or as marian-nmt does, by which
     OPUS-MT's models were trained."""
 
+    source_language: str | None = None
+    """The language translated from, as the run shall name it, such as en where the model's files
+    have eng; None is what they have."""
+    target_language: str | None = None
+    """The language translated to."""
+
     def run(self) -> int:
         """Write the run directory; returns the exit code."""
         from t2t_jax.interchange.formats import read_model
@@ -44,6 +50,9 @@ class ImportCommand:
 
         options = {"positions": self.positions} if self.format == "marian" else {}
         model = read_model(self.format, self.path, **options)
+        named = {"source": self.source_language, "target": self.target_language}
+        languages = {f"data.{side}_language": name for side, name in named.items() if name}
+        model = replace(model, config=model.config.replace(languages))
         write_run(model, self.run_directory, {"format": self.format, "path": str(self.path)})
         said = f"{self.run_directory} is a run with the model of {self.path}"
         ResultConsole(highlight=False, markup=False).print(said, soft_wrap=True)

@@ -55,11 +55,12 @@ _README = """\
 {program}
 
 It needs `pip install {packages}`. With `beam_size=1`, greedy search, it translates as t2t_jax does
-with `--beam-size 1`. With a beam, the two may choose different translations: CTranslate2 divides
+with `--beam-size 1`. With a beam, the two may choose different translations. CTranslate2 divides
 the log-probability of a translation by length^alpha, and t2t_jax by ((5 + length) / 6)^alpha
-(equation 14 of Wu et al. 2016); and in each step it takes an end of sentence only from among as
-many continuations as the beam has hypotheses, and t2t_jax from among twice as many. It cuts sources
-at `max_input_length=1024` subwords and translations at `max_decoding_length=256`, and t2t_jax
+(equation 14 of Wu et al. 2016). In each step CTranslate2 takes an end of sentence only from among
+as many continuations as the beam has hypotheses, and t2t_jax from among twice as many. In both,
+`decoding.beam_rule=transformers` does what CTranslate2 does. CTranslate2 cuts sources at
+`max_input_length=1024` subwords and translations at `max_decoding_length=256`, and t2t_jax
 writes up to {extra} subwords more than the source has.
 """
 _SENTENCEPIECE = """\
@@ -141,10 +142,7 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
 
 def _readme(model: PortableModel) -> str:
     decoding, vocabulary = model.config.decoding, model.vocabulary
-    settings = (
-        f"beam_size={decoding.beam_size}, length_penalty={decoding.length_penalty}, "
-        "min_decoding_length=0"
-    )
+    settings = ", ".join(f"{name}={value!r}" for name, value in _search(model).items())
     if isinstance(vocabulary, MosesVocabulary):
         packages = "ctranslate2 sacremoses subword-nmt"
         program = _MOSES.format(
@@ -158,6 +156,25 @@ def _readme(model: PortableModel) -> str:
         splitters = min(vocabulary.files), max(vocabulary.files)
         program = _SENTENCEPIECE.format(splitters=splitters, settings=settings)
     return _README.format(program=program, packages=packages, extra=decoding.max_extra_length)
+
+
+def _search(model: PortableModel) -> dict[str, Any]:
+    """The arguments of `translate_batch` for the search of a config."""
+    decoding = model.config.decoding
+    (forbidden,) = model.vocabulary.target_pieces([decoding.forbidden_ids])
+    given: dict[str, Any] = {
+        "beam_size": 1 if decoding.temperature > 0 else decoding.beam_size,
+        "length_penalty": decoding.length_penalty,
+        "min_decoding_length": decoding.min_length,
+    }
+    if decoding.no_repeat_ngram_size:
+        given["no_repeat_ngram_size"] = decoding.no_repeat_ngram_size
+    if forbidden:
+        given["suppress_sequences"] = [[piece] for piece in forbidden]
+    if decoding.temperature > 0:
+        given |= {"sampling_temperature": decoding.temperature, "sampling_topk": decoding.top_k}
+        given["sampling_topp"] = decoding.top_p
+    return given
 
 
 def _specification(model: PortableModel) -> Any:

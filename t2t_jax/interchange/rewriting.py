@@ -50,6 +50,53 @@ def without_residual_scale(arrays: Arrays, model: ModelConfig) -> Arrays:
     }
 
 
+def with_all_biases(arrays: Arrays, model: ModelConfig) -> Arrays:
+    """Arrays with zeros for the biases of attention that the model does not have.
+
+    Args:
+      arrays: the parameters.
+      model: the config of the model.
+    """
+    if model.attention_bias:
+        return arrays
+    biases = {
+        name.replace(".W_", ".b_"): np.zeros(array.shape[1], np.float32)
+        for name, array in arrays.items()
+        if name.endswith((".W_Q", ".W_K", ".W_V", ".W_O"))
+    }
+    return {**arrays, **biases}
+
+
+def with_start_of_zeros(arrays: Arrays, model: ModelConfig, start: int) -> Arrays:
+    """The parameters of a post-norm model whose targets begin with an embedding of zeros.
+
+    The embedding s of the start is taken from that of every token. Logits all fall by the same
+    then, so probabilities stay. What the first layer reads is x - s: its projections of x - s have
+    biases of s W more, and that of its output has s more, so the first norm has what it had.
+
+    Args:
+      arrays: the parameters; attention has biases, and the target embedding is the output
+        projection too.
+      model: the config of the model.
+      start: the id that a target begins with.
+    """
+    embedding = model.embeddings["target"]
+    shift = arrays[embedding][start]
+    if not shift.any():
+        return arrays
+    changed = {**arrays, embedding: arrays[embedding] - shift}
+    inner = shift * np.float32(model.d_model**0.5 if model.scale_embeddings else 1)
+    names = model.embeddings["source"], embedding
+    for stack, name in zip(_STACKS, names, strict=True):
+        if name == embedding:
+            place = f"{stack}.layers.0.self_attention"
+            for letter in "QKV":
+                more = inner @ arrays[f"{place}.W_{letter}"]
+                changed[f"{place}.b_{letter}"] = arrays[f"{place}.b_{letter}"] + more
+            changed[f"{place}.b_O"] = arrays[f"{place}.b_O"] + inner
+    return changed
+
+
 def with_norm_epsilon(arrays: Arrays, model: ModelConfig, epsilon: float) -> Arrays:
     """The parameters of a post-norm model whose norms have another epsilon.
 

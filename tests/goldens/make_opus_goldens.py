@@ -11,6 +11,8 @@ tensors in the older kind of PyTorch's files. `goldens.npz` in each directory ha
     sources, targets                    lines of the bundled corpus, as ids of theirs, padded
     logits                              of every subword of the targets
     greedy, beam                        the tokens that a search finds, without length penalty
+    averaged                            those of a beam with the penalty and the end of a search
+                                        that transformers has by default
 """
 
 import io
@@ -137,17 +139,19 @@ def _write_goldens(directory: Path, model: MarianMTModel, lines: list[list[str]]
         "do_sample": False, "bad_words_ids": [[pad]], "length_penalty": 0.0,
         "early_stopping": "never", "forced_eos_token_id": None,
     }  # fmt: skip
-    found: dict[int, list[list[int]]] = {1: [], BEAMS: []}
+    usual = {**common, "length_penalty": 1.0, "early_stopping": False}
+    searches = {"greedy": (1, common), "beam": (BEAMS, common), "averaged": (BEAMS, usual)}
+    found: dict[str, list[list[int]]] = {name: [] for name in searches}
     for row, own in zip(sources.input_ids, sources.attention_mask, strict=True):
         ids = row[own == 1][None]
-        for beams, rows in found.items():
+        for name, (beams, how) in searches.items():
             most = ids.shape[1] + EXTRA_TOKENS
-            best = model.generate(ids, num_beams=beams, max_new_tokens=most, **common)
-            rows.append(best[0, 1:].tolist())
+            best = model.generate(ids, num_beams=beams, max_new_tokens=most, **how)
+            found[name].append(best[0, 1:].tolist())
     np.savez_compressed(
         directory / "goldens.npz",
         sources=sources.input_ids.numpy(), targets=targets.numpy(), logits=logits.numpy(),
-        greedy=_padded(found[1], pad), beam=_padded(found[BEAMS], pad),
+        **{name: _padded(rows, pad) for name, rows in found.items()},
     )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """CTranslate2, an engine that is not ours, computes the same with what was exported."""
 
+import dataclasses
 import json
 import os
 import re
@@ -90,6 +91,25 @@ def test_the_readme_of_the_directory_translates(splitter, tmp_path):
     # A model that was never trained writes on to its longest, which is another one.
     assert len(ours) > 20
     assert found[: len(ours) - 10] == ours[:-10]
+
+
+def test_the_readme_searches_as_the_run_does(tmp_path):
+    model = portable({"decoding.min_length": 3, "decoding.no_repeat_ngram_size": 2})
+    fields = {"decoding.forbidden_ids": (7, 9), "decoding.temperature": 0.5, "decoding.top_k": 5}
+    drawn = dataclasses.replace(model, config=model.config.replace(fields))
+    [pieces] = model.vocabulary.pieces([[7, 9]])
+    said = []
+    for name, one in (("searched", model), ("drawn", drawn)):
+        write_model(one, "ctranslate2", tmp_path / name)
+        readme = (tmp_path / name / "README.md").read_text(encoding="utf-8")
+        settings = re.search(r"translate_batch\(sources, (.*)\)", readme)
+        assert settings is not None
+        said.append(settings[1])
+    usual = "length_penalty=0.6, min_decoding_length=3, no_repeat_ngram_size=2"
+    assert said[0] == f"beam_size=4, {usual}"
+    suppressed = f"suppress_sequences={[[piece] for piece in pieces]!r}"
+    sampling = "sampling_temperature=0.5, sampling_topk=5, sampling_topp=1.0"
+    assert said[1] == f"beam_size=1, {usual}, {suppressed}, {sampling}"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])

@@ -70,11 +70,12 @@ def test_sources_are_split_as_by_transformers(imported):
     assert translator.encode(lines) == [[*row[row != 0].tolist()] for row in ids]
 
 
-@pytest.mark.parametrize(("search", "beam_size"), [("greedy", 1), ("beam", 4)])
+@pytest.mark.parametrize(("search", "beam_size"), [("greedy", 1), ("beam", 4), ("averaged", 4)])
 def test_tokens_are_those_of_generate(imported, search, beam_size):
     kind, translator, golden = imported
     lines = real_pairs()[0][: len(golden["sources"])]
-    options = {"beam_size": beam_size, "length_penalty": 0.0, "max_extra_length": 5}
+    penalty = 1.0 if search == "averaged" else 0.0
+    options = {"beam_size": beam_size, "length_penalty": penalty, "max_extra_length": 5}
     found = translator.nbest(lines, 1, **options)
     wanted = _renamed(golden[search], kind, 1, translator.vocabulary)
     for (best,), tokens in zip(found, wanted, strict=True):
@@ -128,6 +129,111 @@ def test_an_imported_run_translates_and_trains_on(tmp_path):
         if "loss" in record
     ]
     assert losses[-1] < 0.8 * losses[0]
+
+
+def _with_generation(place: Path, settings: dict[str, object]) -> None:
+    (place / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields"),
+    [
+        ({"num_beams": 6, "max_length": 512}, {"beam_size": 6, "max_extra_length": 511}),
+        ({"num_beams": 2, "length_penalty": 0.5}, {"length_penalty": 0.5, "beam_size": 2}),
+        ({}, {"beam_size": 1, "length_penalty": 1.0, "beam_rule": "transformers"}),
+        ({"max_length": 512, "max_new_tokens": 40}, {"max_extra_length": 40}),
+        ({"min_length": 3}, {"min_length": 2}),
+        ({"min_new_tokens": 3, "no_repeat_ngram_size": 2}, {"min_length": 3}),
+        ({"no_repeat_ngram_size": 2}, {"no_repeat_ngram_size": 2}),
+        ({"bad_words_ids": [[531], [0]]}, {"forbidden_ids": (0,)}),
+        ({"suppress_tokens": [1]}, {"forbidden_ids": (0, 2)}),
+        ({"do_sample": True, "top_p": 0.5}, {"temperature": 1.0, "top_k": 50, "top_p": 0.5}),
+        ({"temperature": 0.5}, {"temperature": 0.0}),
+        ({"_from_model_config": True, "use_cache": True, "repetition_penalty": 1.0}, {}),
+        ({"early_stopping": True, "num_beams": 1, "eos_token_id": [0]}, {}),
+    ],
+)
+def test_a_search_is_that_of_the_generation_config(settings, fields, tmp_path, capsys):
+    place = _copy("shared", tmp_path)
+    _with_generation(place, settings)
+    decoding = read_model("marian", place).config.decoding
+    assert {name: getattr(decoding, name) for name in fields} == fields
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"num_beams": 2, "early_stopping": True}, "early_stopping=True"),
+        ({"num_beams": 2, "early_stopping": "never"}, "early_stopping='never'"),
+        ({"bad_words_ids": [[531], [7, 8]]}, "bad_words_ids=[[531], [7, 8]]"),
+        ({"repetition_penalty": 1.2}, "repetition_penalty=1.2"),
+        ({"num_beams": 2, "do_sample": True}, "do_sample=True"),
+        ({"length_penalty": -1.0}, "length_penalty=-1.0"),
+        ({"forced_bos_token_id": 7, "not_yet_known": "x"}, "=7 and not_yet_known='x'"),
+        ({"renormalize_logits": True, "min_new_tokens": 2}, "renormalize_logits=True"),
+    ],
+)
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_a_setting_without_a_counterpart_is_named(file, settings, named, tmp_path, capsys):
+    place = _copy("shared", tmp_path)
+    if file == "config.json":  # where transformers looks if there is no other file
+        (place / "generation_config.json").unlink()
+        whole = json.loads((place / file).read_text(encoding="utf-8"))
+        (place / file).write_text(json.dumps({**whole, **settings}), encoding="utf-8")
+        named = named.partition(" and not_yet_known")[0]  # it has fields of the network too
+    else:
+        _with_generation(place, settings)
+    read_model("marian", place)
+    [line] = capsys.readouterr().err.splitlines()
+    assert named in line
+    assert "no counterpart" in line
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"num_beams": 0}, r"generation_config.json: decoding\.beam_size=0"),
+        ({"num_beams": "6"}, "num_beams"),
+        ({"max_length": 1}, r"generation_config.json: decoding\.max_extra_length=0"),
+        ({"bad_words_ids": [[999]]}, r"has \[999\] in bad_words_ids"),
+        ({"bad_words_ids": [7]}, "has 7 in bad_words_ids"),
+        ({"bad_words_ids": [[]]}, r"has \[\] in bad_words_ids"),
+        ({"suppress_tokens": [True]}, r"has \[True\] in bad_words_ids or suppress_tokens"),
+    ],
+)
+def test_a_generation_config_that_says_nothing_is_refused(settings, why, tmp_path):
+    place = _copy("shared", tmp_path)
+    _with_generation(place, settings)
+    with pytest.raises(UserError, match=why) as refusal:
+        main(["import", "marian", str(place), str(tmp_path / "run")])
+    assert len(str(refusal.value).splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_end_of_sentence_in_the_generation_config_is_named(tmp_path, capsys):
+    place = _copy("shared", tmp_path)
+    _with_generation(place, {"eos_token_id": [0, 5]})
+    read_model("marian", place)
+    assert "eos_token_id=[0, 5], for which" in capsys.readouterr().err
+
+
+def test_logits_that_are_normalised_again_give_padding_no_probability(tmp_path):
+    place = _copy("shared", tmp_path)
+    settings = {"renormalize_logits": True, "bad_words_ids": [[531]], "num_beams": 3}
+    _with_generation(place, settings)
+    before, after = (read_model("marian", one) for one in (_OPUS / "shared", place))
+    assert after.arrays["output_bias"][0] == -1e4
+    np.testing.assert_array_equal(after.arrays["output_bias"][1:], before.arrays["output_bias"][1:])
+
+
+def test_languages_of_three_letters_can_be_given_other_names(tmp_path):
+    names = ["--source-language", "en", "--target-language", "de"]
+    model, run = str(_OPUS / "shared"), tmp_path / "run"
+    assert read_model("marian", _OPUS / "shared").config.data.source_language == "eng"
+    assert main(["import", "marian", model, str(run), *names]) == 0
+    data = load(run).config.data
+    assert (data.source_language, data.target_language) == ("en", "de")
 
 
 def _bert(place: Path) -> None:

@@ -6,13 +6,17 @@
     OUT/vocab.json, tokenizer_config.json       the id of each subword
     OUT/README.md                               the lines of Python that translate
 
-Two things of that code cannot be chosen, and other parameters make up for them:
+Three things of that code, or of what reads its models, cannot be chosen, and other parameters make
+up for them:
 
 - It stores no positions and computes the paper's sinusoids anew, but with all sines first. So the
   channels of the whole model are put into that order, which changes no function.
 - Its norms have an epsilon of 1e-5. All between two norms is made larger, so that this is the
   epsilon of the model. Only the first norm of the encoder and that of the decoder differ: by a
   relative 5e-6 and less, where the variance is 1 or more.
+- marian-nmt begins a target with an embedding of zeros, and the converter of CTranslate2 takes that
+  for granted, as well as that padding is the last entry. So the embedding of the start is taken
+  from all, which biases of the first layers make up for, and the entries get other numbers.
 """
 
 import json
@@ -35,12 +39,15 @@ from t2t_jax.interchange.carried import (
     sizes_of_transformers,
     tied_output,
 )
+from t2t_jax.interchange.marian.generation import generation_config
 from t2t_jax.interchange.marian.layout import ACTIVATIONS, EPSILON, layer_names
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.rewriting import (
     permuted_channels,
+    with_all_biases,
     with_all_heads,
     with_norm_epsilon,
+    with_start_of_zeros,
     without_residual_scale,
 )
 from t2t_jax.modules.models import start_id
@@ -57,11 +64,14 @@ _README = """\
     print(tokenizer.batch_decode(found, skip_special_tokens=True)[0])
 
 It needs `pip install transformers torch sentencepiece`. With `num_beams=1`, greedy search, it
-translates as t2t_jax does with `--beam-size 1`. With a beam, the two may choose different
-translations: transformers divides the log-probability of a translation by length^alpha, and t2t_jax
-by ((5 + length) / 6)^alpha (equation 14 of Wu et al. 2016); and in each step it takes an end of
-sentence only from among as many continuations as the beam has hypotheses, and t2t_jax from among
-twice as many.
+translates as t2t_jax does with `--beam-size 1`. With a beam, the two choose the same where the run
+has `decoding.beam_rule=transformers`, and else they may not: transformers divides the
+log-probability of a translation by length^alpha, and t2t_jax by ((5 + length) / 6)^alpha (equation
+14 of Wu et al. 2016); and in each step it takes an end of sentence only from among as many
+continuations as the beam has hypotheses, and t2t_jax from among twice as many.
+
+`ct2-transformers-converter --model . --output_dir OUT` makes a model for CTranslate2 of it, if
+sources and targets have one vocabulary. The subwords that are given to it end with `</s>`.
 """
 
 
@@ -94,16 +104,25 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
       UserError: a Marian model of transformers cannot be such a model.
     """
     del dtype  # there is one
-    arrays = {name: np.ascontiguousarray(x) for name, x in _their_arrays(model)}
+    vocabulary, decoding = model.vocabulary, model.config.decoding
+    pieces = _pieces(vocabulary)
+    # transformers has one id of padding, so two vocabularies cannot both have it at the end.
+    first = 1 if len(pieces) == 1 else 0
+    arrays = {name: np.ascontiguousarray(x) for name, x in _their_arrays(model, first)}
     (directory / "model.safetensors").write_bytes(save(arrays, {"format": "pt"}))
-    vocabulary = model.vocabulary
-    tables = _tables(vocabulary)
-    pieces = [*tables[-1]]
+    names = "vocab.json", "target_vocab.json"
+    sizes = vocabulary.source_size, len(vocabulary)
+    special = _special_ids(model.config.model, len(vocabulary), first)
+    forbidden = [(number - first) % len(vocabulary) for number in decoding.forbidden_ids]
+    search = generation_config(decoding, _longest(model.config), forbidden)
     described = {
-        "config.json": model_config(model.config, len(vocabulary)),
-        "generation_config.json": _generation_config(model.config),
-        "tokenizer_config.json": _tokenizer_config(model, pieces, separate=len(tables) > 1),
-        **dict(zip(("vocab.json", "target_vocab.json"), tables, strict=False)),
+        "config.json": {**model_config(model.config, len(vocabulary)), **special},
+        "generation_config.json": {**search, **special},
+        "tokenizer_config.json": _tokenizer_config(model, pieces[-1], separate=len(pieces) > 1),
+        **{
+            name: {piece: (number - first) % size for number, piece in enumerate(table)}
+            for name, table, size in zip(names, pieces, sizes, strict=False)
+        },
     }
     for name in ("source.spm", "target.spm"):
         (directory / name).write_bytes(_splitter(vocabulary, name))
@@ -113,12 +132,11 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     (directory / "README.md").write_text(_README, encoding="utf-8")
 
 
-def _tables(vocabulary: Vocabulary) -> list[dict[str, int]]:
-    """The ids of subwords: one table, or one for sources and one for targets."""
+def _pieces(vocabulary: Vocabulary) -> list[list[str]]:
+    """The subword of each id: one list, or one for sources and one for targets."""
     (of_sources,) = vocabulary.pieces([range(vocabulary.source_size)])
     (of_targets,) = vocabulary.target_pieces([range(len(vocabulary))])
-    tables = [of_sources] if of_sources == of_targets else [of_sources, of_targets]
-    return [{piece: number for number, piece in enumerate(table)} for table in tables]
+    return [of_sources] if of_sources == of_targets else [of_sources, of_targets]
 
 
 def _splitter(vocabulary: Vocabulary, name: str) -> bytes:
@@ -133,28 +151,35 @@ def _splitter(vocabulary: Vocabulary, name: str) -> bytes:
     return found
 
 
-def _their_arrays(model: PortableModel) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
-    """The parameters under the names, and in the layout, of `MarianMTModel`."""
+def _their_arrays(
+    model: PortableModel, first: int
+) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
+    """The parameters under the names, and in the layout, of `MarianMTModel`.
+
+    Args:
+      model: the model.
+      first: our id of their entry 0; those before it come last.
+    """
     network = model.config.model
     width = np.arange(network.d_model)
     sines_first = np.concatenate([width[::2], width[1::2]])
     arrays = without_residual_scale(with_all_heads(model.arrays, network), network)
+    arrays = with_start_of_zeros(with_all_biases(arrays, network), network, start_id(network))
     arrays = permuted_channels(with_norm_epsilon(arrays, network, EPSILON), sines_first)
+    nothing = np.zeros(len(model.vocabulary), np.float32)
+    rows = {*network.embeddings.values(), "output_bias"}
+    arrays = {"output_bias": nothing, **arrays}
+    arrays |= {name: np.roll(arrays[name], -first, axis=0) for name in rows}
     if network.share_embeddings:
         yield "model.shared.weight", arrays["embedding"]
     else:
         yield "model.encoder.embed_tokens.weight", arrays["source_embedding"]
         yield "model.decoder.embed_tokens.weight", arrays["target_embedding"]
-    nothing = np.zeros(len(model.vocabulary), np.float32)
-    yield "final_logits_bias", arrays.get("output_bias", nothing)[None]
+    yield "final_logits_bias", arrays["output_bias"][None]
     for stack in ("encoder", "decoder"):
         for number in range(getattr(network, f"num_{stack}_layers")):
             for ours, theirs in layer_names(stack, number):
-                if ours in arrays:
-                    yield theirs, arrays[ours].T
-                else:  # a bias that the model does not have
-                    matrix = arrays[ours.replace(".b_", ".W_")]
-                    yield theirs, np.zeros(matrix.shape[1], np.float32)
+                yield theirs, arrays[ours].T
 
 
 def model_config(config: Config, vocab_size: int) -> dict[str, Any]:
@@ -184,30 +209,22 @@ def model_config(config: Config, vocab_size: int) -> dict[str, Any]:
         "attention_dropout": model.attention_dropout_rate,
         "activation_dropout": model.activation_dropout_rate,
         "scale_embedding": model.scale_embeddings,
-        "max_position_embeddings": _longest(config),
+        "max_position_embeddings": max(config.decoding.max_source_length, _longest(config)),
         "share_encoder_decoder_embeddings": model.share_embeddings,
         "tie_word_embeddings": True,
-        **_special_ids(model),
+        **_special_ids(model, vocab_size, 0),
     }
 
 
-def _generation_config(config: Config) -> dict[str, Any]:
-    return {
-        "num_beams": config.decoding.beam_size,
-        "length_penalty": config.decoding.length_penalty,
-        "max_length": _longest(config),
-        "bad_words_ids": [[number] for number in config.decoding.forbidden_ids] or None,
-        **_special_ids(config.model),
-    }
-
-
-def _special_ids(model: ModelConfig) -> dict[str, int | None]:
-    return {
+def _special_ids(model: ModelConfig, size: int, first: int) -> dict[str, int | None]:
+    ids = {
         "pad_token_id": PAD_ID,
         "eos_token_id": EOS_ID,
         "bos_token_id": start_id(model),
         "decoder_start_token_id": start_id(model),
-        "forced_eos_token_id": None,
+    }
+    return {name: (number - first) % size for name, number in ids.items()} | {
+        "forced_eos_token_id": None
     }
 
 
@@ -226,4 +243,6 @@ def _tokenizer_config(model: PortableModel, pieces: list[str], *, separate: bool
 
 
 def _longest(config: Config) -> int:
-    return config.decoding.max_source_length + config.decoding.max_extra_length
+    """The most tokens of a target, its start among them."""
+    source, extra = config.decoding.max_source_length, config.decoding.max_extra_length
+    return extra + 1 if config.decoding.beam_rule == "transformers" else source + extra
