@@ -233,6 +233,10 @@ def _unreadable(path: Path, what: str, error: Exception) -> UserError:
     return UserError(f"{path} is {what}: {_visible(' '.join(str(error).split()))[:200]}")
 
 
+def _names_in(file: np.lib.npyio.NpzFile) -> str:
+    return _visible(", ".join(file.files))
+
+
 def _visible(text: str) -> str:
     """Text of a file, as one line of an error that a terminal can show."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
@@ -275,8 +279,7 @@ def images_in(path: Path) -> list[Any]:
         name = next((name for name in ("x_test", "images", "x") if name in file.files), None)
         if name is None:
             raise UserError(
-                f"{path} has the arrays {_visible(', '.join(file.files))}, but none called x_test, "
-                "images or x"
+                f"{path} has the arrays {_names_in(file)}, but none called x_test, images or x"
             )
         images = _read(path, file, [name])[name]
     if images.ndim not in (3, 4):
@@ -301,8 +304,8 @@ def _npz_splits(path: Path) -> dict[str, Split]:
         }
         if not any(pairs[name][1] in ("train", "test") for name in there):
             raise UserError(
-                f"{path} has the arrays {_visible(', '.join(file.files))}, but none of images with "
-                "their labels: x_train and y_train, x_val and y_val, x_test and y_test"
+                f"{path} has the arrays {_names_in(file)}, but none of images with their "
+                "labels: x_train and y_train, x_val and y_val, x_test and y_test"
             )
         arrays = _read(path, file, {*there, *there.values()})
     return {

@@ -64,6 +64,11 @@ def as_a_file(folder: Path) -> None:
     folder.write_text("no folder")
 
 
+def as_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 def digests(text: str) -> Callable[[Path], None]:
     return lambda folder: Path(folder / "digests.json").write_text(text) and None
 
@@ -76,6 +81,8 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     "all offsets shifted": lambda f: shift(f / "source_offsets.npy"),
     "a bit of the dtype": lambda f: flip(f / "source_tokens.npy", 21),
     "a bit of the magic number": lambda f: flip(f / "source_tokens.npy", 0),
+    "a pipe for a file": lambda f: as_a_pipe(f / "source_tokens.npy"),
+    "a pipe for the hashes": lambda f: as_a_pipe(f / "digests.json"),
     "a file cut by a byte": lambda f: os.truncate(
         f / "target_tokens.npy", (f / "target_tokens.npy").stat().st_size - 1
     ),

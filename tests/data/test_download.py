@@ -270,6 +270,73 @@ def test_a_directory_with_something_else_is_refused(tmp_path):
     assert (tmp_path / "train.en").read_text() == "mine\n"
 
 
+_COUNTS = {"pairs": 1, "source_words": 1, "target_words": 1, "left_out": {}}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        None,
+        "many",
+        {},
+        _COUNTS | {"pairs": "many"},
+        _COUNTS | {"pairs": True},
+        _COUNTS | {"left_out": []},
+        _COUNTS | {"left_out": {"empty": [1]}},
+    ],
+    ids=str,
+)
+def test_counts_of_a_split_that_are_none_are_refused(tmp_path, odd):
+    with pytest.raises(
+        UserError, match=r"corpus\.json is damaged .a split of it: .*; remove it and"
+    ):
+        _prepare_again(tmp_path, dict.fromkeys(("dev", "test"), _COUNTS) | {"train": odd})
+
+
+@pytest.mark.parametrize(
+    "splits",
+    [["test"], ["train", "dev"], ["train", "dev", "test", "../../x"], ["train", "dev", "test", ""]],
+    ids=str,
+)
+def test_a_corpus_with_other_splits_is_made_again(tmp_path, splits):
+    with pytest.raises(UserError, match="would be fetched"):
+        _prepare_again(tmp_path, dict.fromkeys(splits, _COUNTS))
+
+
+def test_a_corpus_with_all_of_its_splits_is_not_made_again(tmp_path):
+    done = _prepare_again(tmp_path, dict.fromkeys(("train", "dev", "test"), _COUNTS))
+    assert {split: asdict(counts) for split, counts in done.items()} == dict.fromkeys(
+        ("train", "dev", "test"), _COUNTS
+    )
+
+
+def _prepare_again(directory, splits):
+    """What is said of a directory with all the texts of Multi30k, and these splits on record."""
+    name = "multi30k-en-de"
+    for split in ("train", "dev", "test"):
+        for language in ("en", "de"):
+            (directory / f"{split}.{language}").write_text("a\n")
+    cleaning = asdict(public_corpus(name).cleaning)
+    manifest = {"corpus": name, "cleaning": cleaning, "splits": splits}
+    (directory / "corpus.json").write_text(json.dumps(manifest))
+
+    def fetched(*_):
+        raise UserError("would be fetched")
+
+    return prepare.prepare(name, directory, fetched)
+
+
+def test_what_is_no_file_or_directory_in_a_corpus_is_named(tmp_path):
+    os.mkfifo(tmp_path / "corpus.json")
+    with pytest.raises(UserError, match=r"corpus\.json cannot be read: it is a directory, a pipe"):
+        main(["data", "multi30k-en-de", str(tmp_path)])
+    (tmp_path / "corpus.json").unlink()
+    (tmp_path / "archives").rmdir()
+    (tmp_path / "archives").write_text("no directory")
+    with pytest.raises(UserError, match=r"cannot write .*archives: File exists"):
+        main(["data", "multi30k-en-de", str(tmp_path)])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -277,7 +344,8 @@ def test_a_directory_with_something_else_is_refused(tmp_path):
         (["wmt14-ende", "D"], "no public corpus 'wmt14-ende'; did you mean wmt14-en-de"),
         (["wmt14-en-de", "D", "--miror", "m"], "unknown flag --miror; did you mean --mirror"),
         (["wmt14-en-de", "D", "--max-words", "0"], "--max-words=0 would leave nothing"),
-        (["wmt14-en-de", "D", "--max-ratio", "0.5"], "--max-ratio=0.5 would leave nothing"),
+        (["wmt14-en-de", "D", "--max-ratio", "0.5"], "--max-ratio=0.5 is no limit; give 1"),
+        (["wmt14-en-de", "D", "--max-ratio", "nan"], "--max-ratio=nan is no limit; give 1"),
     ],
 )
 def test_command_lines_that_are_refused(tmp_path, monkeypatch, arguments, message):

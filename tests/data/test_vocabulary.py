@@ -243,3 +243,11 @@ def test_a_vocabulary_without_room_for_its_rules_names_the_way_out(
     monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
     with pytest.raises(UserError, match=r"no temporary file can be written .* or set TMPDIR"):
         train_vocabulary([DEV], 300)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_vocabulary_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "vocabulary.model"
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=r"vocabulary\.model cannot be read: it is a directory, a"):
+        Vocabulary.load(path)

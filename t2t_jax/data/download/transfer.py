@@ -276,9 +276,9 @@ class _Transfer:
 class _Moved(urllib.request.HTTPRedirectHandler):
     """Follows an answer to another address, and closes one that leads to no address."""
 
-    def http_error_302(self, req: Any, fp: Any, *answer: Any) -> Any:
+    def http_error_302(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any) -> Any:
         try:
-            return super().http_error_302(req, fp, *answer)
+            return super().http_error_302(req, fp, code, msg, headers)
         except ValueError:
             fp.close()
             raise

@@ -1,0 +1,121 @@
+"""Splits with nothing to score are refused before a run begins, and all others are scored."""
+
+import json
+
+import pytest
+
+import t2t_jax
+from t2t_jax.config import Config
+from t2t_jax.data.batching import Batches
+from t2t_jax.data.corpus import open_corpus
+from t2t_jax.errors import UserError
+from t2t_jax.run.evaluation import prepare_evaluation
+from t2t_jax.tasks import task_of
+
+LEARNED = ["the old dog runs", "a red house"] * 20
+LABELS = {"tags": ["DT JJ NN VB", "DT JJ NN"] * 20, "label": ["some", "none"] * 20}
+SUFFIX = {"tagging": "tags", "classification": "label"}
+WHOLE_WORDS = {"data.whole_words": True}
+UNKNOWN = "the dev split of .* has no label that its train split has"
+HIDDEN = r"nothing of the (dev|train) split of .* can be hidden: each word has more subwords than"
+
+REFUSED = {
+    "tags that train does not have": ("tagging", ["the dog"], ["XX YY"], UNKNOWN),
+    "tags of blank lines": ("tagging", ["", " "], ["", ""], UNKNOWN),
+    "labels that train does not have": ("classification", ["the dog"], ["X"], UNKNOWN),
+    "labels of blank lines": ("classification", ["", " "], ["", "some"], UNKNOWN),
+    "no lines": ("tagging", [], [], "the dev split of .* has no pairs"),
+    "no documents": (
+        "masked_language_modelling",
+        ["", " "],
+        [],
+        "the dev split of .* has no pairs",
+    ),
+}
+SCORED = {
+    "one tag that is known": ("tagging", ["the dog", "runs"], ["XX NN", "YY"], 1),
+    "one label that is known": ("classification", ["a", "the dog"], ["X", "some"], 1),
+}
+
+
+def _opened(directory, task, dev, labels, **changes):
+    """A corpus with these lines of dev, and the config and the vocabulary of a run on it."""
+    parts = {"train": (LEARNED, LABELS.get(SUFFIX.get(task), [])), "dev": (dev, labels)}
+    for split, (lines, own) in parts.items():
+        (directory / f"{split}.txt").write_text("".join(f"{line}\n" for line in lines))
+        if task in SUFFIX:
+            text = "".join(f"{label}\n" for label in own)
+            (directory / f"{split}.{SUFFIX[task]}").write_text(text)
+    settings = {
+        "model.architecture": "encoder_only",
+        "model.share_embeddings": task == "masked_language_modelling",
+        "data.task": task,
+        "data.corpus": f"text:{directory}",
+        "data.cache_dir": str(directory / "cache"),
+        "data.vocab_size": 30,
+        "data.max_length": 24,
+    }
+    config = Config().replace(settings | changes)
+    corpus = open_corpus(config.data)
+    return config, corpus, task_of(corpus.name, corpus.task).vocabulary(config, corpus)
+
+
+@pytest.mark.parametrize("batching", ["bucket", "pack"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_dev_split_with_nothing_to_score_is_refused_in_one_line(tmp_path, case, batching):
+    task, lines, labels, message = REFUSED[case]
+    opened = _opened(tmp_path, task, lines, labels, **{"data.batching": batching})
+    with pytest.raises(UserError, match=message) as refusal:
+        prepare_evaluation(*opened, "dev")
+    assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize("case", SCORED)
+def test_a_dev_split_with_one_known_label_is_scored(tmp_path, case):
+    task, lines, labels, number = SCORED[case]
+    found = prepare_evaluation(*_opened(tmp_path, task, lines, labels), "dev")
+    assert len(found.target_tokens) == number
+
+
+@pytest.mark.parametrize(
+    ("dev", "changes", "is_scored"),
+    [
+        (["theolddogruns", "aredhouseruns"], WHOLE_WORDS, False),
+        (["theolddogruns", "aredhouseruns"], {}, True),
+        (["theolddogruns"], WHOLE_WORDS | {"data.masked_share": 0.99}, True),
+        (["theolddogruns", "a dog runs and the house runs"], WHOLE_WORDS, True),
+        # Alone in its row no word is short enough; in rows of several the share is of more.
+        (["dogsdogs"] * 10, WHOLE_WORDS | {"data.batching": "pack", "data.max_length": 120}, True),
+    ],
+    ids=["long words", "subwords", "all of them", "one row has short ones", "together"],
+)
+def test_hidden_words_are_scored_unless_all_are_too_long(tmp_path, dev, changes, is_scored):
+    task = "masked_language_modelling"
+    own = _opened(tmp_path, task, dev, [], **changes)
+    if not is_scored:
+        with pytest.raises(UserError, match=HIDDEN):
+            prepare_evaluation(*own, "dev")
+        return
+    batches = Batches(prepare_evaluation(*own, "dev"), own[0].data, seed=0)
+    assert any(batches(step).targets.segments.any() for step in range(batches.steps_per_epoch))
+
+
+def test_a_training_in_which_nothing_can_be_hidden_is_refused(tmp_path):
+    task = "masked_language_modelling"
+    config, _, vocabulary = _opened(tmp_path, task, ["a dog"], [], **WHOLE_WORDS)
+    (tmp_path / "train.txt").write_text("theolddogruns\naredhouseruns\n")
+    with pytest.raises(UserError, match=HIDDEN):
+        task_of("", task).training_examples(config, open_corpus(config.data), vocabulary)
+
+
+def test_samples_are_of_documents_that_the_model_has_positions_for(tmp_path):
+    small = {"model.d_model": 16, "model.num_heads": 2, "model.d_ff": 16}
+    small |= {"model.num_encoder_layers": 1, "training.num_train_steps": 1}
+    learned = {"model.position": "learned", "model.max_positions": 12, "data.max_length": 12}
+    words = ["theolddogtheolddogtheolddog runs", "a dog"]
+    task = "masked_language_modelling"
+    config, *_ = _opened(tmp_path, task, words, [], **small, **learned)
+    t2t_jax.train(config, tmp_path / "run")
+    records = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
+    [scores] = [record for record in records if record["of"] == "dev"]
+    assert scores["num_masked"] > 0
