@@ -61,9 +61,21 @@ def toy_search(strategy, table, sentences, max_lengths, max_length, keys=None):
     )
 
 
-@functools.partial(jax.jit, static_argnames=("max_length", "beam_size", "alpha", "num_best"))
-def toy_beam(table, sentences, max_lengths, *, max_length, beam_size, alpha, num_best=None):
-    strategy = BeamSearch(EOS, beam_size, alpha, num_best or beam_size)
+@functools.partial(
+    jax.jit, static_argnames=("max_length", "beam_size", "alpha", "num_best", "by_transformers")
+)
+def toy_beam(
+    table,
+    sentences,
+    max_lengths,
+    *,
+    max_length,
+    beam_size,
+    alpha,
+    num_best=None,
+    by_transformers=False,
+):
+    strategy = BeamSearch(EOS, beam_size, alpha, num_best or beam_size, by_transformers)
     return toy_search(strategy, table, sentences, max_lengths, max_length)
 
 
@@ -159,6 +171,50 @@ def limits_array(limits):
 
 def sentence_keys(sentences, seed=0):
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), jnp.asarray(sentences))
+
+
+def search_of_transformers(table, sentence, limit, beam_size, alpha):
+    """The beam search of the library transformers: the tokens and the score of the best."""
+    live, ended = [((), 0.0)], []
+    for length in range(1, limit + 1):
+        candidates = sorted(
+            (
+                ((*tokens, token), log_prob + more)
+                for tokens, log_prob in live
+                for token, more in enumerate(next_log_probs(table, sentence, tokens))
+            ),
+            key=lambda one: -one[1],
+        )[: 2 * beam_size]
+        ended += [
+            (tokens, log_prob / length**alpha)
+            for tokens, log_prob in candidates[:beam_size]
+            if tokens[-1] == EOS
+        ]
+        ended = sorted(ended, key=lambda one: -one[1])[:beam_size]
+        live = [one for one in candidates if one[0][-1] != EOS][:beam_size]
+        if len(ended) == beam_size and live[0][1] / length**alpha <= ended[-1][1]:
+            break
+    return ended[0]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("beam_size", [2, 4])
+def test_the_rule_of_transformers_ranks_and_ends_as_that_library_does(beam_size, alpha):
+    table, limit = make_table(5, 40, eos_bonus=0.5), 20
+    found = {}
+    for by_transformers in (False, True):
+        how = {"beam_size": beam_size, "alpha": alpha, "by_transformers": by_transformers}
+        limits = limits_array([limit] * len(SENTENCES))
+        result = to_numpy(toy_beam(table, SENTENCES, limits, max_length=limit, num_best=1, **how))
+        found[by_transformers] = [hypotheses(result, row)[0] for row in range(len(SENTENCES))]
+    for sentence, (tokens, score, _) in zip(SENTENCES, found[True], strict=True):
+        wanted, its_score = search_of_transformers(table, sentence, limit, beam_size, alpha)
+        assert tokens == wanted
+        assert score == pytest.approx(its_score, rel=1e-5)
+    assert [one[0] for one in found[True]] != [one[0] for one in found[False]]
+    # The empty translation is often among twice as many continuations, and seldom the best of few.
+    empty = {rule: [one[0] for one in best].count((EOS,)) for rule, best in found.items()}
+    assert empty[True] <= empty[False]
 
 
 def test_length_penalty_matches_hand_computed_values():
