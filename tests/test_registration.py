@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from t2t_jax.config import tables
 from t2t_jax.config.file import load_config, load_grid
 from t2t_jax.errors import UserError
+from t2t_jax.interchange import safetensors
+from t2t_jax.interchange.portable import portable_model
 from t2t_jax.run.loading import load
 from t2t_jax.run.trainer import train
 from t2t_jax.sweep.cell import cells
@@ -21,10 +24,10 @@ def doubled(x):
     return 2 * jax.nn.relu(x)
 
 t2t_jax.register_activation("doubled", doubled)
-def plain(x, epsilon):
-    return x / (epsilon + abs(x).max(-1, keepdims=True))
+def plain(x, g, epsilon):
+    return g * x / (epsilon + abs(x).max(-1, keepdims=True))
 
-t2t_jax.register_normalization("plain", plain)
+t2t_jax.register_normalization("plain", plain, lambda width: {{"g": t2t_jax.Parameter((), 1.0)}})
 
 def get_config():
     base = runpy.run_path("{tiny}")["get_config"]()
@@ -68,6 +71,15 @@ def test_nothing_of_a_run_is_executed_unless_its_reader_says_so(trained, monkeyp
     monkeypatch.setenv(tables.FILES, str(kept))
     assert read_config(workdir).model.norm == "plain"
     assert load(workdir).translate(["a dog"]) == load(workdir).translate(["a dog"])
+
+
+def test_a_single_number_that_a_norm_learns_stays_one_in_files(trained, tmp_path):
+    model = portable_model(trained[1])
+    safetensors.write(model, tmp_path, "float32")
+    arrays = safetensors.read(tmp_path).arrays
+    assert arrays.keys() == model.arrays.keys()
+    assert arrays["encoder.layers.0.feed_forward.norm.g"].shape == ()
+    assert all(np.array_equal(arrays[name], x) for name, x in model.arrays.items())
 
 
 @pytest.mark.usefixtures("tables")

@@ -98,7 +98,7 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
         )
     network = make_model(model.config, len(model.vocabulary), None)
     params = parameters_of(model.arrays, nn.unbox(declared_parameters(network)))
-    flat = {name: np.ascontiguousarray(x) for name, x in flatten_dict(params, sep=".").items()}
+    flat = {name: np.asarray(x, order="C") for name, x in flatten_dict(params, sep=".").items()}
     programs = _Programs.of(model)
     shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in flat.items()}
     sources = jax.ShapeDtypeStruct((_ROWS, programs.length), jnp.int32)

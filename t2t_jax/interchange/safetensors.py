@@ -69,7 +69,7 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     # Of several entries, safetensors would write another order each time.
     metadata = {_ABOUT: json.dumps(about)}
     # safetensors writes the memory of an array as it lies.
-    arrays = {name: np.ascontiguousarray(array) for name, array in model.arrays.items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in model.arrays.items()}
     (directory / _ARRAYS).write_bytes(save(arrays, metadata))
     (directory / _CONFIG).write_text(model.config.to_json(), encoding="utf-8")
     (directory / _VOCABULARY).write_bytes(model.vocabulary.serialized)
