@@ -7,7 +7,6 @@ compiled beforehand by `warm_up`: for sources of each length of a ladder, for fe
 in at once.
 """
 
-import heapq
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -25,6 +24,7 @@ from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.programs import Search, Sizes
 from t2t_jax.decoding.row_group import RowGroup, Sentence
 from t2t_jax.decoding.scheduler import num_groups, rung, strategy_of
+from t2t_jax.decoding.turns import Turns, Waiting
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import row_parts
@@ -68,12 +68,10 @@ class Limits:
     shorter."""
 
 
-@dataclass(order=True)
-class _Request:
-    """A sentence that waits or is under way; in the order in which they come in."""
+@dataclass(order=True, kw_only=True)
+class _Request(Waiting):
+    """A sentence that waits or is under way."""
 
-    due: float
-    number: int
     sentence: Sentence = field(compare=False)
     future: "Future[SearchResult]" = field(compare=False)
     deadline: float = field(compare=False)
@@ -133,7 +131,7 @@ class OpenSearch:
         self._numbers_of_rows = tuple(sorted(few | {self._rows}))
         self._places = tuple(sorted({parts, quarter, self._rows}))
         self._lengths = tuple(_ladder(self.limits.longest))
-        self._waiting: list[_Request] = []
+        self._waiting: Turns[_Request] = Turns()
         self._changed = threading.Condition()
         self._closed, self._number = False, 0
         number = num_groups(self._rows, mesh)
@@ -161,6 +159,7 @@ class OpenSearch:
         timeout: float = float("inf"),
         number: int = 0,
         listener: Listener | None = None,
+        request: Hashable = None,
     ) -> "Future[SearchResult]":
         """Have a sentence searched for.
 
@@ -171,6 +170,8 @@ class OpenSearch:
           number: with the seed, it determines what is drawn.
           listener: is called, in a thread of the search, with the tokens so far. A search for
             several hypotheses has no such tokens.
+          request: what the sentence has in common with others that were sent together; they take
+            turns with other requests. None is a request of its own.
 
         Returns:
           The future of its hypotheses `[num_best, t]`. `cancel` gives the sentence up, also when it
@@ -191,20 +192,28 @@ class OpenSearch:
             )
         if listener is not None and self._search.strategy.beam_size > 1:
             raise ValueError("several hypotheses are searched for: there are no tokens so far")
-        now = time.monotonic()
-        due = now + len(tokens) * self.limits.seconds_per_token
+        now, patience = time.monotonic(), len(tokens) * self.limits.seconds_per_token
         future: Future[SearchResult] = Future()
         with self._changed:
             if self._closed:
                 raise ClosedError("the search takes no more sentences")
             if len(self._waiting) >= self.limits.most_waiting:
-                self._waiting = [request for request in self._waiting if not request.is_over()]
-                heapq.heapify(self._waiting)
+                self._waiting.leave_out(_Request.is_over)
             if len(self._waiting) >= self.limits.most_waiting:
                 raise QueueFullError(f"{len(self._waiting)} sentences wait already")
             self._number += 1
-            request = _Request(due, self._number, sentence, future, now + timeout, listener)
-            heapq.heappush(self._waiting, request)
+            self._waiting.add(
+                _Request(
+                    due=now + patience,
+                    number=self._number,
+                    patience=patience,
+                    request=object() if request is None else request,
+                    sentence=sentence,
+                    future=future,
+                    deadline=now + timeout,
+                    listener=listener,
+                )
+            )
             self._changed.notify()
         return future
 
@@ -318,7 +327,7 @@ class OpenSearch:
     def _arrivals(self, number: int, num_held: int) -> list[_Request] | None:
         """The sentences that come in; it waits where there is nothing to do. None is the end.
 
-        The first group takes them as they are due; any other one prefers short ones, whose arrays
+        The first group takes them in their turns; any other one prefers short ones, whose arrays
         are smaller. What it has passed over is due before what comes later, and so the long ones
         come together in the first group.
         """
@@ -333,14 +342,15 @@ class OpenSearch:
                 first.sort(key=self._preference)
             for request in first[free:]:
                 request.passed += 1
-                heapq.heappush(self._waiting, request)
+                self._waiting.put_back(request)
             return first[:free]
 
     def _due(self, most: int) -> list[_Request]:
         """Take out the sentences that are due first, up to so many; what is over is left out."""
         found: list[_Request] = []
+        now = time.monotonic()
         while self._waiting and len(found) < most:
-            request = heapq.heappop(self._waiting)
+            request = self._waiting.take(now)
             if not request.is_over():
                 found.append(request)
         return found

@@ -91,7 +91,9 @@ class Searches:
 
         told = None if listener is None else tell
         try:
-            asked = search.submit(tokens, limit=limit, timeout=timeout, listener=told)
+            asked = search.submit(
+                tokens, limit=limit, timeout=timeout, listener=told, request=wanted.request
+            )
         except QueueFullError as error:
             raise EngineFullError(str(error)) from error
         except ClosedError as error:
