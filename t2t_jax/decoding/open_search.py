@@ -168,20 +168,17 @@ class OpenSearch:
           limit: the most tokens to generate; None is the most there is room for.
           timeout: seconds after which it is given up, with a TimeoutError as its result.
           number: with the seed, it determines what is drawn.
-          listener: is called, in a thread of the search, with the tokens so far. A search for
-            several hypotheses has no such tokens.
-          request: what the sentence has in common with others that were sent together; they take
-            turns with other requests. None is a request of its own.
+          listener: is called, in a thread of the search, with the tokens so far of a greedy search.
+          request: what sentences that were sent together have in common; requests take turns. None
+            is a request of its own.
 
         Returns:
-          The future of its hypotheses `[num_best, t]`. `cancel` gives the sentence up, also when it
-          is under way.
+          The future of its hypotheses `[num_best, t]`. `cancel` gives up the sentence at any time.
 
         Raises:
           QueueFullError: too many sentences wait.
           ClosedError: the search is closed.
-          ValueError: the source is too long, or the limit too high, or a listener is given to a
-            search for several hypotheses.
+          ValueError: the source is too long, the limit too high, or a listener is given to a beam.
         """
         most = len(tokens) + self._extra
         sentence = Sentence(tokens, most if limit is None else limit, number)

@@ -403,8 +403,8 @@ def test_flags_that_choose_a_model_have_the_names_of_the_arguments_of_load(monke
     monkeypatch.setattr(
         t2t_jax.run.loading, "load", lambda workdir, **choice: called.update(choice)
     )
-    eval_command(["bleu", "--workdir", "w", "--step", "12", "--average", "3"]).load()
-    assert called == {"step": 12, "average": 3}
+    eval_command(["bleu", "--workdir", "w", "--step", "12", "--average", "3", "--fsdp", "2"]).load()
+    assert called == {"step": 12, "average": 3, "fsdp": 2, "tensor": 1}
     assert called.keys() <= known.keys()
 
 
