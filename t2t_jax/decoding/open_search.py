@@ -166,11 +166,10 @@ class OpenSearch:
         Args:
           tokens: ids of its source, with the end of sentence.
           limit: the most tokens to generate; None is the most there is room for.
-          timeout: seconds after which it is given up, with a TimeoutError as its result.
+          timeout: seconds after which it ends with a TimeoutError.
           number: with the seed, it determines what is drawn.
           listener: is called, in a thread of the search, with the tokens so far of a greedy search.
-          request: what sentences that were sent together have in common; requests take turns. None
-            is a request of its own.
+          request: what sentences that take their turns together have in common; None is nothing.
 
         Returns:
           The future of its hypotheses `[num_best, t]`. `cancel` gives up the sentence at any time.

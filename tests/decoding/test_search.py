@@ -200,7 +200,7 @@ def search_of_transformers(table, sentence, limit, beam_size, alpha):
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 @pytest.mark.parametrize("beam_size", [2, 4])
 def test_the_rule_of_transformers_ranks_and_ends_as_that_library_does(beam_size, alpha):
-    table, limit = make_table(5, 40, eos_bonus=0.5), 20
+    table, limit = make_table(5, 30, eos_bonus=2.0), 20
     found = {}
     for by_transformers in (False, True):
         how = {"beam_size": beam_size, "alpha": alpha, "by_transformers": by_transformers}
