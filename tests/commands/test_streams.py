@@ -29,7 +29,7 @@ class Shouting:
 def here(tmp_path, monkeypatch):
     """An empty working directory, and a model."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(model_flags, "load_for", lambda *choice: Shouting())
+    monkeypatch.setattr(model_flags, "load_for", lambda *choice, **devices: Shouting())
     Path("lines").write_text("one\ntwo\n")
     return tmp_path
 
