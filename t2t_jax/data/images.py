@@ -17,13 +17,13 @@ from jaxtyping import Int32, Integer, UInt8
 from t2t_jax.batch import Batch, Patches, Sequence
 from t2t_jax.config import DataConfig, ModelConfig
 from t2t_jax.data import splits as parts
-from t2t_jax.data.regular import check_regular
 from t2t_jax.data.rows import BatchShape, Chosen, random_bits
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
 from t2t_jax.data.tfds import TFDS_SPLITS, tfds_builder, unreadable_tfds
 from t2t_jax.errors import UserError
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.host import usable_host_memory
+from t2t_jax.system.regular_file import check_regular
 
 Image = UInt8[np.ndarray, "height width channels"]
 """The numbers of each pixel, from 0 to 255."""

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from t2t_jax.data.regular import check_regular
 from t2t_jax.errors import UserError
+from t2t_jax.system.regular_file import check_regular
 
 _BLOCK_LINES = 1000
 _BLOCK_BYTES = 64 << 20

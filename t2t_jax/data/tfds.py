@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from t2t_jax.data import splits as parts
-from t2t_jax.data.regular import check_regular
 from t2t_jax.data.splits import Chunk, Split, digest
 from t2t_jax.errors import UserError
+from t2t_jax.system.regular_file import check_regular
 
 TFDS_SPLITS = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
 

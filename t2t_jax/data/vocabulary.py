@@ -15,10 +15,10 @@ import numpy as np
 from jaxtyping import Integer
 
 from t2t_jax.batch import EOS_ID, PAD_ID
-from t2t_jax.data.regular import check_regular
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path
+from t2t_jax.system.regular_file import check_regular
 
 Rows = Sequence[Sequence[int]] | Integer[np.ndarray, "rows length"]
 """Ids, row by row."""

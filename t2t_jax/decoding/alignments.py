@@ -81,10 +81,11 @@ def alignments(
 
     Raises:
       TypeError: an argument is of the wrong type.
-      UserError: there are more lines on one side, a line is no text, there is no such head, or the
-        model is an ensemble, which has no attention of its own.
+      UserError: the model does not translate, there are more lines on one side, a line is no text,
+        there is no such head, or the model is an ensemble, which has no attention of its own.
     """
     translator.check_process()
+    translator.check_translates()
     if not translator.model.shows_attention:
         raise UserError("an ensemble has no attention of its own; load one of its models")
     sources, targets = texts(sources, "sources", first_line), texts(targets, "targets", first_line)

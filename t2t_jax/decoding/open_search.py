@@ -181,13 +181,7 @@ class OpenSearch:
         """
         most = len(tokens) + self._extra
         sentence = Sentence(tokens, most if limit is None else limit, number)
-        if len(tokens) > self.limits.longest or sentence.limit > most:
-            raise ValueError(
-                f"{len(tokens)} tokens and {sentence.limit} of output are more than the "
-                f"{self.limits.longest} and {most} that there is room for"
-            )
-        if listener is not None and self._search.strategy.beam_size > 1:
-            raise ValueError("several hypotheses are searched for: there are no tokens so far")
+        self._check(sentence, most, listener)
         now, patience = time.monotonic(), len(tokens) * self.limits.seconds_per_token
         future: Future[SearchResult] = Future()
         with self._changed:
@@ -212,6 +206,16 @@ class OpenSearch:
             )
             self._changed.notify()
         return future
+
+    def _check(self, sentence: Sentence, most: int, listener: Listener | None) -> None:
+        """Refuse a sentence for which there is no room, and tokens so far of several hypotheses."""
+        if len(sentence.tokens) > self.limits.longest or sentence.limit > most:
+            raise ValueError(
+                f"{len(sentence.tokens)} tokens and {sentence.limit} of output are more than the "
+                f"{self.limits.longest} and {most} that there is room for"
+            )
+        if listener is not None and self._search.strategy.beam_size > 1:
+            raise ValueError("several hypotheses are searched for: there are no tokens so far")
 
     @property
     def num_waiting(self) -> int:

@@ -61,11 +61,12 @@ def score(
 
     Raises:
       TypeError: an argument is of the wrong type.
-      UserError: there are more lines on one side, or a line is no text, or has more subwords than
-        `LONGEST_PASS` or a learned position table: nothing has been scored then. Or the model has
-        diverged, and its probabilities for a line are not finite.
+      UserError: the model does not translate, or there are more lines on one side, or a line is no
+        text, or has more subwords than `LONGEST_PASS` or a learned position table: nothing has been
+        scored then. Or the model has diverged, and its probabilities for a line are not finite.
     """
     translator.check_process()
+    translator.check_translates()
     sources, targets = texts(sources, "sources", first_line), texts(targets, "targets", first_line)
     check_pairs(sources, targets)
     config = translator.config

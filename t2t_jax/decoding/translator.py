@@ -114,7 +114,12 @@ class Translator:
                 "load the model itself"
             )
 
-    def _check_has_sources(self) -> None:
+    def check_translates(self) -> None:
+        """Refuse a model that was trained for something else than sources and their targets.
+
+        Raises:
+          UserError: it continues text, hides words of it or labels it.
+        """
         task = self.config.data.task
         if task != "auto":
             text = task == "language_modelling"
@@ -196,7 +201,7 @@ class Translator:
             finite.
         """
         self.check_process()
-        self._check_has_sources()
+        self.check_translates()
         seed = whole_number(seed, "seed", 0, 2**32 - 1)
         decoding = self.configured(**overrides).decoding
         _check_num_best(num_best, decoding)
@@ -222,7 +227,7 @@ class Translator:
           TypeError: an argument is of the wrong type.
           UserError: an override is refused, or a line.
         """
-        self._check_has_sources()
+        self.check_translates()
         decoding = self.configured(**overrides).decoding
         self.parts(texts(lines, "lines", first_line), decoding, first_line)
 

@@ -15,6 +15,7 @@ from types import NoneType
 from typing import Any, TypeAlias
 
 from t2t_jax.errors import UserError, warn
+from t2t_jax.system.regular_file import regular
 
 Record = dict[str, Any]
 
@@ -158,7 +159,7 @@ def read_object(path: Path, schema: Schema, way_out: str) -> Record:
       UserError: the file cannot be read, or does not fit the schema.
     """
     try:
-        return parse_object(path.read_bytes(), schema)
+        return parse_object(regular(path).read_bytes(), schema)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:

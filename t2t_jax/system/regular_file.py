@@ -5,6 +5,8 @@ import os
 import stat
 from pathlib import Path
 
+from t2t_jax.errors import UserError
+
 
 def regular(path: Path) -> Path:
     """The path itself, if it leads to a regular file, also over links.
@@ -18,3 +20,24 @@ def regular(path: Path) -> Path:
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "it is no regular file, but a pipe or a device", str(path))
     return path
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is there and is no regular file, before it is opened.
+
+    Args:
+      path: a file, which may be missing: whoever opens it says so.
+
+    Raises:
+      UserError: a directory, a named pipe, a socket or a device is there.
+    """
+    try:
+        regular(path)
+    except ValueError:  # a name that no file can have
+        return
+    except OSError as error:
+        if error.errno in (errno.EISDIR, errno.EINVAL):
+            raise UserError(
+                f"{path} cannot be read: it is a directory, a pipe or a device; put a file in its "
+                "place"
+            ) from error

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+import t2t_jax
 from t2t_jax.__main__ import main
 from t2t_jax.commands.groups import COMMANDS
 from t2t_jax.errors import UserError
@@ -121,6 +122,19 @@ def test_every_run_has_a_report_and_is_watched_and_exported(family, folder, runs
     assert main(["report", "--workdir", run]) == 0
     assert main(["export", run, out, "--to", "safetensors"]) == 0
     assert "has the model as safetensors" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if "translate" not in DOES[name]])
+def test_python_says_as_well_that_a_model_does_not_translate(family, runs):
+    model = t2t_jax.load(runs[family])
+    source, target = "the dog", "der Hund"
+    for call in (
+        lambda: t2t_jax.score(model, [source], [target]),
+        lambda: t2t_jax.alignments(model, [source], [target]),
+        lambda: t2t_jax.attention_maps(model, source, target),
+    ):
+        with pytest.raises(UserError, match=rf"data\.task={model.config.data.task}, not to"):
+            call()
 
 
 def test_a_corpus_for_other_models_is_refused(folder, runs):

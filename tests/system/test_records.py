@@ -1,6 +1,7 @@
 """JSON of a run: what is whole is read, what is damaged is named."""
 
 import json
+import os
 import re
 
 import pytest
@@ -49,6 +50,12 @@ def test_what_does_not_fit_is_told_by_field(tmp_path, text, told):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UserError, match=r"gone\.json cannot be read: No such file"):
         read_object(tmp_path / "gone.json", SCHEMA, "remove it")
+
+
+def test_a_named_pipe_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(UserError, match=r"pipe\.json cannot be read: it is no regular file"):
+        read_object(tmp_path / "pipe.json", SCHEMA, "remove it")
 
 
 @pytest.mark.parametrize("line", [text for text, _ in DAMAGED.values() if text], ids=repr)

@@ -21,9 +21,9 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from t2t_jax.data.download.catalogue import Archive
-from t2t_jax.data.regular import check_regular
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import cannot_write
+from t2t_jax.system.regular_file import check_regular
 
 Progress = Callable[[int], None]
 """Is told how many bytes of a file have arrived so far."""
