@@ -152,7 +152,9 @@ def test_a_score_of_images_has_their_words_alone(folder, runs, capsys):
         r"loss [\d.]+ label-smoothed cross-entropy, nats per label, mean of 6 ", printed
     )
     assert re.search(r"perplexity [\d.]+ exp\(NLL\), per label images 6 npz:", printed)
-    scores = (runs["image classifier"] / "report.md").read_text().partition("## Scores")[2]
+    report = (runs["image classifier"] / "report.md").read_text()
+    assert "beam size" not in report
+    scores = report.partition("## Scores")[2]
     assert "| set | images | checkpoints | accuracy |" in scores
     for text in (printed, scores):
         assert not re.search("subword|sentence|beam|decoding|token", text)

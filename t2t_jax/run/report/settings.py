@@ -55,7 +55,7 @@ def settings_section(
       scores: all evaluations of the run.
     """
     rows = [
-        *_settings(experiment, config, published),
+        *_settings(task, experiment, config, published),
         *_test_sets(experiment, scores),
         *_searches(experiment, published, scores),
     ]
@@ -78,12 +78,14 @@ def _changes(experiment: PublishedExperiment, scores: Sequence[Record]) -> Mappi
 
 
 def _settings(
-    experiment: PublishedExperiment, config: Config, published: Mapping[str, Any]
+    task: Task, experiment: PublishedExperiment, config: Config, published: Mapping[str, Any]
 ) -> list[Row]:
-    """A row for every constant of the paper, marked where the run deviates from it."""
+    """A row for every constant of the paper that the task has, marked where the run deviates."""
     rows: list[Row] = []
     for constant in paper.CONSTANTS:
         name, _, values = constant
+        if not task.searches and all(path.startswith("decoding.") for path in values):
+            continue
         stated = [path for path in values if published[path] != paper.UNPUBLISHED]
         theirs = {path: published[path] for path in stated}
         ours = {path: attrgetter(path)(config) for path in stated or values}
