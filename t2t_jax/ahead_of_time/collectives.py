@@ -1,19 +1,19 @@
 """The collectives of a compiled program, read from its text: what devices send each other.
 
-The text is XLA's HLO after partitioning (`jax.stages.Compiled.as_text`): one program that every
-device runs, in computations that call each other. Its numbers of devices are places in the mesh,
-counted row by row.
+The numbers of devices in a program are places in the mesh, counted row by row.
 """
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Int
 
-_KINDS = (
+from t2t_jax.ahead_of_time.hlo import Instruction, Program
+
+COLLECTIVES = (
     "all-reduce",
     "all-gather",
     "reduce-scatter",
@@ -21,14 +21,7 @@ _KINDS = (
     "collective-permute",
     "collective-broadcast",
 )
-_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?[\w.-]+ = (.*?) ([a-z][a-z0-9-]*)\(")
-_ARRAY = re.compile(r"\b(pred|[a-z]+(\d+)\w*)\[([\d,<=]*)\]")
-_CALLED = re.compile(r"\b(?:calls|to_apply|true_computation|false_computation)=%?([\w.-]+)")
-_LISTED = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
-_LOOP = re.compile(r"\bcondition=%?([\w.-]+), body=%?([\w.-]+)")
-_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
-_INTEGER = re.compile(r"%?([\w.-]+) = [su]\d+\[\]\S* constant\((\d+)\)")
-_PLACE = re.compile(r" get-tuple-element\([^)]*\), index=(\d+)")
+"""The opcodes of operations in which devices exchange data."""
 _CHAIN = re.compile(r'\bchain_id="(\d+)"')
 _LISTED_GROUPS = re.compile(r"\b(?:replica_groups|source_target_pairs)=\{((?:\{[\d,]*\},?)*)\}")
 _IOTA_GROUPS = re.compile(r"\breplica_groups=\[\d+,(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
@@ -84,122 +77,56 @@ class Collective:
         )
 
 
-def collectives(hlo: str) -> list[Collective]:
+def collectives(program: Program) -> list[Collective]:
     """The collectives of a compiled program, in the order of its text.
 
-    A collective within a loop counts as often as the loop runs. How often that is, the loop says
-    itself; or else it counts from 0 to the one integer of its condition, as every loop does that
-    JAX makes of a scan, and those that XLA makes. Of other loops one round is counted, and of a
-    conditional every branch.
+    A collective within a loop counts as often as the loop runs; see `Program.rounds`.
 
     Args:
-      hlo: the text of the program.
+      program: the program.
     """
-    computations, entry = _computations(hlo)
-    header = hlo.partition("\n")[0]
-    sizes = re.findall(r"\b(?:replica_count|num_partitions)=(\d+)", header)
-    devices = math.prod(int(size) for size in sizes)
     chains: set[str] = set()
     found = []
-    for name, line, count in _executed(computations, entry, 1):
-        match = _INSTRUCTION.match(line)
-        kind = match and match[2].removesuffix("-start")
-        if not match or kind not in _KINDS:
+    for name, instruction, count in program.executed():
+        if instruction.opcode.removesuffix("-start") not in COLLECTIVES:
             continue
         # XLA for TPU spreads a transfer over several fusions, each of which repeats it.
-        chain = _CHAIN.search(line)
+        chain = _CHAIN.search(instruction.line)
         if chain and chain[1] in chains:
             continue
         chains.update([chain[1]] if chain else [])
-        groups = _groups(line, devices)
-        num_bytes = _num_bytes(match[1], match[2])
-        if kind == "reduce-scatter":
-            num_bytes *= len(groups[0])
-        elif kind == "all-reduce" and name.startswith("all-reduce-scatter"):
-            kind = "reduce-scatter"  # as XLA for TPU spells it: a fusion that keeps one part
-        found.append(Collective(kind, num_bytes, groups, count))
+        found.append(collective(program, name, instruction, count))
     return found
 
 
-def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:
-    """The lines of each computation by its name, and the name of the one that is run."""
-    computations: dict[str, list[str]] = {}
-    entry, lines = "", None
-    for line in hlo.splitlines():
-        if line.endswith("{") and line.startswith(("%", "ENTRY ")):
-            name = line.removeprefix("ENTRY ").split(" ", 1)[0].lstrip("%")
-            entry = name if line.startswith("ENTRY ") else entry
-            lines = computations[name] = []
-        elif line.startswith("}"):
-            lines = None
-        elif lines is not None:
-            lines.append(line)
-    return computations, entry
+def collective(program: Program, name: str, instruction: Instruction, count: int) -> Collective:
+    """What an instruction of a program sends.
+
+    Args:
+      program: the program.
+      name: the computation that the instruction is in.
+      instruction: one whose opcode, without "-start", is one of `COLLECTIVES`.
+      count: how often it is executed.
+    """
+    kind = instruction.opcode.removesuffix("-start")
+    groups = _groups(instruction.line, program.num_devices)
+    num_bytes = _num_bytes(instruction)
+    if kind == "reduce-scatter":
+        num_bytes *= len(groups[0])
+    elif kind == "all-reduce" and name.startswith("all-reduce-scatter"):
+        kind = "reduce-scatter"  # as XLA for TPU spells it: a fusion that keeps one part
+    return Collective(kind, num_bytes, groups, count)
 
 
-def _executed(
-    computations: dict[str, list[str]], name: str, count: int
-) -> Iterator[tuple[str, str, int]]:
-    """Yield every instruction that is run: its computation's name, its text, how often it runs."""
-    for line in computations.get(name, []):
-        yield name, line, count
-        if loop := _LOOP.search(line):
-            condition, body = loop.groups()
-            lines = computations.get(condition, []), computations.get(body, [])
-            yield from _executed(computations, body, count * _trip_count(line, *lines))
-            continue
-        called = _CALLED.findall(line)
-        for listed in _LISTED.findall(line):
-            called += [each.strip(" %") for each in listed.split(",")]
-        for each in called:
-            yield from _executed(computations, each, count)
-
-
-def _trip_count(loop: str, condition: list[str], body: list[str]) -> int:
-    if known := _TRIPS.search(loop):
-        return int(known[1])
-    bounds = _INTEGER.findall("\n".join(condition))
-    return math.ceil(int(bounds[0][1]) / _increment(condition, body)) if len(bounds) == 1 else 1
-
-
-def _increment(condition: list[str], body: list[str]) -> int:
-    """The number that a round adds to the counter of a loop: 1, or more where it is unrolled."""
-    place = _PLACE.search("\n".join(condition))
-    root = next((line for line in body if line.lstrip().startswith("ROOT ")), "")
-    results = _operands(root, "tuple")
-    if not place or int(place[1]) >= len(results):
-        return 1
-    counter = results[int(place[1])]
-    added = next((_operands(line, "add") for line in body if f"%{counter} = " in line), [])
-    constants = dict(_INTEGER.findall("\n".join(body)))
-    return next((int(constants[name]) for name in added if name in constants), 1)
-
-
-def _operands(line: str, opcode: str) -> list[str]:
-    """Names of the operands of an instruction; an empty list if its opcode is another one."""
-    match = re.search(rf" {opcode}\(([^)]*)\)", line)
-    listed = re.sub(r"/\*.*?\*/", "", match[1]).split(",") if match else []
-    return [name.strip(" %") for name in listed]
-
-
-def _num_bytes(shape: str, opcode: str) -> int:
-    """The bytes of a result, given by its shape, such as `(f32[2,3]{1,0}, bf16[4]{0})`."""
-    # What starts an all-reduce has its results alone.
-    has_operands = opcode.endswith("-start") and opcode != "all-reduce-start"
-    arrays = [
-        math.prod(int(size.strip("<=")) for size in sizes.split(",") if size)
-        * _bits(dtype, bits)
-        / 8
-        for dtype, bits, sizes in _ARRAY.findall(shape)
-        if not has_operands or (dtype, sizes) != ("u32", "")
-    ]
-    if has_operands:
-        arrays = arrays[len(arrays) // 2 :]  # operands, then results, then counters `u32[]`
-    return math.ceil(sum(arrays))
-
-
-def _bits(dtype: str, bits: str) -> int:
-    return 8 if dtype == "pred" else int(bits)
+def _num_bytes(instruction: Instruction) -> int:
+    """The bytes of what a collective results in."""
+    arrays, opcode = instruction.arrays, instruction.opcode
+    # What starts an all-reduce has its results alone; others have operands, then results, then
+    # counters `u32[]`.
+    if opcode.endswith("-start") and opcode != "all-reduce-start":
+        arrays = [each for each in arrays if (each.dtype, each.sizes) != ("u32", ())]
+        arrays = arrays[len(arrays) // 2 :]
+    return math.ceil(sum(each.num_bytes for each in arrays))
 
 
 def _groups(line: str, devices: int) -> Groups:

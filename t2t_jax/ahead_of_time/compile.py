@@ -14,6 +14,7 @@ from jax.experimental import topologies
 
 from t2t_jax.ahead_of_time.collectives import collectives
 from t2t_jax.ahead_of_time.hardware import peaks, usable_memory
+from t2t_jax.ahead_of_time.hlo import parse
 from t2t_jax.ahead_of_time.report import StepMemory, StepReport
 from t2t_jax.config import Config
 from t2t_jax.data.batching import batch_shape, ladder_length, length_ladder
@@ -146,7 +147,7 @@ def _with_program(report: StepReport, program: jax.stages.Compiled, platform: st
         report,
         memory=replace(report.memory, temporaries=temporaries, program=code),
         moved_bytes=moved,
-        collectives=collectives(program.as_text() or ""),
+        collectives=collectives(parse(program.as_text() or "")),
     )
 
 

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding
 
 import t2t_jax
 from t2t_jax.ahead_of_time.collectives import collectives
+from t2t_jax.ahead_of_time.hlo import parse
 from t2t_jax.batch import EOS_ID
 from t2t_jax.decoding import alignments, predictions, scoring
 from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
@@ -33,7 +34,7 @@ BYTES_OF_SUMS = 3 * 4
 def sent(compiled, mesh):
     """Bytes of the arrays that devices exchange, by the operation and the axes they cross."""
     found = Counter()
-    for each in collectives(compiled.as_text()):
+    for each in collectives(parse(compiled.as_text())):
         found[each.kind, *each.mesh_axes(mesh.shape)] += each.num_bytes * each.count
     return found
 

@@ -1,0 +1,121 @@
+"""GPUs that programs are compiled for without being there, as XLA wants them described.
+
+The numbers are those of NVIDIA's data sheets and of the table of compute capabilities in the CUDA
+programming guide. XLA chooses tiles, fusions and kernels by them; nothing is measured on a device.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class GpuTarget:
+    """What XLA has to know of a GPU to compile for it.
+
+    Attributes:
+      kind: the name that the driver gives it, by which its peaks are known.
+      capability: the major number of its compute capability.
+      multiprocessors: how many it has.
+      lanes: float32 units of each.
+      shared_bytes: shared memory of each. A block may have all of it but 1 KiB.
+      memory_bytes: the size of the memory that holds arrays.
+      memory_bytes_per_s: bytes read from that memory, or written to it, in a second.
+      cache_bytes: the size of the cache before it.
+      clock_ghz: the highest clock.
+      links: NVLinks to the other GPUs of its host.
+    """
+
+    kind: str
+    capability: int
+    multiprocessors: int
+    lanes: int
+    shared_bytes: int
+    memory_bytes: int
+    memory_bytes_per_s: int
+    cache_bytes: int
+    clock_ghz: float
+    links: int
+
+
+_KIB, _MIB, _GB = 1 << 10, 1 << 20, 10**9
+GPU_TARGETS = {
+    "a100": GpuTarget(
+        *("NVIDIA A100-SXM4-80GB", 8, 108, 64, 164 * _KIB, 80 * 1024 * _MIB),
+        *(2039 * _GB, 40 * _MIB, 1.41, 12),
+    ),
+    "h100": GpuTarget(
+        *("NVIDIA H100 80GB HBM3", 9, 132, 128, 228 * _KIB, 80 * 1024 * _MIB),
+        *(3350 * _GB, 50 * _MIB, 1.98, 18),
+    ),
+    "h200": GpuTarget(
+        *("NVIDIA H200", 9, 132, 128, 228 * _KIB, 141 * 1024 * _MIB),
+        *(4800 * _GB, 50 * _MIB, 1.98, 18),
+    ),
+    "b200": GpuTarget(
+        *("NVIDIA B200", 10, 148, 128, 228 * _KIB, 180 * 1024 * _MIB),
+        *(7700 * _GB, 126 * _MIB, 1.965, 18),
+    ),
+}
+"""The GPUs that can be named, by the name that `--compile-only` has for them."""
+
+_CUDNN = 9, 10, 0
+_FORM = """\
+gpu_device_info {{
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: {shared}
+  shared_memory_per_block_optin: {optin}
+  threads_per_core_limit: 2048
+  core_count: {multiprocessors}
+  fpus_per_core: {lanes}
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  thread_dim_limit_x: 1024
+  thread_dim_limit_y: 1024
+  thread_dim_limit_z: 64
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+  memory_bandwidth: {bandwidth}
+  l2_cache_size: {cache}
+  clock_rate_ghz: {clock}
+  device_memory_size: {memory}
+  cuda_compute_capability {{ major: {capability} feature_extension: {features} }}
+  device_vendor: "NVIDIA Corporation"
+  device_address_bits: 64
+  name: "{kind}"
+  driver_version: "13.0.0"
+  runtime_version: "13.0.0"
+  compile_time_toolkit_version: "13.0.0"
+  dnn_version: "{cudnn}"
+  device_interconnect_info {{ active_links: {links} }}
+}}
+platform_name: "CUDA"
+dnn_version_info {{ major: {dnn[0]} minor: {dnn[1]} patch: {dnn[2]} }}
+runtime_version {{ major: 13 minor: 0 patch: 0 }}
+device_description_str: "{kind}"
+"""
+
+
+def described(target: GpuTarget) -> str:
+    """A GPU in the text form of XLA's `GpuTargetConfigProto`.
+
+    Args:
+      target: the GPU.
+    """
+    return _FORM.format(
+        kind=target.kind,
+        capability=target.capability,
+        features="ACCELERATED_FEATURES" if target.capability >= 9 else "NONE",
+        multiprocessors=target.multiprocessors,
+        lanes=target.lanes,
+        shared=target.shared_bytes,
+        optin=target.shared_bytes - 1024,
+        memory=target.memory_bytes,
+        bandwidth=target.memory_bytes_per_s,
+        cache=target.cache_bytes,
+        clock=target.clock_ghz,
+        links=target.links,
+        dnn=_CUDNN,
+        cudnn=".".join(map(str, _CUDNN)),
+    )

@@ -1,0 +1,195 @@
+"""The text of a compiled program, taken apart.
+
+The text is XLA's HLO after partitioning and scheduling (`jax.stages.Compiled.as_text`): one program
+that every device runs, in computations that call each other.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+_INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.-]+) = (.*?) ([a-z][a-z0-9-]*)\(([^)]*)\)")
+_COMMENT = re.compile(r"/\*.*?\*/")
+_ARRAY = re.compile(r"\b(pred|[a-z]+(\d+)\w*)\[([\d,<=]*)\]")
+_CALLED = re.compile(r"\b(?:calls|to_apply|true_computation|false_computation)=%?([\w.-]+)")
+_LISTED = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
+_LOOP = re.compile(r"\bcondition=%?([\w.-]+), body=%?([\w.-]+)")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_INTEGER = re.compile(r" constant\((\d+)\)")
+_INDEX = re.compile(r"\), index=(\d+)")
+_DEVICES = re.compile(r"\b(?:replica_count|num_partitions)=(\d+)")
+
+
+@dataclass(frozen=True)
+class ArrayShape:
+    """The shape of an array.
+
+    Attributes:
+      dtype: the kind of its numbers, as XLA calls it, such as `bf16`.
+      bits: the size of one of them.
+      sizes: the size of each dimension.
+    """
+
+    dtype: str
+    bits: int
+    sizes: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.sizes)
+
+    @property
+    def num_bytes(self) -> float:
+        """The bytes that it takes."""
+        return self.count * self.bits / 8
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One line of a computation.
+
+    Attributes:
+      name: the name by which others take its result.
+      shape: the text of the shape of its result, such as `(f32[2,3]{1,0}, bf16[4]{0})`.
+      opcode: the kind of operation.
+      operands: the names of what it takes.
+      line: all of its text.
+      is_root: whether its result is that of the computation.
+    """
+
+    name: str
+    shape: str
+    opcode: str
+    operands: tuple[str, ...]
+    line: str
+    is_root: bool
+
+    @property
+    def arrays(self) -> list[ArrayShape]:
+        """The arrays of its result."""
+        return [
+            ArrayShape(
+                dtype,
+                8 if dtype == "pred" else int(bits),
+                tuple(int(size.strip("<=")) for size in sizes.split(",") if size),
+            )
+            for dtype, bits, sizes in _ARRAY.findall(self.shape)
+        ]
+
+    @property
+    def called(self) -> list[str]:
+        """The names of the computations that it calls; of a loop, none."""
+        found = _CALLED.findall(self.line)
+        for listed in _LISTED.findall(self.line):
+            found += [each.strip(" %") for each in listed.split(",")]
+        return found
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled program.
+
+    Attributes:
+      computations: the instructions of each computation, in their order, by its name.
+      entry: the name of the one that is run.
+      num_devices: how many devices run the program.
+    """
+
+    computations: Mapping[str, Sequence[Instruction]]
+    entry: str
+    num_devices: int
+
+    def rounds(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
+        """Yield the computations that an instruction runs, and how often each is run.
+
+        Of a loop it is the body. How often that runs, the loop says itself; or else it counts from
+        0 to the one integer of its condition, as every loop does that JAX makes of a scan, and
+        those that XLA makes. Of other loops one round is counted, and of a conditional every
+        branch.
+
+        Args:
+          instruction: any of the program.
+        """
+        if loop := _LOOP.search(instruction.line):
+            condition, body = (self.computations.get(name, ()) for name in loop.groups())
+            yield loop[2], _trip_count(instruction.line, condition, body)
+        else:
+            for name in instruction.called:
+                yield name, 1
+
+    def executed(self, name: str = "", count: int = 1) -> Iterator[tuple[str, Instruction, int]]:
+        """Yield every instruction that is run: its computation, itself, and how often it runs.
+
+        Args:
+          name: the computation to begin with; empty for the entry.
+          count: how often that is run.
+        """
+        name = name or self.entry
+        for instruction in self.computations.get(name, ()):
+            yield name, instruction, count
+            for called, times in self.rounds(instruction):
+                yield from self.executed(called, count * times)
+
+
+def parse(text: str) -> Program:
+    """The program that a text describes.
+
+    Args:
+      text: the HLO of a compiled program.
+    """
+    computations: dict[str, list[Instruction]] = {}
+    entry, instructions = "", None
+    for line in text.splitlines():
+        if line.endswith("{") and line.startswith(("%", "ENTRY ")):
+            name = line.removeprefix("ENTRY ").split(" ", 1)[0].lstrip("%")
+            entry = name if line.startswith("ENTRY ") else entry
+            instructions = computations[name] = []
+        elif line.startswith("}"):
+            instructions = None
+        elif instructions is not None and (match := _INSTRUCTION.match(line)):
+            root, name, shape, opcode, operands = match.groups()
+            listed = _COMMENT.sub("", operands).split(",")
+            names = tuple(each.rpartition(" ")[2].strip("% ") for each in listed if each)
+            instructions.append(Instruction(name, shape, opcode, names, line, root is not None))
+    sizes = map(int, _DEVICES.findall(text.partition("\n")[0]))
+    return Program(computations, entry, math.prod(sizes))
+
+
+def root_of(instructions: Sequence[Instruction]) -> Instruction | None:
+    """The instruction whose result is that of a computation; None of an empty one."""
+    return next((each for each in instructions if each.is_root), None)
+
+
+def _trip_count(loop: str, condition: Sequence[Instruction], body: Sequence[Instruction]) -> int:
+    if known := _TRIPS.search(loop):
+        return int(known[1])
+    bounds = _integers(condition)
+    if len(bounds) != 1:
+        return 1
+    return math.ceil(next(iter(bounds.values())) / _increment(condition, body))
+
+
+def _increment(condition: Sequence[Instruction], body: Sequence[Instruction]) -> int:
+    """The number that a round adds to the counter of a loop: 1, or more where it is unrolled."""
+    places = [_INDEX.search(each.line) for each in condition if each.opcode == "get-tuple-element"]
+    root = root_of(body)
+    results = root.operands if root and root.opcode == "tuple" else ()
+    place = int(places[0][1]) if places and places[0] else len(results)
+    if place >= len(results):
+        return 1
+    added = (each for each in body if each.name == results[place] and each.opcode == "add")
+    constants = _integers(body)
+    names = next((each.operands for each in added), ())
+    return next((constants[name] for name in names if name in constants), 1)
+
+
+def _integers(instructions: Sequence[Instruction]) -> dict[str, int]:
+    """The integers that stand in a computation, by name."""
+    found = {}
+    for each in instructions:
+        number = _INTEGER.search(each.line)
+        if number and each.opcode == "constant" and re.match(r"[su]\d+\[\]", each.shape):
+            found[each.name] = int(number[1])
+    return found
