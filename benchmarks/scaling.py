@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from t2t_jax.ahead_of_time.compile import compile_ahead, devices_of
+from t2t_jax.ahead_of_time.compile import compile_ahead
 from t2t_jax.ahead_of_time.hardware import peaks
 from t2t_jax.ahead_of_time.report import StepReport
+from t2t_jax.ahead_of_time.topologies import devices_of
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.system.host import processor_name
@@ -78,7 +79,12 @@ def _row(topology: str, config: Config, report: StepReport) -> str:
     ]
     bounds = report.bounds
     cells += [f"{1e3 * seconds:.1f}" for seconds in bounds.values()] or ["-", "-", "-"]
-    return f"| {' | '.join([*cells, report.bound_by or '-', f'{report.compile_seconds:.0f} s'])} |"
+    return f"| {' | '.join([*cells, _longest(report), f'{report.compile_seconds:.0f} s'])} |"
+
+
+def _longest(report: StepReport) -> str:
+    """The name of the longest bound."""
+    return max(report.bounds, key=report.bounds.__getitem__, default="-")
 
 
 def _document() -> Iterator[str]:

@@ -1,20 +1,19 @@
-"""Compile the training step for devices that need not exist: XLA for TPU runs without a TPU."""
+"""Compile the training step for devices that need not exist: XLA compiles for them without one."""
 
 import math
-import os
 import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from jax.experimental import topologies
 
 from t2t_jax.ahead_of_time.collectives import collectives
 from t2t_jax.ahead_of_time.hardware import peaks, usable_memory
 from t2t_jax.ahead_of_time.hlo import parse
+from t2t_jax.ahead_of_time.kernels import kernels
 from t2t_jax.ahead_of_time.report import StepMemory, StepReport
 from t2t_jax.config import Config
 from t2t_jax.data.batching import batch_shape, ladder_length, length_ladder
@@ -23,8 +22,8 @@ from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
 from t2t_jax.modules.cost import model_flops_per_step, num_parameters
 from t2t_jax.modules.models import make_model, settled
-from t2t_jax.parallel.devices import all_devices
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
+from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.training.step import abstract_batch, abstract_state, compile_train_step
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -32,46 +31,17 @@ _SIZE = r"([\d.]+)([KMGT]?)"
 _OUT_OF_MEMORY = re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
 
 
-def devices_of(topology: str) -> list[jax.Device]:
-    """The devices of a TPU topology that need not be there, or of this machine.
-
-    Args:
-      topology: a generation and a shape, such as `v5e:4x4`; empty for the devices there are.
-
-    Raises:
-      UserError: there is no such topology, or no compiler for TPUs.
-    """
-    if not topology:
-        return list(all_devices())
-    if find_spec("libtpu") is None:
-        raise UserError(
-            f"--compile-only {topology} needs libtpu, XLA's compiler for TPUs; install it by "
-            "pip install -e '.[tpu]'"
-        )
-    # Nothing runs here: leave accelerators, and the library's lock on them, to others. And nothing
-    # is kept: JAX writes such programs to its cache, but cannot read them back.
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_enable_compilation_cache", False)
-    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
-    sizes = re.findall(r"\d+", topology.partition(":")[2])
-    # A host has 2 x 2 chips, unless there are fewer.
-    host = [min(2, int(size)) for size in [*sizes, "2", "2"][:2]] + [1]
-    try:
-        described = topologies.get_topology_desc(
-            platform="tpu", topology_name=topology, chips_per_host_bounds=host
-        )
-    except jax.errors.JaxRuntimeError as error:
-        raise UserError(
-            f"--compile-only {topology} is no TPU topology ({str(error).splitlines()[0]}); give a "
-            "generation and a shape, as in v5e:4x4 or v5p:4x4x4"
-        ) from error
-    return list(described.devices)
-
-
-def compile_ahead(config: Config, devices: Sequence[jax.Device]) -> StepReport:
+def compile_ahead(
+    config: Config, devices: Sequence[jax.Device], write_program: Path | None = None
+) -> StepReport:
     """Compile the training step of a config for some devices, and report.
 
     The vocabulary is as large as the config asks for; no corpus is read.
+
+    Args:
+      config: the config of a run.
+      devices: those that the step is compiled for.
+      write_program: the file that gets the text of the compiled program; None keeps none.
 
     Raises:
       UserError: the mesh does not go with the devices, or an array not with the mesh.
@@ -116,7 +86,10 @@ def compile_ahead(config: Config, devices: Sequence[jax.Device]) -> StepReport:
             available_bytes=program.available_bytes,
             refused=True,
         )
-    return _with_program(report, program, devices[0].platform)
+    text = program.as_text() or ""
+    if write_program is not None:
+        write_whole(write_program, text.encode())
+    return _with_program(report, program, text)
 
 
 def _largest_shape(config: Config) -> BatchShape:
@@ -134,20 +107,19 @@ def _largest_shape(config: Config) -> BatchShape:
     return shape._replace(target_length=1) if data.task == "classification" else shape
 
 
-def _with_program(report: StepReport, program: jax.stages.Compiled, platform: str) -> StepReport:
+def _with_program(report: StepReport, program: jax.stages.Compiled, text: str) -> StepReport:
     """Add to a report the figures that only the compiled program has."""
     stats: Any = program.memory_analysis()
-    temporaries = _temporary_bytes(stats, platform)
-    code = stats.generated_code_size_in_bytes
-    # Arguments are read and results written; each pass writes what it keeps for its derivatives,
-    # reads it again, and reads the parameters.
-    moved = stats.argument_size_in_bytes + stats.output_size_in_bytes
-    moved += 2 * report.passes * temporaries + (report.passes - 1) * report.memory.parameters
+    parsed = parse(text)
     return replace(
         report,
-        memory=replace(report.memory, temporaries=temporaries, program=code),
-        moved_bytes=moved,
-        collectives=collectives(parse(program.as_text() or "")),
+        memory=replace(
+            report.memory,
+            temporaries=_temporary_bytes(stats, "TPU" in report.devices),
+            program=stats.generated_code_size_in_bytes,
+        ),
+        collectives=collectives(parsed),
+        kernels=kernels(parsed),
     )
 
 
@@ -171,9 +143,9 @@ def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled | _Refusal:
         )
 
 
-def _temporary_bytes(stats: Any, platform: str) -> int:
+def _temporary_bytes(stats: Any, is_tpu: bool) -> int:
     """The bytes that a step takes on each device besides its arguments."""
-    if platform == "tpu":  # the number that the compiler holds against the memory there is
+    if is_tpu:  # the number that the compiler holds against the memory there is
         return stats.peak_memory_in_bytes - stats.argument_size_in_bytes
     return stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
 

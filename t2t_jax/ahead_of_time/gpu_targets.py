@@ -52,7 +52,7 @@ GPU_TARGETS = {
     ),
     "b200": GpuTarget(
         *("NVIDIA B200", 10, 148, 128, 228 * _KIB, 180 * 1024 * _MIB),
-        *(7700 * _GB, 126 * _MIB, 1.965, 18),
+        *(8000 * _GB, 126 * _MIB, 1.965, 18),
     ),
 }
 """The GPUs that can be named, by the name that `--compile-only` has for them."""

@@ -22,25 +22,28 @@ class Hardware:
       memory_bytes_per_s: bytes read from that memory, or written to it, in a second.
       sent_bytes_per_s: bytes sent to other devices in a second, over all links together; as many
         can be received in the same time.
+      clock_hz: cycles a second, of devices whose compiler counts them; None for others. It follows
+        from the peak: a core has so many units, each of 2 x 128 x 128 operations a cycle.
     """
 
     flops_per_s: float
     memory_bytes: int
     memory_bytes_per_s: float
     sent_bytes_per_s: float
+    clock_hz: float | None = None
 
 
 # By `device_kind`, for a chip. Links are half of what vendors state for both directions.
 _CHIPS = {
     # cloud.google.com/tpu/docs/v4; links: "TPU v4: An Optically Reconfigurable Supercomputer for
     # Machine Learning" (Jouppi et al. 2023), Table 4: six of 50 GB/s.
-    "TPU v4": Hardware(275e12, 32 * _GIB, 1200e9, 300e9),
+    "TPU v4": Hardware(275e12, 32 * _GIB, 1200e9, 300e9, 1.05e9),
     # cloud.google.com/tpu/docs/v5e
-    "TPU v5 lite": Hardware(197e12, 16 * _GIB, 819e9, 200e9),
+    "TPU v5 lite": Hardware(197e12, 16 * _GIB, 819e9, 200e9, 1.5e9),
     # cloud.google.com/tpu/docs/v5p
-    "TPU v5": Hardware(459e12, 95 * _GIB, 2765e9, 600e9),
+    "TPU v5": Hardware(459e12, 95 * _GIB, 2765e9, 600e9, 1.75e9),
     # cloud.google.com/tpu/docs/v6e
-    "TPU v6 lite": Hardware(918e12, 32 * _GIB, 1638e9, 400e9),
+    "TPU v6 lite": Hardware(918e12, 32 * _GIB, 1638e9, 400e9, 1.75e9),
     # nvidia.com/en-us/data-center/a100, "NVIDIA A100 Tensor Core GPU" data sheet
     "NVIDIA A100-SXM4-40GB": Hardware(312e12, 40 * _GIB, 1555e9, 300e9),
     "NVIDIA A100-SXM4-80GB": Hardware(312e12, 80 * _GIB, 2039e9, 300e9),
@@ -48,6 +51,8 @@ _CHIPS = {
     # of what they print
     "NVIDIA H100 80GB HBM3": Hardware(989e12, 80 * _GIB, 3350e9, 450e9),
     "NVIDIA H200": Hardware(989e12, 141 * _GIB, 4800e9, 450e9),
+    # nvidia.com/en-us/data-center/dgx-b200, data sheet of a system of eight
+    "NVIDIA B200": Hardware(2250e12, 180 * _GIB, 8000e9, 900e9),
 }
 
 
@@ -66,6 +71,7 @@ def peaks(devices: Sequence[jax.Device]) -> Hardware | None:
         chip.memory_bytes // cores,
         chip.memory_bytes_per_s / cores,
         chip.sent_bytes_per_s / cores,
+        chip.clock_hz,
     )
 
 

@@ -1,7 +1,7 @@
 """The figures that are known of a training step before it runs, and how they are printed.
 
-Memory and collectives are those of the compiled program. The shortest time of a step follows from
-them and from the vendors' figures: a bound from below, not a forecast.
+Memory, kernels and collectives are those of the compiled program. The least time of a step follows
+from them and from the vendors' figures: a bound from below, not a forecast.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,12 @@ from dataclasses import dataclass
 
 from t2t_jax.ahead_of_time.collectives import Collective
 from t2t_jax.ahead_of_time.hardware import Hardware
+from t2t_jax.ahead_of_time.kernels import Kernel
+from t2t_jax.ahead_of_time.roofline import Roofline, roofline
 from t2t_jax.data.rows import BatchShape
+
+_MOST_GROUPS = 20
+"""Kinds of kernels that are listed by name."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,8 @@ class StepReport:
       available_bytes: the memory that a program may use; None where that is not known.
       refused: whether the compiler found that the step does not fit. The figures below are then
         not known.
-      moved_bytes: a lower bound of the bytes that are read from memory and written to it.
       collectives: the operations in which devices send each other data.
+      kernels: all pieces of work of the step.
     """
 
     devices: str
@@ -69,8 +74,8 @@ class StepReport:
     memory: StepMemory
     available_bytes: int | None
     refused: bool = False
-    moved_bytes: int = 0
     collectives: Sequence[Collective] = ()
+    kernels: Sequence[Kernel] = ()
 
     @property
     def fits(self) -> bool | None:
@@ -80,22 +85,23 @@ class StepReport:
         return self.memory.total <= self.available_bytes
 
     @property
-    def bounds(self) -> dict[str, float]:
-        """The least seconds of a step by each of its limits: compute, memory and communication."""
+    def roofline(self) -> Roofline | None:
+        """The least time of a step, kernel by kernel; None where the peaks are not known."""
         if self.hardware is None or self.refused:
-            return {}
-        sent = sum(each.count * each.sent_bytes for each in self.collectives)
-        return {
-            "compute": self.flops / self.hardware.flops_per_s,
-            "memory": self.moved_bytes / self.hardware.memory_bytes_per_s,
-            "communication": sent / self.hardware.sent_bytes_per_s,
-        }
+            return None
+        return roofline(self.kernels, self.hardware)
 
     @property
-    def bound_by(self) -> str | None:
-        """The name of the longest bound; None where there are none."""
-        bounds = self.bounds
-        return max(bounds, key=lambda name: bounds[name], default=None)
+    def bounds(self) -> dict[str, float]:
+        """The least seconds of a step by each of its limits: compute, memory and communication."""
+        bound = self.roofline
+        if self.hardware is None or bound is None:
+            return {}
+        return {
+            "compute": self.flops / self.hardware.flops_per_s,
+            "memory": bound.num_bytes / self.hardware.memory_bytes_per_s,
+            "communication": bound.transfers_seconds,
+        }
 
 
 def format_report(report: StepReport) -> Iterator[str]:
@@ -148,25 +154,52 @@ def _collective_lines(report: StepReport) -> Iterator[str]:
 
 
 def _bound_lines(report: StepReport) -> Iterator[str]:
-    hardware, bounds, slowest = report.hardware, report.bounds, report.bound_by
-    if hardware is None or slowest is None:
+    hardware, bound = report.hardware, report.roofline
+    if hardware is None or bound is None:
         yield (
             f"{report.flops:.3g} operations of a device in matrix products; no bound on the time "
             "of a step, because the peaks of this device are not known"
         )
         return
     positions = report.shape.rows * (report.shape.source_length + report.shape.target_length)
+    bounds = report.bounds
+    waiting = bound.waiting_seconds * 1e3
     yield (
-        f"a step takes at least {bounds[slowest] * 1e3:.1f} ms (bound by {slowest}): at most "
-        f"{positions / bounds[slowest]:,.0f} positions/s, source and target, padding included"
+        f"a step takes at least {bound.seconds * 1e3:.1f} ms, kernel by kernel: at most "
+        f"{positions / bound.seconds:,.0f} positions/s, source and target, padding included, and "
+        f"{bounds['compute'] / bound.seconds:.1%} of the peak of matrix products"
     )
-    rates = {
+    yield "what each would take alone"
+    for name, rate in {
         "compute": f"{report.flops:.3g} operations at {hardware.flops_per_s:.3g}/s",
-        "memory": f"{_binary(report.moved_bytes)} at {hardware.memory_bytes_per_s / 1e9:,.0f} GB/s",
-        "communication": f"at {hardware.sent_bytes_per_s / 1e9:,.0f} GB/s, all links together",
-    }
-    for name, seconds in bounds.items():
-        yield f"  {name:<14}{seconds * 1e3:>10.2f} ms   {rates[name]}"
+        "memory": f"{_binary(bound.num_bytes)} at {hardware.memory_bytes_per_s / 1e9:,.0f} GB/s",
+        "communication": (
+            f"at {hardware.sent_bytes_per_s / 1e9:,.0f} GB/s, all links together; "
+            f"{waiting:.2f} ms of it not behind other work"
+        ),
+    }.items():
+        yield f"  {name:<14}{bounds[name] * 1e3:>10.2f} ms   {rate}"
+    yield ""
+    yield from _kernel_lines(bound)
+
+
+def _kernel_lines(bound: Roofline) -> Iterator[str]:
+    yield f"{bound.launches:,} kernels, the dearest kinds first"
+    yield f"  {'least time':>13}{'share':>8}{'started':>10}{'bytes':>13}{'operations':>12}"
+    for group in bound.groups[:_MOST_GROUPS]:
+        yield (
+            f"  {group.seconds * 1e3:>10.3f} ms{group.seconds / bound.seconds:>8.1%}"
+            f"{group.count:>10,}{_binary(group.num_bytes):>13}{group.flops:>12.3g}  {group.label}"
+        )
+    rest = bound.groups[_MOST_GROUPS:]
+    if rest:
+        seconds = sum(group.seconds for group in rest)
+        yield (
+            f"  {seconds * 1e3:>10.3f} ms{seconds / bound.seconds:>8.1%}"
+            f"{sum(group.count for group in rest):>10,}"
+            f"{_binary(sum(group.num_bytes for group in rest)):>13}"
+            f"{sum(group.flops for group in rest):>12.3g}  {len(rest)} other kinds"
+        )
 
 
 def _binary(size: float) -> str:

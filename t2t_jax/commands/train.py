@@ -26,7 +26,10 @@ class TrainCommand:
     new run with its config. A run goes on without one."""
     compile_only: str | None = None
     """Train nothing: compile the step and say whether it fits, and how fast it can be. For the
-    devices of this machine, or for TPUs that need not be there: v5e:4x4. Needs no --workdir."""
+    devices of this machine, or for some that need not be there: TPUs as v5e:4x4, GPUs as h200:8 or
+    h100:2x8. Needs no --workdir."""
+    write_program: Path | None = None
+    """With --compile-only: the file for the text of the compiled program."""
     coordinator: str | None = None
     """Of a run of several processes: HOST:PORT of process 0. Without these three flags, the
     environment (Slurm, Open MPI, a TPU pod) says whether there are others."""
@@ -41,12 +44,16 @@ class TrainCommand:
     def run(self) -> int:
         """Train as the flags say, or tell what that would take; returns the exit code."""
         if self.compile_only is not None:
-            from t2t_jax.ahead_of_time.compile import compile_ahead, devices_of
+            from t2t_jax.ahead_of_time.compile import compile_ahead
             from t2t_jax.ahead_of_time.report import format_report
+            from t2t_jax.ahead_of_time.topologies import devices_of
 
-            report = compile_ahead(self.fields, devices_of(self.compile_only))
+            devices = devices_of(self.compile_only)
+            report = compile_ahead(self.fields, devices, self.write_program)
             print(*format_report(report), sep="\n")
             return 1 if report.fits is False else 0
+        if self.write_program is not None:
+            raise UserError("--write-program is for --compile-only; add it, or leave it out")
         from t2t_jax.parallel.processes import join
 
         join(self.coordinator, self.num_processes, self.process_id)

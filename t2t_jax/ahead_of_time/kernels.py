@@ -1,0 +1,243 @@
+"""The kernels of a compiled program: what each computes, reads and writes, and how often it runs.
+
+A kernel is what a device starts as one piece of work: a fusion, a product, a call of a library, a
+copy. Everything is read from the program's text; nothing is measured.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from t2t_jax.ahead_of_time.collectives import COLLECTIVES, Collective, collective
+from t2t_jax.ahead_of_time.hlo import ArrayShape, Instruction, Program, root_of
+
+_NO_WORK = {
+    *(
+        "parameter",
+        "constant",
+        "tuple",
+        "get-tuple-element",
+        "bitcast",
+        "after-all",
+        "add-dependency",
+    ),
+    *("partition-id", "replica-id", "opt-barrier", "domain", "iota"),
+}
+_CONTROL = {"while", "conditional", "call", "async-start"}
+_SLICES = {"dynamic-slice", "slice", "gather"}
+_VIEWS = {"bitcast", "reshape", "copy", "convert", "transpose"}
+_CONTRACTED = re.compile(r'lhs_contracting_d(?:ims=\{|imensions":\[)([\d,"]*)')
+_CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
+_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
+_TARGET = re.compile(r'\bcustom_call_target="([^"]*)"')
+_MODULE = re.compile(r"(?:[A-Z]\w*\.(\w+)|([a-z][a-z_\d]*)(?:\.\w+)?)$")
+_FRAMES = {"while", "body", "cond", "eval_jaxpr", "closed_call", "checkpoint", "layers", "scan"}
+"""What stands in the names of operations beside modules."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A piece of work that a device starts at once.
+
+    Attributes:
+      label: the module and the operation that it is a part of, such as
+        `feed_forward: dot_general, backward`.
+      flops: the floating point operations of its matrix products in one run.
+      num_bytes: the bytes that one run reads from memory and writes to it, at least.
+      count: how often it runs.
+      cycles: the cycles of one run, where the compiler says so, as that for TPUs does; else None.
+      sent: what it sends to other devices; None for most.
+      meanwhile: how many of the kernels after this one are started before what is sent has to be
+        there.
+    """
+
+    label: str
+    flops: float
+    num_bytes: float
+    count: int
+    cycles: int | None = None
+    sent: Collective | None = None
+    meanwhile: int = 0
+
+
+def kernels(program: Program) -> list[Kernel]:
+    """The kernels that one run of a program starts, in the order in which they are started.
+
+    Args:
+      program: the program. A loop's kernels stand there once, with the number of its rounds.
+    """
+    return _started(program, program.entry, 1)
+
+
+def _started(program: Program, name: str, count: int) -> list[Kernel]:
+    """The kernels of a computation and of those that it runs."""
+    instructions = program.computations.get(name, ())
+    shapes = {each.name: each for each in instructions}
+    found: list[Kernel] = []
+    under_way: dict[str, int] = {}
+    for each in instructions:
+        if each.opcode in _CONTROL:
+            for called, times in program.rounds(each):
+                found += _started(program, called, count * times)
+        elif each.opcode.endswith("-done"):
+            place = under_way.get(each.operands[0])
+            if place is not None:
+                found[place] = replace(found[place], meanwhile=len(found) - place - 1)
+        elif each.opcode not in _NO_WORK:
+            kind = each.opcode.removesuffix("-start")
+            cycles = _CYCLES.search(each.line)
+            sent = collective(program, name, each, count) if kind in COLLECTIVES else None
+            if sent:
+                under_way[each.name] = len(found)
+            found.append(
+                Kernel(
+                    label=_label(program, each),
+                    flops=_flops(program, each, shapes),
+                    num_bytes=0 if sent else _moved(program, each, shapes),
+                    count=count,
+                    cycles=int(cycles[1]) if cycles else None,
+                    sent=sent,
+                )
+            )
+    return found
+
+
+def _label(program: Program, instruction: Instruction) -> str:
+    """The module and the operation of a kernel, from the name that JAX gave it."""
+    inside = [
+        each for name in instruction.called for each in reversed(program.computations.get(name, ()))
+    ]
+    names = (_NAME.search(each.line) for each in (instruction, *inside))
+    parts = next((match[1].split("/") for match in names if match), [])
+    backward = any(part.startswith("transpose(") for part in parts)
+    modules = [_MODULE.match(part) for part in parts[:-1]]
+    within = [match[1] or match[2] for match in modules if match and match[2] not in _FRAMES]
+    operation = parts[-1] if parts else instruction.opcode
+    return f"{within[-1] if within else 'step'}: {operation}{', backward' * backward}"
+
+
+def _flops(program: Program, instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
+    """The operations of the matrix products of a kernel."""
+    if instruction.opcode == "custom-call":
+        return _library_flops(instruction, shapes)
+    if instruction.opcode in ("dot", "convolution"):
+        return _product_flops(instruction, shapes)
+    total = 0.0
+    for called in instruction.called:
+        inside = program.computations.get(called, ())
+        within = {each.name: each for each in inside}
+        total += sum(_flops(program, each, within) for each in inside)
+    return total
+
+
+def _product_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
+    """Two operations for each number that is multiplied: results times what each is a sum of."""
+    [result], [left, right] = instruction.arrays[:1], instruction.operands[:2]
+    operands = [shapes[name].arrays[0] for name in (left, right) if name in shapes]
+    if len(operands) < 2:
+        return 0.0
+    if instruction.opcode == "convolution":
+        return 2 * _convolved(instruction, result, *operands)
+    match = _CONTRACTED.search(instruction.line)
+    axes = [int(axis) for axis in re.findall(r"\d+", match[1])] if match else []
+    return 2 * result.count * math.prod(operands[0].sizes[axis] for axis in axes)
+
+
+def _convolved(
+    instruction: Instruction, result: ArrayShape, left: ArrayShape, right: ArrayShape
+) -> float:
+    """The numbers multiplied in a convolution, which is how XLA for TPUs writes a product.
+
+    Each number of the result is a sum over the features of the left operand and over the window.
+    """
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.line)
+    if not labels:
+        return 0.0
+    features = right.sizes[labels[2].index("i")]
+    window = math.prod(
+        size for label, size in zip(labels[2], right.sizes, strict=True) if label.isdigit()
+    )
+    # Of a batch of products, the window slides over that batch, and all but one place is padding.
+    spatial = [labels[3].index(label) for label in labels[3] if label.isdigit()]
+    is_batch = "lhs_dilate" in instruction.line or "pad" in instruction.line
+    if is_batch and math.prod(result.sizes[axis] for axis in spatial) >= window:
+        window = 1
+    return result.count * features * window
+
+
+def _library_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
+    """The operations of a product or an attention that a library computes."""
+    target = _TARGET.search(instruction.line)
+    name = target[1] if target else ""
+    if "matmul" in name or "gemm" in name:
+        return _product_flops(instruction, shapes)
+    if "fmha" not in name:
+        return 0.0
+    # Operands are [rows, length, heads, size]; forward there are two products of queries with keys
+    # and weights with values, backward five.
+    query, key = (shapes[operand].arrays[0].sizes for operand in instruction.operands[:2])
+    products = 5 if "Backward" in name else 2
+    return 2.0 * products * math.prod(query) * key[1]
+
+
+def _moved(program: Program, instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
+    """The bytes that a kernel reads and writes."""
+    taken = [_num_bytes(shapes[name]) for name in instruction.operands if name in shapes]
+    if instruction.opcode in _SLICES:
+        return 2 * _num_bytes(instruction)
+    if instruction.opcode == "dynamic-update-slice":
+        return 2 * taken[1]
+    fused = instruction.called if "fusion" in instruction.opcode else []
+    inside = program.computations.get(fused[0], ()) if fused else ()
+    root = root_of(inside)
+    if root is None:
+        return sum(taken) + _num_bytes(instruction)
+    by_name = {each.name: each for each in inside}
+    written = [root]
+    if root.opcode == "tuple":
+        written = [by_name[name] for name in root.operands]
+    return _read(inside, by_name) + sum(_written(each, by_name) for each in written)
+
+
+def _read(inside: Sequence[Instruction], by_name: Mapping[str, Instruction]) -> float:
+    """The bytes that a fusion reads: of a parameter of which it takes slices, those alone."""
+    users: dict[str, list[Instruction]] = {}
+    for each in inside:
+        for name in each.operands:
+            users.setdefault(name, []).append(each)
+    total = 0.0
+    for parameter in inside:
+        if parameter.opcode == "parameter":
+            parts = [_taken(parameter, user, users) for user in users.get(parameter.name, [])]
+            total += min(sum(parts), _num_bytes(parameter))
+    return total
+
+
+def _taken(
+    array: Instruction, user: Instruction, users: Mapping[str, Sequence[Instruction]]
+) -> float:
+    """The bytes of an array that an operation of a fusion needs."""
+    if user.opcode in _SLICES and user.operands[0] == array.name:
+        return _num_bytes(user)
+    if user.opcode == "dynamic-update-slice" and user.operands[0] == array.name:
+        return 0.0  # written in its place
+    if user.opcode in _VIEWS and user.name in users:
+        ratio = _num_bytes(array) / max(1.0, _num_bytes(user))
+        return sum(ratio * _taken(user, each, users) for each in users[user.name])
+    return _num_bytes(array)
+
+
+def _written(result: Instruction, by_name: Mapping[str, Instruction]) -> float:
+    """The bytes that a fusion writes: of an array that is changed in its place, the change."""
+    source = result
+    while source.opcode in _VIEWS and source.operands[0] in by_name:
+        source = by_name[source.operands[0]]
+    if source.opcode == "dynamic-update-slice":
+        return _num_bytes(by_name[source.operands[1]])
+    return _num_bytes(result) if result.opcode != "parameter" else 0.0
+
+
+def _num_bytes(instruction: Instruction) -> float:
+    """The bytes of the result of an instruction."""
+    return sum(each.num_bytes for each in instruction.arrays)

@@ -1,0 +1,119 @@
+"""The least time of a compiled program, kernel by kernel, on devices that need not be there.
+
+It is a bound from a compiler, not a timing: each kernel takes at least as long as its matrix
+products at the peak of the device, or as what it reads and writes at the speed of the memory,
+whichever is longer ("Roofline", Williams et al. 2009), and its start. What is sent to other devices
+is hidden behind the kernels that run meanwhile. For TPUs, XLA's compiler writes beside a kernel how
+many cycles it expects of it, and those are taken.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from t2t_jax.ahead_of_time.hardware import Hardware
+from t2t_jax.ahead_of_time.kernels import Kernel
+
+_REACHED = 0.85
+"""The share of a GPU's published memory bandwidth that its best kernels reach."""
+_START = 2e-6
+"""Seconds between two kernels of a GPU."""
+
+
+@dataclass(frozen=True)
+class KernelGroup:
+    """All kernels of one label.
+
+    Attributes:
+      label: the module and the operation.
+      seconds: the least time of all of them.
+      count: how many are started.
+      num_bytes: the bytes that they read and write.
+      flops: the floating point operations of their matrix products.
+    """
+
+    label: str
+    seconds: float
+    count: int
+    num_bytes: float
+    flops: float
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The least time of a program.
+
+    Attributes:
+      groups: its kernels by label, what takes longest first, but for transfers.
+      transfers_seconds: how long the devices send each other data.
+      waiting_seconds: how long they do nothing else meanwhile.
+    """
+
+    groups: Sequence[KernelGroup]
+    transfers_seconds: float
+    waiting_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """The least time of one run."""
+        return sum(group.seconds for group in self.groups) + self.waiting_seconds
+
+    @property
+    def num_bytes(self) -> float:
+        """The bytes that are read and written."""
+        return sum(group.num_bytes for group in self.groups)
+
+    @property
+    def launches(self) -> int:
+        """How many kernels are started."""
+        return sum(group.count for group in self.groups)
+
+
+def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
+    """The least time of a program on a kind of device.
+
+    Args:
+      kernels: those of the program, in their order.
+      hardware: the peaks of the device.
+    """
+    times = [0.0 if kernel.sent else least_seconds(kernel, hardware) for kernel in kernels]
+    groups: dict[str, KernelGroup] = {}
+    transfers = waiting = 0.0
+    for place, (kernel, seconds) in enumerate(zip(kernels, times, strict=True)):
+        if kernel.sent:
+            # Those that run meanwhile may be in a loop, and each run oftener than the transfer.
+            behind = slice(place + 1, place + 1 + kernel.meanwhile)
+            hidden = sum(
+                time * other.count / kernel.count
+                for time, other in zip(times[behind], kernels[behind], strict=True)
+            )
+            sending = kernel.sent.sent_bytes / hardware.sent_bytes_per_s
+            transfers += kernel.count * sending
+            waiting += kernel.count * max(0.0, sending - hidden)
+            continue
+        so_far = groups.get(kernel.label, KernelGroup(kernel.label, 0.0, 0, 0.0, 0.0))
+        groups[kernel.label] = KernelGroup(
+            kernel.label,
+            so_far.seconds + kernel.count * seconds,
+            so_far.count + kernel.count,
+            so_far.num_bytes + kernel.count * kernel.num_bytes,
+            so_far.flops + kernel.count * kernel.flops,
+        )
+    slowest = sorted(groups.values(), key=lambda group: -group.seconds)
+    return Roofline(slowest, transfers, waiting)
+
+
+def least_seconds(kernel: Kernel, hardware: Hardware) -> float:
+    """The least time of one run of a kernel.
+
+    Args:
+      kernel: one that sends nothing.
+      hardware: the peaks of the device.
+    """
+    if hardware.clock_hz is not None:
+        if kernel.cycles is not None:
+            return kernel.cycles / hardware.clock_hz
+        return max(
+            kernel.flops / hardware.flops_per_s, kernel.num_bytes / hardware.memory_bytes_per_s
+        )
+    reached = _REACHED * hardware.memory_bytes_per_s
+    return max(kernel.flops / hardware.flops_per_s, kernel.num_bytes / reached) + _START

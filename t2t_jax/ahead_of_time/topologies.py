@@ -1,0 +1,99 @@
+"""Devices that a program is compiled for: those of this machine, or some that need not be there."""
+
+import os
+import re
+from importlib.metadata import PackageNotFoundError, version
+
+import jax
+from jax.experimental import topologies
+
+from t2t_jax.ahead_of_time.gpu_targets import GPU_TARGETS, described
+from t2t_jax.errors import UserError
+from t2t_jax.parallel.devices import all_devices
+
+_EXAMPLES = "v5e:4x4 or v5p:4x4x4 for TPUs, h200:8 or h100:2x8 (hosts x devices) for GPUs"
+_GPUS = re.compile(rf"({'|'.join(GPU_TARGETS)}):(?:(\d{{1,4}})x)?(\d{{1,4}})")
+_PLUGINS = {"cuda13": "jax-cuda13-plugin", "cuda12": "jax-cuda12-plugin"}
+
+
+def devices_of(topology: str) -> list[jax.Device]:
+    """The devices of a topology that need not be there, or of this machine.
+
+    Args:
+      topology: a generation of TPUs and a shape, such as `v5e:4x4`; a GPU and a number of devices,
+        such as `h200:8`, or of hosts and of the devices of each, such as `h100:2x8`; empty for the
+        devices there are.
+
+    Raises:
+      UserError: there is no such topology, or no compiler for it, or one of another version.
+    """
+    if not topology:
+        return list(all_devices())
+    is_gpu = topology.partition(":")[0].lower() in GPU_TARGETS
+    _check_compiler(topology, is_gpu)
+    # Nothing runs here: leave accelerators, and the library's lock on them, to others. And nothing
+    # is kept: JAX writes such programs to its cache, but cannot read them back.
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        described = _gpus(topology) if is_gpu else _tpus(topology)
+    except (jax.errors.JaxRuntimeError, RuntimeError, ValueError) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise UserError(
+            f"--compile-only {topology} is no topology ({reason}); give one as in {_EXAMPLES}"
+        ) from error
+    return list(described.devices)
+
+
+def _check_compiler(topology: str, is_gpu: bool) -> None:
+    """Refuse a topology that nothing here compiles for."""
+    if not is_gpu:
+        if _version("libtpu") is None:
+            raise UserError(
+                f"--compile-only {topology} needs libtpu, XLA's compiler for TPUs; install it by "
+                "pip install -e '.[tpu]'"
+            )
+        return
+    found = {name: _version(package) for name, package in _PLUGINS.items()}
+    installed = {name: number for name, number in found.items() if number is not None}
+    if not installed:
+        raise UserError(
+            f"--compile-only {topology} needs XLA's compiler for NVIDIA GPUs; install it by "
+            "pip install -e '.[cuda13]'"
+        )
+    [(name, number), *_] = installed.items()
+    if number.split(".")[:2] != jax.__version__.split(".")[:2]:
+        raise UserError(
+            f"--compile-only {topology} needs a {_PLUGINS[name]} of jax {jax.__version__}, and "
+            f"{number} is installed; install the one that fits by pip install 'jax[{name}]'"
+        )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _gpus(topology: str) -> topologies.TopologyDescription:
+    match = _GPUS.fullmatch(topology.lower())
+    if not match:
+        raise ValueError("a GPU takes a number of devices, or of hosts and devices")
+    name, hosts, devices = match.groups()
+    shape = f"1x{int(hosts or 1)}x{int(devices)}"
+    if "0" in shape.split("x"):
+        raise ValueError("there is at least one device")
+    return topologies.get_topology_desc(
+        platform="cuda", target_config=described(GPU_TARGETS[name]), topology=shape
+    )
+
+
+def _tpus(topology: str) -> topologies.TopologyDescription:
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+    sizes = re.findall(r"\d+", topology.partition(":")[2])
+    # A host has 2 x 2 chips, unless there are fewer.
+    host = [min(2, int(size)) for size in [*sizes, "2", "2"][:2]] + [1]
+    return topologies.get_topology_desc(
+        platform="tpu", topology_name=topology, chips_per_host_bounds=host
+    )
