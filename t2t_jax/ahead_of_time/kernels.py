@@ -24,6 +24,12 @@ _NO_WORK = {
     ),
     *("partition-id", "replica-id", "opt-barrier", "domain", "iota"),
 }
+_NO_CALLS = {
+    *("AllocateBuffer", "AssumeGatherIndicesInBound", "ConcatBitcast"),
+    *("GatherScatterIndicesBitpacked", "Sharding"),
+}
+"""What XLA calls and nothing has to be computed for."""
+_BESIDE = {"copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start"}
 _CONTROL = {"while", "conditional", "call", "async-start"}
 _SLICES = {"dynamic-slice", "slice", "gather"}
 _VIEWS = {"bitcast", "reshape", "copy", "convert", "transpose"}
@@ -50,6 +56,7 @@ class Kernel:
       sent: what it sends to other devices; None for most.
       meanwhile: how many of the kernels after this one are started before what is sent has to be
         there.
+      beside: whether it is a copy within the device, which is made while other kernels run.
     """
 
     label: str
@@ -59,6 +66,7 @@ class Kernel:
     cycles: int | None = None
     sent: Collective | None = None
     meanwhile: int = 0
+    beside: bool = False
 
 
 def kernels(program: Program) -> list[Kernel]:
@@ -84,7 +92,7 @@ def _started(program: Program, name: str, count: int) -> list[Kernel]:
             place = under_way.get(each.operands[0])
             if place is not None:
                 found[place] = replace(found[place], meanwhile=len(found) - place - 1)
-        elif each.opcode not in _NO_WORK:
+        elif _is_work(each):
             kind = each.opcode.removesuffix("-start")
             cycles = _CYCLES.search(each.line)
             sent = collective(program, name, each, count) if kind in COLLECTIVES else None
@@ -98,9 +106,15 @@ def _started(program: Program, name: str, count: int) -> list[Kernel]:
                     count=count,
                     cycles=int(cycles[1]) if cycles else None,
                     sent=sent,
+                    beside=each.opcode in _BESIDE,
                 )
             )
     return found
+
+
+def _is_work(instruction: Instruction) -> bool:
+    target = _TARGET.search(instruction.line)
+    return instruction.opcode not in _NO_WORK and (target is None or target[1] not in _NO_CALLS)
 
 
 def _label(program: Program, instruction: Instruction) -> str:
@@ -113,7 +127,7 @@ def _label(program: Program, instruction: Instruction) -> str:
     backward = any(part.startswith("transpose(") for part in parts)
     modules = [_MODULE.match(part) for part in parts[:-1]]
     within = [match[1] or match[2] for match in modules if match and match[2] not in _FRAMES]
-    operation = parts[-1] if parts else instruction.opcode
+    operation = (parts[-1] if parts else instruction.opcode).partition(".")[0]
     return f"{within[-1] if within else 'step'}: {operation}{', backward' * backward}"
 
 
@@ -184,6 +198,10 @@ def _library_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) 
 def _moved(program: Program, instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
     """The bytes that a kernel reads and writes."""
     taken = [_num_bytes(shapes[name]) for name in instruction.operands if name in shapes]
+    if instruction.opcode in _BESIDE:
+        smallest = min(each.num_bytes for each in instruction.arrays if each.sizes)
+        # A TPU's memory on the chip, "S(1)", is not that of the arrays.
+        return smallest if "S(1)" in instruction.shape else 2 * smallest
     if instruction.opcode in _SLICES:
         return 2 * _num_bytes(instruction)
     if instruction.opcode == "dynamic-update-slice":

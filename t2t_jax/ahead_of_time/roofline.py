@@ -110,8 +110,8 @@ def least_seconds(kernel: Kernel, hardware: Hardware) -> float:
       hardware: the peaks of the device.
     """
     if hardware.clock_hz is not None:
-        if kernel.cycles is not None:
-            return kernel.cycles / hardware.clock_hz
+        if kernel.cycles is not None or kernel.beside:
+            return (kernel.cycles or 0) / hardware.clock_hz
         return max(
             kernel.flops / hardware.flops_per_s, kernel.num_bytes / hardware.memory_bytes_per_s
         )
