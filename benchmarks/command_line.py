@@ -47,8 +47,8 @@ def command(
     asked = parse_flags(kind, arguments, default=kind(fields=config))
     if asked.repeats < 1:
         raise UserError(f"repeats={asked.repeats} is not positive")
-    if asked.fields.model.compute_dtype == "auto":
-        from t2t_jax.modules.models import settled
+    if "auto" in (asked.fields.model.compute_dtype, asked.fields.parallel.tokens_per_device):
+        from t2t_jax.modules.settling import settled
         from t2t_jax.parallel.mesh import make_mesh
 
         asked = replace(asked, fields=settled(asked.fields, make_mesh(asked.fields.parallel)))

@@ -14,11 +14,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from t2t_jax.ahead_of_time.compile import compile_ahead
-from t2t_jax.ahead_of_time.hardware import peaks
 from t2t_jax.ahead_of_time.report import StepReport
 from t2t_jax.ahead_of_time.topologies import devices_of
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
+from t2t_jax.parallel.hardware import peaks
 from t2t_jax.system.host import processor_name
 from t2t_jax.system.program import prepare_process
 
@@ -106,7 +106,7 @@ def _document() -> Iterator[str]:
         f"{hardware.flops_per_s / 1e12:.0f} TFLOP/s in bfloat16, "
         f"{hardware.memory_bytes_per_s / 1e9:.0f} GB/s of memory, "
         f"{hardware.sent_bytes_per_s / 1e9:.0f} GB/s sent over all links together "
-        "(`t2t_jax/ahead_of_time/hardware.py`). A step takes at least as long as the longest of "
+        "(`t2t_jax/parallel/hardware.py`). A step takes at least as long as the longest of "
         "the three, and in practice longer."
     )
     yield ""

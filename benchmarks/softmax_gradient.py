@@ -32,7 +32,8 @@ from t2t_jax.commands.flags import check_flags, names, parse_flags
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_grid
 from t2t_jax.functional.attention import additive_scores, attention_weights
-from t2t_jax.modules.models import make_decoding_model, make_model, settled
+from t2t_jax.modules.models import make_decoding_model, make_model
+from t2t_jax.modules.settling import settled
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.console import ResultConsole
 from t2t_jax.system.program import run

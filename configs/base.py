@@ -10,8 +10,8 @@ Score: that of your corpus; the paper's for WMT14 are in configs/ende_base.py an
 Every constant but the vocabulary is the paper's: 25,000 + 25,000 tokens a step, Adam with 4,000
 steps of warmup, 100,000 steps, an average of 5 checkpoints which are 1,400 steps apart (10 minutes
 in the paper), beam 4 with length penalty 0.6. (The paper's own vocabulary, of WMT14 English-German,
-has about 37,000 entries.) A device takes at most 4,096 positions at once here; raise
-`parallel.tokens_per_device` where memory allows.
+has about 37,000 entries.) A GPU or TPU takes as many positions at once as fit, a CPU 4,096
+(`parallel.tokens_per_device`).
 """
 
 from t2t_jax import Config
@@ -22,6 +22,6 @@ def get_config() -> Config:
         {
             "model.compute_dtype": "auto",
             "data.vocab_size": 32_768,
-            "parallel.tokens_per_device": 4096,
+            "parallel.tokens_per_device": "auto",
         }
     )

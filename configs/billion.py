@@ -37,6 +37,6 @@ def get_config() -> Config:
             "checkpoint.every_steps": 5000,
             "checkpoint.every_minutes": 30.0,
             "evaluation.every_steps": 5000,
-            "parallel.tokens_per_device": 4096,
+            "parallel.tokens_per_device": "auto",
         }
     )

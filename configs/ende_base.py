@@ -11,8 +11,7 @@ split on which it tuned, 25.8 BLEU and a perplexity of 4.92 before checkpoint av
 (Table 3).
 
 The data is 4.5 million pairs. Every constant is the paper's; docs/reproduce.md is the road to its
-figures, with what it costs. A device takes 4,096 positions at once, which affects its memory
-alone: raise `parallel.tokens_per_device` where there is more.
+figures, with what it costs.
 """
 
 from t2t_jax import Config
@@ -30,6 +29,6 @@ def get_config() -> Config:
             "checkpoint.keep": 5,
             "checkpoint.average": 5,
             "evaluation.every_steps": 5000,
-            "parallel.tokens_per_device": 4096,
+            "parallel.tokens_per_device": "auto",
         }
     )

@@ -40,6 +40,6 @@ def get_config() -> Config:
             "checkpoint.keep": 5,
             "checkpoint.average": 5,
             "evaluation.every_steps": 5000,
-            "parallel.tokens_per_device": 4096,
+            "parallel.tokens_per_device": "auto",
         }
     )

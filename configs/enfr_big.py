@@ -32,6 +32,6 @@ def get_config() -> Config:
             "checkpoint.keep": 20,
             "checkpoint.average": 20,
             "evaluation.every_steps": 5000,
-            "parallel.tokens_per_device": 4096,
+            "parallel.tokens_per_device": "auto",
         }
     )

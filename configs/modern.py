@@ -27,7 +27,7 @@ BASE = Config().replace(
         "data.target_language": "de",
         "data.vocab_size": 37_000,
         "evaluation.every_steps": 5000,
-        "parallel.tokens_per_device": 4096,
+        "parallel.tokens_per_device": "auto",
     }
 )
 

@@ -38,6 +38,6 @@ def get_config() -> Config:
             "decoding.length_penalty": 0.3,
             "decoding.max_extra_length": 300,
             "decoding.tokens_per_batch": 2048,  # memory: a beam of 21 keeps 21 times as many
-            "parallel.tokens_per_device": 4096,
+            "parallel.tokens_per_device": "auto",
         }
     )

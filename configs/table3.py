@@ -26,7 +26,7 @@ BASE = Config().replace(
         "data.vocab_size": 37_000,
         "checkpoint.average": 1,
         "evaluation.every_steps": 5000,
-        "parallel.tokens_per_device": 4096,
+        "parallel.tokens_per_device": "auto",
     }
 )
 

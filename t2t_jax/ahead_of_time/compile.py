@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 
 from t2t_jax.ahead_of_time.collectives import collectives
-from t2t_jax.ahead_of_time.hardware import peaks, usable_memory
 from t2t_jax.ahead_of_time.hlo import parse
 from t2t_jax.ahead_of_time.kernels import kernels
 from t2t_jax.ahead_of_time.report import StepMemory, StepReport
@@ -21,7 +20,9 @@ from t2t_jax.data.masking import masked_room
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
 from t2t_jax.modules.cost import model_flops_per_step, num_parameters
-from t2t_jax.modules.models import make_model, settled
+from t2t_jax.modules.models import make_model
+from t2t_jax.modules.settling import settled
+from t2t_jax.parallel.hardware import peaks, usable_memory
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.training.step import abstract_batch, abstract_state, compile_train_step
@@ -56,7 +57,7 @@ def compile_ahead(
     model = make_model(config, config.data.vocab_size, mesh)
     shape = _largest_shape(config)
     longest = max(shape[1:])
-    layout = batch_layout(mesh, shape.rows, longest, config.parallel.tokens_per_device)
+    layout = batch_layout(mesh, shape.rows, longest, config.parallel.pass_tokens)
     state = abstract_state(config, model, mesh)
     patch_values = config.model.patch_values
     batch = abstract_batch(layout, shape.source_length, shape.target_length, patch_values)

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from t2t_jax.ahead_of_time.collectives import Collective
-from t2t_jax.ahead_of_time.hardware import Hardware
 from t2t_jax.ahead_of_time.kernels import Kernel
 from t2t_jax.ahead_of_time.roofline import Roofline, roofline
 from t2t_jax.data.rows import BatchShape
+from t2t_jax.parallel.hardware import Hardware
 
 _MOST_GROUPS = 20
 """Kinds of kernels that are listed by name."""

@@ -10,8 +10,8 @@ many cycles it expects of it, and those are taken.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from t2t_jax.ahead_of_time.hardware import Hardware
 from t2t_jax.ahead_of_time.kernels import Kernel
+from t2t_jax.parallel.hardware import Hardware
 
 _REACHED = 0.85
 """The share of a GPU's published memory bandwidth that its best kernels reach."""

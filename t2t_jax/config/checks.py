@@ -59,8 +59,11 @@ def check_fields(config: Any) -> None:
         require(finite, f"{name}={value} is not a finite number")
 
 
-def _is_one_of(value: Any, *types: type) -> bool:
+def _is_one_of(value: Any, *kinds: Any) -> bool:
     """Whether a value has one of these types: an int does for a float, a bool for no number."""
+    if any(value in get_args(kind) for kind in kinds if get_origin(kind) is Literal):
+        return True
+    types = tuple(kind for kind in kinds if get_origin(kind) is not Literal)
     allowed = (*types, int) if float in types else types
     return isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
 

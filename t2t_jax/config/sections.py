@@ -264,10 +264,11 @@ class ParallelConfig:
     """Devices that share one copy of parameters and optimiser state, and take different rows."""
     tensor: int = field(default=1, metadata=MAY_CHANGE)
     """Devices that share the work on the same rows: heads, d_ff and vocabulary are split."""
-    tokens_per_device: int | None = field(default=None, metadata=MAY_CHANGE)
+    tokens_per_device: int | Literal["auto"] | None = field(default=None, metadata=MAY_CHANGE)
     """Most positions, of source or target, whichever is longer, a device computes at once: a larger
     share of a batch is taken in several passes, whose sums are added before the one division. None
-    takes it in one pass."""
+    takes it in one pass. "auto" is, for a new run, as many as fit the memory of a GPU or TPU by the
+    estimate, and 4,096 on CPUs."""
     remat: Literal["none", "dots", "layer"] = field(default="none", metadata=MAY_CHANGE)
     """What each layer computes again for its derivative instead of keeping it: nothing, all but its
     products with parameters, or all but its input. Less memory, more work."""
@@ -288,5 +289,12 @@ class ParallelConfig:
             f"parallel.backend='pmap' holds all parameters on every device, so parallel.fsdp="
             f"{self.fsdp} and parallel.tensor={self.tensor} must be 1; use backend='jit'",
         )
-        check_positive(self, "tokens_per_device")
-        check_fits(self, "data", "fsdp", "tensor", "tokens_per_device")
+        if self.tokens_per_device != "auto":
+            check_positive(self, "tokens_per_device")
+            check_fits(self, "tokens_per_device")
+        check_fits(self, "data", "fsdp", "tensor")
+
+    @property
+    def pass_tokens(self) -> int | None:
+        """`tokens_per_device` of a run, whose "auto" is settled; None means one pass."""
+        return None if self.tokens_per_device == "auto" else self.tokens_per_device

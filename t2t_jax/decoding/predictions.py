@@ -65,7 +65,7 @@ def _launched(
     """The batches of one epoch, with what is computed of each."""
     for step in range(batches.steps_per_epoch):
         rows, *lengths = batches.shape(step)
-        tokens = translator.config.parallel.tokens_per_device
+        tokens = translator.config.parallel.pass_tokens
         layout = batch_layout(translator.mesh, rows, max(lengths), tokens)
         batch = batches(step, np.arange(layout.passes * layout.rows_per_pass))
         local: Batch = jax.tree.map(itemgetter(layout.local_rows()), batch)

@@ -71,7 +71,7 @@ def score(
     check_pairs(sources, targets)
     config = translator.config
     capacity = min(
-        config.decoding.tokens_per_batch, config.parallel.tokens_per_device or _TOKENS_PER_BATCH
+        config.decoding.tokens_per_batch, config.parallel.pass_tokens or _TOKENS_PER_BATCH
     )
     encoded = translator.encode(sources), translator.encode_targets(targets)
     pairs = list(zip(*encoded, strict=True))

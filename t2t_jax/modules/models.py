@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.config.model import StartToken
-from t2t_jax.kernels.choice import fast_compute_dtype, kernels_of
+from t2t_jax.kernels.choice import kernels_of
 from t2t_jax.modules.decoding import TransformerDecoding
 from t2t_jax.modules.decoding_model import DecodingModel, ScoringModel
 from t2t_jax.modules.encoder_model import EncoderModel, EncoderScoring, ImageModel
@@ -25,18 +25,6 @@ _FAMILIES: dict[str, _Family] = {
     "encoder_only": (EncoderModel, EncoderScoring),
 }
 _IMAGES: _Family = (ImageModel, EncoderScoring)
-
-
-def settled(config: Config, mesh: Mesh) -> Config:
-    """The config with the choices made that it leaves to the devices.
-
-    Args:
-      config: the config of a new run; `model.compute_dtype` may be "auto".
-      mesh: the devices it runs on.
-    """
-    if config.model.compute_dtype != "auto":
-        return config
-    return config.replace({"model.compute_dtype": fast_compute_dtype(mesh)})
 
 
 def start_id(model: ModelConfig) -> int:

@@ -53,14 +53,17 @@ long."""
 
 
 def _unrolls(x: Float[Array, "b t d"], context: Context) -> bool:
-    """Whether the layers of a stack are compiled one by one and not as a loop.
+    """Whether the layers of a stack are compiled one by one and not as a loop; see `Kernels`.
 
-    In a loop, XLA on CPUs reads what a layer has kept for its derivative out of arrays of all
+    In a loop, XLA on CPUs too reads what a layer has kept for its derivative out of arrays of all
     layers. That is slow: in bfloat16, it takes a seventh of a step. In float32 it takes a
     twentieth, which is not worth other roundings than those of earlier versions.
     """
-    has_derivative = not context.deterministic
-    return has_form(x, context.kernels.products) and has_derivative and x.size >= _LARGE
+    if context.deterministic:  # nothing has derivatives
+        return False
+    if context.kernels.layers == "unrolled":
+        return True
+    return has_form(x, context.kernels.products) and x.size >= _LARGE
 
 
 def last_norm(config: ModelConfig) -> Norm | None:

@@ -167,7 +167,7 @@ def corpus_loss(translator: Translator, pairs: Examples) -> CorpusLoss:
     """
     config = translator.config
     batches = Batches(pairs, config.data, seed=0)
-    mesh, tokens_per_device = mesh_of(translator.params), config.parallel.tokens_per_device
+    mesh, tokens_per_device = mesh_of(translator.params), config.parallel.pass_tokens
 
     def launch(step: int) -> LossSums:
         rows, *lengths = batches.shape(step)

@@ -21,8 +21,9 @@ from t2t_jax.data.rows import BatchShape
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.modules.models import make_model, settled
+from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import Network
+from t2t_jax.modules.settling import settled
 from t2t_jax.parallel.memory import within_memory
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
 from t2t_jax.parallel.processes import Agreement, bound_together, check_same, is_main, of_main
@@ -140,10 +141,11 @@ def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:
     """
     if workdir is None:
         return settled_schedule(settled(config, mesh))
-    own = walk(read_config(workdir))
-    return config.replace(
-        {path: value for path, leaf, value in own if "left_open" in leaf.metadata}
-    )
+    own = read_config(workdir)
+    chosen = {path: value for path, leaf, value in walk(own) if "left_open" in leaf.metadata}
+    if config.parallel.tokens_per_device == "auto":
+        chosen["parallel.tokens_per_device"] = own.parallel.tokens_per_device
+    return settled(config.replace(chosen), mesh)
 
 
 def _with_sources(config: Config, vocabulary: Vocabulary) -> Config:
@@ -306,7 +308,7 @@ class _Run:
 
     def _layout(self, shape: BatchShape) -> BatchLayout:
         rows, *lengths = shape
-        return batch_layout(self.mesh, rows, max(lengths), self.config.parallel.tokens_per_device)
+        return batch_layout(self.mesh, rows, max(lengths), self.config.parallel.pass_tokens)
 
     def _rows(self, shape: BatchShape) -> Int[np.ndarray, " n"]:
         return self._layout(shape).local_rows()

@@ -81,7 +81,7 @@ def _of_batch(
     config: Config, vocab_size: int, mesh: Mesh, rows: int, source_length: int, target_length: int
 ) -> TrainingMemory:
     longest = max(source_length, target_length)
-    layout = batch_layout(mesh, rows, longest, config.parallel.tokens_per_device)
+    layout = batch_layout(mesh, rows, longest, config.parallel.pass_tokens)
     rows = layout.rows_per_pass // row_parts(mesh)
     return training_memory(config, vocab_size, rows, source_length, target_length, layout.passes)
 

@@ -3,9 +3,9 @@ import dataclasses
 import pytest
 
 from t2t_jax.ahead_of_time.collectives import Collective
-from t2t_jax.ahead_of_time.hardware import Hardware
 from t2t_jax.ahead_of_time.report import StepMemory, StepReport, format_report
 from t2t_jax.data.rows import BatchShape
+from t2t_jax.parallel.hardware import Hardware
 
 _GIB = 1 << 30
 _PAIRS = ((0, 1), (2, 3))

@@ -20,7 +20,7 @@ import pytest
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
-from t2t_jax.modules.models import settled
+from t2t_jax.modules.settling import settled
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.run.loading import load
 from t2t_jax.run.meter import StepMeter

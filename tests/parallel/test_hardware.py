@@ -3,7 +3,7 @@ from unittest.mock import Mock
 import jax
 import pytest
 
-from t2t_jax.ahead_of_time.hardware import peaks, usable_memory
+from t2t_jax.parallel.hardware import peaks, usable_memory
 
 
 def device(kind, core_on_chip=0, memory_stats=None):

@@ -1,0 +1,53 @@
+"""The choices that a config leaves to the devices a run begins on."""
+
+from typing import Any
+
+from jax.sharding import Mesh
+
+from t2t_jax.config import Config
+from t2t_jax.kernels.choice import fast_compute_dtype
+from t2t_jax.modules.cost import training_memory
+from t2t_jax.parallel.hardware import usable_memory
+from t2t_jax.parallel.mesh import row_parts
+
+_TOKENS_ON_CPUS = 4096
+"""Positions of a pass where more make no product faster, and where the memory is not known."""
+_SAFETY = 2.2
+"""How many times the estimated memory a step may take: XLA takes up to about twice as much."""
+
+
+def settled(config: Config, mesh: Mesh) -> Config:
+    """The config with the choices made that it leaves to the devices.
+
+    Args:
+      config: the config of a new run; `model.compute_dtype` and `parallel.tokens_per_device` may be
+        "auto".
+      mesh: the devices it runs on.
+    """
+    if config.model.compute_dtype == "auto":
+        config = config.replace({"model.compute_dtype": fast_compute_dtype(mesh)})
+    if config.parallel.tokens_per_device == "auto":
+        config = config.replace({"parallel.tokens_per_device": _tokens_per_device(config, mesh)})
+    return config
+
+
+def _tokens_per_device(config: Config, mesh: Mesh) -> int:
+    """The positions of a pass: as many as fit, so that there are as few passes as can be.
+
+    Every pass starts all kernels again and adds to all gradients. On CPUs neither takes long.
+    """
+    devices: Any = mesh.devices.ravel().tolist()
+    available = usable_memory(devices)
+    if devices[0].platform == "cpu" or available is None:
+        return _TOKENS_ON_CPUS
+    data, length = config.data, config.data.max_length
+    share = max(data.source_tokens_per_step, data.target_tokens_per_step) // row_parts(mesh)
+    tokens = 1 << max(0, share - 1).bit_length()
+    passes = 1
+    while tokens > length:
+        rows = min(tokens, share) // length + 1
+        needed = training_memory(config, data.vocab_size, rows, length, length, passes).total
+        if _SAFETY * needed <= available:
+            break
+        tokens, passes = tokens // 2, 2 * passes
+    return tokens
