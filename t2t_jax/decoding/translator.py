@@ -115,11 +115,7 @@ class Translator:
             )
 
     def check_translates(self) -> None:
-        """Refuse a model that was trained for something else than sources and their targets.
-
-        Raises:
-          UserError: it continues text, hides words of it or labels it.
-        """
+        """Raise a `UserError` where the model continues text, fills in words of it or labels it."""
         task = self.config.data.task
         if task != "auto":
             text = task == "language_modelling"

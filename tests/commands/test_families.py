@@ -172,11 +172,13 @@ def test_the_score_of_a_model_that_searches_for_nothing_takes_no_flags_of_a_sear
         "--before-averaging",
         "--cache-dir",
         "--corpus",
+        "--fsdp",
         "--json",
         "--num-sentences",
         "--output",
         "--split",
         "--step",
+        "--tensor",
         "--workdir",
     ]
 

@@ -10,7 +10,7 @@ import pytest
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask, attention_mask
 from t2t_jax.functional.position import alibi_bias
-from t2t_jax.kernels.attention import attention
+from t2t_jax.kernels.attention import additive, attention
 
 _HEADS, _GROUPS = 4, 2
 
@@ -33,7 +33,8 @@ def _values_and_gradient(arrays, segments, *, causal, window, options, in_window
     if "bias" in options:
         terms["bias"] = partial(alibi_bias, num_heads=_HEADS)
     if "vector" in options:
-        terms["vector"] = jnp.linspace(-1, 1, _HEADS * 4).reshape(_HEADS, 4)
+        learned = jnp.linspace(-1, 1, _HEADS * 4).reshape(_HEADS, 4)
+        terms["score"] = jax.tree_util.Partial(additive, vector=learned)
 
     def weighted(arrays):
         heads = attention(*arrays, mask if in_windows else mask.whole(), **terms)
