@@ -2,18 +2,39 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Float32, Int
 
 _Losses = tuple[Float[Array, "*t"], Float[Array, "*t"]]
 _Residuals = tuple[Float[Array, "*t v"], Float[Array, "*t"], Int[Array, "*t"]]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
+Normalizer: TypeAlias = Callable[
+    [Float32[Array, "*t v"]], tuple[Float32[Array, "*t"], Float32[Array, "*t"]]
+]
+"""A function of logits that gives the logarithm of the sum of exponentials, and the mean."""
+
+
+def log_sum_exp_and_mean(
+    logits: Float32[Array, "*t v"],
+) -> tuple[Float32[Array, "*t"], Float32[Array, "*t"]]:
+    """The logarithm of the sum of exponentials, and the mean, of each row of logits.
+
+    Args:
+      logits: scores over the vocabulary.
+    """
+    return jax.nn.logsumexp(logits, axis=-1), logits.mean(-1)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def label_smoothed_cross_entropy(
-    logits: Float[Array, "*t v"], targets: Int[Array, "*t"], label_smoothing: float
+    logits: Float[Array, "*t v"],
+    targets: Int[Array, "*t"],
+    label_smoothing: float,
+    normalizer: Normalizer = log_sum_exp_and_mean,
 ) -> _Losses:
     """Cross-entropy against (1 - eps) one_hot(target) + eps / V, for every target token.
 
@@ -29,28 +50,32 @@ def label_smoothed_cross_entropy(
       logits: scores over the vocabulary.
       targets: ids of the right tokens.
       label_smoothing: eps_ls, in [0, 1).
+      normalizer: how the sums over the vocabulary are computed.
 
     Returns:
       `(smoothed, nll)`, float32, in nats, per token: the smoothed loss, which training minimises,
       and the negative log-likelihood, whose mean's exponential is the perplexity.
     """
-    return _losses(logits, targets, label_smoothing)[0]
+    return _losses(logits, targets, label_smoothing, normalizer)[0]
 
 
 def _losses(
-    logits: Float[Array, "*t v"], targets: Int[Array, "*t"], label_smoothing: float
+    logits: Float[Array, "*t v"],
+    targets: Int[Array, "*t"],
+    label_smoothing: float,
+    normalizer: Normalizer,
 ) -> tuple[_Losses, _Residuals]:
     logits32 = logits.astype(jnp.float32)
-    log_normaliser = jax.nn.logsumexp(logits32, axis=-1)
+    log_normaliser, mean = normalizer(logits32)
     target_logit = jnp.take_along_axis(logits32, targets[..., None], axis=-1)[..., 0]
     nll = log_normaliser - target_logit
-    uniform = log_normaliser - logits32.mean(-1)
+    uniform = log_normaliser - mean
     smoothed = (1 - label_smoothing) * nll + label_smoothing * uniform
     return (smoothed, nll), (logits, log_normaliser, targets)
 
 
 def _gradient(
-    label_smoothing: float, residuals: _Residuals, cotangents: _Losses
+    label_smoothing: float, _: Normalizer, residuals: _Residuals, cotangents: _Losses
 ) -> tuple[Float[Array, "*t v"], None]:
     logits, log_normaliser, targets = residuals
     smoothed_bar, nll_bar = (c[..., None] for c in cotangents)
@@ -75,6 +100,7 @@ def projected_cross_entropy(
     targets: Int[Array, "b t"],
     label_smoothing: float,
     num_chunks: int = 1,
+    normalizer: Normalizer = log_sum_exp_and_mean,
 ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
     """`label_smoothed_cross_entropy` of the logits of `x`, which need not exist all at once.
 
@@ -87,13 +113,14 @@ def projected_cross_entropy(
       targets: ids of the right tokens.
       label_smoothing: eps_ls, in [0, 1).
       num_chunks: number of parts along `t`; it divides t.
+      normalizer: how the sums over the vocabulary are computed.
 
     Returns:
       `(smoothed, nll)`, as `label_smoothed_cross_entropy` returns them.
     """
 
     def losses(x: Float[Array, "b t d"], targets: Int[Array, "b t"]) -> _Losses:
-        return label_smoothed_cross_entropy(project(x), targets, label_smoothing)
+        return label_smoothed_cross_entropy(project(x), targets, label_smoothing, normalizer)
 
     if num_chunks == 1:
         return losses(x, targets)

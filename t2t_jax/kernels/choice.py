@@ -18,6 +18,9 @@ ProductForm: TypeAlias = Literal["plain", "float32_results"]
 LayerForm: TypeAlias = Literal["loop", "unrolled"]
 """How the layers of a stack are compiled where they have derivatives: as a loop, or one by one."""
 
+LossForm: TypeAlias = Literal["in_passes", "in_one_pass"]
+"""How the loss reads the logits to find their sums over the vocabulary."""
+
 _BFLOAT16_ON_CPUS = {"avx512_bf16", "amx_bf16"}
 """Instruction sets that multiply bfloat16 and sum in float32, and that XLA has fast kernels for."""
 
@@ -31,11 +34,13 @@ class Kernels:
       products: the form of matrix products in bfloat16.
       layers: how layers with derivatives are compiled. In a loop, what a layer keeps for its
         derivative, and its gradients, are copied into arrays of all layers and out of them.
+      loss: how the loss reads the logits.
     """
 
     attention: AttentionKernel = "xla"
     products: ProductForm = "plain"
     layers: LayerForm = "loop"
+    loss: LossForm = "in_passes"
 
 
 XLA_KERNELS = Kernels()
@@ -59,10 +64,12 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
         return XLA_KERNELS
     devices = [*mesh.devices.flat]  # `flat` itself can be gone through only once
     has_form = compute_dtype == "bfloat16" and all(map(_is_bfloat16_cpu, devices))
+    on_cpus = any(device.platform == "cpu" for device in devices)
     return Kernels(
         attention="cudnn" if all(_capability(device) >= 8 for device in devices) else "xla",
         products="float32_results" if has_form else "plain",
-        layers="loop" if any(device.platform == "cpu" for device in devices) else "unrolled",
+        layers="loop" if on_cpus else "unrolled",
+        loss="in_passes" if on_cpus else "in_one_pass",
     )
 
 

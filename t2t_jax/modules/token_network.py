@@ -13,6 +13,7 @@ from t2t_jax.batch import Batch, Sequence, one_a_row
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.loss import projected_cross_entropy
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
+from t2t_jax.kernels.normalizer import NORMALIZERS
 from t2t_jax.kernels.products import pre_softmax_logits
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.dropout import Dropout
@@ -110,7 +111,8 @@ class TokenNetwork(nn.Module):
             return self.with_output_bias(pre_softmax_logits(x, matrix, self.kernels.products))
 
         tokens = batch.targets.tokens
-        return projected_cross_entropy(x, project, tokens, label_smoothing, num_chunks)
+        normalizer = NORMALIZERS[self.kernels.loss]
+        return projected_cross_entropy(x, project, tokens, label_smoothing, num_chunks, normalizer)
 
     def example(self) -> Batch:
         """A batch of the form that the network takes, by which its parameters are made."""

@@ -1,0 +1,44 @@
+"""What the loss needs of a row of logits, read once."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float32
+
+from t2t_jax.functional.loss import Normalizer, log_sum_exp_and_mean
+from t2t_jax.kernels.choice import LossForm
+
+_Sums = tuple[Float32[Array, "*t"], Float32[Array, "*t"], Float32[Array, "*t"]]
+_LEAST = -1e30
+"""Below every logit, and finite: the difference of two of them is 0."""
+
+
+def in_one_pass(
+    logits: Float32[Array, "*t v"],
+) -> tuple[Float32[Array, "*t"], Float32[Array, "*t"]]:
+    """The logarithm of the sum of exponentials, and the mean, of each row of logits.
+
+    One reduction finds both: it carries the greatest logit so far, the sum of the exponentials of
+    the differences to it, and the plain sum ("Online normalizer calculation for softmax",
+    Milakov and Gimelshein 2018). In three reductions, as `functional.loss` has them, logits are
+    read three times, and they are the largest array of a training step.
+
+    Args:
+      logits: scores over the vocabulary.
+    """
+
+    def add(one: _Sums, other: _Sums) -> _Sums:
+        most = jnp.maximum(one[0], other[0])
+        scaled = (x[1] * jnp.exp(x[0] - most) for x in (one, other))
+        return most, sum(scaled, jnp.zeros((), jnp.float32)), one[2] + other[2]
+
+    operands = logits, jnp.ones_like(logits), logits
+    initial = tuple(jnp.float32(x) for x in (_LEAST, 0, 0))
+    most, total, plain = jax.lax.reduce(operands, initial, add, (logits.ndim - 1,))
+    return most + jnp.log(total), plain / logits.shape[-1]
+
+
+NORMALIZERS: dict[LossForm, Normalizer] = {
+    "in_passes": log_sum_exp_and_mean,
+    "in_one_pass": in_one_pass,
+}
+"""The functions that find the sums over the vocabulary, by the name of their form."""
