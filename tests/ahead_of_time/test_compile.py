@@ -8,11 +8,14 @@ from pathlib import Path
 import jax
 import pytest
 
-import t2t_jax.ahead_of_time.compile
-from t2t_jax.ahead_of_time.compile import compile_ahead, devices_of
+from t2t_jax.ahead_of_time import topologies
+from t2t_jax.ahead_of_time.compile import compile_ahead
+from t2t_jax.ahead_of_time.gpu_targets import GPU_TARGETS
+from t2t_jax.ahead_of_time.topologies import devices_of
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.modules.cost import model_flops_per_step, num_parameters
+from t2t_jax.parallel.hardware import peaks
 
 _ROOT = Path(__file__).parents[2]
 _FIELDS = {
@@ -29,6 +32,12 @@ _FIELDS = {
 _TINY = Config().replace(_FIELDS)
 
 needs_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra `tpu`")
+needs_cuda = pytest.mark.skipif(
+    not any(find_spec(f"jax_plugins.xla_cuda{number}") for number in (12, 13))
+    if find_spec("jax_plugins")
+    else True,
+    reason="needs the extra `cuda13`",
+)
 
 
 def test_one_device_takes_what_the_formulas_say():
@@ -40,7 +49,8 @@ def test_one_device_takes_what_the_formulas_say():
     assert report.shape == (32, 32, 32)  # 1100 tokens in rows of 32, a multiple of 8
     assert report.memory.batch == 6 * 32 * 32 * 4
     assert report.memory.temporaries > 4 * 32 * 32 * 128  # the logits at least
-    assert report.moved_bytes > 2 * (report.memory.parameters + report.memory.optimizer)
+    moved = sum(kernel.count * kernel.num_bytes for kernel in report.kernels)
+    assert moved > 2 * (report.memory.parameters + report.memory.optimizer)
     assert report.flops == model_flops_per_step(
         _TINY.model, 128, 1024, 1024, source_length=32, target_length=32
     )
@@ -125,10 +135,56 @@ def test_what_pmap_would_run_is_not_compiled():
         compile_ahead(config, jax.devices()[:1])
 
 
-def test_without_the_compiler_for_tpus_the_error_says_how_to_install_it(monkeypatch):
-    monkeypatch.setattr(t2t_jax.ahead_of_time.compile, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"needs libtpu.*pip install -e '\.\[tpu\]'"):
-        devices_of("v5e:4x4")
+@pytest.mark.parametrize(
+    ("topology", "installed", "message"),
+    [
+        ("v5e:4x4", {}, r"needs libtpu.*pip install -e '\.\[tpu\]'"),
+        ("h200:8", {}, r"needs XLA's compiler for NVIDIA GPUs.*pip install -e '\.\[cuda13\]'"),
+        (
+            "h200:8",
+            {"jax-cuda13-plugin": "0.4.1"},
+            r"needs a jax-cuda13-plugin of jax .* and 0\.4\.1",
+        ),
+    ],
+)
+def test_without_its_compiler_the_error_says_how_to_install_it(
+    topology, installed, message, monkeypatch
+):
+    monkeypatch.setattr(topologies, "_version", installed.get)
+    with pytest.raises(UserError, match=message) as refusal:
+        devices_of(topology)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "topology", ["h200", "h200:", "H100:0", "a100:2x0", "b200:1x2x3", "h100:-1"]
+)
+def test_a_gpu_takes_a_number_of_devices(topology, monkeypatch):
+    monkeypatch.setattr(topologies, "_version", lambda _: jax.__version__)
+    with pytest.raises(UserError, match=r"is no topology \(.*as in .*h200:8") as refusal:
+        devices_of(topology)
+    assert "\n" not in str(refusal.value)
+
+
+@needs_cuda
+@pytest.mark.parametrize("name", GPU_TARGETS)
+def test_gpus_need_not_be_there(name):
+    devices = devices_of(f"{name}:2x4")
+    assert {device.device_kind for device in devices} == {GPU_TARGETS[name].kind}
+    assert [device.process_index for device in devices] == [0] * 4 + [1] * 4
+    assert peaks(devices).memory_bytes == GPU_TARGETS[name].memory_bytes
+
+
+@needs_cuda
+def test_a_step_for_a_gpu_has_fused_attention_and_its_text_is_written(tmp_path):
+    config = _TINY.replace({"model.compute_dtype": "auto", "model.num_heads": 1})
+    report = compile_ahead(config, devices_of("h200:2"), tmp_path / "program.txt")
+    assert "__cudnn$fmha" in (tmp_path / "program.txt").read_text()
+    assert report.fits
+    assert {each.mesh_axes(report.mesh_shape) for each in report.collectives} == {("data",)}
+    # The compiler leaves out little of what the formulas count, and adds nothing large.
+    products = sum(kernel.count * kernel.flops for kernel in report.kernels)
+    assert report.flops <= products <= 1.2 * report.flops
 
 
 def test_without_a_topology_devices_are_those_of_the_machine():

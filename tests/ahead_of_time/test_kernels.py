@@ -44,7 +44,8 @@ HloModule jit_step, is_scheduled=true, num_partitions=2
   %h = bf16[4,16]{{1,0}} fusion(%p, %q), kind=kCustom, calls=%product, \
 metadata={{op_name="{_PRODUCT}"}}
   %s = f32[6,16]{{1,0}} fusion(%r, %n), kind=kLoop, calls=%row
-  %l = (bf16[4,16]{{1,0}}, s8[64]{{0}}) custom-call(%p, %q), custom_call_target="__cublas$lt$matmul", \
+  %l = (bf16[4,16]{{1,0}}, s8[64]{{0}}) custom-call(%p, %q), \
+custom_call_target="__cublas$lt$matmul", \
 backend_config={{"dot_dimension_numbers":{{"lhs_contracting_dimensions":["1"]}}}}
   ROOT %t = (s32[], f32[6,16]{{1,0}}) tuple(%n, %s)
 }}

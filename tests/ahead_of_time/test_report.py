@@ -3,12 +3,18 @@ import dataclasses
 import pytest
 
 from t2t_jax.ahead_of_time.collectives import Collective
+from t2t_jax.ahead_of_time.kernels import Kernel
 from t2t_jax.ahead_of_time.report import StepMemory, StepReport, format_report
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.parallel.hardware import Hardware
 
 _GIB = 1 << 30
 _PAIRS = ((0, 1), (2, 3))
+_SENT = [
+    Collective("all-reduce", 2_000_000, _PAIRS, 10),  # sends all of it: 2 (2 - 1) / 2
+    Collective("all-gather", 4_000_000, _PAIRS, 5),  # sends a half
+    Collective("all-gather", 4_000_000, _PAIRS, 1),
+]
 
 REPORT = StepReport(
     devices="4 x TPU v5 lite",
@@ -18,14 +24,14 @@ REPORT = StepReport(
     passes=2,
     compile_seconds=12.34,
     flops=2e12,
-    hardware=Hardware(1e14, 16 * _GIB, 1e12, 1e11),
+    hardware=Hardware(1e14, 16 * _GIB, 1e12, 1e11, 1e9),
     memory=StepMemory(_GIB, 2 * _GIB, 1024, 4 * _GIB, 3 * _GIB // 2),
     available_bytes=16 * _GIB,
-    moved_bytes=10**10,
-    collectives=[
-        Collective("all-reduce", 2_000_000, _PAIRS, 10),  # sends all of it: 2 (2 - 1) / 2
-        Collective("all-gather", 4_000_000, _PAIRS, 5),  # sends a half
-        Collective("all-gather", 4_000_000, _PAIRS, 1),
+    collectives=_SENT,
+    kernels=[
+        *(Kernel("step: a transfer", 0, 0, each.count, sent=each) for each in _SENT),
+        Kernel("a: dot_general", 1e12, 10**9, 2, cycles=25_000_000),
+        Kernel("b: add", 0, 8 * 10**9, 1),
     ],
 )
 
@@ -35,13 +41,27 @@ def test_bounds_are_work_over_peak():
     assert REPORT.bounds == pytest.approx(expected)
 
 
-def test_the_largest_bound_is_what_a_step_waits_for():
-    text = "\n".join(format_report(REPORT))
-    positions = 96 * (256 + 128) / 0.02
-    assert f"at least 20.0 ms (bound by compute): at most {positions:,.0f} positions/s" in text
-    slow_links = dataclasses.replace(REPORT.hardware, sent_bytes_per_s=1e9)
-    text = "\n".join(format_report(dataclasses.replace(REPORT, hardware=slow_links)))
-    assert "at least 32.0 ms (bound by communication)" in text
+def test_a_step_takes_as_long_as_its_kernels_and_what_it_waits_for():
+    lines = list(format_report(REPORT))
+    text = "\n".join(lines)
+    seconds = 2 * 0.025 + 0.008 + 32_000_000 / 1e11
+    positions = 96 * (256 + 128) / seconds
+    assert f"at least {seconds * 1e3:.1f} ms, kernel by kernel: at most {positions:,.0f}" in text
+    assert f"{0.02 / seconds:.1%} of the peak" in text
+    assert "0.32 ms of it not behind other work" in text
+    [first, second] = lines[-2:]
+    assert first.split() == [
+        *("50.000", "ms", f"{0.05 / seconds:.1%}", "2", "1.86", "GiB", "2e+12", "a:", "dot_general")
+    ]
+    assert second.endswith("b: add")
+
+
+def test_kinds_beyond_the_dearest_are_added_up():
+    kernels = [Kernel(f"k{i}", 0, 10**6, 1, cycles=1000 - i) for i in range(23)]
+    report = dataclasses.replace(REPORT, kernels=kernels)
+    *_, last_named, rest = format_report(report)
+    assert last_named.endswith(" k19")
+    assert rest.split()[-3:] == ["3", "other", "kinds"]
 
 
 @pytest.mark.parametrize(
