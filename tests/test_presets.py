@@ -119,7 +119,7 @@ _PRESETS = {
 _ANY_CORPUS = {
     "data.corpus": "bundled:",
     "data.vocab_size": 32_768,
-    "parallel.tokens_per_device": 4096,
+    "parallel.tokens_per_device": "auto",
 }
 
 
@@ -140,7 +140,7 @@ def _values(config, paths):
 
 @pytest.mark.parametrize("name", _PRESETS)
 def test_constants_of_a_preset_are_the_paper_s(name):
-    expected = _BASE | _PRESETS[name] | {"parallel.tokens_per_device": 4096}
+    expected = _BASE | _PRESETS[name] | {"parallel.tokens_per_device": "auto"}
     assert _values(_load(name), expected) == expected
 
 

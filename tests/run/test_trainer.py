@@ -155,6 +155,7 @@ def test_a_new_run_computes_in_what_is_fast_and_goes_on_in_what_it_began_with(
     automatic = config.replace(
         {
             "model.compute_dtype": "auto",
+            "parallel.tokens_per_device": "auto",
             "training.num_train_steps": 2,
             "training.schedule": "linear",
             "training.warmup_steps": 1,
@@ -166,6 +167,7 @@ def test_a_new_run_computes_in_what_is_fast_and_goes_on_in_what_it_began_with(
     assert train(automatic, tmp_path / "run").exit_code == 0
     assert read_config(tmp_path / "run").model.compute_dtype == "bfloat16"
     assert read_config(tmp_path / "run").training.schedule_steps == 2
+    assert read_config(tmp_path / "run").parallel.tokens_per_device == 4096
     assert "the learning rate is 0" not in capsys.readouterr().out
     sets.clear()
     longer = automatic.replace({"training.num_train_steps": 3})
