@@ -216,7 +216,7 @@ def test_the_paper_s_corpus_is_the_same_wherever_it_is_kept(tmp_path, corpus):
 
 
 def test_a_score_on_a_test_set_of_the_paper_is_set_beside_its_figure():
-    config = _config("ende_base", checkpoint__every_steps=1000)
+    config = _config("ende_base", checkpoint__every_steps=1000, model__compute_dtype="float32")
     figure, *_, settings, precision = beside_the_paper(config, [_score("test", 3003)])
     assert figure == "The paper, base, English-German: 27.3 BLEU on newstest2014 (Table 2)."
     assert settings.endswith("Deviations: steps between averaged checkpoints.")
