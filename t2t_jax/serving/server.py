@@ -22,7 +22,7 @@ from t2t_jax.system.signals import ServerSignal
 
 _POLL = 0.05  # seconds between two looks at signals
 _BACKLOG = 2048  # connections that wait to be accepted
-_LIVE = JSONResponse({"status": "ok"})
+_LIVE = JSONResponse({"status": "ok"}, headers={"connection": "close"})
 _STARTING = JSONResponse(
     {"error": "the server is starting; try again"}, 503, {"retry-after": "5", "connection": "close"}
 )

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-from t2t_jax.serving import answers
+from t2t_jax.serving import answers, bodies
 from t2t_jax.serving.settings import Bounds
 from tests.interchange.models import real_pairs
 from tests.serving.conftest import DECODING, Patient, Quick, running
@@ -409,20 +409,26 @@ def test_a_client_of_libretranslate_may_send_more_than_is_known(client):
     assert client.post("/detect", json={"q": "Open", "source": 3}).status_code == 200
 
 
-def test_a_large_text_is_prepared_off_the_loop_within_the_time_of_its_request(monkeypatch):
+@pytest.mark.parametrize(
+    ("module", "name", "text"),
+    [(answers, "html_document", "<a " * 700), (bodies, "_fields", ["<a <b <i "] * 1900)],
+)
+def test_what_is_large_is_prepared_off_the_loop_within_the_time_of_its_request(
+    monkeypatch, module, name, text
+):
     began, go_on = threading.Event(), threading.Event()
 
-    def slowly(text, language):
+    def slowly(*given):
         began.set()
         assert go_on.wait(60)
-        return real(text, language)
+        return real(*given)
 
-    real = answers.html_document
-    monkeypatch.setattr(answers, "html_document", slowly)
-    bounds = Bounds(timeout=2.0)
+    real = getattr(module, name)
+    monkeypatch.setattr(module, name, slowly)
+    bounds = Bounds(timeout=1.0)
     with running({("en", "de"): Quick()}, bounds=bounds) as (client, _):
         with ThreadPoolExecutor(1) as pool:
-            fields = {"q": "<a " * 700, "target": "de", "format": "html"}
+            fields = {"q": text, "target": "de", "format": "html"}
             late = pool.submit(client.post, PLAIN, json=fields)
             assert began.wait(60)
             assert httpx.get(f"{client.base_url}/live").status_code == 200  # meanwhile

@@ -389,6 +389,23 @@ def test_a_stream_that_is_left_is_logged_and_counted_as_abandoned(caplog):
     assert "POST /v1/translations 499" in caplog.text
 
 
+@pytest.mark.parametrize(("text", "status"), [("a", 504), ("explode", 500)])
+def test_a_stream_that_fails_ends_with_its_error_and_is_counted_as_what_it_is(caplog, text, status):
+    with (
+        caplog.at_level("INFO", "t2t_jax.serving"),
+        running({("en", "de"): Patient()}, bounds=Bounds(timeout=0.3)) as (client, server),
+    ):
+        answer = client.post("/v1/translations", json={"q": text, "target": "de", "stream": True})
+        until(lambda: server.under_way == 0)
+        page = client.get("/metrics").text
+    assert answer.status_code == 200
+    assert answer.text.startswith(f'event: error\ndata: {{"status": {status}, ')
+    assert f't2t_requests_total{{route="/v1/translations",status="{status}"}} 1.0' in page
+    assert 't2t_requests_total{route="/v1/translations",status="200"}' not in page
+    assert f"POST /v1/translations {status}" in caplog.text
+    assert ("ZeroDivisionError in /v1/translations" in caplog.text) == (status == 500)
+
+
 def test_more_connections_than_are_allowed_are_told_so():
     with running({("en", "de"): Quick()}, bounds=Bounds(max_connections=3)) as (client, _):
         assert client.get("/live").status_code == 200
