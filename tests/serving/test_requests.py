@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import re
 import shutil
 import socket
@@ -168,6 +169,16 @@ def test_the_metrics_count_and_the_description_names_every_route(client):
         assert answer.status_code in (200, 400)
     for path in ("/", "/docs", "/page.js", "/page.css", "/docs.js", "/live", "/health"):
         assert client.get(path).status_code == 200
+
+
+def test_a_confidence_is_the_mean_probability_of_subwords_as_the_page_says(client, translator):
+    [best] = translator.nbest(["Open the file"], 1, max_source_length=32, **DECODING)[0]
+    [found] = _ask(client, q="Open the file", split="lines")["translations"]
+    mean = math.exp(best.log_prob / len(best.tokens))
+    assert found["hypotheses"][0]["confidence"] == pytest.approx(mean, rel=1e-4)
+    page = " ".join(client.get("/").text.split())
+    assert "The confidence is the mean probability (the geometric mean)" in page
+    assert "estimate" not in page
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """The server as a program: its socket, its signals, its clients that go away, its reloads."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import httpx
@@ -18,11 +20,12 @@ import pytest
 
 import t2t_jax
 from t2t_jax.__main__ import main
+from t2t_jax.decoding.open_search import OpenSearch
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.runs import write_run
 from t2t_jax.serving.access import Access
 from t2t_jax.serving.connections import Connection
-from t2t_jax.serving.server import address_of, bound_socket
+from t2t_jax.serving.server import Entrance, address_of, bound_socket
 from t2t_jax.serving.settings import Bounds, RefusedError
 from tests.interchange.models import OPTIONS, portable
 from tests.serving.conftest import Patient, Quick, running, until
@@ -264,6 +267,47 @@ def test_addresses_are_those_that_a_browser_takes():
     if socket.has_ipv6:
         with contextlib.suppress(UserError), bound_socket("::1", 0) as bound:
             assert address_of(bound) == f"http://[::1]:{bound.getsockname()[1]}"
+
+    class Bound(socket.socket):
+        """One that there is without IPv6 too."""
+
+        def getsockname(self):
+            return "::1", 5805, 0, 0
+
+    with Bound() as bound:
+        assert address_of(bound) == "http://[::1]:5805"
+
+
+def test_a_server_that_starts_keeps_no_connection():
+    """What it answers meanwhile does not look at what else a request holds, as two lengths."""
+
+    async def asked():
+        transport = httpx.ASGITransport(Entrance())
+        async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+            return [await client.get(path) for path in ("/live", "/health", "/translate")]
+
+    answers = asyncio.run(asked())
+    assert [one.status_code for one in answers] == [200, 503, 503]
+    assert [one.headers["connection"] for one in answers] == ["close"] * 3
+
+
+def test_a_search_is_told_whose_a_sentence_is(searches, tmp_path, monkeypatch):
+    told, submit = [], OpenSearch.submit
+
+    def tell(self, tokens, **given):
+        told.append((given["client"], given["request"]))
+        return submit(self, tokens, **given)
+
+    monkeypatch.setattr(OpenSearch, "submit", tell)
+    keys = tmp_path / "keys"
+    keys.write_text("one\ntwo\n", "utf-8")
+    with running({("en", "de"): searches}, keys=keys) as (client, _):
+        for key, path in product(("one", "two"), ("/translate", "/v1/translations")):
+            fields = {"q": ["Open", "Close"], "target": "de", "api_key": key}
+            assert client.post(path, json=fields).status_code == 200
+    clients, requests = zip(*told, strict=True)
+    assert [clients.index(one) for one in clients] == [0] * 4 + [4] * 4
+    assert [requests.index(one) for one in requests] == [0, 0, 2, 2, 4, 4, 6, 6]
 
 
 @pytest.mark.parametrize("before", [b"", b"GET /live HTTP/1.1\r\nHost: a\r\n\r\n"])
