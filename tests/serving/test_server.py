@@ -23,9 +23,14 @@ from t2t_jax.__main__ import main
 from t2t_jax.decoding.open_search import OpenSearch
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.runs import write_run
+from t2t_jax.serving import server
 from t2t_jax.serving.access import Access
+from t2t_jax.serving.answers import Answers
 from t2t_jax.serving.connections import Connection
+from t2t_jax.serving.languages import Languages
+from t2t_jax.serving.metrics import Metrics
 from t2t_jax.serving.server import Entrance, address_of, bound_socket
+from t2t_jax.serving.service import Service
 from t2t_jax.serving.settings import Bounds, RefusedError
 from tests.interchange.models import OPTIONS, portable
 from tests.serving.conftest import Patient, Quick, running, until
@@ -289,6 +294,26 @@ def test_a_server_that_starts_keeps_no_connection():
     answers = asyncio.run(asked())
     assert [one.status_code for one in answers] == [200, 503, 503]
     assert [one.headers["connection"] for one in answers] == ["close"] * 3
+
+
+def test_memory_that_requests_have_freed_is_given_back_again_and_again(monkeypatch):
+    given = []
+    monkeypatch.setattr(server, "_TRIM", 0.01)
+    monkeypatch.setattr(server, "trim_heap", lambda: given.append(True))
+
+    def make():
+        services = [Service("en", "de", Quick(), Bounds())]
+        return server.Server(Answers(Languages(services), Bounds(), Metrics()), Access())
+
+    def end():
+        try:
+            until(lambda: len(given) > 2)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    ready = threading.Thread(target=end).start
+    with bound_socket("127.0.0.1", 0) as bound:
+        assert server.run(make, bound, Bounds(), lambda one: one.engine, ready) == 0
 
 
 def test_a_search_is_told_whose_a_sentence_is(searches, tmp_path, monkeypatch):
