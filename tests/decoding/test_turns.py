@@ -54,12 +54,14 @@ def test_requests_of_one_sentence_keep_the_order_in_which_they_are_due():
 
 def test_what_is_put_back_comes_in_as_if_it_had_not_been_taken_out():
     turns = _turns("aaaabbbbc")
-    taken = [turns.take(9.0) for _ in range(6)]
+    taken = [turns.take(9.0 + number) for number in range(6)]
     assert len(turns) == 3
     for one in (taken[3], taken[5], taken[2], taken[1], taken[4]):
         turns.add(one, is_back=True)
     assert len(turns) == 8
-    assert sorted(_order(turns, 10.0)[1]) == [*range(1, 9)]
+    order, numbers = _order(turns, 15.0)
+    assert order == "bcababab"  # as those of a, which had their turn, come in without that
+    assert sorted(numbers) == [*range(1, 9)]
 
 
 def test_what_is_left_out_leaves_no_place():
