@@ -508,7 +508,7 @@ def test_wrong_keys_are_bounded_and_right_ones_of_the_same_address_go_on(tmp_pat
 
     def status(key, address="::1"):
         try:
-            return access.admit(key, address)
+            access.admit(key, address)
         except RefusedError as error:
             return error.status
 
