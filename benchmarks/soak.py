@@ -5,10 +5,11 @@
 
 It starts `t2t-jax serve` with the run, and sends requests at the times of a Poisson process, at a
 part of the rate that the server has with 64 clients who always wait for an answer. What each client
-does is drawn from a seed: most ask for a line and read the answer; others go away within the
-request or before its answer, send what no server can answer, stop within the body, read slowly,
-read a stream of events, or leave one. Every few minutes a signal (SIGHUP) has the server load the
-model again. In the end the following is checked, and the exit code is 1 where something is not so:
+does is drawn from a seed: most ask for a line and read the answer; others ask for a hundred lines
+with alignments, go away within the request or before its answer, send what no server can answer,
+stop within the body, read slowly, read a stream of events, or leave one. Every few minutes a signal
+(SIGHUP) has the server load the model again. In the end the following is checked, and the exit code
+is 1 where something is not so:
 
     answers     Every well-formed request got 200, or 429 or 503 with the header Retry-After. Every
                 translation is that of offline translation. What is wrong got a status from 400 to

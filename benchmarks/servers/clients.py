@@ -14,7 +14,8 @@ from servers.bad_requests import BAD_REQUESTS
 from servers.connection import CLOSED, Answer, Idle, connect, posted, read_answer
 
 _SHARES = {
-    "behave": 0.86,
+    "behave": 0.857,
+    "ask for much": 0.003,
     "leave before the answer": 0.03,
     "send what is wrong": 0.04,
     "stop within the body": 0.01,
@@ -23,10 +24,12 @@ _SHARES = {
     "leave a stream": 0.02,
 }
 _LINES_READ_SLOWLY = 8
+_MANY_LINES = 100
 _MORE_TIME = 30.0  # seconds after which a server that should have answered has not
 _MOST_FAULTS = 20  # that are kept with their texts
 
 _LINES = {"send what is wrong": 0, "stop within the body": 0, "read slowly": _LINES_READ_SLOWLY}
+_LINES["ask for much"] = _MANY_LINES
 LINES_PER_REQUEST = sum(share * _LINES.get(what, 1) for what, share in _SHARES.items())
 """The lines that a server gets to translate for a request, on average."""
 
@@ -93,6 +96,7 @@ class Clients:
     async def _do(self, what: str, due: float) -> None:
         doing = {
             "behave": self._behave,
+            "ask for much": self._ask_for_much,
             "leave before the answer": self._leave,
             "send what is wrong": self._send_what_is_wrong,
             "stop within the body": self._stop,
@@ -141,6 +145,12 @@ class Clients:
         (line,), request = self._drawn(1)
         answer = await self._idle.ask(request)
         self._check("behave", answer, [self.pool.best[line]])
+
+    async def _ask_for_much(self) -> None:
+        """Ask for many lines with their alignments, and read the answer."""
+        lines, request = self._drawn(_MANY_LINES, alignments=True)
+        answer = await self._idle.ask(request)
+        self._check("ask for much", answer, [self.pool.best[n] for n in lines])
 
     async def _leave(self) -> None:
         """Close the connection within the request, or before its answer is there."""

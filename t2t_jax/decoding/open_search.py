@@ -159,6 +159,7 @@ class OpenSearch:
         timeout: float = float("inf"),
         number: int = 0,
         listener: Listener | None = None,
+        client: Hashable = None,
         request: Hashable = None,
     ) -> "Future[SearchResult]":
         """Have a sentence searched for.
@@ -169,7 +170,8 @@ class OpenSearch:
           timeout: seconds after which it ends with a TimeoutError.
           number: with the seed, it determines what is drawn.
           listener: is called, in a thread of the search, with the tokens so far of a greedy search.
-          request: what sentences that take their turns together have in common; None is nothing.
+          client: who sent its request: clients take turns; None is somebody who sent no other.
+          request: what it was sent with: a client's requests take turns; None is nothing else.
 
         Returns:
           The future of its hypotheses `[num_best, t]`. `cancel` gives up the sentence at any time.
@@ -184,6 +186,7 @@ class OpenSearch:
         self._check(sentence, most, listener)
         now, patience = time.monotonic(), len(tokens) * self.limits.seconds_per_token
         future: Future[SearchResult] = Future()
+        request = object() if request is None else request
         with self._changed:
             if self._closed:
                 raise ClosedError("the search takes no more sentences")
@@ -197,7 +200,7 @@ class OpenSearch:
                     due=now + patience,
                     number=self._number,
                     patience=patience,
-                    request=object() if request is None else request,
+                    shares=(request if client is None else client, request),
                     sentence=sentence,
                     future=future,
                     deadline=now + timeout,
@@ -342,7 +345,7 @@ class OpenSearch:
                 first.sort(key=self._preference)
             for request in first[free:]:
                 request.passed += 1
-                self._waiting.put_back(request)
+                self._waiting.add(request, is_back=True)
             return first[:free]
 
     def _due(self, most: int) -> list[_Request]:

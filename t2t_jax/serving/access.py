@@ -68,7 +68,7 @@ class Access:
         if self.needs_key and (wait := self._guesses.wait(address)):
             raise _too_many(_WRONG_KEYS, "wrong API keys", wait)
 
-    def admit(self, key: str | None, address: str) -> None:
+    def admit(self, key: str | None, address: str) -> str:
         """Let a request in.
 
         An address that has given too many wrong keys learns of no other key whether it is right.
@@ -77,6 +77,9 @@ class Access:
         Args:
           key: the API key that it has; None is none.
           address: the address of its client.
+
+        Returns:
+          What its client is known by: its key, or without keys its address.
 
         Raises:
           RefusedError: its key is missing or wrong (401, 403), or there were too many (429).
@@ -96,6 +99,7 @@ class Access:
             self._check_key(client, address, is_right=any(found))
         if wait := self._requests.take(client):
             raise _too_many(self._requests.per_minute, "requests", wait)
+        return client
 
     def _check_key(self, digest: str, address: str, *, is_right: bool) -> None:
         if not (is_right and (address, digest) in self._come):

@@ -5,7 +5,7 @@ Each function reads the fields of a request, and gives what is sent back as JSON
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +28,6 @@ from t2t_jax.serving.metrics import Metrics
 from t2t_jax.serving.service import Service, Translated, prepared
 from t2t_jax.serving.settings import Bounds, RefusedError, Split
 
-INTERNAL_ERROR = "the server has failed; it has written down why"
-"""What a client is told of a mistake in the server."""
-
 _SPLITS = "sentences", "lines"
 
 
@@ -50,11 +47,12 @@ class Answers:
     metrics: Metrics
     split: Split = "sentences"
 
-    async def translate(self, fields: Fields) -> dict[str, Any]:
+    async def translate(self, fields: Fields, client: str) -> dict[str, Any]:
         """Answer `POST /translate` of LibreTranslate.
 
         Args:
           fields: the fields of the request.
+          client: what its client is known by.
 
         Raises:
           RefusedError: it cannot be answered.
@@ -65,7 +63,7 @@ class Answers:
         documents = await self._documents(fields, service, texts)
         more = number_of(fields, "alternatives", 0, 0, 100)
         num_best = min(more + 1, service.engine.most_best)
-        translated = await self._translated(service, documents, Wanted(num_best))
+        translated = await self._translated(service, documents, Wanted(num_best, client=client))
         found = translated.texts(documents, num_best)
         one: Any = list if is_list else _only
         answer = {"translatedText": one([best[0].text for best in found])}
@@ -90,35 +88,37 @@ class Answers:
         found = await asyncio.to_thread(self.languages.detect, texts)
         return [{"language": one.language, "confidence": _percent(one)} for one in found]
 
-    async def translations(self, fields: Fields) -> dict[str, Any]:
+    async def translations(self, fields: Fields, client: str) -> dict[str, Any]:
         """Answer `POST /v1/translations`: n-best, scores, alignments.
 
         Args:
           fields: the fields of the request.
+          client: what its client is known by.
 
         Raises:
           RefusedError: it cannot be answered.
         """
-        asked = await self._asked(fields)
+        asked = await self._asked(fields, client)
         translated = await self._translated(asked.service, asked.documents, asked.wanted)
         return await self._described(asked, translated)
 
-    async def streamed(self, fields: Fields) -> AsyncIterator[str]:
+    async def streamed(self, fields: Fields, client: str) -> AsyncGenerator[str, None]:
         """Answer `POST /v1/translations` with a stream of events, as tokens are chosen.
 
         Args:
           fields: the fields of the request.
+          client: what its client is known by.
 
         Raises:
           RefusedError: it cannot be answered.
         """
-        asked = await self._asked(fields)
+        asked = await self._asked(fields, client)
         if asked.wanted.num_best > 1:
             raise RefusedError(400, "a stream has one translation of a text; leave num_best out")
         return self._stream(asked)
 
-    async def _stream(self, asked: "_Asked") -> AsyncIterator[str]:
-        """Events: `partial` for each sentence as it grows, then `done` or `error`."""
+    async def _stream(self, asked: "_Asked") -> AsyncGenerator[str, None]:
+        """Events: `partial` for each sentence as it grows, then `done`."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
         news: dict[int, str] = {}  # of each sentence the last: a client that is slow misses some
         places = [
@@ -142,21 +142,16 @@ class Answers:
                 while news:
                     number = next(iter(news))
                     text, sentence = places[number]
-                    event = {"text": text, "sentence": sentence, "translation": news.pop(number)}
-                    yield _event("partial", event)
+                    so_far = {"text": text, "sentence": sentence, "translation": news.pop(number)}
+                    yield event("partial", so_far)
                 changed.clear()
                 if not work.done():
                     await changed.wait()
-            yield _event("done", await self._described(asked, await work))
-        except RefusedError as error:
-            yield _event("error", {"status": error.status, "error": str(error)})
-        except Exception:
-            yield _event("error", {"status": 500, "error": INTERNAL_ERROR})
-            raise
+            yield event("done", await self._described(asked, await work))
         finally:
             work.cancel()
 
-    async def _asked(self, fields: Fields) -> "_Asked":
+    async def _asked(self, fields: Fields, client: str) -> "_Asked":
         """What a request to `/v1/translations` asks for."""
         check_known(fields, _FIELDS)
         texts, _ = texts_of(fields, "q", self.bounds)
@@ -169,7 +164,7 @@ class Answers:
         if num_best > beam_size:
             raise RefusedError(400, f"num_best={num_best} is more than beam_size={beam_size}")
         max_tokens = number_of(fields, "max_tokens", 0, 1, 100_000) if "max_tokens" in fields else 0
-        wanted = Wanted(num_best, beam_size == 1 < most, max_tokens or None)
+        wanted = Wanted(num_best, beam_size == 1 < most, max_tokens or None, client)
         documents = await self._documents(fields, service, texts)
         return _Asked(service, documents, wanted, truth_of(fields, "alignments"), detected)
 
@@ -274,6 +269,11 @@ def _percent(detected: Detected) -> float:
     return round(100 * detected.confidence, 1)
 
 
-def _event(name: str, data: dict[str, Any]) -> str:
-    """A server-sent event."""
+def event(name: str, data: dict[str, Any]) -> str:
+    """A server-sent event.
+
+    Args:
+      name: its name.
+      data: what it says.
+    """
     return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"

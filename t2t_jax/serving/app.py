@@ -5,7 +5,8 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
@@ -22,8 +23,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from t2t_jax.serving.access import Access
-from t2t_jax.serving.answers import INTERNAL_ERROR, Answers
-from t2t_jax.serving.bodies import Fields, read_fields, truth_of
+from t2t_jax.serving.answers import Answers, event
+from t2t_jax.serving.bodies import Fields, fields_of, read_body, truth_of
 from t2t_jax.serving.description import description
 from t2t_jax.serving.service import stopping, too_slow
 from t2t_jax.serving.settings import RefusedError
@@ -33,11 +34,15 @@ log = logging.getLogger("t2t_jax.serving")
 
 _T = TypeVar("_T")
 _GONE = 499  # what nginx calls it: nobody reads this answer
+_FAILED = "the server has failed; it has written down why"
+_OUTCOME = "t2t_jax.outcome"
+"""Where the scope of a request has the status of a stream that fails once its head is sent."""
 _HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
+_OF_STREAMS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class _Cors(CORSMiddleware):
@@ -92,7 +97,11 @@ class Server:
         """The application, for any server of ASGI."""
         routes = [
             Route("/translate", self._posted(self.answers.translate), methods=["POST"]),
-            Route("/detect", self._posted(self.answers.detect), methods=["POST"]),
+            Route(
+                "/detect",
+                self._posted(lambda fields, _: self.answers.detect(fields)),
+                methods=["POST"],
+            ),
             Route("/v1/translations", self._posted(self._translations), methods=["POST"]),
             Route("/languages", self._languages),
             Route("/health", self._health),
@@ -126,7 +135,7 @@ class Server:
         return _Watched(app, self)
 
     def _posted(
-        self, answer: Callable[[Fields], Awaitable[Any]]
+        self, answer: Callable[[Fields, str], Awaitable[Any]]
     ) -> Callable[[Request], Awaitable[Response]]:
         """The endpoint that answers the fields of a request's body."""
 
@@ -134,54 +143,54 @@ class Server:
             if not self.is_ready:
                 raise stopping()
             bounds = self.answers.bounds
-            is_admitted = self._admit_early(request)
+            client = self._admit_early(request)
+
+            async def answered(body: bytes) -> Any:
+                fields = await fields_of(request, body)
+                known_by = self._admit(request, fields) if client is None else client
+                if self.log_texts:
+                    log.info("%s", json.dumps(fields.get("q"), ensure_ascii=True))
+                return await answer(fields, known_by)
+
             try:
-                fields = await read_fields(request, bounds)
-            except ClientDisconnect:
-                return Response(status_code=_GONE)
-            if not is_admitted:
-                self._admit(request, fields)
-            if self.log_texts:
-                log.info("%s", json.dumps(fields.get("q"), ensure_ascii=True))
-            try:
+                body = await read_body(request, bounds)
                 async with asyncio.timeout(bounds.timeout):
-                    found = await _while_connected(request, answer(fields))
-            except _ClientGoneError:
+                    found = await _while_connected(request, answered(body))
+            except (ClientDisconnect, _ClientGoneError):
                 return Response(status_code=_GONE)
             except TimeoutError:
                 raise too_slow(bounds) from None
-            if isinstance(found, Response):
-                return found
+            if isinstance(found, AsyncGenerator):
+                events = _with_failure(found, request.scope)
+                return StreamingResponse(
+                    events, media_type="text/event-stream", headers=_OF_STREAMS
+                )
             return JSONResponse(found)
 
         return endpoint
 
-    def _admit_early(self, request: Request) -> bool:
-        """Let a request in before its body is read, if nothing in its body matters for that."""
+    def _admit_early(self, request: Request) -> str | None:
+        """Let a client in before the body is read; None where its key may be in there."""
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if not self.access.needs_key:
-            self.access.admit(None, _address(request.scope))
-        elif scheme.lower() == "bearer":
+            return self.access.admit(None, _address(request.scope))
+        if scheme.lower() == "bearer":
             key = bearer.strip().encode("latin-1").decode("utf-8", "replace")
-            self.access.admit(key or None, _address(request.scope))
-        else:
-            self.access.check_guesses(_address(request.scope))
-            return False
-        return True
+            return self.access.admit(key or None, _address(request.scope))
+        self.access.check_guesses(_address(request.scope))
+        return None
 
-    def _admit(self, request: Request, fields: Fields) -> None:
+    def _admit(self, request: Request, fields: Fields) -> str:
         """Check the API key among the fields, and the number of requests."""
         key = fields.get("api_key")
         if key is not None and not isinstance(key, str):
             raise RefusedError(400, "api_key is no string")
-        self.access.admit(key or None, _address(request.scope))
+        return self.access.admit(key or None, _address(request.scope))
 
-    async def _translations(self, fields: Fields) -> Any:
-        if not truth_of(fields, "stream"):
-            return await self.answers.translations(fields)
-        events = await self.answers.streamed(fields)
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+    async def _translations(self, fields: Fields, client: str) -> Any:
+        if truth_of(fields, "stream"):
+            return await self.answers.streamed(fields, client)
+        return await self.answers.translations(fields, client)
 
     async def _languages(self, request: Request) -> Response:
         del request
@@ -270,7 +279,24 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     del request, error
-    return JSONResponse({"error": INTERNAL_ERROR}, 500)
+    return JSONResponse({"error": _FAILED}, 500)
+
+
+async def _with_failure(
+    events: AsyncGenerator[str, None], scope: Scope
+) -> AsyncGenerator[str, None]:
+    """The events of a stream; where it fails, the last is `error`, as its head has been sent."""
+    try:
+        async with aclosing(events):
+            async for one in events:
+                yield one
+    except RefusedError as error:
+        scope[_OUTCOME] = error.status
+        yield event("error", {"status": error.status, "error": str(error)})
+    except Exception as error:
+        scope[_OUTCOME] = 500
+        _write_down(error, scope)
+        yield event("error", {"status": 500, "error": _FAILED})
 
 
 class _Watched:
@@ -298,13 +324,12 @@ class _Watched:
             app: ASGIApp = _has_two_lengths if _is_ambiguous(scope) else self._app
             await app(scope, receive, watched)
         except Exception as error:
-            # The message of an exception may hold a text of the request.
             status, is_whole = 500, True
-            frames = "".join(traceback.format_tb(error.__traceback__))
-            log.error("%s in %s:\n%s", type(error).__name__, _shown(scope["path"]), frames)
+            _write_down(error, scope)
         finally:
             self._server.under_way -= 1
-            self._count(scope, status if is_whole else _GONE, time.monotonic() - begun)
+            status = scope.get(_OUTCOME, status) if is_whole else _GONE
+            self._count(scope, status, time.monotonic() - begun)
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         metrics, path = self._server.answers.metrics, scope["path"]
@@ -315,6 +340,12 @@ class _Watched:
             metrics.abandoned.inc()
         client, method = _shown(_address(scope) or "-"), scope["method"]
         log.info("%s %s %s %d %.0f ms", client, method, _shown(path), status, 1000 * seconds)
+
+
+def _write_down(error: Exception, scope: Scope) -> None:
+    """Log where an exception comes from; its message may hold a text of the request."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    log.error("%s in %s:\n%s", type(error).__name__, _shown(scope["path"]), frames)
 
 
 def _is_ambiguous(scope: Scope) -> bool:

@@ -16,6 +16,8 @@ from t2t_jax.serving.settings import Bounds, RefusedError
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _MOST_FIELDS = 10_000
+_SMALL = 2**14
+"""Bytes of a body that is parsed within the event loop: another thread would cost more."""
 _FORMS = "application/x-www-form-urlencoded", "multipart/form-data"
 
 Fields = dict[str, Any]
@@ -39,18 +41,22 @@ def query_fields(request: Request) -> Fields:
         raise RefusedError(400, f"the query is malformed: {error}") from None
 
 
-async def read_fields(request: Request, bounds: Bounds) -> Fields:
+async def fields_of(request: Request, body: bytes) -> Fields:
     """The fields of a request: those of its JSON, or else of its form and its query together.
 
     Args:
       request: the request.
-      bounds: what is allowed.
+      body: its body, from `read_body`. Another thread parses one that is large.
 
     Raises:
-      RefusedError: it is too large (413), of another type (415), too slow (408) or malformed
-        (400).
+      RefusedError: it is of another type (415) or malformed (400).
     """
-    body = await _body(request, bounds)
+    if len(body) <= _SMALL:
+        return _fields(request, body)
+    return await asyncio.to_thread(_fields, request, body)
+
+
+def _fields(request: Request, body: bytes) -> Fields:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         return _json(body)
@@ -64,7 +70,17 @@ async def read_fields(request: Request, bounds: Bounds) -> Fields:
     )
 
 
-async def _body(request: Request, bounds: Bounds) -> bytes:
+async def read_body(request: Request, bounds: Bounds) -> bytes:
+    """The body of a request.
+
+    Args:
+      request: the request.
+      bounds: what is allowed.
+
+    Raises:
+      RefusedError: it is too large (413) or too slow (408).
+      ClientDisconnect: the client went away before its end.
+    """
     limit = bounds.max_body_bytes
     refusal = RefusedError(413, f"the body is larger than {limit:,} bytes; send less at once")
     declared = request.headers.get("content-length", "0")

@@ -152,7 +152,11 @@ def _translations() -> dict[str, Any]:
                 "text": _TEXT,
                 "score": {"type": "number", "description": "What hypotheses are ranked by."},
                 "log_prob": {"type": "number", "description": "Log-probability, in nats."},
-                "confidence": {"type": "number", "description": "From 0 to 1."},
+                "confidence": {
+                    "type": "number",
+                    "description": "From 0 to 1: the geometric mean of the probabilities of its "
+                    "subwords, or of a model that is calibrated, the chrF expected of it.",
+                },
             },
         },
     }

@@ -17,6 +17,8 @@ class Wanted(NamedTuple):
     """Choose the most probable token each time, in place of a beam search."""
     max_tokens: int | None = None
     """The most tokens of a translation; None is the most there is room for."""
+    client: Hashable = None
+    """What the requests of one client have in common: they take turns with those of others."""
     request: Hashable = None
     """What the sentences of one request have in common: they take turns with those of others."""
 
@@ -87,7 +89,7 @@ class Engine(Protocol):
         """
 
     def confidence(self, hypothesis: Hypothesis) -> float:
-        """How sure a translation is, from 0 to 1.
+        """The mean probability of a token of a translation, or what calibration makes of it.
 
         Args:
           hypothesis: the translation.

@@ -92,7 +92,12 @@ class Searches:
         told = None if listener is None else tell
         try:
             asked = search.submit(
-                tokens, limit=limit, timeout=timeout, listener=told, request=wanted.request
+                tokens,
+                limit=limit,
+                timeout=timeout,
+                listener=told,
+                client=wanted.client,
+                request=wanted.request,
             )
         except QueueFullError as error:
             raise EngineFullError(str(error)) from error

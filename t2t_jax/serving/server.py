@@ -17,12 +17,14 @@ from t2t_jax.serving.connections import Connection
 from t2t_jax.serving.engine import Engine
 from t2t_jax.serving.service import Service
 from t2t_jax.serving.settings import Bounds
-from t2t_jax.system.host import return_freed_memory
+from t2t_jax.system.host import return_freed_memory, trim_heap
 from t2t_jax.system.signals import ServerSignal
 
 _POLL = 0.05  # seconds between two looks at signals
+_TRIM = 10.0
+"""Seconds between two times that memory which requests have freed is given back to the system."""
 _BACKLOG = 2048  # connections that wait to be accepted
-_LIVE = JSONResponse({"status": "ok"})
+_LIVE = JSONResponse({"status": "ok"}, headers={"connection": "close"})
 _STARTING = JSONResponse(
     {"error": "the server is starting; try again"}, 503, {"retry-after": "5", "connection": "close"}
 )
@@ -182,6 +184,7 @@ async def _serve(
         await serving
         raise
     signals.is_serving = True
+    trimming = asyncio.create_task(_trimmed())
     ready()
     reloading: asyncio.Task[None] | None = None
     while not signals.number and not serving.done():
@@ -189,11 +192,19 @@ async def _serve(
             signals.reload = False
             reloading = asyncio.create_task(_reload(server, load))
         await asyncio.sleep(_POLL)
+    trimming.cancel()
     await _drained(server)
     listener.should_exit = True
     await serving
     for service in server.answers.languages.services.values():
         await asyncio.to_thread(service.engine.close)
+
+
+async def _trimmed() -> None:
+    """Give freed memory back, again and again: else one large request takes it for good."""
+    while True:
+        await asyncio.to_thread(trim_heap)
+        await asyncio.sleep(_TRIM)
 
 
 async def _drained(server: Server) -> None:

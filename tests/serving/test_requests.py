@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import re
 import shutil
 import socket
@@ -15,7 +16,7 @@ import httpx
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-from t2t_jax.serving import answers
+from t2t_jax.serving import answers, bodies
 from t2t_jax.serving.settings import Bounds
 from tests.interchange.models import real_pairs
 from tests.serving.conftest import DECODING, Patient, Quick, running
@@ -168,6 +169,16 @@ def test_the_metrics_count_and_the_description_names_every_route(client):
         assert answer.status_code in (200, 400)
     for path in ("/", "/docs", "/page.js", "/page.css", "/docs.js", "/live", "/health"):
         assert client.get(path).status_code == 200
+
+
+def test_a_confidence_is_the_mean_probability_of_subwords_as_the_page_says(client, translator):
+    [best] = translator.nbest(["Open the file"], 1, max_source_length=32, **DECODING)[0]
+    [found] = _ask(client, q="Open the file", split="lines")["translations"]
+    mean = math.exp(best.log_prob / len(best.tokens))
+    assert found["hypotheses"][0]["confidence"] == pytest.approx(mean, rel=1e-4)
+    page = " ".join(client.get("/").text.split())
+    assert "The confidence is the mean probability (the geometric mean)" in page
+    assert "estimate" not in page
 
 
 @pytest.fixture(scope="module")
@@ -409,20 +420,26 @@ def test_a_client_of_libretranslate_may_send_more_than_is_known(client):
     assert client.post("/detect", json={"q": "Open", "source": 3}).status_code == 200
 
 
-def test_a_large_text_is_prepared_off_the_loop_within_the_time_of_its_request(monkeypatch):
+@pytest.mark.parametrize(
+    ("module", "name", "text"),
+    [(answers, "html_document", "<a " * 700), (bodies, "_fields", ["<a <b <i "] * 1900)],
+)
+def test_what_is_large_is_prepared_off_the_loop_within_the_time_of_its_request(
+    monkeypatch, module, name, text
+):
     began, go_on = threading.Event(), threading.Event()
 
-    def slowly(text, language):
+    def slowly(*given):
         began.set()
         assert go_on.wait(60)
-        return real(text, language)
+        return real(*given)
 
-    real = answers.html_document
-    monkeypatch.setattr(answers, "html_document", slowly)
-    bounds = Bounds(timeout=2.0)
+    real = getattr(module, name)
+    monkeypatch.setattr(module, name, slowly)
+    bounds = Bounds(timeout=1.0)
     with running({("en", "de"): Quick()}, bounds=bounds) as (client, _):
         with ThreadPoolExecutor(1) as pool:
-            fields = {"q": "<a " * 700, "target": "de", "format": "html"}
+            fields = {"q": text, "target": "de", "format": "html"}
             late = pool.submit(client.post, PLAIN, json=fields)
             assert began.wait(60)
             assert httpx.get(f"{client.base_url}/live").status_code == 200  # meanwhile

@@ -1,5 +1,6 @@
 """The server as a program: its socket, its signals, its clients that go away, its reloads."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import httpx
@@ -18,11 +20,17 @@ import pytest
 
 import t2t_jax
 from t2t_jax.__main__ import main
+from t2t_jax.decoding.open_search import OpenSearch
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.runs import write_run
+from t2t_jax.serving import server
 from t2t_jax.serving.access import Access
+from t2t_jax.serving.answers import Answers
 from t2t_jax.serving.connections import Connection
-from t2t_jax.serving.server import address_of, bound_socket
+from t2t_jax.serving.languages import Languages
+from t2t_jax.serving.metrics import Metrics
+from t2t_jax.serving.server import Entrance, address_of, bound_socket
+from t2t_jax.serving.service import Service
 from t2t_jax.serving.settings import Bounds, RefusedError
 from tests.interchange.models import OPTIONS, portable
 from tests.serving.conftest import Patient, Quick, running, until
@@ -265,6 +273,67 @@ def test_addresses_are_those_that_a_browser_takes():
         with contextlib.suppress(UserError), bound_socket("::1", 0) as bound:
             assert address_of(bound) == f"http://[::1]:{bound.getsockname()[1]}"
 
+    class Bound(socket.socket):
+        """One that there is without IPv6 too."""
+
+        def getsockname(self):
+            return "::1", 5805, 0, 0
+
+    with Bound() as bound:
+        assert address_of(bound) == "http://[::1]:5805"
+
+
+def test_a_server_that_starts_keeps_no_connection():
+    """What it answers meanwhile does not look at what else a request holds, as two lengths."""
+
+    async def asked():
+        transport = httpx.ASGITransport(Entrance())
+        async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+            return [await client.get(path) for path in ("/live", "/health", "/translate")]
+
+    answers = asyncio.run(asked())
+    assert [one.status_code for one in answers] == [200, 503, 503]
+    assert [one.headers["connection"] for one in answers] == ["close"] * 3
+
+
+def test_memory_that_requests_have_freed_is_given_back_again_and_again(monkeypatch):
+    given = []
+    monkeypatch.setattr(server, "_TRIM", 0.01)
+    monkeypatch.setattr(server, "trim_heap", lambda: given.append(True))
+
+    def make():
+        services = [Service("en", "de", Quick(), Bounds())]
+        return server.Server(Answers(Languages(services), Bounds(), Metrics()), Access())
+
+    def end():
+        try:
+            until(lambda: len(given) > 2)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    ready = threading.Thread(target=end).start
+    with bound_socket("127.0.0.1", 0) as bound:
+        assert server.run(make, bound, Bounds(), lambda one: one.engine, ready) == 0
+
+
+def test_a_search_is_told_whose_a_sentence_is(searches, tmp_path, monkeypatch):
+    told, submit = [], OpenSearch.submit
+
+    def tell(self, tokens, **given):
+        told.append((given["client"], given["request"]))
+        return submit(self, tokens, **given)
+
+    monkeypatch.setattr(OpenSearch, "submit", tell)
+    keys = tmp_path / "keys"
+    keys.write_text("one\ntwo\n", "utf-8")
+    with running({("en", "de"): searches}, keys=keys) as (client, _):
+        for key, path in product(("one", "two"), ("/translate", "/v1/translations")):
+            fields = {"q": ["Open", "Close"], "target": "de", "api_key": key}
+            assert client.post(path, json=fields).status_code == 200
+    clients, requests = zip(*told, strict=True)
+    assert [clients.index(one) for one in clients] == [0] * 4 + [4] * 4
+    assert [requests.index(one) for one in requests] == [0, 0, 2, 2, 4, 4, 6, 6]
+
 
 @pytest.mark.parametrize("before", [b"", b"GET /live HTTP/1.1\r\nHost: a\r\n\r\n"])
 def test_a_connection_that_asks_too_slowly_is_closed(monkeypatch, before):
@@ -389,6 +458,23 @@ def test_a_stream_that_is_left_is_logged_and_counted_as_abandoned(caplog):
     assert "POST /v1/translations 499" in caplog.text
 
 
+@pytest.mark.parametrize(("text", "status"), [("a", 504), ("explode", 500)])
+def test_a_stream_that_fails_ends_with_its_error_and_is_counted_as_what_it_is(caplog, text, status):
+    with (
+        caplog.at_level("INFO", "t2t_jax.serving"),
+        running({("en", "de"): Patient()}, bounds=Bounds(timeout=0.3)) as (client, server),
+    ):
+        answer = client.post("/v1/translations", json={"q": text, "target": "de", "stream": True})
+        until(lambda: server.under_way == 0)
+        page = client.get("/metrics").text
+    assert answer.status_code == 200
+    assert answer.text.startswith(f'event: error\ndata: {{"status": {status}, ')
+    assert f't2t_requests_total{{route="/v1/translations",status="{status}"}} 1.0' in page
+    assert 't2t_requests_total{route="/v1/translations",status="200"}' not in page
+    assert f"POST /v1/translations {status}" in caplog.text
+    assert ("ZeroDivisionError in /v1/translations" in caplog.text) == (status == 500)
+
+
 def test_more_connections_than_are_allowed_are_told_so():
     with running({("en", "de"): Quick()}, bounds=Bounds(max_connections=3)) as (client, _):
         assert client.get("/live").status_code == 200
@@ -422,7 +508,7 @@ def test_wrong_keys_are_bounded_and_right_ones_of_the_same_address_go_on(tmp_pat
 
     def status(key, address="::1"):
         try:
-            return access.admit(key, address)
+            access.admit(key, address)
         except RefusedError as error:
             return error.status
 
