@@ -1,6 +1,5 @@
 """Compile the training step for devices that need not exist: XLA compiles for them without one."""
 
-import math
 import re
 import time
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from t2t_jax.modules.cost import model_flops_per_step, num_parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.settling import settled
 from t2t_jax.parallel.hardware import peaks, usable_memory
+from t2t_jax.parallel.memory import bytes_of_a_device
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.training.step import abstract_batch, abstract_state, compile_train_step
@@ -66,7 +66,7 @@ def compile_ahead(
     program = _compile(step.lower(state, batch))
     seconds = time.monotonic() - start
     kept = state.optimizer, state.ema
-    arguments = [_device_bytes(each) for each in (state.params, kept, batch)]
+    arguments = [bytes_of_a_device(each) for each in (state.params, kept, batch)]
     report = StepReport(
         devices=f"{mesh.size} x {devices[0].device_kind}",
         mesh_shape=dict(mesh.shape),
@@ -149,13 +149,6 @@ def _temporary_bytes(stats: Any, is_tpu: bool) -> int:
     if is_tpu:  # the number that the compiler holds against the memory there is
         return stats.peak_memory_in_bytes - stats.argument_size_in_bytes
     return stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
-
-
-def _device_bytes(tree: object) -> int:
-    """The bytes that the arrays of a tree take on each device."""
-    return sum(
-        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
-    )
 
 
 def _flops(config: Config, layout: BatchLayout, shape: BatchShape) -> float:

@@ -119,6 +119,17 @@ class Program:
             for name in instruction.called:
                 yield name, 1
 
+    def is_open(self, instruction: Instruction) -> bool:
+        """Whether an instruction is a loop of which nobody can say how often it runs.
+
+        Args:
+          instruction: any of the program.
+        """
+        loop = _LOOP.search(instruction.line)
+        if loop is None or _TRIPS.search(instruction.line):
+            return False
+        return len(_integers(self.computations.get(loop[1], ()))) != 1
+
     def executed(self, name: str = "", count: int = 1) -> Iterator[tuple[str, Instruction, int]]:
         """Yield every instruction that is run: its computation, itself, and how often it runs.
 

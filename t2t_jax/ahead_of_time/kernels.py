@@ -78,6 +78,17 @@ def kernels(program: Program) -> list[Kernel]:
     return _started(program, program.entry, 1)
 
 
+def kernels_of_a_round(program: Program) -> list[Kernel]:
+    """The kernels of one round of the longest loop that runs until something is found.
+
+    Args:
+      program: a program with such a loop, as a search is. How often that runs, nobody knows before.
+    """
+    loops = (each for _, each, _ in program.executed() if program.is_open(each))
+    bodies = (name for each in loops for name, _ in program.rounds(each))
+    return max((_started(program, name, 1) for name in bodies), key=len, default=[])
+
+
 def _started(program: Program, name: str, count: int) -> list[Kernel]:
     """The kernels of a computation and of those that it runs."""
     instructions = program.computations.get(name, ())

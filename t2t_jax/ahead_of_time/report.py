@@ -118,7 +118,8 @@ def format_report(report: StepReport) -> Iterator[str]:
     if report.refused:
         return
     yield ""
-    yield from _collective_lines(report)
+    yield "sent between devices in a step"
+    yield from collective_lines(report.collectives, report.mesh_shape)
     yield ""
     yield from _bound_lines(report)
 
@@ -126,28 +127,35 @@ def format_report(report: StepReport) -> Iterator[str]:
 def _memory_lines(report: StepReport) -> Iterator[str]:
     yield "memory of a device"
     for name, size in vars(report.memory).items():
-        yield f"  {name:<14}{_binary(size):>12}"
-    yield f"  {'all':<14}{_binary(report.memory.total):>12}"
+        yield f"  {name:<14}{binary(size):>12}"
+    yield f"  {'all':<14}{binary(report.memory.total):>12}"
     if report.available_bytes is None:
         yield "how much memory a device has is not known"
     elif report.fits:
-        yield f"fits: a device has {_binary(report.available_bytes)}"
+        yield f"fits: a device has {binary(report.available_bytes)}"
     else:
-        yield f"DOES NOT FIT: a device has {_binary(report.available_bytes)}"
+        yield f"DOES NOT FIT: a device has {binary(report.available_bytes)}"
 
 
-def _collective_lines(report: StepReport) -> Iterator[str]:
-    yield "sent between devices in a step"
+def collective_lines(
+    collectives: Sequence[Collective], mesh_shape: Mapping[str, int]
+) -> Iterator[str]:
+    """Yield a line for each kind of collectives and the axes they cross, the largest first.
+
+    Args:
+      collectives: those of a program.
+      mesh_shape: devices along each axis of the mesh.
+    """
     sums: dict[str, list[float]] = {}
-    for each in report.collectives:
-        label = f"{each.kind} over {', '.join(each.mesh_axes(report.mesh_shape)) or 'nothing'}"
+    for each in collectives:
+        label = f"{each.kind} over {', '.join(each.mesh_axes(mesh_shape)) or 'nothing'}"
         total = sums.setdefault(label, [0, 0, 0])
         for place, value in enumerate((1, each.num_bytes, each.sent_bytes)):
             total[place] += each.count * value
     for label, (count, num_bytes, sent) in sorted(sums.items(), key=lambda item: -item[1][2]):
         yield (
-            f"  {label:<44}{count:>6,.0f} x, {_binary(num_bytes):>11} in all, "
-            f"{_binary(sent):>11} sent by a device"
+            f"  {label:<44}{count:>6,.0f} x, {binary(num_bytes):>11} in all, "
+            f"{binary(sent):>11} sent by a device"
         )
     if not sums:
         yield "  nothing"
@@ -172,7 +180,7 @@ def _bound_lines(report: StepReport) -> Iterator[str]:
     yield "what each would take alone"
     for name, rate in {
         "compute": f"{report.flops:.3g} operations at {hardware.flops_per_s:.3g}/s",
-        "memory": f"{_binary(bound.num_bytes)} at {hardware.memory_bytes_per_s / 1e9:,.0f} GB/s",
+        "memory": f"{binary(bound.num_bytes)} at {hardware.memory_bytes_per_s / 1e9:,.0f} GB/s",
         "communication": (
             f"at {hardware.sent_bytes_per_s / 1e9:,.0f} GB/s, all links together; "
             f"{waiting:.2f} ms of it not behind other work"
@@ -180,16 +188,21 @@ def _bound_lines(report: StepReport) -> Iterator[str]:
     }.items():
         yield f"  {name:<14}{bounds[name] * 1e3:>10.2f} ms   {rate}"
     yield ""
-    yield from _kernel_lines(bound)
+    yield from kernel_lines(bound)
 
 
-def _kernel_lines(bound: Roofline) -> Iterator[str]:
+def kernel_lines(bound: Roofline) -> Iterator[str]:
+    """Yield a table of the kinds of kernels, those that take longest first.
+
+    Args:
+      bound: the least time of a program.
+    """
     yield f"{bound.launches:,} kernels, the dearest kinds first"
     yield f"  {'least time':>13}{'share':>8}{'started':>10}{'bytes':>13}{'operations':>12}"
     for group in bound.groups[:_MOST_GROUPS]:
         yield (
             f"  {group.seconds * 1e3:>10.3f} ms{group.seconds / bound.seconds:>8.1%}"
-            f"{group.count:>10,}{_binary(group.num_bytes):>13}{group.flops:>12.3g}  {group.label}"
+            f"{group.count:>10,}{binary(group.num_bytes):>13}{group.flops:>12.3g}  {group.label}"
         )
     rest = bound.groups[_MOST_GROUPS:]
     if rest:
@@ -197,13 +210,17 @@ def _kernel_lines(bound: Roofline) -> Iterator[str]:
         yield (
             f"  {seconds * 1e3:>10.3f} ms{seconds / bound.seconds:>8.1%}"
             f"{sum(group.count for group in rest):>10,}"
-            f"{_binary(sum(group.num_bytes for group in rest)):>13}"
+            f"{binary(sum(group.num_bytes for group in rest)):>13}"
             f"{sum(group.flops for group in rest):>12.3g}  {len(rest)} other kinds"
         )
 
 
-def _binary(size: float) -> str:
-    """A number of bytes as text, in the largest unit of which it has at least one."""
+def binary(size: float) -> str:
+    """A number of bytes as text, in the largest unit of which it has at least one.
+
+    Args:
+      size: the number.
+    """
     units = ["B", "KiB", "MiB", "GiB"]
     while size >= 1024 and len(units) > 1:
         size /= 1024

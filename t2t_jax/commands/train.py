@@ -44,14 +44,7 @@ class TrainCommand:
     def run(self) -> int:
         """Train as the flags say, or tell what that would take; returns the exit code."""
         if self.compile_only is not None:
-            from t2t_jax.ahead_of_time.compile import compile_ahead
-            from t2t_jax.ahead_of_time.report import format_report
-            from t2t_jax.ahead_of_time.topologies import devices_of
-
-            devices = devices_of(self.compile_only)
-            report = compile_ahead(self.fields, devices, self.write_program)
-            print(*format_report(report), sep="\n")
-            return 1 if report.fits is False else 0
+            return self._compile(self.compile_only)
         if self.write_program is not None:
             raise UserError("--write-program is for --compile-only; add it, or leave it out")
         from t2t_jax.parallel.processes import join
@@ -60,6 +53,22 @@ class TrainCommand:
         from t2t_jax.run.trainer import train
 
         return train(self.fields, self.workdir).exit_code
+
+    def _compile(self, topology: str) -> int:
+        """Say what a step takes, and a step of the search; returns 1 if training does not fit."""
+        from t2t_jax.ahead_of_time.compile import compile_ahead
+        from t2t_jax.ahead_of_time.report import format_report
+        from t2t_jax.ahead_of_time.search import compile_search, format_search
+        from t2t_jax.ahead_of_time.topologies import devices_of
+
+        devices = devices_of(topology)
+        report = compile_ahead(self.fields, devices, self.write_program)
+        print(*format_report(report), sep="\n", flush=True)
+        if report.fits is False:
+            return 1
+        if self.fields.model.architecture != "encoder_only":
+            print("", *format_search(compile_search(self.fields, devices)), sep="\n")
+        return 0
 
 
 def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainCommand:

@@ -1,5 +1,6 @@
 """The memory of the devices: its size, and the error to raise where it does not suffice."""
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,3 +81,10 @@ def attached_memory(device: jax.Device) -> int | None:
     except jax.errors.JaxRuntimeError:
         return None
     return int(stats["bytes_limit"]) if stats and "bytes_limit" in stats else None
+
+
+def bytes_of_a_device(tree: object) -> int:
+    """The bytes that the arrays of a tree, or what describes them, take on each device."""
+    return sum(
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
+    )

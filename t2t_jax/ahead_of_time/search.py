@@ -1,0 +1,132 @@
+"""Compile a search for devices that need not exist, and say what one of its steps takes."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+
+from t2t_jax.ahead_of_time.hlo import parse
+from t2t_jax.ahead_of_time.kernels import Kernel, kernels_of_a_round
+from t2t_jax.ahead_of_time.report import binary, collective_lines, kernel_lines
+from t2t_jax.ahead_of_time.roofline import roofline
+from t2t_jax.config import Config
+from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
+from t2t_jax.decoding.scheduler import strategy_of
+from t2t_jax.modules.models import make_decoding_model, make_model
+from t2t_jax.modules.settling import settled
+from t2t_jax.parallel.axes import RULES
+from t2t_jax.parallel.hardware import Hardware, peaks
+from t2t_jax.parallel.memory import bytes_of_a_device
+from t2t_jax.parallel.mesh import make_mesh, row_parts
+from t2t_jax.training.step import abstract_state
+
+_SENTENCES = 64
+_SOURCE_LENGTH = 64
+_ROOM = 128
+
+
+@dataclass(frozen=True)
+class SearchReport:
+    """The figures that are known of one step of a search, in which every sentence gets a token.
+
+    Attributes:
+      mesh_shape: devices along each axis of the mesh.
+      sentences: how many are searched for at once, over all devices.
+      beam_size: hypotheses of each.
+      compile_seconds: the seconds that the compiler took.
+      kernels: all pieces of work of a step.
+      weight_bytes: the bytes of the parameters that a device has for the search.
+      cache_bytes: the bytes of the keys and values that it keeps of sources and outputs.
+      hardware: the device's published peaks; None where they are not known.
+    """
+
+    mesh_shape: Mapping[str, int]
+    sentences: int
+    beam_size: int
+    compile_seconds: float
+    kernels: Sequence[Kernel]
+    weight_bytes: int
+    cache_bytes: int
+    hardware: Hardware | None
+
+
+def compile_search(config: Config, devices: Sequence[jax.Device]) -> SearchReport:
+    """Compile the search of a config for some devices: `decoding.beam_size` hypotheses a sentence.
+
+    Args:
+      config: the config of a run whose model searches.
+      devices: those that the search is compiled for.
+    """
+    mesh = make_mesh(config.parallel, devices)
+    config = settled(config, mesh)
+    vocab_size = config.data.vocab_size
+    state = abstract_state(config, make_model(config, vocab_size, mesh), mesh)
+    model = make_decoding_model(config.model, vocab_size, mesh)
+    search = Search(model, strategy_of(config.decoding), mesh, 1)
+    rows = -(-_SENTENCES // row_parts(mesh)) * row_parts(mesh)
+    start = time.monotonic()
+    prepare = partial(model.prepare, quantize=config.decoding.quantize)
+    params = _results(jax.jit(prepare).lower(state.params))
+    sizes = Sizes(rows, rows, _SOURCE_LENGTH, _ROOM, _ROOM)
+    work = _results(begin_work.lower(search, sizes, params))
+
+    def ints(*shape: int) -> Any:
+        place = NamedSharding(mesh, RULES.spec(["batch"]))
+        return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=place)
+
+    arrivals = Arrivals(ints(rows), ints(rows, _SOURCE_LENGTH), ints(rows), ints(rows))
+    seed, leave = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.int32))
+    program = proceed.lower(search, params, work, arrivals, seed, leave).compile()
+    return SearchReport(
+        mesh_shape=dict(mesh.shape),
+        sentences=rows,
+        beam_size=search.strategy.beam_size,
+        compile_seconds=time.monotonic() - start,
+        kernels=kernels_of_a_round(parse(program.as_text() or "")),
+        weight_bytes=bytes_of_a_device(params),
+        cache_bytes=bytes_of_a_device((work.state.cache, work.memory)),
+        hardware=peaks(devices),
+    )
+
+
+def _results(lowered: Any) -> Any:
+    """The shapes of what a program results in, each with its place on the mesh."""
+    return jax.tree.map(
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+        lowered.out_info,
+        lowered.compile().output_shardings,
+    )
+
+
+def format_search(report: SearchReport) -> Iterator[str]:
+    """Yield the lines of a report, as `train.py --compile-only` prints them.
+
+    Args:
+      report: the figures.
+    """
+    how = f"a beam of {report.beam_size}" if report.beam_size > 1 else "greedy search"
+    yield (
+        f"a step of {how} for {report.sentences} sentences, {_SOURCE_LENGTH} source positions and "
+        f"room for {_ROOM} of output; compiled in {report.compile_seconds:.1f} s"
+    )
+    own = report.weight_bytes + report.cache_bytes
+    moved = sum(kernel.count * kernel.num_bytes for kernel in report.kernels)
+    yield (
+        f"it moves {binary(moved)}, {moved / own:.2f} times the weights "
+        f"({binary(report.weight_bytes)}) and keys and values ({binary(report.cache_bytes)})"
+    )
+    yield "sent between devices in a step of the search"
+    sent = [kernel.sent for kernel in report.kernels if kernel.sent]
+    yield from collective_lines(sent, report.mesh_shape)
+    if report.hardware is not None:
+        bound = roofline(report.kernels, report.hardware)
+        yield (
+            f"it takes at least {bound.seconds * 1e3:.3f} ms, kernel by kernel: at most "
+            f"{report.sentences / bound.seconds:,.0f} tokens/s"
+        )
+        yield from kernel_lines(bound)
