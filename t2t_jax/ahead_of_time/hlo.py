@@ -119,16 +119,12 @@ class Program:
             for name in instruction.called:
                 yield name, 1
 
-    def is_open(self, instruction: Instruction) -> bool:
-        """Whether an instruction is a loop of which nobody can say how often it runs.
-
-        Args:
-          instruction: any of the program.
-        """
-        loop = _LOOP.search(instruction.line)
-        if loop is None or _TRIPS.search(instruction.line):
-            return False
-        return len(_integers(self.computations.get(loop[1], ()))) != 1
+    def loops(self) -> Iterator[str]:
+        """Yield the body of every loop that does not itself say how often it runs."""
+        for _, instruction, _ in self.executed():
+            loop = _LOOP.search(instruction.line)
+            if loop and not _TRIPS.search(instruction.line):
+                yield loop[2]
 
     def executed(self, name: str = "", count: int = 1) -> Iterator[tuple[str, Instruction, int]]:
         """Yield every instruction that is run: its computation, itself, and how often it runs.

@@ -79,14 +79,12 @@ def kernels(program: Program) -> list[Kernel]:
 
 
 def kernels_of_a_round(program: Program) -> list[Kernel]:
-    """The kernels of one round of the longest loop that runs until something is found.
+    """The kernels of one round of the longest loop, as of one that runs until something is found.
 
     Args:
-      program: a program with such a loop, as a search is. How often that runs, nobody knows before.
+      program: a program with such a loop, which does not say how often it runs.
     """
-    loops = (each for _, each, _ in program.executed() if program.is_open(each))
-    bodies = (name for each in loops for name, _ in program.rounds(each))
-    return max((_started(program, name, 1) for name in bodies), key=len, default=[])
+    return max((_started(program, body, 1) for body in program.loops()), key=len, default=[])
 
 
 def _started(program: Program, name: str, count: int) -> list[Kernel]:

@@ -3,7 +3,7 @@
 import pytest
 
 from t2t_jax.ahead_of_time.hlo import parse
-from t2t_jax.ahead_of_time.kernels import Kernel, kernels
+from t2t_jax.ahead_of_time.kernels import Kernel, kernels, kernels_of_a_round
 from t2t_jax.ahead_of_time.roofline import roofline
 from t2t_jax.parallel.hardware import Hardware
 
@@ -169,3 +169,11 @@ backend_config={"estimated_cycles":"1234"}
     copy, product = kernels(parse(text))
     assert (copy.beside, copy.num_bytes) == (True, 64)
     assert (product.cycles, product.flops) == (1234, _PRODUCT_FLOPS)
+
+
+def test_a_round_of_a_search_is_that_of_the_loop_that_does_not_say_how_often_it_runs():
+    product, row, library = kernels_of_a_round(parse(_PROGRAM))
+    assert (product.flops, product.count) == (_PRODUCT_FLOPS, 1)
+    assert (row.count, library.count) == (1, 1)
+    counted = _PROGRAM.replace("body=%body", 'body=%body, {"known_trip_count":{"n":"5"}}')
+    assert kernels_of_a_round(parse(counted)) == []
