@@ -193,8 +193,6 @@ def cached_context(
     return context, places
 
 
-_EMBEDDINGS = {"embedding", "source_embedding", "target_embedding"}
-"""Parts of the parameters whose rows are scaled in float32 before they are rounded."""
 _FLAX_FIELDS = ("parent", "name")  # which every module has
 
 
@@ -220,12 +218,9 @@ class CachedDecoding(NetworkScoring):
         if quantize == "int8":
             params = quantized(params, declared)
         else:
-            dtype = self.network.config.compute_dtype
-            parts = set(params)
-            if self.network.kernels.products == "plain":
-                parts -= _EMBEDDINGS
-            own, boxes = ({part: tree[part] for part in parts} for tree in (params, declared))
-            params = params | rounded(own, boxes, dtype)
+            # The embeddings too, which are rows and the matrix of the output: what is left in
+            # float32, XLA for GPUs and TPUs would convert again for every token.
+            params = rounded(params, declared, self.network.config.compute_dtype)
         decoder: Parameters = params["decoder"]
         layers = _unstacked(decoder["layers"], self.network.config)
         if quantize == "none":
