@@ -40,7 +40,7 @@ class SearchReport:
       beam_size: hypotheses of each.
       compile_seconds: the seconds that the compiler took.
       kernels: all pieces of work of a step.
-      weight_bytes: the bytes of the parameters that a device has for the search.
+      weight_bytes: the bytes of the parameters that a device has for it, without an encoder.
       cache_bytes: the bytes of the keys and values that it keeps of sources and outputs.
       hardware: the device's published peaks; None where they are not known.
     """
@@ -81,6 +81,7 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> SearchRepor
 
     arrivals = Arrivals(ints(rows), ints(rows, _SOURCE_LENGTH), ints(rows), ints(rows))
     seed, leave = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.int32))
+    read = {name: part for name, part in params.items() if name != "encoder"}
     program = proceed.lower(search, params, work, arrivals, seed, leave).compile()
     return SearchReport(
         mesh_shape=dict(mesh.shape),
@@ -88,7 +89,7 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> SearchRepor
         beam_size=search.strategy.beam_size,
         compile_seconds=time.monotonic() - start,
         kernels=kernels_of_a_round(parse(program.as_text() or "")),
-        weight_bytes=bytes_of_a_device(params),
+        weight_bytes=bytes_of_a_device(read),
         cache_bytes=bytes_of_a_device((work.state.cache, work.memory)),
         hardware=peaks(devices),
     )
