@@ -23,6 +23,7 @@ import numpy as np
 import optax
 from flax import jax_utils
 from flax.training import common_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from systems.protocol import Decoding, Training, serve
 from t2t_jax.config import Config
@@ -31,9 +32,9 @@ _NEVER = -1  # an end of sentence that is no token
 
 
 @cache
-def _example() -> tuple[Any, Any]:
+def _example(folder: Path | None = None) -> tuple[Any, Any]:
     """The example's module `train` and its default config, without its code for data and logs."""
-    folder = Path(sys.argv[2])
+    folder = folder or Path(sys.argv[2])
     for name in ("clu", "tensorflow", "input_pipeline"):
         sys.modules[name] = MagicMock()
     sys.modules["ml_collections"] = MagicMock(ConfigDict=SimpleNamespace)
@@ -44,15 +45,15 @@ def _example() -> tuple[Any, Any]:
     return train, defaults
 
 
-def _model_config(config: Config) -> Any:
-    example, defaults = _example()
+def _model_config(config: Config, folder: Path | None = None, dtype: Any = jnp.float32) -> Any:
+    example, defaults = _example(folder)
     model = config.model
     return example.models.TransformerConfig(
         vocab_size=config.data.vocab_size,
         output_vocab_size=config.data.vocab_size,
         share_embeddings=defaults.share_embeddings,
         logits_via_embedding=defaults.logits_via_embedding,
-        dtype=jnp.float32,
+        dtype=dtype,
         emb_dim=model.d_model,
         num_heads=model.num_heads,
         num_layers=model.num_encoder_layers,
@@ -66,36 +67,75 @@ def _model_config(config: Config) -> Any:
     )
 
 
-def _parameters(config: Any) -> Any:
-    example, _ = _example()
+def _parameters(config: Any, folder: Path | None = None) -> Any:
+    example, _ = _example(folder)
     model = example.models.Transformer(config.replace(deterministic=True))
     ones = jnp.ones((1, 8), jnp.float32)
     return jax.jit(model.init)(jax.random.key(0), ones, ones)["params"]
 
 
-def train(work: Training) -> Callable[[], float]:
-    """Prepare the example's training step, compiled as its training loop compiles it."""
-    example, defaults = _example()
-    config = _model_config(work.config)
+def _training(config: Config, folder: Path | None = None, dtype: Any = jnp.float32) -> Any:
+    """The example's training step, and a function that makes the state before the first one."""
+    example, defaults = _example(folder)
+    model = _model_config(config, folder, dtype)
     learning_rate = example.create_learning_rate_schedule(
         defaults.learning_rate, defaults.warmup_steps
     )
     adam = optax.adamw(learning_rate, b1=0.9, b2=0.98, eps=1e-9, weight_decay=defaults.weight_decay)
-    state = jax_utils.replicate(
-        example.TrainState.create(
-            apply_fn=None, params=_parameters(config), tx=adam, dynamic_scale=None
+    step = partial(
+        example.train_step,
+        config=model,
+        learning_rate_fn=learning_rate,
+        label_smoothing=defaults.label_smoothing,
+    )
+
+    def create() -> Any:
+        return example.TrainState.create(
+            apply_fn=None, params=_parameters(model, folder), tx=adam, dynamic_scale=None
         )
+
+    return step, create
+
+
+def lowered_step(config: Config, folder: Path, rows: int, length: int, device: jax.Device) -> Any:
+    """The example's training step in bfloat16, lowered for a device that need not be there.
+
+    Args:
+      config: the sizes of the network.
+      folder: the folder of the example.
+      rows: rows of the batch.
+      length: positions of a source, and of a target.
+      device: the device.
+    """
+    step, create = _training(config, folder, jnp.bfloat16)
+    mesh = Mesh(np.array([device]), ("batch",))
+
+    def train_step(state: Any, batch: Any, key: Any) -> Any:
+        return step(state, batch, dropout_rng=key)
+
+    on_device = jax.shard_map(
+        train_step,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), PartitionSpec("batch"), PartitionSpec()),
+        out_specs=PartitionSpec(),
+        check_vma=False,
     )
-    step = jax.pmap(
-        partial(
-            example.train_step,
-            config=config,
-            learning_rate_fn=learning_rate,
-            label_smoothing=defaults.label_smoothing,
+    tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+    arguments = jax.eval_shape(create), {"inputs": tokens, "targets": tokens}
+    placed = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(
+            x.shape, x.dtype, sharding=NamedSharding(mesh, PartitionSpec())
         ),
-        axis_name="batch",
-        donate_argnums=0,
+        (*arguments, jax.eval_shape(jax.random.key, 0)),
     )
+    return jax.jit(on_device, donate_argnums=0).lower(*placed)
+
+
+def train(work: Training) -> Callable[[], float]:
+    """Prepare the example's training step, compiled as its training loop compiles it."""
+    train_step, create = _training(work.config)
+    state = jax_utils.replicate(create())
+    step = jax.pmap(train_step, axis_name="batch", donate_argnums=0)
     arrays = {"inputs": np.array(work.inputs), "targets": np.array(work.targets)}
     batch = common_utils.shard(arrays)
     keys = jax.random.split(jax.random.key(0), jax.local_device_count())

@@ -248,17 +248,31 @@ def test_processes_meet_before_they_train(config_file, monkeypatch):
 def test_compiling_only_neither_joins_nor_trains(config_file, monkeypatch, capsys, fits, code):
     monkeypatch.setattr("t2t_jax.parallel.processes.join", pytest.fail)
     monkeypatch.setattr("t2t_jax.run.trainer.train", pytest.fail)
-    monkeypatch.setattr("t2t_jax.ahead_of_time.compile.devices_of", lambda name: [name])
-    monkeypatch.setattr(
-        "t2t_jax.ahead_of_time.compile.compile_ahead",
-        lambda *what: SimpleNamespace(fits=fits, what=what),
-    )
-    monkeypatch.setattr(
-        "t2t_jax.ahead_of_time.report.format_report", lambda report: map(str, report.what)
-    )
+    package = "t2t_jax.ahead_of_time"
+
+    def compiled(*what):
+        return SimpleNamespace(fits=fits, what=what)
+
+    def told(report):
+        return map(str, report.what)
+
+    monkeypatch.setattr(f"{package}.topologies.devices_of", lambda name: [name])
+    for part, name in (("compile", "ahead"), ("search", "search")):
+        monkeypatch.setattr(f"{package}.{part}.compile_{name}", compiled)
+    monkeypatch.setattr(f"{package}.report.format_report", told)
+    monkeypatch.setattr(f"{package}.search.format_search", told)
     main = runpy.run_path(str(ROOT / "train.py"))["main"]
-    assert main(["--config", config_file, "--compile-only", "v5e:4x4"]) == code
-    assert capsys.readouterr().out == f"{train('--config', config_file)}\n['v5e:4x4']\n"
+    flags = ["--config", config_file, "--compile-only", "v5e:4x4", "--write-program", "p.txt"]
+    assert main(flags) == code
+    step = f"{train('--config', config_file)}\n['v5e:4x4']"
+    search = "" if fits is False else f"\n\n{step}"  # of what does not fit, nothing more is said
+    assert capsys.readouterr().out == f"{step}\np.txt{search}\n"
+
+
+def test_the_text_of_a_program_is_only_written_where_one_is_compiled(config_file):
+    main = runpy.run_path(str(ROOT / "train.py"))["main"]
+    with pytest.raises(UserError, match="--write-program is for --compile-only"):
+        main(["--config", config_file, "--workdir", "w", "--write-program", "p.txt"])
 
 
 @pytest.mark.parametrize(
