@@ -21,6 +21,9 @@ LayerForm: TypeAlias = Literal["loop", "unrolled"]
 LossForm: TypeAlias = Literal["in_passes", "in_one_pass"]
 """How the loss reads the logits to find their sums over the vocabulary."""
 
+NormForm: TypeAlias = Literal["plain", "kept_moments"]
+"""How layer normalisation is computed: as JAX writes it, or as `kernels.normalization` does."""
+
 _BFLOAT16_ON_CPUS = {"avx512_bf16", "amx_bf16"}
 """Instruction sets that multiply bfloat16 and sum in float32, and that XLA has fast kernels for."""
 
@@ -35,12 +38,14 @@ class Kernels:
       layers: how layers with derivatives are compiled. In a loop, what a layer keeps for its
         derivative, and its gradients, are copied into arrays of all layers and out of them.
       loss: how the loss reads the logits.
+      norms: how layer normalisation is computed in the layers.
     """
 
     attention: AttentionKernel = "xla"
     products: ProductForm = "plain"
     layers: LayerForm = "loop"
     loss: LossForm = "in_passes"
+    norms: NormForm = "plain"
 
 
 XLA_KERNELS = Kernels()
@@ -70,6 +75,7 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
         products="float32_results" if has_form else "plain",
         layers="loop" if on_cpus else "unrolled",
         loss="in_passes" if on_cpus else "in_one_pass",
+        norms="kept_moments" if all(device.platform == "gpu" for device in devices) else "plain",
     )
 
 

@@ -38,7 +38,7 @@ class Residual(nn.Module):
         self, x: Float[Array, "b t d_model"], sublayer: Sublayer, context: Context
     ) -> Float[Array, "b t d_model"]:
         """Wrap `sublayer` in dropout, residual connection and norm."""
-        norm = Norm(self.config.normalization, name="norm")
+        norm = Norm(self.config.normalization, context.kernels.norms, name="norm")
         drop = Dropout(self.config.dropout_rate)
         if self.config.norm_order == "pre":
             y = x + drop(sublayer(norm(x)), context)

@@ -48,7 +48,8 @@ def _mesh(*devices):
 @pytest.mark.usefixtures("host")
 def test_accelerators_are_chosen_for_by_their_kind_alone(devices, attention, dtype):
     mesh = _mesh(*devices)
-    expected = Kernels(attention, "plain", layers="unrolled", loss="in_one_pass")
+    norms = "plain" if _TPU in devices else "kept_moments"
+    expected = Kernels(attention, "plain", "unrolled", "in_one_pass", norms)
     assert kernels_of(mesh, "bfloat16") == expected
     assert fast_compute_dtype(mesh) == dtype
 

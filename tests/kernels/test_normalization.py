@@ -1,0 +1,58 @@
+"""Layer normalisation that keeps its moments is the formula, and so are its derivatives."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t2t_jax.functional import normalization
+from t2t_jax.kernels.normalization import layer_norm
+
+_RNG = np.random.default_rng(0)
+_VECTORS = {
+    "usual": _RNG.normal(size=(3, 5, 64)),
+    "odd width": 7 * _RNG.normal(size=(4, 37)) - 2,
+    "far from zero": 1000 + _RNG.normal(size=(2, 256)),
+    "constant": np.full((2, 8), 3.25),
+    "one number": _RNG.normal(size=(3, 1)),
+    "one vector": _RNG.normal(size=(512,)),
+}
+
+
+def _learned(width):
+    rng = np.random.default_rng(1)
+    return [jnp.array(rng.normal(size=width), jnp.float32) for _ in range(2)]
+
+
+@pytest.mark.parametrize("x", _VECTORS.values(), ids=_VECTORS)
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-3])
+def test_vectors_are_those_of_the_formula_in_float64(x, epsilon):
+    x = x.astype(np.float32).astype(np.float64)
+    scale, bias = _learned(x.shape[-1])
+    centred = x - x.mean(-1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon) * scale + bias
+    found = jax.jit(layer_norm, static_argnums=3)(jnp.array(x, jnp.float32), scale, bias, epsilon)
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["usual", "odd width", "one vector"])
+def test_derivatives_are_those_that_jax_finds_of_the_formula(name, dtype):
+    x = jnp.array(_VECTORS[name], dtype)
+    weights = jnp.array(np.random.default_rng(2).normal(size=x.shape), jnp.float32)
+
+    def of(norm):
+        def total(x, scale, bias):
+            return (norm(x, scale, bias, 1e-6).astype(jnp.float32) * weights).sum()
+
+        return jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2)))(x, *_learned(x.shape[-1]))
+
+    found, expected = of(layer_norm), of(normalization.layer_norm)
+    close = partial(np.testing.assert_allclose, rtol=2e-2, atol=2e-2)
+    if dtype == "float32":
+        close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        assert one.dtype == other.dtype
+        close(np.asarray(one, np.float32), np.asarray(other, np.float32))
