@@ -38,7 +38,8 @@ class Residual(nn.Module):
         self, x: Float[Array, "b t d_model"], sublayer: Sublayer, context: Context
     ) -> Float[Array, "b t d_model"]:
         """Wrap `sublayer` in dropout, residual connection and norm."""
-        norm = Norm(self.config.normalization, context.kernels.norms, name="norm")
+        form = "plain" if context.deterministic else context.kernels.norms  # it is for derivatives
+        norm = Norm(self.config.normalization, form, name="norm")
         drop = Dropout(self.config.dropout_rate)
         if self.config.norm_order == "pre":
             y = x + drop(sublayer(norm(x)), context)
