@@ -214,6 +214,8 @@ def test_a_loop_takes_the_first_signal_as_a_wish_and_the_second_ends_the_program
 
 def test_a_forked_process_receives_its_own_signals(tmp_path):
     body = """
+    import warnings
+    warnings.simplefilter("ignore")  # Python 3.12 and later warn of the fork of several threads
     child = os.fork()
     if not child:
         time.sleep(60)
