@@ -19,6 +19,7 @@ from t2t_jax.config.file import load_config, load_grid
 from t2t_jax.data.batching import batch_shape
 from t2t_jax.errors import UserError
 from t2t_jax.modules.cost import num_parameters, training_memory
+from t2t_jax.modules.settling import settled
 from t2t_jax.parallel import memory as memory_module
 from t2t_jax.parallel.memory import out_of_memory
 from t2t_jax.parallel.mesh import make_mesh
@@ -207,7 +208,7 @@ def test_no_preset_is_refused_on_the_hardware_that_its_docstring_names(machine):
             longest = config.data.max_length
             shape = batch_shape(config.data, longest, longest)
             mesh = make_mesh(config.parallel, jax.devices("cpu")[:1])
-            check_memory(config, config.data.vocab_size, mesh, [shape])
+            check_memory(settled(config, mesh), config.data.vocab_size, mesh, [shape])
 
 
 @pytest.mark.parametrize(
