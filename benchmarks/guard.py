@@ -8,17 +8,15 @@ as one of them. `tests/test_guard.py` holds these numbers to bounds, so that an 
 copy of the state, or compilation for every batch is seen before it is slow.
 """
 
-import math
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import command_line
 import measuring
 import workload
 from workload import jax
 
+from t2t_jax.ahead_of_time.hlo import Instruction, parse
 from t2t_jax.config import Config
 from t2t_jax.decoding.programs import proceed
 from t2t_jax.modules.cost import model_flops_per_step
@@ -32,7 +30,6 @@ from t2t_jax.training.step import (
     create_state,
 )
 
-_BYTES = {"pred": 1, "u8": 1, "s8": 1, "bf16": 2, "f16": 2, "f64": 8, "s64": 8, "u64": 8}
 _NO_WORK = {"parameter", "get-tuple-element", "bitcast", "tuple", "while", "constant", "iota"}
 _HOST = ("infeed", "outfeed", "send", "recv", "xla_python", "xla_ffi_python")
 
@@ -47,46 +44,24 @@ class Guard(command_line.Benchmark):
     """Sentences that are decoded together, with sources of 32 tokens and outputs of 48."""
 
 
-class Instruction(NamedTuple):
-    """One instruction of a compiled program."""
-
-    opcode: str
-    shape: str
-    """The dtype and shape of its result, as `f32[32,512]`."""
-    operands: tuple[str, ...]
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The sizes of the result's axes."""
-        return tuple(int(size) for size in re.findall(r"\d+", self.shape.partition("[")[2]))
-
-    @property
-    def num_bytes(self) -> int:
-        """The bytes of the result."""
-        return _BYTES.get(self.shape.partition("[")[0], 4) * math.prod(self.sizes)
-
-
-def instructions(program: str, where: str = "entry") -> list[Instruction]:
-    """The instructions of a compiled program that write an array, found in its text.
+def instructions(text: str, where: str = "entry") -> list[Instruction]:
+    """The instructions of a compiled program that write an array.
 
     Args:
-      program: `compiled.as_text()`.
+      text: the text of the program, `compiled.as_text()`.
       where: "entry" for the instructions that run once, "loops" for those in bodies of loops.
     """
-    bodies = set(re.findall(r"body=%([\w.-]+)", program))
-    found = []
-    for part in re.split(r"\n(?=%|ENTRY )", program):
-        head = re.match(r"(ENTRY )?%([\w.-]+)", part)
-        if head and (bool(head[1]) if where == "entry" else head[2] in bodies):
-            found += _instructions(part)
-    return found
-
-
-def _instructions(computation: str) -> Iterator[Instruction]:
-    pattern = r"%[\w.-]+ = (\w+\[[\d,]*\])\S* ([\w-]+)\((.*?)\)"
-    for shape, opcode, operands in re.findall(pattern, computation):
-        if opcode not in _NO_WORK:
-            yield Instruction(opcode, shape, tuple(re.findall(r"%([\w.-]+)", operands)))
+    program = parse(text)
+    parts = {program.entry}
+    if where == "loops":
+        loops = (each for _, each, _ in program.executed() if each.opcode == "while")
+        parts = {body for each in loops for body, _ in program.rounds(each)}
+    return [
+        each
+        for part in parts
+        for each in program.computations[part]
+        if each.opcode not in _NO_WORK and not each.shape.startswith("(")
+    ]
 
 
 def _one_layer(config: Config) -> Config:
@@ -113,9 +88,11 @@ def training_counts(config: Config, rows: int, length: int) -> dict[str, float]:
     return {
         "flops_over_formula": lowered.cost_analysis()["flops"] / formula,
         "bytes_over_state": program.cost_analysis()["bytes accessed"] / (12 * num_parameters),
-        "arrays_of_logits": sum(each.num_bytes >= logits for each in once),
+        "arrays_of_logits": sum(each.arrays[0].num_bytes >= logits for each in once),
         "copies_of_state": sum(
-            each.opcode == "copy" and each.operands[0].startswith("state") and each.sizes != ()
+            each.opcode == "copy"
+            and each.operands[0].startswith("state")
+            and each.arrays[0].sizes != ()
             for each in once
         ),
         "host_transfers": sum(text.count(f" {name}(") + text.count(f'"{name}') for name in _HOST),
@@ -144,7 +121,7 @@ def decoding_counts(config: Config, batch_size: int) -> dict[str, float]:
         source_length=source_length,
         target_length=target_length * beams,
     )
-    each_time = instructions(lowered.compile().as_text(), "loops")
+    written = [each.arrays[0] for each in instructions(lowered.compile().as_text(), "loops")]
     sizes = {x.shape[-2:] for x in jax.tree.leaves(arrays[0])}
     weights = {each for each in sizes if len(each) == 2 and min(each) > 1}
     cached = {
@@ -153,8 +130,8 @@ def decoding_counts(config: Config, batch_size: int) -> dict[str, float]:
     }
     return {
         "flops_over_formula": lowered.cost_analysis()["flops"] / (formula / 3),  # forward alone
-        "weights_written_each_time": sum(each.sizes in weights for each in each_time),
-        "caches_written_each_time": sum(each.num_bytes in cached for each in each_time),
+        "weights_written_each_time": sum(each.sizes in weights for each in written),
+        "caches_written_each_time": sum(each.num_bytes in cached for each in written),
     }
 
 
