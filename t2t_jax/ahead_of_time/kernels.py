@@ -13,16 +13,8 @@ from t2t_jax.ahead_of_time.collectives import COLLECTIVES, Collective, collectiv
 from t2t_jax.ahead_of_time.hlo import ArrayShape, Instruction, Program, root_of
 
 _NO_WORK = {
-    *(
-        "parameter",
-        "constant",
-        "tuple",
-        "get-tuple-element",
-        "bitcast",
-        "after-all",
-        "add-dependency",
-    ),
-    *("partition-id", "replica-id", "opt-barrier", "domain", "iota"),
+    *("parameter", "constant", "iota", "tuple", "get-tuple-element", "bitcast", "after-all"),
+    *("add-dependency", "partition-id", "replica-id", "opt-barrier", "domain"),
 }
 _NO_CALLS = {
     *("AllocateBuffer", "AssumeGatherIndicesInBound", "ConcatBitcast"),

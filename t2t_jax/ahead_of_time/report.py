@@ -6,6 +6,7 @@ from them and from the vendors' figures: a bound from below, not a forecast.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from t2t_jax.ahead_of_time.collectives import Collective
 from t2t_jax.ahead_of_time.kernels import Kernel
@@ -84,7 +85,7 @@ class StepReport:
             return False if self.refused else None
         return self.memory.total <= self.available_bytes
 
-    @property
+    @cached_property
     def roofline(self) -> Roofline | None:
         """The least time of a step, kernel by kernel; None where the peaks are not known."""
         if self.hardware is None or self.refused:

@@ -71,9 +71,9 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> SearchRepor
     rows = -(-_SENTENCES // row_parts(mesh)) * row_parts(mesh)
     start = time.monotonic()
     prepare = partial(model.prepare, quantize=config.decoding.quantize)
-    params = _results(jax.jit(prepare).lower(state.params))
+    params = results_of(jax.jit(prepare).lower(state.params))
     sizes = Sizes(rows, rows, _SOURCE_LENGTH, _ROOM, _ROOM)
-    work = _results(begin_work.lower(search, sizes, params))
+    work = results_of(begin_work.lower(search, sizes, params))
 
     def ints(*shape: int) -> Any:
         place = NamedSharding(mesh, RULES.spec(["batch"]))
@@ -95,8 +95,12 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> SearchRepor
     )
 
 
-def _results(lowered: Any) -> Any:
-    """The shapes of what a program results in, each with its place on the mesh."""
+def results_of(lowered: Any) -> Any:
+    """The shapes of what a program results in, each with its place on the mesh.
+
+    Args:
+      lowered: the program, which is compiled for the places.
+    """
     return jax.tree.map(
         lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
         lowered.out_info,

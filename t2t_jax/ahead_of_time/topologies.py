@@ -36,13 +36,13 @@ def devices_of(topology: str) -> list[jax.Device]:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_compilation_cache", False)
     try:
-        described = _gpus(topology) if is_gpu else _tpus(topology)
+        found = _gpus(topology) if is_gpu else _tpus(topology)
     except (jax.errors.JaxRuntimeError, RuntimeError, ValueError) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise UserError(
             f"--compile-only {topology} is no topology ({reason}); give one as in {_EXAMPLES}"
         ) from error
-    return list(described.devices)
+    return list(found.devices)
 
 
 def _check_compiler(topology: str, is_gpu: bool) -> None:

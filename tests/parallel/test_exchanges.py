@@ -1,6 +1,5 @@
 """What the devices of a mesh send each other in every program, as compiled for eight devices."""
 
-import dataclasses
 import json
 import re
 import sys
@@ -16,6 +15,7 @@ from jax.sharding import NamedSharding
 import t2t_jax
 from t2t_jax.ahead_of_time.collectives import collectives
 from t2t_jax.ahead_of_time.hlo import parse
+from t2t_jax.ahead_of_time.search import results_of
 from t2t_jax.batch import EOS_ID
 from t2t_jax.decoding import alignments, predictions, scoring
 from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
@@ -84,26 +84,14 @@ def evaluations():
     assert found <= Counter(whole)  # the last layer's output is not needed
 
 
-def _as_compiled(program, *arguments):
-    """The results of a program as it places them, with shapes only."""
-    compiled = program.lower(*arguments).compile()
-    static = [each for each in arguments if dataclasses.is_dataclass(each)]
-    sizes = [each for each in arguments if isinstance(each, Sizes)]
-    shapes = jax.eval_shape(partial(program, *static, *sizes), arguments[-1])
-    return jax.tree.map(
-        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
-        shapes,
-        compiled.output_shardings,
-    )
-
-
 def searches():
     """A search gathers what is split once, before its steps, which add up no activations."""
     model = Model(fsdp=8)
     search = Search(model.scoring, BeamSearch(EOS_ID, 4, 0.6, 1), model.mesh, 1)
     sizes = Sizes(ROWS, ROWS, LENGTH, LENGTH, 2 * LENGTH)
-    params = _as_compiled(jax.jit(partial(model.scoring.prepare, quantize="none")), model.params)
-    work = _as_compiled(begin_work, search, sizes, params)
+    prepare = jax.jit(partial(model.scoring.prepare, quantize="none"))
+    params = results_of(prepare.lower(model.params))
+    work = results_of(begin_work.lower(search, sizes, params))
     rows, scalar = model.ints(ROWS), partial(jax.ShapeDtypeStruct, ())
     arrivals = Arrivals(rows, model.ints(ROWS, LENGTH), rows, rows)
     program = proceed.lower(
