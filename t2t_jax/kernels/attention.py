@@ -90,7 +90,12 @@ def attention(
         mask = mask.whole()
     places = partial(distances, query.shape[1], key.shape[1])
     added = None if bias is None else bias(places() if apart is None else apart)
-    weights = attention_weights(query, key, mask, bias=added, score=score, einsum=einsum_float32)
+    # The gradient of the scores is an operand of two products. Rounded to their dtype by
+    # `einsum_float32` it would be written and read, which on TPUs takes as long as the products.
+    einsum = einsum_float32
+    if kernels.attention == "xla_fused":
+        einsum = partial(jnp.einsum, preferred_element_type=jnp.float32)
+    weights = attention_weights(query, key, mask, bias=added, score=score, einsum=einsum)
     return weighted_values(dropout(weights, dropout_rate, dropout_key), value)
 
 

@@ -9,11 +9,17 @@ from jaxtyping import DTypeLike
 from t2t_jax.kernels import bfloat16
 from t2t_jax.system.host import instruction_sets, processor_vendor
 
-AttentionKernel: TypeAlias = Literal["xla", "cudnn"]
-"""The implementation of attention: XLA from its products and softmax, or cuDNN's fused kernel."""
+AttentionKernel: TypeAlias = Literal["xla", "xla_fused", "cudnn"]
+"""The implementation of attention: XLA from its products and softmax; the same, with the gradient
+of the scores left in float32 to be fused with the products that read it; or cuDNN's kernel."""
 
-ProductForm: TypeAlias = Literal["plain", "float32_results"]
-"""The form of products in bfloat16: as JAX writes them, or as `kernels.bfloat16` does for CPUs."""
+ProductForm: TypeAlias = Literal["plain", "fused", "float32_results"]
+"""The form of products and their derivatives: with operands that are computed and kept once, as is
+fast on CPUs; with operands that the compiler may fuse with what computes them, as accelerators
+need; or in bfloat16 as `kernels.bfloat16` has them for CPUs."""
+
+LogitsForm: TypeAlias = Literal["float32", "rounded"]
+"""The dtype of the logits of which training computes the loss: float32, or that of activations."""
 
 LayerForm: TypeAlias = Literal["loop", "unrolled"]
 """How the layers of a stack are compiled where they have derivatives: as a loop, or one by one."""
@@ -34,10 +40,11 @@ class Kernels:
 
     Attributes:
       attention: the implementation of attention.
-      products: the form of matrix products in bfloat16.
+      products: the form of matrix products.
       layers: how layers with derivatives are compiled. In a loop, what a layer keeps for its
         derivative, and its gradients, are copied into arrays of all layers and out of them.
       loss: how the loss reads the logits.
+      logits: the dtype of the logits in training. All sums over them are in float32.
       norms: how layer normalisation is computed in the layers.
     """
 
@@ -45,6 +52,7 @@ class Kernels:
     products: ProductForm = "plain"
     layers: LayerForm = "loop"
     loss: LossForm = "in_passes"
+    logits: LogitsForm = "float32"
     norms: NormForm = "plain"
 
 
@@ -69,13 +77,16 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
         return XLA_KERNELS
     devices = [*mesh.devices.flat]  # `flat` itself can be gone through only once
     has_form = compute_dtype == "bfloat16" and all(map(_is_bfloat16_cpu, devices))
-    on_cpus = any(device.platform == "cpu" for device in devices)
+    platforms = {device.platform for device in devices}
+    on_cpus, on_gpus, on_tpus = "cpu" in platforms, platforms == {"gpu"}, platforms == {"tpu"}
+    attention: AttentionKernel = "xla_fused" if on_tpus else "xla"
     return Kernels(
-        attention="cudnn" if all(_capability(device) >= 8 for device in devices) else "xla",
-        products="float32_results" if has_form else "plain",
+        attention="cudnn" if all(_capability(device) >= 8 for device in devices) else attention,
+        products="float32_results" if has_form else "plain" if on_cpus else "fused",
         layers="loop" if on_cpus else "unrolled",
         loss="in_passes" if on_cpus else "in_one_pass",
-        norms="kept_moments" if all(device.platform == "gpu" for device in devices) else "plain",
+        logits="rounded" if on_gpus else "float32",
+        norms="plain" if on_cpus else "kept_moments",
     )
 
 

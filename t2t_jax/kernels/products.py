@@ -1,5 +1,6 @@
 """Matrix products: in training with fast derivatives, in decoding with matrices in other forms."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -22,9 +23,14 @@ def has_form(x: Float[Array, "..."], form: ProductForm) -> bool:
 
     Args:
       x: the first operand.
-      form: the form of products in bfloat16, from `kernels_of`.
+      form: the form of products, from `kernels_of`.
     """
-    return form == "float32_results" and x.dtype == jnp.bfloat16
+    return _form_of(x, form) == "float32_results"
+
+
+def _form_of(x: Float[Array, "..."], form: ProductForm) -> ProductForm:
+    """The form of products with an array: that for bfloat16 is for nothing else."""
+    return "plain" if form == "float32_results" and x.dtype != jnp.bfloat16 else form
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -87,15 +93,14 @@ def linear(
       kernel: the matrix W. If it is a plain array, as in training, the derivative is written for
         speed; the other forms are for decoding.
       bias: the vector b; None means none.
-      form: the form of products in bfloat16, from `kernels_of`.
+      form: the form of products, from `kernels_of`.
     """
     if isinstance(kernel, Int8Matrix):
         product = int8_product(x, kernel, axis=0).astype(x.dtype)
     elif isinstance(kernel, Transposed):
         product = _product_with_rows(x, kernel.rows, x.dtype, form)
     else:
-        product = (bfloat16.linear if has_form(x, form) else _linear)(x, kernel)
-        product = checkpoint_name(product, PRODUCT)
+        product = checkpoint_name(_LINEAR[_form_of(x, form)](x, kernel), PRODUCT)
     if bias is None:
         return product
     return bfloat16.add_bias(product, bias) if has_form(x, form) else product + bias
@@ -126,6 +131,12 @@ def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) 
 
 _linear.defvjp(_linear_forward, _linear_gradient)
 
+_LINEAR: dict[ProductForm, Callable[..., Array]] = {
+    "plain": _linear,
+    "fused": jnp.matmul,
+    "float32_results": bfloat16.linear,
+}
+
 
 def pre_softmax_logits(
     x: Float[Array, "b t d_model"],
@@ -137,9 +148,23 @@ def pre_softmax_logits(
     Args:
       x: the decoder's output.
       embedding: the matrix, with one row for every entry of the vocabulary.
-      form: the form of products in bfloat16, from `kernels_of`.
+      form: the form of products, from `kernels_of`.
     """
-    return (bfloat16.pre_softmax_logits if has_form(x, form) else _logits)(x, embedding)
+    return _LOGITS[_form_of(x, form)](x, embedding)
+
+
+def rounded_logits(
+    x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
+) -> Float[Array, "b t vocab"]:
+    """`pre_softmax_logits` summed in float32 and rounded to the dtype of `x`.
+
+    For devices whose memory is the bound: logits are the largest array of a training step.
+
+    Args:
+      x: the decoder's output.
+      embedding: the matrix, with one row for every entry of the vocabulary.
+    """
+    return _fused_logits(x, embedding, x.dtype)
 
 
 @jax.custom_vjp
@@ -168,6 +193,43 @@ def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]
 _logits.defvjp(_logits_forward, _logits_gradient)
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _fused_logits(
+    x: Float[Array, "b t d_model"],
+    embedding: Float[Array, "vocab d_model"],
+    dtype: DTypeLike = jnp.float32,
+) -> Float[Array, "b t vocab"]:
+    embedding = embedding.astype(x.dtype)
+    return jnp.einsum("btd,vd->btv", x, embedding, preferred_element_type=dtype)
+
+
+def _fused_logits_forward(
+    x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"], dtype: DTypeLike
+) -> tuple[Float[Array, "b t vocab"], _Operands]:
+    return _fused_logits(x, embedding, dtype), (x, embedding)
+
+
+def _fused_logits_gradient(
+    _: DTypeLike, operands: _Operands, cotangent: Float[Array, "b t vocab"]
+) -> _Operands:
+    x, embedding = operands
+    cotangent = cotangent.astype(x.dtype)
+    x_bar = jnp.einsum("btv,vd->btd", cotangent, embedding.astype(x.dtype))
+    # In the order of the matrix: otherwise XLA for TPUs updates the matrix transposed, and copies
+    # it and what the optimiser keeps into that order and back.
+    embedding_bar = jnp.einsum("btv,btd->vd", cotangent, x)
+    return x_bar, embedding_bar.astype(embedding.dtype)
+
+
+_fused_logits.defvjp(_fused_logits_forward, _fused_logits_gradient)
+
+_LOGITS: dict[ProductForm, Callable[..., Array]] = {
+    "plain": _logits,
+    "fused": _fused_logits,
+    "float32_results": bfloat16.pre_softmax_logits,
+}
+
+
 def next_token_logits(
     x: Float[Array, "b k d_model"],
     embedding: Float[Array, "vocab d_model"] | Int8Matrix,
@@ -178,7 +240,7 @@ def next_token_logits(
     Args:
       x: the decoder's output, few vectors.
       embedding: the matrix, with one row for every entry of the vocabulary.
-      form: the form of products in bfloat16, from `kernels_of`.
+      form: the form of products, from `kernels_of`.
     """
     if isinstance(embedding, Int8Matrix):
         return jax.lax.optimization_barrier(int8_product(x, embedding, axis=1))
@@ -199,7 +261,7 @@ def _product_with_rows(
     The rows of the matrix become rows of the product, which XLA's threads on CPUs share, and the
     result is transposed. For many vectors that would cost more than it gains.
     """
-    if x.shape[0] * x.shape[1] > _FEW_VECTORS:
+    if form == "fused" or x.shape[0] * x.shape[1] > _FEW_VECTORS:
         return _einsum("btd,vd->btv", x, rows, dtype, form)
     product = _einsum("vd,bkd->vbk", rows, x, dtype, form)
     return jax.lax.optimization_barrier(product).transpose(1, 2, 0)

@@ -14,7 +14,7 @@ from t2t_jax.config import ModelConfig
 from t2t_jax.functional.loss import projected_cross_entropy
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
 from t2t_jax.kernels.normalizer import NORMALIZERS
-from t2t_jax.kernels.products import pre_softmax_logits
+from t2t_jax.kernels.products import pre_softmax_logits, rounded_logits
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.dropout import Dropout
 from t2t_jax.modules.embedding import TokenEmbedding
@@ -107,7 +107,11 @@ class TokenNetwork(nn.Module):
         x = self.decoded(batch, deterministic, first_row)
         matrix = self.output_matrix()
 
+        is_rounded = self.kernels.logits == "rounded" and not deterministic  # scores are not
+
         def project(x: Float[Array, "b t d_model"]) -> Float[Array, "b t vocab"]:
+            if is_rounded:
+                return self.with_output_bias(rounded_logits(x, matrix))
             return self.with_output_bias(pre_softmax_logits(x, matrix, self.kernels.products))
 
         tokens = batch.targets.tokens

@@ -42,14 +42,14 @@ def _mesh(*devices):
         ([_gpu("9.0"), _gpu("7.5")], "xla", "float32"),
         ([_gpu("7.5")], "xla", "float32"),
         ([_gpu("gfx942")], "xla", "float32"),
-        ([_TPU], "xla", "bfloat16"),
+        ([_TPU], "xla_fused", "bfloat16"),
     ],
 )
 @pytest.mark.usefixtures("host")
 def test_accelerators_are_chosen_for_by_their_kind_alone(devices, attention, dtype):
     mesh = _mesh(*devices)
-    norms = "plain" if _TPU in devices else "kept_moments"
-    expected = Kernels(attention, "plain", "unrolled", "in_one_pass", norms)
+    logits = "float32" if _TPU in devices else "rounded"
+    expected = Kernels(attention, "fused", "unrolled", "in_one_pass", logits, "kept_moments")
     assert kernels_of(mesh, "bfloat16") == expected
     assert fast_compute_dtype(mesh) == dtype
 

@@ -50,6 +50,24 @@ def test_values_and_gradients_equal_ours_also_where_nothing_may_be_attended_to(
         np.testing.assert_allclose(theirs, ours, atol=tolerance)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(jnp.float32, 1e-5), (jnp.bfloat16, 0.03)])
+def test_gradients_of_scores_that_are_not_rounded_give_the_same(dtype, tolerance):
+    arrays, mask = _arrays(dtype), _mask(3)
+
+    def gradients(kernels):
+        def loss(*arrays):
+            return jnp.sin(attention(*arrays, mask, kernels=kernels).astype(jnp.float32)).sum()
+
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))(*arrays)
+
+    expected, found = gradients(Kernels()), gradients(Kernels("xla_fused"))
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(
+            np.asarray(one, np.float32), np.asarray(other, np.float32), atol=tolerance
+        )
+
+
 @pytest.mark.parametrize(
     ("arrays", "takes"),
     [

@@ -1,6 +1,7 @@
 """Matrix products and their derivatives."""
 
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from t2t_jax.kernels.products import (
     linear,
     next_token_logits,
     pre_softmax_logits,
+    rounded_logits,
 )
 
 
@@ -68,7 +70,13 @@ def test_logits_are_products_with_the_rows_in_the_dtype_of_the_output():
 
 @pytest.mark.parametrize(
     ("function", "equation", "shape"),
-    [(linear, "btd,dv->btv", (4, 5)), (pre_softmax_logits, "btd,vd->btv", (5, 4))],
+    [
+        (linear, "btd,dv->btv", (4, 5)),
+        (partial(linear, form="fused"), "btd,dv->btv", (4, 5)),
+        (pre_softmax_logits, "btd,vd->btv", (5, 4)),
+        (partial(pre_softmax_logits, form="fused"), "btd,vd->btv", (5, 4)),
+        (rounded_logits, "btd,vd->btv", (5, 4)),  # of float32, nothing is rounded
+    ],
 )
 def test_derivatives_written_out_are_those_of_the_product(function, equation, shape):
     x, _ = _operands(jnp.float32)
@@ -81,12 +89,28 @@ def test_derivatives_written_out_are_those_of_the_product(function, equation, sh
         np.testing.assert_allclose(got, plain, rtol=1e-5, atol=1e-6)
 
 
+def test_rounded_logits_are_sums_in_float32_rounded_once_and_so_are_their_gradients():
+    x = jax.random.normal(jax.random.key(7), (2, 3, 64), jnp.bfloat16)
+    embedding = jax.random.normal(jax.random.key(8), (5, 64))
+    logits, pull_back = jax.vjp(rounded_logits, x, embedding)
+    exact = np.float64(x) @ np.float64(embedding.astype(jnp.bfloat16)).T
+    assert logits.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(logits, exact.astype(jnp.bfloat16))
+    cotangent = jax.random.normal(jax.random.key(9), logits.shape, jnp.bfloat16)
+    of_x, of_embedding = pull_back(cotangent)
+    assert (of_x.dtype, of_embedding.dtype) == (jnp.bfloat16, jnp.float32)
+    exact = np.einsum("btv,btd->vd", np.float64(cotangent), np.float64(x))
+    np.testing.assert_array_equal(of_embedding, exact.astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize("form", ["plain", "fused"])
 @pytest.mark.parametrize("rows", [1, 40])  # 2 and 80 vectors: few, and many
-def test_logits_of_the_next_token_are_those_of_every_token(rows):
+def test_logits_of_the_next_token_are_those_of_every_token(rows, form):
     x = jax.random.normal(jax.random.key(3), (2, rows, 4))
     embedding = jax.random.normal(jax.random.key(4), (7, 4))
     expected = pre_softmax_logits(x, embedding)
-    np.testing.assert_allclose(next_token_logits(x, embedding), expected, rtol=1e-5, atol=1e-6)
+    found = next_token_logits(x, embedding, form)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

@@ -134,7 +134,7 @@ def test_passes_and_recomputation_change_no_loss_and_no_parameter_dropout_includ
         np.testing.assert_allclose(b, a, atol=1e-5)
 
 
-@pytest.mark.parametrize("products", ["plain", "float32_results"])
+@pytest.mark.parametrize("products", ["plain", "fused", "float32_results"])
 def test_dots_keeps_the_products_with_matrices_and_layer_computes_them_again(tiny, batch, products):
     run = tiny.changed(model__compute_dtype="bfloat16")
     counts = {}
