@@ -9,6 +9,9 @@ import pytest
 from t2t_jax.ahead_of_time.hlo import parse
 from t2t_jax.parallel.hardware import Hardware
 
+# Python 3.13 says so of jaxlib's own types; an error there would end the process.
+pytestmark = pytest.mark.filterwarnings("ignore:builtin type event_stats:DeprecationWarning")
+
 # Twice a product of [4, 8] and [8, 16] and what is added to it; then a library's product, a copy
 # and what the devices send each other.
 _PROGRAM = """\

@@ -43,7 +43,7 @@ PARTS = (
     Part("attention", "Fused attention", 30),
     Part("training", "Training steps", 140),
     Part("programs", "Whole programs", 70, (*_TRAINER, "sacrebleu", "sacremoses")),
-    Part("parts_of_a_step", "Where the time of a step goes", 30),
+    Part("parts_of_a_step", "Where the time of a step goes", 70),
     Part("decoding", "Searches", 70),
     Part("resume", "Killed and resumed", 50, (*_TRAINER, "sacrebleu", "sacremoses")),
     Part("pytorch", "Beside PyTorch", 60, ("torch", "tyro")),
