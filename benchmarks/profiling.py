@@ -1,14 +1,16 @@
-"""A profile of a compiled program: the time of its operations, by parts of the model."""
+"""A profile of a compiled program: the operations that its devices ran, and how long each took."""
 
-import gzip
-import json
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from workload import jax
+from t2t_jax.ahead_of_time.hlo import Instruction, Program
+
+_DEVICE = re.compile(r"/device:(GPU|TPU):\d+$")
+_LINES = ("Stream #", "XLA Ops")  # of GPUs and of TPUs: what the device runs, each piece once
 
 _PRODUCT = r"(ynn_fusion|dot|gemm|custom-call)"  # as the compilers of CPUs and GPUs name them
 
@@ -26,42 +28,135 @@ _PARTS = {
 }
 
 
-def shares(program: str, call: Callable[[], object]) -> dict[str, float]:
+class Operation(NamedTuple):
+    """A piece of work that a device has done."""
+
+    name: str
+    """The instruction of the compiled program, where it was one, or else the device's own name."""
+    module: str | None
+    """The compiled program that it belongs to; None where the profile does not say."""
+    seconds: float
+    """How long it took, without the operations that ran within it."""
+
+
+class Profile(NamedTuple):
+    """What the devices of a process did during a call."""
+
+    operations: Sequence[Operation]
+    """All that they ran, on all devices."""
+    num_devices: int
+    """How many devices there were."""
+    seconds: float
+    """From the start of a device's first operation to the end of its last; the mean of devices."""
+    idle_seconds: float
+    """How much of that time no operation ran."""
+
+
+def profile(call: Callable[[], object]) -> Profile:
+    """Profile a call.
+
+    While a profiler watches, XLA starts the kernels of a GPU one by one, and not as CUDA graphs.
+
+    Args:
+      call: does the work once, to its end.
+    """
+    import jax
+
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0  # which would slow the host down
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder, profiler_options=options):
+            call()
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        return read(jax.profiler.ProfileData.from_file(str(file)))
+
+
+def read(data: Any) -> Profile:
+    """Read what devices did from a profile; of a CPU, what its threads did.
+
+    Args:
+      data: a `jax.profiler.ProfileData`.
+    """
+    planes = [plane for plane in data.planes if _DEVICE.search(plane.name)]
+    is_cpu = not planes
+    planes = planes or [plane for plane in data.planes if plane.name == "/host:CPU"]
+    operations, seconds, idle, ordinals = [], 0.0, 0.0, set()
+    for plane in planes:
+        spans: list[tuple[float, float]] = []
+        for line in plane.lines:
+            if is_cpu or line.name.startswith(_LINES):
+                events = [(event, dict(event.stats)) for event in line.events]
+                if is_cpu:
+                    events = [(event, stats) for event, stats in events if "hlo_op" in stats]
+                    ordinals |= {stats.get("device_ordinal") for _, stats in events}
+                spans += [(event.start_ns, event.end_ns) for event, _ in events]
+                operations += [*_operations(events)]
+        busy, whole = _covered(spans)
+        seconds += whole / 1e9
+        idle += (whole - busy) / 1e9
+    num_planes = max(1, len(planes))
+    num_devices = max(1, len(ordinals)) if is_cpu else num_planes
+    return Profile(operations, num_devices, seconds / num_planes, idle / num_planes)
+
+
+def _operations(events: Sequence[tuple[Any, dict[str, Any]]]) -> Iterator[Operation]:
+    """The operations that one thread or stream ran."""
+    own = [event.duration_ns for event, _ in events]
+    around: list[int] = []
+    order = sorted(
+        range(len(events)), key=lambda n: (events[n][0].start_ns, -events[n][0].duration_ns)
+    )
+    for number in order:
+        event = events[number][0]
+        while around and events[around[-1]][0].end_ns <= event.start_ns:
+            around.pop()
+        if around:
+            end = min(event.end_ns, events[around[-1]][0].end_ns)
+            own[around[-1]] -= end - event.start_ns
+        around.append(number)
+    for (event, stats), nanoseconds in zip(events, own, strict=True):
+        # For TPUs, the event has the text of the instruction.
+        name = stats.get("hlo_op") or event.name.partition(" = ")[0].lstrip("%")
+        yield Operation(name, stats.get("hlo_module"), nanoseconds / 1e9)
+
+
+def _covered(spans: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The time that some spans cover together, and that from the first start to the last end."""
+    covered, until = 0.0, min((start for start, _ in spans), default=0.0)
+    first = until
+    for start, end in sorted(spans):
+        covered += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return covered, until - first
+
+
+def joined(program: Program, measured: Profile) -> Iterator[tuple[Operation, Instruction | None]]:
+    """Yield each operation with the instruction that it ran; None if the program has none such.
+
+    Args:
+      program: the text of the program that ran, parsed.
+      measured: the profile of a call that ran it.
+    """
+    instructions = {each.name: each for inside in program.computations.values() for each in inside}
+    for operation in measured.operations:
+        is_own = operation.module in (None, program.module)
+        yield operation, instructions.get(operation.name) if is_own else None
+
+
+def shares(program: Program, measured: Profile) -> dict[str, float]:
     """The share of each part of a model in the time of all operations of a program.
 
     The profiler's times of all operations are added up, whichever thread they ran on. An operation
     that the compiler fused from several counts where its last one belongs.
 
     Args:
-      program: the text of the compiled program.
-      call: runs it once, to its end.
+      program: the text of the program that ran, parsed.
+      measured: the profile of a call that ran it.
     """
-    origins = {
-        name: (re.findall(r'op_name="([^"]*)"', rest) or [""])[0]
-        for name, rest in re.findall(r"^\s*(?:ROOT )?%?([\w.-]+) = (.*)$", program, re.MULTILINE)
-    }
     times: Counter[str] = Counter()
-    for operation, duration in _operations(call):
-        if not operation.startswith(
-            ("while", "call")
-        ):  # whose time is that of the operations within
-            where = f"{operation}|{origins.get(operation, '')}"
-            part = next(part for part, pattern in _PARTS.items() if re.search(pattern, where))
-            times[part] += duration
-    total = sum(times.values())
+    for operation, instruction in joined(program, measured):
+        where = f"{operation.name}|{instruction.op_name if instruction else ''}"
+        part = next(part for part, pattern in _PARTS.items() if re.search(pattern, where))
+        times[part] += operation.seconds
+    total = sum(times.values()) or 1.0  # some profiles name no operations
     return {part: times[part] / total for part in _PARTS}
-
-
-def _operations(call: Callable[[], object]) -> list[tuple[str, float]]:
-    """The operations of a call, each with the seconds that it took."""
-    with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
-            call()
-        (file,) = Path(folder).rglob("*.trace.json.gz")
-        with gzip.open(file) as trace:
-            events = json.load(trace)["traceEvents"]
-    return [
-        (event["args"]["hlo_op"], event["dur"])
-        for event in events
-        if "hlo_op" in event.get("args", {}) and event.get("ph") == "X"
-    ]

@@ -15,9 +15,10 @@ from typing import Any
 import command_line
 import measuring
 import workload
-from profiling import shares
+from profiling import profile, shares
 from workload import jax
 
+from t2t_jax.ahead_of_time.hlo import parse
 from t2t_jax.decoding.programs import proceed
 from t2t_jax.system.program import run
 
@@ -45,7 +46,8 @@ def main(arguments: Sequence[str]) -> int:
         f"search {asked.batch_size}, beam {asked.beam_size}": _search(config, asked.batch_size),
     }.items():
         seconds = measuring.in_turns({name: call}, asked.repeats)[name]
-        columns.append({"of": name} | measuring.spread(seconds) | shares(program, call))
+        parts = shares(parse(program), profile(call))
+        columns.append({"of": name} | measuring.spread(seconds) | parts)
     measuring.show(command_line.device_setting(asked), columns, asked.json)
     return 0
 

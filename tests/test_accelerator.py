@@ -57,7 +57,17 @@ def test_every_part_fills_its_section(tmp_path, module, parts):
     assert {*rows} | {*notes} == ({*parts} or expected)
     for row in rows["attention"]:
         assert 0 < row["error"] <= row["largest error of a gradient"] < 0.01  # of bfloat16
-    assert sum(row["share_of_the_time"] for row in rows["parts_of_a_step"]) == pytest.approx(1)
+    profiled = [row for row in rows["parts_of_a_step"] if "kind" not in row]
+    assert sum(row["share_of_the_time"] for row in profiled) == pytest.approx(1)
+    *kinds, idle, total, _ = (row for row in rows["parts_of_a_step"] if "kind" in row)
+    for figure in ("kernels_started", "kernels_in_the_profile", "gib", "tflop"):
+        assert sum(row[figure] for row in kinds) == pytest.approx(total[figure])
+    assert idle["measured_milliseconds"] < total["measured_milliseconds"]
+    assert total["least_milliseconds"] == "not known: no peaks of this device"
+    (products,) = (row for row in kinds if row["kind"] == "feed_forward: dot_general")
+    # Two networks of two products; all run, and each multiplies 32 positions of 32 with 64.
+    assert products["kernels_started"] == products["kernels_in_the_profile"] == 4
+    assert products["tflop"] == pytest.approx(4 * 2 * 32 * 32 * 64 / 1e12)
     if parts:
         return
     # The devices are the CPU itself.
@@ -165,3 +175,14 @@ def test_figures_are_set_against_the_goals(module):
     assert "| the loop at 95% of the bare step's speed | 0.9 | missed |" in lines
     assert "| 1.3 times as fast as compiled PyTorch | 1.4 | reached |" in lines
     assert "| the CPU's tokens in float32, greedy | not measured | |" in lines
+    assert "Transformer, big (NVIDIA, PyTorch) | 8 x A100-SXM4-40GB | 551,599 | 68,950 |" in lines
+
+
+def test_the_speed_of_the_big_model_stands_beside_what_others_publish(module):
+    measured = {"table": "one", "time": "now", "part": "training", "dtype": "bfloat16"}
+    speeds = [("base", 3e5), ("big", 1e5), ("big", 1.25e5)]
+    rows = [
+        measured | {"model": model, "target_tokens_per_second": speed} for model, speed in speeds
+    ]
+    rows.append({"table": "machine", "time": "now", "part": "devices", "devices": "1 x GPU"})
+    assert "| big | 1 x GPU | 125,000 | | random tokens" in module("on_accelerator.page").page(rows)

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from measuring import cell
 
+from on_accelerator.published import PUBLISHED
+
 NOTE = "note"
 """The table of rows that are remarks on a part."""
 
@@ -41,7 +43,7 @@ PARTS = (
     Part("attention", "Fused attention", 30),
     Part("training", "Training steps", 140),
     Part("programs", "Whole programs", 70, (*_TRAINER, "sacrebleu", "sacremoses")),
-    Part("parts_of_a_step", "Where the time of a step goes", 30),
+    Part("parts_of_a_step", "Where the time of a step goes", 70),
     Part("decoding", "Searches", 70),
     Part("resume", "Killed and resumed", 50, (*_TRAINER, "sacrebleu", "sacremoses")),
     Part("pytorch", "Beside PyTorch", 60, ("torch", "tyro")),
@@ -128,6 +130,7 @@ def page(rows: Sequence[_Row]) -> str:
             text += _table([row for row in own if row["table"] == table])
         if not own:
             text += ["", "Not measured."]
+    text += ["", "## Published by others", "", *_published(by_part)]
     return "\n".join(text) + "\n"
 
 
@@ -140,6 +143,22 @@ def _goals(by_part: Mapping[str, Sequence[_Row]]) -> list[str]:
         else:
             verdict = "reached" if figure >= goal.least else "missed"
             lines.append(f"| {goal.text} | {_cell(figure)} | {verdict} |")
+    return lines
+
+
+def _published(by_part: Mapping[str, Sequence[_Row]]) -> list[str]:
+    """What others publish, after the speed of the big model that was measured here."""
+    lines = ["| model | devices | tokens a second | of each device | work | source |"]
+    lines.append("|---" * 6 + "|")
+    fastest = _figure(max, "target_tokens_per_second", model="big", dtype="bfloat16")
+    if (speed := fastest(by_part["training"])) is not None:
+        devices = next((row["devices"] for row in by_part["devices"] if "devices" in row), "")
+        work = "random tokens without padding, bfloat16, target tokens, the bare step"
+        lines.append(f"| big | {devices} | {_cell(speed)} | | {work} | this page |")
+    for one in PUBLISHED:
+        speeds = one.tokens_per_second, one.tokens_per_second / one.num_devices
+        cells = one.model, f"{one.num_devices} x {one.device}", *map(_cell, speeds)
+        lines.append(f"| {' | '.join((*cells, one.work, one.source))} |")
     return lines
 
 

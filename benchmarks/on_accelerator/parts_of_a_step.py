@@ -1,12 +1,27 @@
-"""Where the time of a step goes, by parts of the model: the profiler's times of all operations."""
+"""Where the time of a step goes: a profile of one step, beside the bound of its compiled program.
 
+Shares are those of parts of the model in the times of all operations. The tables of kernels have a
+row for each kind, which is the module and the operation as JAX names them: how many kernels the
+text of the compiled program starts, how many the profile has, the bytes and the operations of
+matrix products by that text, the least time by the rules of `train.py --compile-only`, and the time
+that the profiler measured. Where measured / bound is far above 1, a kernel can be faster, or its
+bound says too little; where it is below 1, the bound is wrong. Where the profile has fewer kernels
+than are started, it shows a call or a loop of them as one. While the profiler watches, XLA starts
+the kernels of a GPU one by one, and otherwise as CUDA graphs: a step without it is the last row.
+"""
+
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
+import measuring
 import workload
-from profiling import shares
+from bounds import beside_the_bound
+from profiling import profile, shares
 
-from on_accelerator.sizes import config_of, training_shape
+from on_accelerator.sizes import config_of, repeats, training_shape
+from t2t_jax.ahead_of_time.hlo import parse
+from t2t_jax.parallel.hardware import peaks
 
 
 def measure(tiny: bool) -> Iterator[dict[str, Any]]:
@@ -14,7 +29,11 @@ def measure(tiny: bool) -> Iterator[dict[str, Any]]:
     for model in ("base",) if tiny else ("base", "big"):
         config = config_of(model, "bfloat16", tiny)
         (step,) = workload.training_steps(config, [training_shape(tiny)])
-        step.take()
-        for part, share in shares(step.program.as_text(), step.take).items():
+        seconds = statistics.median(measuring.in_turns({"": step.take}, repeats(tiny))[""])
+        program, measured = parse(step.program.as_text()), profile(step.take)
+        for part, share in shares(program, measured).items():
             row = {"table": f"a step of the {model} model in bfloat16", "operations": part}
             yield row | {"share_of_the_time": share}
+        hardware = peaks(workload.jax.devices())
+        for row in beside_the_bound(program, measured, seconds, hardware):
+            yield {"table": f"kernels of a step of the {model} model, beside their bound"} | row

@@ -18,6 +18,8 @@ _LOOP = re.compile(r"\bcondition=%?([\w.-]+), body=%?([\w.-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _INTEGER = re.compile(r" constant\((\d+)\)")
 _INDEX = re.compile(r"\), index=(\d+)")
+_OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
+_MODULE = re.compile(r"HloModule ([^\s,]+)")
 _DEVICES = re.compile(r"\b(?:replica_count|num_partitions)=(\d+)")
 
 
@@ -79,6 +81,12 @@ class Instruction:
         ]
 
     @property
+    def op_name(self) -> str:
+        """The name that JAX gave the operation, with the modules around it; "" if it gave none."""
+        found = _OP_NAME.search(self.line)
+        return found[1] if found else ""
+
+    @property
     def called(self) -> list[str]:
         """The names of the computations that it calls; of a loop, none."""
         found = _CALLED.findall(self.line)
@@ -95,11 +103,13 @@ class Program:
       computations: the instructions of each computation, in their order, by its name.
       entry: the name of the one that is run.
       num_devices: how many devices run the program.
+      module: the name of the program, by which a profile tells it from others.
     """
 
     computations: Mapping[str, Sequence[Instruction]]
     entry: str
     num_devices: int
+    module: str
 
     def rounds(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
         """Yield the computations that an instruction runs, and how often each is run.
@@ -160,8 +170,10 @@ def parse(text: str) -> Program:
             listed = _COMMENT.sub("", operands).split(",")
             names = tuple(each.rpartition(" ")[2].strip("% ") for each in listed if each)
             instructions.append(Instruction(name, shape, opcode, names, line, root is not None))
-    sizes = map(int, _DEVICES.findall(text.partition("\n")[0]))
-    return Program(computations, entry, math.prod(sizes))
+    head = text.partition("\n")[0]
+    sizes = map(int, _DEVICES.findall(head))
+    module = _MODULE.match(head)
+    return Program(computations, entry, math.prod(sizes), module[1] if module else "")
 
 
 def root_of(instructions: Sequence[Instruction]) -> Instruction | None:

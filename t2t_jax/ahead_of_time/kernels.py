@@ -27,7 +27,6 @@ _SLICES = {"dynamic-slice", "slice", "gather"}
 _VIEWS = {"bitcast", "reshape", "copy", "convert", "transpose"}
 _CONTRACTED = re.compile(r'lhs_contracting_d(?:ims=\{|imensions":\[)([\d,"]*)')
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
-_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
 _TARGET = re.compile(r'\bcustom_call_target="([^"]*)"')
 _MODULE = re.compile(r"(?:[A-Z]\w*\.(\w+)|([a-z][a-z_\d]*)(?:\.\w+)?)$")
 _FRAMES = {"while", "body", "cond", "eval_jaxpr", "closed_call", "checkpoint", "layers", "scan"}
@@ -101,7 +100,7 @@ def _started(program: Program, name: str, count: int) -> list[Kernel]:
                 under_way[each.name] = len(found)
             found.append(
                 Kernel(
-                    label=_label(program, each),
+                    label=label_of(program, each),
                     flops=_flops(program, each, shapes),
                     num_bytes=0 if sent else _moved(program, each, shapes),
                     count=count,
@@ -118,13 +117,18 @@ def _is_work(instruction: Instruction) -> bool:
     return instruction.opcode not in _NO_WORK and (target is None or target[1] not in _NO_CALLS)
 
 
-def _label(program: Program, instruction: Instruction) -> str:
-    """The module and the operation of a kernel, from the name that JAX gave it."""
+def label_of(program: Program, instruction: Instruction) -> str:
+    """The module and the operation of a kernel, from the name that JAX gave it.
+
+    Args:
+      program: the program that the instruction is of.
+      instruction: what the kernel computes, or any other.
+    """
     inside = [
         each for name in instruction.called for each in reversed(program.computations.get(name, ()))
     ]
-    names = (_NAME.search(each.line) for each in (instruction, *inside))
-    parts = next((match[1].split("/") for match in names if match), [])
+    names = (each.op_name for each in (instruction, *inside))
+    parts = next((name.split("/") for name in names if name), [])
     backward = any(part.startswith("transpose(") for part in parts)
     modules = [_MODULE.match(part) for part in parts[:-1]]
     within = [match[1] or match[2] for match in modules if match and match[2] not in _FRAMES]

@@ -86,7 +86,7 @@ def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
                 time * other.count / kernel.count
                 for time, other in zip(times[behind], kernels[behind], strict=True)
             )
-            sending = kernel.sent.sent_bytes / hardware.sent_bytes_per_s
+            sending = least_seconds(kernel, hardware)
             transfers += kernel.count * sending
             waiting += kernel.count * max(0.0, sending - hidden)
             continue
@@ -106,9 +106,11 @@ def least_seconds(kernel: Kernel, hardware: Hardware) -> float:
     """The least time of one run of a kernel.
 
     Args:
-      kernel: one that sends nothing.
+      kernel: any; of one that sends something to other devices it is the time of sending.
       hardware: the peaks of the device.
     """
+    if kernel.sent:
+        return kernel.sent.sent_bytes / hardware.sent_bytes_per_s
     if hardware.clock_hz is not None:
         if kernel.cycles is not None or kernel.beside:
             return (kernel.cycles or 0) / hardware.clock_hz
