@@ -121,9 +121,10 @@ def collective(program: Program, name: str, instruction: Instruction, count: int
 def _num_bytes(instruction: Instruction) -> int:
     """The bytes of what a collective results in."""
     arrays, opcode = instruction.arrays, instruction.opcode
-    # What starts an all-reduce has its results alone; others have operands, then results, then
-    # counters `u32[]`.
-    if opcode.endswith("-start") and opcode != "all-reduce-start":
+    # What starts a transfer has operands, then results, then counters `u32[]`; but what starts an
+    # all-reduce has its results alone, unless XLA (of jax 0.12) puts a tuple of operands first.
+    has_operands = opcode != "all-reduce-start" or "= ((" in instruction.line
+    if opcode.endswith("-start") and has_operands:
         arrays = [each for each in arrays if (each.dtype, each.sizes) != ("u32", ())]
         arrays = arrays[len(arrays) // 2 :]
     return math.ceil(sum(each.num_bytes for each in arrays))

@@ -21,9 +21,11 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.cost import model_flops_per_step, num_parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.settling import settled
+from t2t_jax.parallel.compiler_options import described_options
 from t2t_jax.parallel.hardware import peaks, usable_memory
 from t2t_jax.parallel.memory import bytes_of_a_device
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
+from t2t_jax.parallel.slices import described_slices
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.training.step import abstract_batch, abstract_state, compile_train_step
 
@@ -78,6 +80,8 @@ def compile_ahead(
         hardware=peaks(devices),
         memory=StepMemory(*arguments),
         available_bytes=usable_memory(devices),
+        slices=described_slices(mesh),
+        compiler_options=described_options(mesh),
     )
     if isinstance(program, _Refusal):
         rest = program.needed_bytes - report.memory.total

@@ -58,6 +58,9 @@ class StepReport:
       hardware: the device's published peaks; None where they are not known.
       memory: the memory that the step takes.
       available_bytes: the memory that a program may use; None where that is not known.
+      slices: the axes of the mesh that cross the links between slices or hosts, as text; empty
+        where there is one.
+      compiler_options: the flags that this package sets for XLA, as text.
       refused: whether the compiler found that the step does not fit. The figures below are then
         not known.
       collectives: the operations in which devices send each other data.
@@ -74,6 +77,8 @@ class StepReport:
     hardware: Hardware | None
     memory: StepMemory
     available_bytes: int | None
+    slices: str = ""
+    compiler_options: str = ""
     refused: bool = False
     collectives: Sequence[Collective] = ()
     kernels: Sequence[Kernel] = ()
@@ -110,6 +115,10 @@ def format_report(report: StepReport) -> Iterator[str]:
     rows, source, target = report.shape
     axes = " ".join(f"{name}={size}" for name, size in report.mesh_shape.items())
     yield f"{report.devices} as {axes}; compiled in {report.compile_seconds:.1f} s"
+    if report.slices:
+        yield report.slices
+    if report.compiler_options:
+        yield f"compiled with {report.compiler_options}"
     yield (
         f"{report.num_parameters:,} parameters; a step is {rows} x {source} source and "
         f"{rows} x {target} target positions, in {report.passes} pass(es)"

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
-from jax.experimental import mesh_utils, multihost_utils
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, Shaped
 
@@ -14,6 +14,7 @@ from t2t_jax.config import ParallelConfig
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.axes import RULES
 from t2t_jax.parallel.devices import all_devices
+from t2t_jax.parallel.slices import laid_out
 
 AXES = ("data", "fsdp", "tensor")
 
@@ -25,13 +26,16 @@ _T = TypeVar("_T")
 def make_mesh(config: ParallelConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Arrange the devices as a mesh with the axes `data`, `fsdp` and `tensor`.
 
+    Of several slices or hosts of GPUs, `fsdp` and `tensor` stay within one where they fit
+    (`parallel.slices`).
+
     Args:
       config: the sizes of the axes.
       devices: the devices of the mesh; None is all devices of all processes.
 
     Raises:
-      UserError: the sizes do not fit the number of devices, or the backend does not fit several
-        processes.
+      UserError: the sizes do not fit the number of devices or their slices, or the backend does not
+        fit several processes.
     """
     devices = all_devices() if devices is None else devices
     if config.backend == "pmap" and jax.process_count() > 1:
@@ -60,8 +64,7 @@ def make_mesh(config: ParallelConfig, devices: Sequence[Any] | None = None) -> M
             "parallel.data=-1, or start fewer"
         )
     shape = (data, config.fsdp, config.tensor)
-    placed = mesh_utils.create_device_mesh(shape, devices[:size], allow_split_physical_axes=True)
-    return Mesh(placed, AXES)
+    return Mesh(laid_out(shape, devices[:size]), AXES)
 
 
 def mesh_of(params: Any) -> Mesh:

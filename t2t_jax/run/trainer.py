@@ -24,9 +24,11 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import Network
 from t2t_jax.modules.settling import settled
+from t2t_jax.parallel.compiler_options import described_options
 from t2t_jax.parallel.memory import within_memory
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
 from t2t_jax.parallel.processes import Agreement, bound_together, check_same, is_main, of_main
+from t2t_jax.parallel.slices import described_slices
 from t2t_jax.run.early_stopping import reason_to_stop
 from t2t_jax.run.evaluation import evaluate, prepare_evaluation
 from t2t_jax.run.health import Health, corpus_figures
@@ -222,6 +224,10 @@ class _Run:
             f"{size:,} parameters on {self.mesh.size} {platform} device(s) of {hosts} process(es): "
             f"{axes}, in {self.config.model.compute_dtype}"
         )
+        options = described_options(self.mesh) if self.config.parallel.backend == "jit" else ""
+        for line in (described_slices(self.mesh), options and f"compiled with {options}"):
+            if line:
+                self.log.say(line)
         first, last = int(state.step), self.config.training.num_train_steps
         end = self.config.training.schedule_end
         if first < last and self._reason_to_stop() is None:

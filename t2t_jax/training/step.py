@@ -18,6 +18,7 @@ from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.network import Network
 from t2t_jax.modules.transformer import declared_parameters, init_parameters
 from t2t_jax.parallel.axes import shardings
+from t2t_jax.parallel.compiler_options import compiler_options
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, replicated
 from t2t_jax.training.freezing import are_frozen
 from t2t_jax.training.optimizer import Optimizer, joined, parted
@@ -378,7 +379,8 @@ def compile_train_step(config: Config, model: Network, mesh: Mesh) -> _CompiledS
     """`train_step` for a mesh: batches are split by rows, the state stays in place.
 
     The state that is passed in is donated: its arrays are overwritten. With
-    `parallel.backend="jit"` the function is one of `jax.jit`, which can also be lowered.
+    `parallel.backend="jit"` the function is one of `jax.jit`, which can also be lowered, and which
+    is compiled with `compiler_options`.
 
     Args:
       config: the run's config.
@@ -394,6 +396,7 @@ def compile_train_step(config: Config, model: Network, mesh: Mesh) -> _CompiledS
         in_shardings=(places, by_rows(mesh)),
         out_shardings=(places, replicated(mesh)),
         donate_argnums=0,
+        compiler_options=compiler_options(mesh) or None,
     )
 
 

@@ -153,6 +153,13 @@ def test_a_spelling_that_is_not_known_is_refused():
             1200,
             1800,
         ),
+        (  # as XLA of jax 0.12 has it
+            "((f32[100]{0}, s8[800]{0}), f32[100]{0}, s8[800]{0}) all-reduce-start(%p, %q), "
+            "replica_groups=[2,4]<=[8]",
+            "all-reduce",
+            1200,
+            1800,
+        ),
         (
             "(f32[75]{0}, f32[300]{0}) all-gather-start(%p), replica_groups=[2,4]<=[8]",
             "all-gather",

@@ -107,3 +107,11 @@ def test_of_an_unknown_device_no_bound_is_told():
     report = dataclasses.replace(REPORT, hardware=None)
     assert report.bounds == {}
     assert "no bound on the time" in list(format_report(report))[-1]
+
+
+def test_what_crosses_slices_and_the_flags_of_the_compiler_stand_at_the_top():
+    report = dataclasses.replace(REPORT, slices="data is slow", compiler_options="--xla_a=true")
+    first, *lines = format_report(report)
+    assert first.startswith("4 x TPU v5 lite as data=2")
+    assert lines[:2] == ["data is slow", "compiled with --xla_a=true"]
+    assert list(format_report(REPORT)) == [first, *lines[2:]]

@@ -312,6 +312,18 @@ def test_a_run_without_dev_says_so_and_trains(directory, config, tmp_path, capsy
     assert _last_checkpoint(tmp_path / "run") == 2
 
 
+def test_the_log_has_the_flags_of_the_compiler_and_what_crosses_slices(
+    directory, config, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("t2t_jax.run.trainer.described_options", lambda _: "--xla_a=true")
+    monkeypatch.setattr("t2t_jax.run.trainer.described_slices", lambda _: "slow links: data")
+    one_step = config.replace({"training.num_train_steps": 1, "training.warmup_steps": 1})
+    assert train(one_step, tmp_path / "run").exit_code == 0
+    told = capsys.readouterr().out
+    assert "compiled with --xla_a=true" in told
+    assert "slow links: data" in told
+
+
 def test_a_second_trainer_in_the_same_workdir_is_refused(config, undisturbed):
     with (
         locked(undisturbed),

@@ -1,0 +1,108 @@
+"""Options of XLA for steps on accelerators: which are set, to what, and why.
+
+They are handed over with the program that is compiled, so nothing in the environment changes, other
+programs are compiled as before, and `--compile-only` compiles with the same ones. What `XLA_FLAGS`
+or `LIBTPU_INIT_ARGS` sets is left out here: the user's own value holds.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, SingleDeviceSharding
+
+
+@dataclass(frozen=True)
+class CompilerOption:
+    """An option that XLA does not set by itself.
+
+    Attributes:
+      name: the flag, without dashes.
+      value: what it is set to.
+      reason: what it changes, who says so, and what it was measured to do.
+      for_one: whether it is for a single device too.
+    """
+
+    name: str
+    value: bool | int
+    reason: str
+    for_one: bool = False
+
+
+# Measured by `--compile-only`, 25 November 2026, jax 0.12.0.1: the least time of a step of
+# configs/big.py on eight devices, 24,576 + 24,576 positions on each, one pass.
+#
+# Left out, as XLA's default is as good or better:
+#   xla_gpu_all_reduce_combine_threshold_bytes and those of all-gather and reduce-scatter (30 MiB):
+#     with 8 MiB big takes 0.1 ms less on H200 under fsdp, in 56 transfers in place of 22, and the
+#     bound does not count what it costs to start one; base takes 0.1 ms more. 1 GiB, which guides
+#     recommend, takes 0.8 ms more: nothing can begin before everything is there.
+#   xla_gpu_pipeline_all_gather and siblings: they pipeline loops, and layers are no loop here.
+# XLA's default already: xla_gpu_enable_command_buffer (kernels, products, cuDNN) with
+#   xla_gpu_graph_min_graph_size=5, and xla_gpu_enable_highest_priority_async_stream.
+OPTIONS = {
+    "gpu": (
+        CompilerOption(
+            "xla_gpu_enable_latency_hiding_scheduler",
+            True,
+            "starts transfers before the work that can run beside them (docs.jax.dev, GPU "
+            "performance tips). XLA does so by itself for H200 and B200, not for A100: there, with "
+            "parallel.fsdp=8, 151.4 in place of 154.4 ms, 0.2 in place of 3.2 ms of them waiting",
+        ),
+        CompilerOption(
+            "xla_gpu_dot_merger_threshold_mb",
+            0,
+            "leaves the products of queries, keys and values three. XLA (32 MB) makes one of them "
+            "where the weights are small, and copies the three results out of it: base on one "
+            "H200 takes 19.9 in place of 20.5 ms",
+            for_one=True,
+        ),
+    ),
+}
+"""The options by platform."""
+
+_VARIABLES = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
+
+
+def compiler_options(mesh: Mesh) -> dict[str, bool | int]:
+    """The options that a step on a mesh is compiled with, by their names.
+
+    There are none for CPUs.
+
+    Args:
+      mesh: the devices, which may be described ones.
+    """
+    [device, *others] = mesh.devices.flat
+    flags = " ".join(os.environ.get(name, "") for name in _VARIABLES)
+    own = set(re.findall(r"(?:^|\s)--?(\w+)", flags))
+    local = mesh.local_devices[0] if mesh.local_devices else device
+    return {
+        option.name: option.value
+        for option in OPTIONS.get(device.platform, ())
+        if (others or option.for_one) and option.name not in own and _is_known(option, local)
+    }
+
+
+@cache
+def _is_known(option: CompilerOption, device: jax.Device) -> bool:
+    """Whether the installed XLA takes an option: its flags come and go with its versions."""
+    x = jax.ShapeDtypeStruct((), jnp.float32, sharding=SingleDeviceSharding(device))
+    try:
+        jax.jit(jnp.negative, compiler_options={option.name: option.value}).lower(x).compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "compile option" not in str(error):
+            raise
+        return False
+    return True
+
+
+def described_options(mesh: Mesh) -> str:
+    """The options of a mesh as text, as flags that would set them; empty where there are none.
+
+    Args:
+      mesh: the devices.
+    """
+    return " ".join(f"--{name}={str(v).lower()}" for name, v in compiler_options(mesh).items())
