@@ -67,8 +67,7 @@ def compile_ahead(
     start = time.monotonic()
     program = _compile(step.lower(state, batch))
     seconds = time.monotonic() - start
-    kept = state.optimizer, state.ema
-    arguments = [bytes_of_a_device(each) for each in (state.params, kept, batch)]
+    arguments = state.params, (state.optimizer, state.ema), batch
     report = StepReport(
         devices=f"{mesh.size} x {devices[0].device_kind}",
         mesh_shape=dict(mesh.shape),
@@ -78,7 +77,7 @@ def compile_ahead(
         compile_seconds=seconds,
         flops=_flops(config, layout, shape),
         hardware=peaks(devices),
-        memory=StepMemory(*arguments),
+        memory=StepMemory(*map(bytes_of_a_device, arguments)),
         available_bytes=usable_memory(devices),
         slices=described_slices(mesh),
         compiler_options=described_options(mesh),

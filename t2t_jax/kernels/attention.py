@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Float32, Int
 
 from t2t_jax.functional.attention import (
+    Einsum,
     Score,
     additive_scores,
     attention_weights,
@@ -90,13 +91,19 @@ def attention(
         mask = mask.whole()
     places = partial(distances, query.shape[1], key.shape[1])
     added = None if bias is None else bias(places() if apart is None else apart)
-    # The gradient of the scores is an operand of two products. Rounded to their dtype by
-    # `einsum_float32` it would be written and read, which on TPUs takes as long as the products.
-    einsum = einsum_float32
-    if kernels.attention == "xla_fused":
-        einsum = partial(jnp.einsum, preferred_element_type=jnp.float32)
-    weights = attention_weights(query, key, mask, bias=added, score=score, einsum=einsum)
+    weights = attention_weights(query, key, mask, bias=added, score=score, einsum=_einsum(kernels))
     return weighted_values(dropout(weights, dropout_rate, dropout_key), value)
+
+
+def _einsum(kernels: Kernels) -> Einsum:
+    """The product of queries and keys that the devices are fast with.
+
+    Its gradient is an operand of two products. `einsum_float32` rounds it to their dtype: then it
+    is written and read, which on TPUs takes as long as the products.
+    """
+    if kernels.attention == "xla_fused":
+        return partial(jnp.einsum, preferred_element_type=jnp.float32)
+    return einsum_float32
 
 
 def additive(
