@@ -10,7 +10,7 @@ from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, Shaped
 
-from t2t_jax.config import ParallelConfig
+from t2t_jax.config import MeshConfig
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.axes import RULES
 from t2t_jax.parallel.devices import all_devices
@@ -22,7 +22,7 @@ _Tree = TypeVar("_Tree")
 _T = TypeVar("_T")
 
 
-def make_mesh(config: ParallelConfig, devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Arrange the devices as a mesh with the axes `data`, `fsdp` and `tensor`.
 
     Args:
@@ -30,15 +30,9 @@ def make_mesh(config: ParallelConfig, devices: Sequence[Any] | None = None) -> M
       devices: the devices of the mesh; None is all devices of all processes.
 
     Raises:
-      UserError: the sizes do not fit the number of devices, or the backend does not fit several
-        processes.
+      UserError: the sizes do not fit the number of devices.
     """
     devices = all_devices() if devices is None else devices
-    if config.backend == "pmap" and jax.process_count() > 1:
-        raise UserError(
-            f"parallel.backend='pmap' is for one process, but {jax.process_count()} have met; use "
-            "parallel.backend='jit', which gives the same losses"
-        )
     inner = config.fsdp * config.tensor
     flags = f"parallel.fsdp={config.fsdp} times parallel.tensor={config.tensor}"
     if config.data == -1 and len(devices) % inner:
