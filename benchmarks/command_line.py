@@ -9,7 +9,7 @@ import tyro
 from measuring import machine
 
 from t2t_jax.commands.flags import check_flags, names, parse_flags, peek
-from t2t_jax.config import Config, differences, format_differences, walk
+from t2t_jax.config import Config, differences, format_differences
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 
@@ -42,7 +42,7 @@ def command(
     Raises:
       UserError: a flag or its value is refused.
     """
-    check_flags(arguments, [*names(kind), *(path for path, _, _ in walk(Config()))])
+    check_flags(arguments, names(kind))
     config = change(load_config(peek(arguments)[0] or kind.config))
     asked = parse_flags(kind, arguments, default=kind(fields=config))
     if asked.repeats < 1:

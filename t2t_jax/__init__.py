@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from t2t_jax.config import Config as Config
+    from t2t_jax.config import MeshConfig as MeshConfig
     from t2t_jax.config.file import product as product
     from t2t_jax.config.tables import Parameter as Parameter
     from t2t_jax.config.tables import register_activation as register_activation
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.1"
 __all__ = [
     "Config",
+    "MeshConfig",
     "Parameter",
     "TrainedRun",
     "Translator",
@@ -64,6 +66,7 @@ __all__ = [
 
 _HOMES = {
     "Config": "t2t_jax.config",
+    "MeshConfig": "t2t_jax.config",
     "Parameter": "t2t_jax.config.tables",
     "TrainedRun": "t2t_jax.run.trained_run",
     "Translator": "t2t_jax.decoding.translator",

@@ -49,6 +49,7 @@ def test_every_command_is_there_with_its_flags(reference):
     assert "```{option} --alignments {None}|PATH\nFile to write" in sections["translate"]
     assert "```{option} --beam-size INT\nHypotheses kept alive" in sections["translate"]
     assert "```{option} CORPUS\nThe corpus: wmt14-en-de" in sections["data"]
+    assert "```{option} --parallel.fsdp INT\nDevices that share" in sections["translate"]
     # Fields of the config have a page of their own.
     assert "```{option} --compile-only" in sections["train"]
     assert "model.d-ff" not in text

@@ -31,7 +31,10 @@ def config_reference() -> str:
     """Every field of the config, in Markdown: type, default, meaning, and what the paper has."""
     lines: list[str] = []
     for name, section in get_type_hints(Config).items():
-        meanings = ModuleAnalyzer.for_module(section.__module__).find_attr_docs()
+        meanings: dict[str, list[str]] = {}
+        for kind in reversed(section.__mro__[:-1]):
+            found = ModuleAnalyzer.for_module(kind.__module__).find_attr_docs()
+            meanings |= {name: text for (of, name), text in found.items() if of == kind.__name__}
         hints = get_type_hints(section)
         lines += [f"## {name}", "", section.__doc__ or "", ""]
         for field in dataclasses.fields(section):
@@ -40,7 +43,7 @@ def config_reference() -> str:
                 f":type: `{_values(field.name) or _type(hints[field.name])}`",
                 f":default: `{field.default!r}`",
                 "",
-                *meanings[section.__name__, field.name],
+                *meanings[field.name],
                 *_remarks(f"{name}.{field.name}", field),
                 "```",
                 "",
@@ -77,7 +80,7 @@ def command_reference() -> str:
         lines += [f"## {group.capitalize()}", ""]
         for name in commands:
             program = f"t2t-jax {name}"
-            usage, about, flags = _parts(_help(name))
+            usage, about, flags = _parts(_help(name), has_config=name == "train")
             lines += [f"### {program}", "", about, "", "```text", usage, "```", ""]
             lines += [f"```{{program}} {program}", "```", ""]
             for flag, meaning in flags:
@@ -85,19 +88,20 @@ def command_reference() -> str:
     return "\n".join(lines)
 
 
-def _parts(text: str) -> tuple[str, str, list[tuple[str, str]]]:
+def _parts(text: str, has_config: bool) -> tuple[str, str, list[tuple[str, str]]]:
     """The parts of a help: the usage, what the command does, and each flag with its meaning.
 
     Fields of the config, which are flags of training, are left to their own reference.
     """
     usage, _, rest = text.partition("\n\n")
     about, *boxes = re.split(r"\n (?=[\w ]+\n -{9})", rest)
-    sections = [f"{name} options" for name in get_type_hints(Config)]
+    sections = [f"{name} options" for name in get_type_hints(Config)] if has_config else []
     flags: list[tuple[str, str]] = []
     for box in boxes:
         if box.startswith(tuple(sections)):
             continue
-        for entry in re.split(r"\n  (?=\S)", box)[1:]:
+        described = box.rpartition(f"\n  {'-' * 9}")[2]  # what a section is, stands above a rule
+        for entry in re.split(r"\n  (?=\S)", described)[1:]:
             flag, meaning = re.split(r"\s\s+|\n", entry, maxsplit=1)
             if flag != "-h, --help":
                 flags.append((flag, _with_flags(" ".join(meaning.split()))))

@@ -1,37 +1,23 @@
 """The command that makes a run's confidences estimates of how good its translations are."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Literal
 
-import tyro
-
-from t2t_jax.commands.model_flags import load_for
+from t2t_jax.commands.model_flags import RunFlags, load_for
 from t2t_jax.system.console import ResultConsole
 
 
 @dataclass(frozen=True)
-class CalibrateCommand:
+class CalibrateCommand(RunFlags):
     """Fit what `translate --confidence` writes to chrF on the dev split of the run's corpus.
 
     It is kept as `calibration.json` in the run directory, and used with the same checkpoints.
     """
 
-    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
-        tyro.MISSING
-    )
-    """Directory of the run."""
-    average: int | None = None
-    """How many of the last checkpoints to average; None is the moving average of a run with
-    training.ema_decay, or else the run's checkpoint.average."""
-    step: int | Literal["best"] | None = None
-    """Step of the last of them, or best for the best dev score; None is the newest."""
-
     def run(self) -> int:
         """Translate the dev split, fit and say how well it does; returns the exit code."""
         from t2t_jax.run.calibration import FILE, calibrate, save_calibration
 
-        translator = load_for("calibrate", [self.run_directory], self.average, self.step)
+        translator = load_for("calibrate", [self.run_directory], self)
         found = calibrate(translator)
         save_calibration(found, translator, self.run_directory)
         said = (

@@ -2,26 +2,22 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import tyro
 
-from t2t_jax.commands.model_flags import load_for
+from t2t_jax.commands.model_flags import RunFlags, load_for
 from t2t_jax.errors import UserError
 from t2t_jax.system.console import ResultConsole
 
 
 @dataclass(frozen=True)
-class ExploreCommand:
+class ExploreCommand(RunFlags):
     """Write a page that shows what a model does with a sentence: attention, search, input.
 
     It is one file of HTML, which any browser opens without a network.
     """
 
-    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
-        tyro.MISSING
-    )
-    """Directory of the run."""
     output: Path = tyro.MISSING
     """File to write, such as view.html; one that is there is replaced."""
     text: str | None = None
@@ -32,10 +28,6 @@ class ExploreCommand:
     """Which of the images, from 1."""
     references: str | None = None
     """A translation whose attention is shown; None is the model's own."""
-    average: int | None = None
-    """How many of the last checkpoints to average; None is as the run is scored."""
-    step: int | Literal["best"] | None = None
-    """Step of the last of them, or best for the best dev score; None is the newest."""
 
     def run(self) -> int:
         """Write the page and say where it is; returns the exit code."""
@@ -43,7 +35,7 @@ class ExploreCommand:
 
         if (self.text is None) == (self.images is None):
             raise UserError("give a sentence with --text, or a file of images with --images")
-        translator = load_for("explore", [self.run_directory], self.average, self.step)
+        translator = load_for("explore", [self.run_directory], self)
         given = self.text if self.images is None else self._image(self.images)
         explore(translator, given, self.references).save(self.output)
         console = ResultConsole(highlight=False, markup=False)

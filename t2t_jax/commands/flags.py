@@ -36,6 +36,9 @@ _OTHER_NAMES = {
     "--model.num-encoder-layers": ("--layers", "--num-layers"),
     "--model.num-heads": ("--heads",),
     "--model.compute-dtype": ("--dtype", "--bf16", "--fp16", "--precision"),
+    "--parallel.data": ("--devices", "--num-devices", "--num-gpus"),
+    "--parallel.fsdp": ("--fsdp",),
+    "--parallel.tensor": ("--tensor", "--tensor-parallel-size"),
     "--workdir": ("--output-dir", "--save-dir", "--model-dir"),
     "--beam-size": ("--beam", "--num-beams"),
 }
@@ -44,24 +47,32 @@ _MAY_BE_EMPTY = ("--data.cache-dir", "--cache-dir")
 
 
 def names(command: type) -> list[str]:
-    """The names of a dataclass's fields, which are its flags; of a field that is one, its own.
+    """The names of a dataclass's fields, which are its flags.
 
-    A field whose fields are such in turn is left out: it is a config, whose flags have prefixes.
-    So is a field whose value stands on the command line without a flag.
+    A field that is a dataclass has flags of its own, with its name as their prefix unless its
+    annotation says that there is none. A field is left out whose value stands on the command line
+    without a flag.
     """
     found: list[str] = []
     for field in dataclasses.fields(command):
         kind = _dataclass_of(field)
         if kind is None:
             found += [] if _is_positional(field) else [field.name]
-        elif not any(map(_dataclass_of, dataclasses.fields(kind))):
-            found += names(kind)
+        else:
+            prefix = "" if _has_no_prefix(field) else f"{field.name}."
+            found += [f"{prefix}{name}" for name in names(kind)]
     return found
 
 
 def _is_positional(field: "dataclasses.Field[Any]") -> bool:
     """Whether the value of a field stands on the command line without a flag."""
     return tyro.conf.Positional in getattr(field.type, "__metadata__", ())
+
+
+def _has_no_prefix(field: "dataclasses.Field[Any]") -> bool:
+    """Whether the flags of a field that is a dataclass are named as if they were not in one."""
+    settings = getattr(field.type, "__metadata__", ())
+    return any(getattr(one, "name", None) == "" for one in settings)
 
 
 def _dataclass_of(field: "dataclasses.Field[Any]") -> Any:

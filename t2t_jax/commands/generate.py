@@ -3,11 +3,9 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from t2t_jax.commands.model_flags import load_for
+from t2t_jax.commands.model_flags import RunFlags, load_for
 from t2t_jax.commands.streams import reading, writing
 from t2t_jax.errors import UserError
 
@@ -16,17 +14,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class GenerateCommand:
+class GenerateCommand(RunFlags):
     """Continue text with a model that was trained with data.task=language_modelling.
 
     Each prompt gives one line: the prompt and what the model writes after it. A single one is
     written as it comes where the output is a terminal.
     """
 
-    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
-        tyro.MISSING
-    )
-    """Directory of the run."""
     prompt: tuple[str, ...] = ()
     """Texts to continue; without any, each line of the input is one. "" begins a text."""
     input: Path | None = None
@@ -51,17 +45,13 @@ class GenerateCommand:
     """No sequence of so many subwords is written twice; 0 allows any."""
     seed: int = 0
     """Seed of sampling."""
-    average: int | None = None
-    """How many of the last checkpoints to average; None is as the run is scored."""
-    step: int | Literal["best"] | None = None
-    """Step of the last of them, or best for the best dev score; None is the newest."""
 
     def run(self) -> int:
         """Write a line for every prompt; returns the exit code."""
         if self.prompt and self.input is not None:
             raise UserError("give prompts with --prompt or in the file of --input, not with both")
         with writing(self.output) as file:
-            translator = load_for("generate", [self.run_directory], self.average, self.step)
+            translator = load_for("generate", [self.run_directory], self)
             done = 0
             if (
                 len(self.prompt) == 1

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
-import tyro
 from rich.table import Table
 
-from t2t_jax.commands.model_flags import load_for
+from t2t_jax.commands.model_flags import RunFlags, load_for
 from t2t_jax.commands.tables import grid, show
 from t2t_jax.errors import UserError
 
@@ -17,27 +16,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class HeadsCommand:
+class HeadsCommand(RunFlags):
     """What each attention head is worth, by two measures of Michel et al. 2019, and its kind.
 
     Each head is masked alone, and the change of loss and BLEU told; its importance is the mean size
     of the loss's derivative by a gate on it. Then heads are masked in the order of importance.
     """
 
-    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
-        tyro.MISSING
-    )
-    """Directory of the run."""
     split: str = "dev"
     """Split of the run's corpus that is measured on."""
     num_sentences: int | None = None
     """Sentences of it, from the first on; None is all."""
     loss_only: bool = False
     """Translate nothing: quicker, as BLEU needs a greedy search for every head."""
-    average: int | None = None
-    """How many of the last checkpoints to average; None is as the run is scored."""
-    step: int | Literal["best"] | None = None
-    """Step of the last of them, or best for the best dev score; None is the newest."""
     json: bool = False
     """Print one JSON object instead of tables."""
     plot: Path | None = None
@@ -54,7 +45,7 @@ class HeadsCommand:
             raise UserError(f"--num-sentences {self.num_sentences} is not positive")
         from t2t_jax.run.heads import weigh_heads
 
-        translator = load_for("heads", [self.run_directory], self.average, self.step)
+        translator = load_for("heads", [self.run_directory], self)
         if self.prune is not None:
             return self._prune(translator, *self.prune)
         report = weigh_heads(

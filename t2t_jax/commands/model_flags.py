@@ -10,27 +10,31 @@ import tyro
 
 from t2t_jax.commands.groups import check_fits
 from t2t_jax.commands.streams import reading
-from t2t_jax.config import DecodingConfig
+from t2t_jax.config import DecodingConfig, MeshConfig
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translator import Translator
 
 
-def load_for(
-    command: str,
-    runs: Sequence[Path],
-    average: int | None,
-    step: int | Literal["best"] | None,
-    **devices: int,
-) -> "Translator":
+@dataclass(frozen=True)
+class LoadFlags:
+    """Flags that choose checkpoints of a run, and the devices that they are loaded onto."""
+
+    average: int | None = None
+    """How many of the last checkpoints to average (section 6.1; base: 5, big: 20); None is the
+    moving average of a run with training.ema_decay, or else the run's checkpoint.average."""
+    step: int | Literal["best"] | None = None
+    """Step of the last of them, or best for the best dev score; None is the newest."""
+    parallel: MeshConfig = field(default_factory=MeshConfig)
+
+
+def load_for(command: str, runs: Sequence[Path], flags: LoadFlags) -> "Translator":
     """Open a run, or the several runs of an ensemble, for a command that is not for all models.
 
     Args:
       command: the name of the command.
       runs: the run directories.
-      average: how many of the last checkpoints to average; see `run.loading.load`.
-      step: the last of them.
-      devices: `fsdp` and `tensor`; see `run.loading.load`.
+      flags: which of their checkpoints, and the devices.
 
     Raises:
       UserError: the command is not for such a model, or it cannot be loaded.
@@ -38,31 +42,31 @@ def load_for(
     check_fits(command, runs)
     from t2t_jax.run.loading import load
 
-    return load(runs, average=average, step=step, **devices)
+    return load(runs, average=flags.average, step=flags.step, parallel=flags.parallel)
 
 
 @dataclass(frozen=True)
-class ModelFlags:
+class RunFlags(LoadFlags):
+    """Flags that choose a trained model, whose directory stands without a flag."""
+
+    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
+        tyro.MISSING
+    )
+    """Directory of the run."""
+
+
+@dataclass(frozen=True)
+class ModelFlags(LoadFlags):
     """Flags that choose a trained model."""
 
     command: ClassVar[str]
     """Name of the command."""
     workdir: tuple[Path, ...] = tyro.MISSING
     """Directory of the run; several are an ensemble, which predicts their mean probabilities."""
-    average: int | None = None
-    """How many of the last checkpoints to average (section 6.1; base: 5, big: 20); None is the
-    moving average of a run with training.ema_decay, or else the run's checkpoint.average."""
-    step: int | Literal["best"] | None = None
-    """Step of the last of them, or best for the best dev score; None is the newest."""
-    fsdp: int = 1
-    """Devices that share one copy of the parameters, for a model that one device does not hold."""
-    tensor: int = 1
-    """Devices that share the work on the same sentences: heads, d_ff and vocabulary are split."""
 
     def load(self) -> "Translator":
         """Open the run, or the several runs of an ensemble, as one translator."""
-        devices = {"fsdp": self.fsdp, "tensor": self.tensor}
-        return load_for(self.command, self.workdir, self.average, self.step, **devices)
+        return load_for(self.command, self.workdir, self)
 
     @property
     def settings(self) -> dict[str, Any]:

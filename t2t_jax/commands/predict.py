@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
-import tyro
-
-from t2t_jax.commands.model_flags import load_for
+from t2t_jax.commands.model_flags import RunFlags, load_for
 from t2t_jax.commands.streams import reading, writing
 from t2t_jax.errors import UserError
 
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PredictCommand:
+class PredictCommand(RunFlags):
     """Label what is in the input with a model of one stack; each input gives one line, in order.
 
     A tagger writes a tag for each word of a line (words have spaces between them), and a classifier
@@ -25,10 +23,6 @@ class PredictCommand:
     lines stay blank. A model of images reads a file of NumPy.
     """
 
-    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
-        tyro.MISSING
-    )
-    """Directory of the run."""
     input: Path | None = None
     """File of lines, plain or .gz; None is the standard input. For images, an .npz file whose array
     x_test, images or x is [n, height, width] or [n, height, width, channels], of uint8."""
@@ -36,16 +30,12 @@ class PredictCommand:
     """File to write, all of it or nothing; None is the standard output."""
     probabilities: bool = False
     """Write the probability after each label, as in NN:0.98."""
-    average: int | None = None
-    """How many of the last checkpoints to average; None is as the run is scored."""
-    step: int | Literal["best"] | None = None
-    """Step of the last of them, or best for the best dev score; None is the newest."""
 
     def run(self) -> int:
         """Write a line for every input; returns the exit code."""
 
         with writing(self.output) as file:
-            translator = load_for("predict", [self.run_directory], self.average, self.step)
+            translator = load_for("predict", [self.run_directory], self)
             images = translator.config.data.task == "image_classification"
             lines = self._of_images(translator) if images else self._of_text(translator)
             for line in lines:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from t2t_jax.commands.groups import check_fits
+from t2t_jax.commands.model_flags import LoadFlags
 from t2t_jax.errors import UserError
 from t2t_jax.serving.settings import Bounds, Split
 from t2t_jax.system.console import ResultConsole
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ServeCommand:
+class ServeCommand(LoadFlags):
     """Serve translations over HTTP, with the API of LibreTranslate and a page to type into.
 
     Several runs are several language pairs. SIGTERM finishes what is under way and ends; SIGHUP
@@ -37,10 +38,6 @@ class ServeCommand:
     """Address to listen at; 0.0.0.0 is every interface of the machine."""
     port: int = 5000
     """Port to listen at; 0 is any that is free."""
-    average: int | None = None
-    """How many of the last checkpoints to average; None is as the run is scored."""
-    step: int | Literal["best"] | None = None
-    """Step of the last of them, or best for the best dev score; None is the newest."""
     beam_size: int | None = None
     """Hypotheses of the search; None is the run's."""
     quantize: Literal["none", "int8"] | None = None
@@ -161,7 +158,7 @@ class ServeCommand:
         from t2t_jax.run.loading import load
         from t2t_jax.serving.searches import Searches
 
-        translator = load(run, average=self.average, step=self.step)
+        translator = load(run, average=self.average, step=self.step, parallel=self.parallel)
         given = {
             "beam_size": self.beam_size,
             "quantize": self.quantize,

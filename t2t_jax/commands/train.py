@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored_config
-from t2t_jax.config import Config, walk
+from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.system.bucket import as_path
@@ -88,7 +88,7 @@ def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainC
             f"{program} takes a config and the directory of the run, as in --config "
             "configs/base.py --workdir runs/base; see --help"
         )
-    check_flags(arguments, [*names(TrainCommand), *(path for path, _, _ in walk(Config()))])
+    check_flags(arguments, names(TrainCommand))
     arguments = _with_empty_value(arguments, "--compile-only")
     config_file, workdir = peek(arguments)
     base = _config_of(config_file) if config_file else stored_config(workdir)

@@ -20,5 +20,6 @@ from t2t_jax.config.sections import CheckpointConfig as CheckpointConfig
 from t2t_jax.config.sections import DataConfig as DataConfig
 from t2t_jax.config.sections import DecodingConfig as DecodingConfig
 from t2t_jax.config.sections import EvaluationConfig as EvaluationConfig
+from t2t_jax.config.sections import MeshConfig as MeshConfig
 from t2t_jax.config.sections import ParallelConfig as ParallelConfig
 from t2t_jax.config.training import TrainingConfig as TrainingConfig

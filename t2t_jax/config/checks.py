@@ -25,8 +25,9 @@ def require(condition: bool, message: str) -> None:
 
 
 def _section(config: Any) -> str:
-    """The name of a section by its class: `model` for `ModelConfig`."""
-    return type(config).__name__.removesuffix("Config").lower()
+    """The name of a section: what its class says, or else `model` for `ModelConfig`."""
+    by_class = type(config).__name__.removesuffix("Config").lower()
+    return getattr(config, "section", by_class)
 
 
 def check_fields(config: Any) -> None:

@@ -247,7 +247,32 @@ class DecodingConfig:
 
 
 @dataclass(frozen=True)
-class ParallelConfig:
+class MeshConfig:
+    """How devices are arranged as a mesh: the sizes of its axes."""
+
+    section = "parallel"  # the name that errors give to these fields, as flags do
+
+    data: int = field(default=-1, metadata=MAY_CHANGE)
+    """Groups of devices that take different rows of a batch and hold the same parameters; -1 means
+    as many as there are devices for."""
+    fsdp: int = field(default=1, metadata=MAY_CHANGE)
+    """Devices that share one copy of parameters and optimiser state, and take different rows."""
+    tensor: int = field(default=1, metadata=MAY_CHANGE)
+    """Devices that share the work on the same rows: heads, d_ff and vocabulary are split."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        check_fields(self)
+        require(
+            self.data == -1 or self.data >= 1,
+            f"parallel.data={self.data} is not a number of devices; use -1 for all",
+        )
+        check_range(self, 1, INFINITY, "fsdp", "tensor")
+        check_fits(self, "data", "fsdp", "tensor")
+
+
+@dataclass(frozen=True)
+class ParallelConfig(MeshConfig):
     """How the work of a step is laid out over devices, in space and in time.
 
     A run may go on with other values: they change no batch and no dropout mask, only the order in
@@ -257,13 +282,6 @@ class ParallelConfig:
     backend: Literal["jit", "pmap"] = field(default="jit", metadata=MAY_CHANGE)
     """What compiles the training step: `jax.jit` over the mesh, or `jax.pmap` for classic data
     parallelism in one process."""
-    data: int = field(default=-1, metadata=MAY_CHANGE)
-    """Groups of devices that take different rows of a batch and hold the same parameters; -1 means
-    as many as there are devices for."""
-    fsdp: int = field(default=1, metadata=MAY_CHANGE)
-    """Devices that share one copy of parameters and optimiser state, and take different rows."""
-    tensor: int = field(default=1, metadata=MAY_CHANGE)
-    """Devices that share the work on the same rows: heads, d_ff and vocabulary are split."""
     tokens_per_device: int | Literal["auto"] | None = field(default=None, metadata=MAY_CHANGE)
     """Most positions, of source or target, whichever is longer, a device computes at once: a larger
     share of a batch is taken in several passes, whose sums are added before the one division. None
@@ -278,12 +296,7 @@ class ParallelConfig:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        check_fields(self)
-        require(
-            self.data == -1 or self.data >= 1,
-            f"parallel.data={self.data} is not a number of devices; use -1 for all",
-        )
-        check_range(self, 1, INFINITY, "fsdp", "tensor")
+        super().__post_init__()
         require(
             self.backend == "jit" or self.fsdp == self.tensor == 1,
             f"parallel.backend='pmap' holds all parameters on every device, so parallel.fsdp="
@@ -292,7 +305,6 @@ class ParallelConfig:
         if self.tokens_per_device != "auto":
             check_positive(self, "tokens_per_device")
             check_fits(self, "tokens_per_device")
-        check_fits(self, "data", "fsdp", "tensor")
 
     @property
     def pass_tokens(self) -> int | None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
-from t2t_jax.config import ParallelConfig
+from t2t_jax.config import MeshConfig
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.names import parameters_of
 from t2t_jax.interchange.portable import PortableModel
@@ -35,7 +35,7 @@ def write_run(model: PortableModel, workdir: Path, imported: Record) -> None:
       UserError: the arrays are not those of a model with its config, or the directory cannot be
         written.
     """
-    mesh = make_mesh(ParallelConfig(), local_devices())
+    mesh = make_mesh(MeshConfig(), local_devices())
     network = make_model(model.config, len(model.vocabulary), mesh)
     like = nn.unbox(declared_parameters(network))
     try:

@@ -10,7 +10,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, Shaped
 
-from t2t_jax.config import ParallelConfig
+from t2t_jax.config import MeshConfig
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.axes import RULES
 from t2t_jax.parallel.devices import all_devices
@@ -23,7 +23,7 @@ _Tree = TypeVar("_Tree")
 _T = TypeVar("_T")
 
 
-def make_mesh(config: ParallelConfig, devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Arrange the devices as a mesh with the axes `data`, `fsdp` and `tensor`.
 
     Of several slices or hosts of GPUs, `fsdp` and `tensor` stay within one where they fit
@@ -34,15 +34,14 @@ def make_mesh(config: ParallelConfig, devices: Sequence[Any] | None = None) -> M
       devices: the devices of the mesh; None is all devices of all processes.
 
     Raises:
+<<<<<<< HEAD
       UserError: the sizes do not fit the number of devices or their slices, or the backend does not
         fit several processes.
+=======
+      UserError: the sizes do not fit the number of devices.
+>>>>>>> 6245117
     """
     devices = all_devices() if devices is None else devices
-    if config.backend == "pmap" and jax.process_count() > 1:
-        raise UserError(
-            f"parallel.backend='pmap' is for one process, but {jax.process_count()} have met; use "
-            "parallel.backend='jit', which gives the same losses"
-        )
     inner = config.fsdp * config.tensor
     flags = f"parallel.fsdp={config.fsdp} times parallel.tensor={config.tensor}"
     if config.data == -1 and len(devices) % inner:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from jax.sharding import Mesh
 
-from t2t_jax.config import Config, ParallelConfig
+from t2t_jax.config import Config, MeshConfig
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
@@ -28,8 +28,7 @@ def load(
     *,
     average: int | None = None,
     step: int | Literal["best"] | None = None,
-    fsdp: int = 1,
-    tensor: int = 1,
+    parallel: MeshConfig | None = None,
 ) -> Translator:
     """The translator of a run, or of several runs as an ensemble. It needs only the directories.
 
@@ -41,9 +40,9 @@ def load(
         says, or all if there are fewer; of the best there is one.
       step: the last of these checkpoints; None is the newest, "best" the one with the best score
         on dev.
-      fsdp: devices of this process that share one copy of the parameters, for a model that one does
-        not hold; see `ParallelConfig`.
-      tensor: devices that share the work on the same rows as well.
+      parallel: the mesh of devices of this process that the parameters are on, as
+        `MeshConfig(fsdp=4)` for a model that one device does not hold; of a `ParallelConfig`, its
+        mesh. None is all devices, each with all parameters and other rows.
 
     Raises:
       UserError: `workdir` is not a run directory, or its checkpoints are missing, damaged or not
@@ -62,7 +61,7 @@ def load(
         raise UserError("no run directory is given; name one, or several for an ensemble")
     for other in runs[1:]:
         _check_same(runs[0], other)
-    mesh = make_mesh(ParallelConfig(fsdp=fsdp, tensor=tensor), local_devices())
+    mesh = make_mesh(_checked(parallel), local_devices())
     loaded = [_parameters(run, mesh, average, step) for run in runs]
     others = [(run.config.model, own) for run, (own, _) in zip(runs[1:], loaded[1:], strict=True)]
     steps = [one for _, its_steps in loaded for one in its_steps]
@@ -74,6 +73,15 @@ def load(
         others=others,
         steps=steps,
         ema_decays=[decay for decay in decays if decay is not None],
+    )
+
+
+def _checked(parallel: MeshConfig | None) -> MeshConfig:
+    if parallel is None or isinstance(parallel, MeshConfig):
+        return parallel or MeshConfig()
+    raise UserError(
+        f"parallel={parallel!r} is a {type(parallel).__name__}; give a t2t_jax.MeshConfig, as "
+        "MeshConfig(fsdp=2)"
     )
 
 

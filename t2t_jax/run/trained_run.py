@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from t2t_jax.config import MeshConfig
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.run.history import History
 from t2t_jax.run.loading import load
@@ -23,7 +24,11 @@ class TrainedRun:
     and `end`, why it ended. Each is a dictionary, as a line of `log.jsonl` is."""
 
     def load(
-        self, *, average: int | None = None, step: int | Literal["best"] | None = None
+        self,
+        *,
+        average: int | None = None,
+        step: int | Literal["best"] | None = None,
+        parallel: MeshConfig | None = None,
     ) -> Translator:
         """The model of the run; see `t2t_jax.load`.
 
@@ -31,8 +36,9 @@ class TrainedRun:
           average: how many of the last checkpoints to average; None is as the config says.
           step: the last of these checkpoints; None is the newest, "best" the one with the best
             score on dev.
+          parallel: the mesh of devices; None is all of this process, each with all parameters.
 
         Raises:
-          UserError: there is no such checkpoint, or it is damaged.
+          UserError: there is no such checkpoint, or it is damaged, or the devices are others.
         """
-        return load(self.directory, average=average, step=step)
+        return load(self.directory, average=average, step=step, parallel=parallel)

@@ -26,7 +26,7 @@ from t2t_jax.modules.network import Network
 from t2t_jax.modules.settling import settled
 from t2t_jax.parallel.compiler_options import described_options
 from t2t_jax.parallel.memory import within_memory
-from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
+from t2t_jax.parallel.mesh import BatchLayout, batch_layout
 from t2t_jax.parallel.processes import Agreement, bound_together, check_same, is_main, of_main
 from t2t_jax.parallel.slices import described_slices
 from t2t_jax.run.early_stopping import reason_to_stop
@@ -47,7 +47,7 @@ from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.memory import check_gathering, check_memory
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.schedule import settled_schedule
-from t2t_jax.training.step import TrainState, abstract_state, compile_train_step
+from t2t_jax.training.step import TrainState, abstract_state, compile_train_step, training_mesh
 from t2t_jax.workdir import (
     check_workdir,
     claim,
@@ -79,7 +79,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> TrainedRun:
     start = time.monotonic()
     workdir = as_path(workdir)
     goes_on = workdir if check_workdir(config, workdir) else None
-    mesh = make_mesh(config.parallel)
+    mesh = training_mesh(config.parallel)
     config = _settled(config, mesh, goes_on)
     if goes_on is None:
         check_average(config)

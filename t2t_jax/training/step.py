@@ -12,14 +12,19 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, DTypeLike, Float, Float32, Int32
 
 from t2t_jax.batch import Batch, Patches, Sequence
-from t2t_jax.config import Config
+from t2t_jax.config import Config, ParallelConfig
+from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.network import Network
 from t2t_jax.modules.transformer import declared_parameters, init_parameters
 from t2t_jax.parallel.axes import shardings
+<<<<<<< HEAD
 from t2t_jax.parallel.compiler_options import compiler_options
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, replicated
+=======
+from t2t_jax.parallel.mesh import BatchLayout, by_rows, make_mesh, replicated
+>>>>>>> 6245117
 from t2t_jax.training.freezing import are_frozen
 from t2t_jax.training.optimizer import Optimizer, joined, parted
 from t2t_jax.training.recipe import clipped, make_optimizer, moving_average
@@ -370,6 +375,24 @@ def update(
 
 def _where(condition: Bool[Array, ""], new: _Sums, old: _Sums) -> _Sums:
     return jax.tree.map(lambda n, o: jnp.where(condition, n, o), new, old)
+
+
+def training_mesh(config: ParallelConfig) -> Mesh:
+    """The mesh that a run is trained on: of all devices of all processes, unless it says otherwise.
+
+    Args:
+      config: the section `parallel` of the run's config.
+
+    Raises:
+      UserError: the sizes do not fit the number of devices, or the backend does not fit several
+        processes.
+    """
+    if config.backend == "pmap" and jax.process_count() > 1:
+        raise UserError(
+            f"parallel.backend='pmap' is for one process, but {jax.process_count()} have met; use "
+            "parallel.backend='jit', which gives the same losses"
+        )
+    return make_mesh(config)
 
 
 _CompiledStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]

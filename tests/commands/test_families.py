@@ -166,19 +166,20 @@ def test_the_score_of_a_model_that_searches_for_nothing_takes_no_flags_of_a_sear
         main([name, "--workdir", "w", "--beam-size", "4"])
     with pytest.raises(SystemExit):
         main([name, "--help"])
-    flags = re.findall(r"^ *(?:│ )?(--[a-z][\w-]*)", capsys.readouterr().out, re.MULTILINE)
+    flags = re.findall(r"^ *(?:│ )?(--[a-z][\w.-]*)", capsys.readouterr().out, re.MULTILINE)
     assert sorted(flags) == [
         "--average",
         "--before-averaging",
         "--cache-dir",
         "--corpus",
-        "--fsdp",
         "--json",
         "--num-sentences",
         "--output",
+        "--parallel.data",
+        "--parallel.fsdp",
+        "--parallel.tensor",
         "--split",
         "--step",
-        "--tensor",
         "--workdir",
     ]
 

@@ -17,11 +17,11 @@ import pytest
 
 import t2t_jax.run.loading
 from t2t_jax.commands import model_flags, streams
-from t2t_jax.commands.entry import EVAL_COMMANDS, eval_command
+from t2t_jax.commands.entry import EVAL_COMMANDS, entry_command, eval_command
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.streams import writing
 from t2t_jax.commands.train import train_command
-from t2t_jax.config import Config, DecodingConfig, walk
+from t2t_jax.config import Config, DecodingConfig, MeshConfig, walk
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.system.program import run
@@ -417,9 +417,43 @@ def test_flags_that_choose_a_model_have_the_names_of_the_arguments_of_load(monke
     monkeypatch.setattr(
         t2t_jax.run.loading, "load", lambda workdir, **choice: called.update(choice)
     )
-    eval_command(["bleu", "--workdir", "w", "--step", "12", "--average", "3", "--fsdp", "2"]).load()
-    assert called == {"step": 12, "average": 3, "fsdp": 2, "tensor": 1}
+    flags = ["--step", "12", "--average", "3", "--parallel.fsdp", "2", "--parallel.data", "1"]
+    eval_command(["bleu", "--workdir", "w", *flags]).load()
+    mesh = MeshConfig(data=1, fsdp=2)
+    assert called == {"step": 12, "average": 3, "parallel": mesh}
     assert called.keys() <= known.keys()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["translate", "--workdir", "w", "--output", "out", "--input"],
+        ["calibrate"],
+        ["explore", "--text", "a", "--output", "view.html"],
+        ["generate", "--prompt", "a", "--output", "out"],
+        ["heads"],
+        ["predict", "--output", "out"],
+        ["serve", "--port", "0"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_every_command_loads_onto_the_mesh_that_its_flags_say(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("w").mkdir()
+    Path("lines").write_text("a\n")
+    called = {}
+
+    def load(workdir, **choice):
+        called.update(choice)
+        raise UserError("no more is needed")
+
+    monkeypatch.setattr(model_flags, "check_fits", lambda *what: None)
+    monkeypatch.setattr(t2t_jax.run.loading, "load", load)
+    flags = ["--parallel.data", "1", "--parallel.tensor", "2", "--step", "7"]
+    command = entry_command([*arguments, "lines" if "--input" in arguments else "w", *flags])
+    with pytest.raises(UserError, match="no more is needed"):
+        command._engine(Path("w")) if arguments[0] == "serve" else command.run()
+    assert called == {"average": None, "step": 7, "parallel": MeshConfig(data=1, tensor=2)}
 
 
 def test_a_figure_that_is_not_finite_is_null_in_json_and_named_in_the_table(

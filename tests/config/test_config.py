@@ -589,7 +589,10 @@ def test_every_field_is_documented_below_its_line():
 
 # --- Every field is read ---
 
-_SECTIONS = {section.name: section.type.__name__ for section in dataclasses.fields(Config)}
+_SECTIONS = {  # the names of a section's class and of those that it extends
+    section.name: "|".join(kind.__name__ for kind in section.type.__mro__[:-1])
+    for section in dataclasses.fields(Config)
+}
 # Who reads one of these properties of the model's config reads the fields that it is made of.
 _PROPERTIES = {
     "key_size": ["d_k"],
@@ -628,7 +631,7 @@ def _holders(tree, section):
     """Expressions of a module that hold a section: `config.model`, or what is annotated so."""
 
     def is_section(annotation):
-        return annotation and re.search(rf"\b{_SECTIONS[section]}\b", ast.unparse(annotation))
+        return annotation and re.search(rf"\b({_SECTIONS[section]})\b", ast.unparse(annotation))
 
     holders = set()
     for node in ast.walk(tree):

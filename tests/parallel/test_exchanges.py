@@ -1,5 +1,6 @@
 """What the devices of a mesh send each other in every program, as compiled for eight devices."""
 
+import dataclasses
 import json
 import re
 import sys
@@ -17,6 +18,7 @@ from t2t_jax.ahead_of_time.collectives import collectives
 from t2t_jax.ahead_of_time.hlo import parse
 from t2t_jax.ahead_of_time.search import results_of
 from t2t_jax.batch import EOS_ID
+from t2t_jax.config import MeshConfig
 from t2t_jax.decoding import alignments, predictions, scoring
 from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proceed
 from t2t_jax.decoding.strategies import BeamSearch
@@ -124,15 +126,22 @@ def passes():
 
 
 def loaded():
-    """A model that is loaded in parts translates and scores as one that each device has whole."""
+    """A model translates and scores alike on every mesh that it is loaded onto."""
     run = Path(__file__).parents[1] / "goldens/runs/0.1.0"
     lines = [one["line"] for one in json.loads((run / "expected.json").read_text())["tokens"]]
-    whole, parts = t2t_jax.load(run / "run"), t2t_jax.load(run / "run", fsdp=4, tensor=2)
+    whole = t2t_jax.load(run / "run", parallel=MeshConfig(data=1))
+    parts = t2t_jax.load(run / "run", parallel=MeshConfig(fsdp=4, tensor=2))
+    assert (whole.mesh.size, parts.mesh.shape) == (1, {"data": 1, "fsdp": 4, "tensor": 2})
     for name, array in named_leaves(parts.params).items():
         part = array.addressable_shards[0].data
         assert part.size * (8 if name.endswith("embedding") else 1) <= array.size, name
     translations = whole.translate(lines)
     assert parts.translate(lines) == translations
+    for axes in ({"data": 2}, {"fsdp": 2}, {"tensor": 2}, {"fsdp": 2, "tensor": 2}):
+        mesh = MeshConfig(**{"data": 1, **axes})
+        translator = t2t_jax.load([run / "run"] * 2, parallel=mesh)
+        assert translator.mesh.shape == dataclasses.asdict(mesh)
+        assert translator.translate(lines) == translations, mesh
     for one, other in zip(
         t2t_jax.score(whole, lines, translations),
         t2t_jax.score(parts, lines, translations),
@@ -141,7 +150,7 @@ def loaded():
         np.testing.assert_allclose(other.token_log_probs, one.token_log_probs, atol=1e-5)
 
 
-def test_a_model_that_is_loaded_in_parts_translates_as_a_whole_one():
+def test_a_model_translates_alike_on_every_mesh_that_it_is_loaded_onto():
     on_eight_devices("loaded", file=__file__)
 
 

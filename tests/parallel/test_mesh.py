@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from t2t_jax.batch import Batch, Sequence
-from t2t_jax.config import ParallelConfig
+from t2t_jax.config import MeshConfig
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.mesh import (
     BatchLayout,
@@ -26,7 +26,7 @@ from t2t_jax.parallel.mesh import (
     row_parts,
 )
 
-_ONE = make_mesh(ParallelConfig(data=1))
+_ONE = make_mesh(MeshConfig(data=1))
 
 
 def _batch(rows, source, target):
@@ -54,7 +54,7 @@ def test_data_takes_what_the_other_axes_leave(changes, num_devices, shape):
         return np.broadcast_to(jax.devices()[0], shape)
 
     with mock.patch("t2t_jax.parallel.slices.mesh_utils.create_device_mesh", place):
-        mesh = make_mesh(ParallelConfig(**changes), list(range(num_devices)))
+        mesh = make_mesh(MeshConfig(**changes), list(range(num_devices)))
     assert dict(mesh.shape) == dict(zip(("data", "fsdp", "tensor"), shape, strict=True))
     assert chosen == list(range(np.prod(shape)))
 
@@ -96,7 +96,7 @@ def test_a_mesh_that_does_not_go_with_the_devices_is_refused(
         mock.patch("jax.process_count", return_value=processes),
         pytest.raises(UserError) as error,
     ):
-        make_mesh(ParallelConfig(**changes), [None] * num_devices)
+        make_mesh(MeshConfig(**changes), [None] * num_devices)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -172,12 +172,6 @@ def test_rows_that_are_put_come_back_to_the_host():
     assert {type(leaf) for leaf in host.values()} == {np.ndarray}
     np.testing.assert_array_equal(host["rows"], x)
     np.testing.assert_array_equal(host["vector"], x[:, 0])
-
-
-def test_pmap_is_refused_where_several_processes_have_met(monkeypatch):
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(UserError, match=r"pmap.*one process, but 2.*backend='jit'"):
-        make_mesh(ParallelConfig(backend="pmap"))
 
 
 def test_a_batch_is_launched_before_the_one_before_it_is_read():

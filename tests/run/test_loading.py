@@ -7,10 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 
-from t2t_jax.config import Config
+from t2t_jax.config import Config, MeshConfig, ParallelConfig
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
@@ -167,6 +168,32 @@ def test_a_checkpoint_put_in_from_another_run_is_refused(runs, tmp_path):
 def test_no_directory_is_refused():
     with pytest.raises(UserError, match="no run directory is given"):
         load([])
+
+
+@pytest.mark.parametrize(
+    ("parallel", "message"),
+    [
+        (MeshConfig(fsdp=99), r"parallel\.fsdp=99 times parallel\.tensor=1 is 99, which does not"),
+        (MeshConfig(data=99), r"parallel\.data=99 .* asks for 99 devices, but there"),
+    ],
+)
+def test_devices_that_there_are_not_are_refused_by_the_names_of_the_flags(runs, parallel, message):
+    with pytest.raises(UserError, match=message):
+        load(runs[0], parallel=parallel)
+
+
+def test_a_mesh_of_another_type_is_refused(runs):
+    jaxtyping.config.update("jaxtyping_disable", True)  # as for users
+    try:
+        with pytest.raises(UserError, match=r"parallel={'fsdp': 2} is a dict; give a t2t_jax\.Mes"):
+            load(runs[0], parallel={"fsdp": 2})
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def test_of_the_parallel_section_of_a_config_loading_takes_the_mesh(runs):
+    section = ParallelConfig(data=1, backend="pmap", tokens_per_device=8)
+    assert load(runs[0], parallel=section).mesh == load(runs[0], parallel=MeshConfig(data=1)).mesh
 
 
 def test_a_directory_that_is_no_run_is_refused(runs, tmp_path):

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t2t_jax.config import ParallelConfig
+from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import Kernels
 from t2t_jax.modules.decoding import TransformerDecoding
 from t2t_jax.parallel.mesh import batch_layout, replicated
@@ -21,6 +23,7 @@ from t2t_jax.training.step import (
     init_state,
     loss_sums,
     train_step,
+    training_mesh,
 )
 
 
@@ -283,3 +286,9 @@ def test_the_step_is_traced_and_compiled_once_for_a_shape(tiny, batch, backend):
             counts.append(traced.call_count)
     assert counts[0] > 0
     assert counts == [counts[0]] * 3
+
+
+def test_pmap_is_refused_where_several_processes_have_met(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(UserError, match=r"pmap.*one process, but 2.*backend='jit'"):
+        training_mesh(ParallelConfig(backend="pmap"))
