@@ -34,12 +34,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
       devices: the devices of the mesh; None is all devices of all processes.
 
     Raises:
-<<<<<<< HEAD
-      UserError: the sizes do not fit the number of devices or their slices, or the backend does not
-        fit several processes.
-=======
-      UserError: the sizes do not fit the number of devices.
->>>>>>> 6245117
+      UserError: the sizes do not fit the number of devices or their slices.
     """
     devices = all_devices() if devices is None else devices
     inner = config.fsdp * config.tensor

@@ -19,12 +19,8 @@ from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.network import Network
 from t2t_jax.modules.transformer import declared_parameters, init_parameters
 from t2t_jax.parallel.axes import shardings
-<<<<<<< HEAD
 from t2t_jax.parallel.compiler_options import compiler_options
-from t2t_jax.parallel.mesh import BatchLayout, by_rows, replicated
-=======
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, make_mesh, replicated
->>>>>>> 6245117
 from t2t_jax.training.freezing import are_frozen
 from t2t_jax.training.optimizer import Optimizer, joined, parted
 from t2t_jax.training.recipe import clipped, make_optimizer, moving_average
