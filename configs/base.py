@@ -20,7 +20,6 @@ from t2t_jax import Config
 def get_config() -> Config:
     return Config().replace(
         {
-            "model.compute_dtype": "auto",
             "data.vocab_size": 32_768,
             "parallel.tokens_per_device": "auto",
         }

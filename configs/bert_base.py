@@ -33,7 +33,6 @@ def get_config() -> Config:
             "model.output_bias": True,
             "model.output_transform": True,
             "model.attention_dropout_rate": 0.1,
-            "model.compute_dtype": "auto",
             "data.task": "masked_language_modelling",
             "data.corpus": "text:corpora/text",
             "data.documents": "paragraphs",

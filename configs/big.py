@@ -24,7 +24,6 @@ def get_config() -> Config:
             "model.num_heads": 16,
             "model.d_ff": 4096,
             "model.dropout_rate": 0.3,
-            "model.compute_dtype": "auto",
             "data.vocab_size": 32_768,
             "training.num_train_steps": 300_000,
             "checkpoint.every_steps": 600,

@@ -23,7 +23,6 @@ def get_config() -> Config:
             "model.num_heads": 16,
             "model.d_ff": 4096,
             "model.dropout_rate": 0.3,
-            "model.compute_dtype": "auto",
             "data.corpus": "wmt14-en-de:corpora/wmt14-en-de",
             "data.source_language": "en",
             "data.target_language": "de",

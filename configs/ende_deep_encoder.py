@@ -23,7 +23,6 @@ def get_config() -> Config:
         {
             "model.num_encoder_layers": 12,
             "model.num_decoder_layers": 1,
-            "model.compute_dtype": "auto",
             "data.corpus": "wmt14-en-de:corpora/wmt14-en-de",
             "data.source_language": "en",
             "data.target_language": "de",

@@ -26,7 +26,6 @@ def get_config() -> Config:
             "model.position": "sinusoidal_t2t",
             "model.attention_dropout_rate": 0.1,
             "model.activation_dropout_rate": 0.1,
-            "model.compute_dtype": "auto",
             "data.corpus": "wmt14-en-de:corpora/wmt14-en-de",
             "data.source_language": "en",
             "data.target_language": "de",

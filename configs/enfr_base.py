@@ -19,7 +19,6 @@ from t2t_jax import Config
 def get_config() -> Config:
     return Config().replace(
         {
-            "model.compute_dtype": "auto",
             "data.corpus": "wmt14-en-fr:corpora/wmt14-en-fr",
             "data.source_language": "en",
             "data.target_language": "fr",

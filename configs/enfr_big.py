@@ -22,7 +22,6 @@ def get_config() -> Config:
             "model.num_heads": 16,
             "model.d_ff": 4096,
             "model.dropout_rate": 0.1,
-            "model.compute_dtype": "auto",
             "data.corpus": "wmt14-en-fr:corpora/wmt14-en-fr",
             "data.source_language": "en",
             "data.target_language": "fr",

@@ -30,7 +30,6 @@ def get_config() -> Config:
             "model.scale_embeddings": False,
             "model.start_token": "end",
             "model.attention_dropout_rate": 0.1,
-            "model.compute_dtype": "auto",
             "data.task": "language_modelling",
             "data.corpus": "text:corpora/text",
             "data.documents": "paragraphs",

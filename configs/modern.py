@@ -21,7 +21,6 @@ from t2t_jax.config.variants import PUBLISHED_DIFFERENCES, variants
 
 BASE = Config().replace(
     {
-        "model.compute_dtype": "auto",
         "data.corpus": "wmt14-en-de:corpora/wmt14-en-de",
         "data.source_language": "en",
         "data.target_language": "de",

@@ -37,7 +37,6 @@ BASE = Config().replace(
         "model.num_decoder_layers": 2,
         "model.max_positions": 128,
         "model.dropout_rate": 0.0,
-        "model.compute_dtype": "auto",
         "data.corpus": CORPUS,
         "data.vocab_size": 4000,
         "data.max_length": 64,

@@ -30,7 +30,6 @@ def get_config() -> Config:
             "model.d_model": 1024,
             "model.dropout_rate": 0.2,
             "model.attention_dropout_rate": 0.2,
-            "model.compute_dtype": "auto",
             "data.corpus": "trees:wsj",
             "data.vocab_size": 16_000,
             "data.max_length": 512,

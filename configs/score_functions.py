@@ -36,7 +36,6 @@ BASE = Config().replace(
         "model.num_encoder_layers": 2,
         "model.num_decoder_layers": 2,
         "model.dropout_rate": 0.0,
-        "model.compute_dtype": "auto",
         "data.corpus": CORPUS,
         "data.vocab_size": 4000,
         "data.max_length": 64,

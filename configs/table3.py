@@ -19,7 +19,6 @@ from t2t_jax.paper import TABLE_3
 
 BASE = Config().replace(
     {
-        "model.compute_dtype": "auto",
         "data.corpus": "wmt14-en-de:corpora/wmt14-en-de",
         "data.source_language": "en",
         "data.target_language": "de",

@@ -50,7 +50,6 @@ VARIANTS = {
         {
             **TABLE_3[name].changes(narrower=4, shallower=3),
             "model.dropout_rate": 0.0,
-            "model.compute_dtype": "auto",
         }
     )
     for name in ROWS

@@ -28,7 +28,6 @@ def get_config() -> Config:
             "model.position": "learned",
             "model.share_embeddings": False,
             "model.output_bias": True,
-            "model.compute_dtype": "auto",
             "data.task": "image_classification",
             "data.corpus": "npz:images.npz",
             "data.image_flip": True,

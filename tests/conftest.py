@@ -97,6 +97,7 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> "TinyRun":
         "model.num_encoder_layers": 1,
         "model.num_decoder_layers": 1,
         "model.dropout_rate": 0.2,
+        "model.compute_dtype": "float32",  # also where bfloat16 is faster
         "data.corpus": f"text:{folder / 'corpus'}",
         "data.cache_dir": str(folder / "cache"),
         "data.vocab_size": 300,

@@ -162,6 +162,16 @@ def test_the_largest_config_has_a_billion_parameters():
     assert _values(config, _ANY_CORPUS) == _ANY_CORPUS
 
 
+def test_what_a_config_is_computed_in_is_left_to_the_devices_unless_its_figures_hang_on_it():
+    chosen = {
+        path.stem: config.model.compute_dtype
+        for path in (_ROOT / "configs").glob("*.py")
+        for config in _configs(path)
+        if config.model.compute_dtype != "auto"
+    }
+    assert chosen == {"quickstart": "float32", "billion": "bfloat16"}
+
+
 @pytest.mark.parametrize("name", ["parsing_wsj", "parsing_semi"])
 def test_a_parser_is_trained_on_trees_of_several_hundred_tokens(name):
     assert _load(name).data.max_length == 512

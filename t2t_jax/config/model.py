@@ -173,7 +173,7 @@ class ModelConfig:
     activation_dropout_rate: float = 0.0
     """Dropout on the feed-forward network's hidden activations; the paper has none."""
     compute_dtype: Literal["float32", "bfloat16", "auto"] = field(
-        default="float32", metadata=left_open("auto")
+        default="auto", metadata=left_open("auto")
     )
     """Dtype of activations and matrix products; parameters, softmax and loss stay float32. "auto"
     is bfloat16 where a new run starts on devices that are faster with it, and else float32."""
@@ -303,6 +303,11 @@ class ModelConfig:
     def value_size(self) -> int:
         """d_v: the field, or if that is None, d_model / num_heads."""
         return self.d_v or self.d_model // self.num_heads
+
+    @property
+    def dtype(self) -> Literal["float32", "bfloat16"]:
+        """`compute_dtype` of a run, whose "auto" is settled; of a model of no run, float32."""
+        return "float32" if self.compute_dtype == "auto" else self.compute_dtype
 
     @property
     def is_gated(self) -> bool:

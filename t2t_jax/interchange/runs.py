@@ -26,6 +26,8 @@ from t2t_jax.workdir import CHECKPOINTS, claim_for_import
 def write_run(model: PortableModel, workdir: Path, imported: Record) -> None:
     """Write a model as a run directory with one checkpoint: all of it, or nothing.
 
+    It computes in float32 unless its config says otherwise, as the program did that it comes from.
+
     Args:
       model: the model.
       workdir: a directory that is not there yet, or is empty.
@@ -35,8 +37,9 @@ def write_run(model: PortableModel, workdir: Path, imported: Record) -> None:
       UserError: the arrays are not those of a model with its config, or the directory cannot be
         written.
     """
+    config = model.config.replace({"model.compute_dtype": model.config.model.dtype})
     mesh = make_mesh(MeshConfig(), local_devices())
-    network = make_model(model.config, len(model.vocabulary), mesh)
+    network = make_model(config, len(model.vocabulary), mesh)
     like = nn.unbox(declared_parameters(network))
     try:
         params = jax.tree.map(jnp.asarray, parameters_of(model.arrays, like))
@@ -45,10 +48,10 @@ def write_run(model: PortableModel, workdir: Path, imported: Record) -> None:
         raise UserError(f"{place}: {error}; its options are those of another model") from error
     step = model.steps[-1] if model.steps else 0
     with writing_directory(workdir) as place:
-        claim_for_import(place, model.config, model.vocabulary, imported)
+        claim_for_import(place, config, model.vocabulary, imported)
         directory = place / CHECKPOINTS
         directory.mkdir()
-        identity = Identity(model.config, {"vocabulary": model.vocabulary.fingerprint})
+        identity = Identity(config, {"vocabulary": model.vocabulary.fingerprint})
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
             origin=ocp.args.JsonSave(make_origin(identity, step, {"params": params})),

@@ -133,7 +133,7 @@ def training_memory(
     devices = parallel.fsdp * parallel.tensor
     weights = 4 * num_parameters(model, vocab_size) // devices
     state = 4 * _state_size(config, vocab_size) // devices
-    size = 4 if model.compute_dtype == "float32" else 2
+    size = 4 if model.dtype == "float32" else 2
     sources, targets = size * rows * source_length, size * rows * target_length
     # Queries, keys, values and heads of each attention, the hidden layer, and each sub-layer's sum.
     hidden, width = _hidden(model) // parallel.tensor, model.d_model

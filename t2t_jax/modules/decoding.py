@@ -220,7 +220,7 @@ class CachedDecoding(NetworkScoring):
         else:
             # The embeddings too, which are rows and the matrix of the output: what is left in
             # float32, XLA for GPUs and TPUs would convert again for every token.
-            params = rounded(params, declared, self.network.config.compute_dtype)
+            params = rounded(params, declared, self.network.config.dtype)
         decoder: Parameters = params["decoder"]
         layers = _unstacked(decoder["layers"], self.network.config)
         if quantize == "none":
@@ -235,7 +235,7 @@ class CachedDecoding(NetworkScoring):
         config = self.network.config
         slots = cache_places(config, room) * beam_size
         shapes = config.attention_of("decoder").cache_shapes(rows, slots)
-        dtype = cache_dtype(config.compute_dtype, self.network.kernels.products)
+        dtype = cache_dtype(config.dtype, self.network.kernels.products)
         keys, values = (jnp.zeros(shape, dtype) for shape in shapes)
         return ((keys, values),) * config.num_decoder_layers
 

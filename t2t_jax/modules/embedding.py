@@ -44,7 +44,7 @@ class TokenEmbedding(nn.Module):
         rows = rows.astype(jnp.float32)
         if self.config.scale_embeddings:
             rows *= math.sqrt(self.config.d_model)
-        return rows.astype(self.config.compute_dtype)
+        return rows.astype(self.config.dtype)
 
     def matrix(self) -> Float[Array, "vocab d_model"] | Int8Matrix:
         """The matrix, not split over devices along `d_model`, as both of its uses need it."""

@@ -146,7 +146,7 @@ class ImageModel(EncoderModel):
           context: the context of the stack.
         """
         values = inputs.values.astype(jnp.float32) / 127.5 - 1
-        x = self.patch_projection(values.astype(self.config.compute_dtype), context)
+        x = self.patch_projection(values.astype(self.config.dtype), context)
         is_class = (inputs.positions == 0)[:, :, None]
         x = jnp.where(is_class, self.class_token.astype(x.dtype), x)
         x = self.source_position(x, context.positions, context.length)

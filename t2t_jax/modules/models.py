@@ -49,11 +49,12 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
     """The network of a run, for training.
 
     Args:
-      config: the config of the run, `settled`.
+      config: the config of the run, `settled`. One that is not is computed in float32 where it
+        leaves the dtype open.
       vocab_size: entries of the vocabulary.
       mesh: the devices it runs on; None means any; see `kernels_of`.
     """
-    kernels = kernels_of(mesh, config.model.compute_dtype)
+    kernels = kernels_of(mesh, config.model.dtype)
     start = start_id(config.model)
     network, _ = family_of(config.model)
     if config.parallel.backend == "pmap":  # each device has a program of its own
@@ -65,11 +66,11 @@ def make_scoring_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -
     """A network for scoring and, unless it is an encoder alone, for searching.
 
     Args:
-      model: sizes and options of the network, `settled`.
+      model: sizes and options of the network, `settled`, as for `make_model`.
       vocab_size: entries of the vocabulary.
       mesh: the devices it runs on; None means any; see `kernels_of`.
     """
-    kernels = kernels_of(mesh, model.compute_dtype)
+    kernels = kernels_of(mesh, model.dtype)
     network, decoding = family_of(model)
     return decoding(network(model, vocab_size, start_id(model), kernels=kernels, mesh=mesh))
 

@@ -24,6 +24,7 @@ _FIELDS = {
     "model.d_ff": 64,
     "model.num_encoder_layers": 2,
     "model.num_decoder_layers": 3,
+    "model.compute_dtype": "float32",
     "data.vocab_size": 128,
     "data.max_length": 30,
     "data.source_tokens_per_step": 1100,

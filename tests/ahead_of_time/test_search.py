@@ -14,6 +14,7 @@ _CONFIG = Config().replace(
         "model.d_ff": 64,
         "model.num_encoder_layers": 1,
         "model.num_decoder_layers": 2,
+        "model.compute_dtype": "float32",
         "data.vocab_size": 128,
         "decoding.beam_size": 1,
     }

@@ -610,6 +610,7 @@ _PROPERTIES = {
     ],
     "normalization": ["norm", "norm_epsilon"],
     "embeddings": ["share_embeddings", "share_target_embedding"],
+    "dtype": ["compute_dtype"],
     "is_gated": ["feed_forward"],
     "stacks": ["num_encoder_layers", "num_decoder_layers", "norm_order"],
     "schedule_end": ["schedule", "schedule_steps"],
@@ -719,9 +720,11 @@ def test_the_end_of_a_schedule_that_was_left_open_may_be_left_open_again():
 
 def test_a_choice_left_open_differs_from_none_that_a_run_has_made():
     chosen = Config().replace({"model.compute_dtype": "bfloat16"})
-    left_open = Config().replace({"model.compute_dtype": "auto"})
+    left_open = Config()
     changed = {"model.compute_dtype": ("bfloat16", "auto")}
     assert differences(chosen, left_open) == changed
     assert differences(chosen, left_open, only_binding=True) == {}
     assert differences(left_open, chosen, only_binding=True) == {}
-    assert differences(chosen, Config(), only_binding=True)
+    assert [one.model.dtype for one in (chosen, left_open)] == ["bfloat16", "float32"]
+    other = Config().replace({"model.compute_dtype": "float32"})
+    assert differences(chosen, other, only_binding=True)

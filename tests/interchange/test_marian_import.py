@@ -116,6 +116,7 @@ def test_an_imported_run_translates_and_trains_on(tmp_path):
     assert len(before) == 3
     assert before[1] == ""
     own = load(run).config
+    assert own.model.compute_dtype == "float32"  # also where bfloat16 is faster
     steps = {"training.num_train_steps": 50, "training.warmup_steps": 20, "data.max_length": 64}
     sizes = {"data.source_tokens_per_step": 256, "data.target_tokens_per_step": 256}
     start = {"training.init_from": str(run), "training.log_every_steps": 10}

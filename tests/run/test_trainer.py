@@ -35,6 +35,7 @@ TINY = {
     "model.d_ff": 32,
     "model.num_encoder_layers": 1,
     "model.num_decoder_layers": 1,
+    "model.compute_dtype": "float32",
     "data.vocab_size": 300,
     "data.max_length": 64,
     "data.batching": "pack",

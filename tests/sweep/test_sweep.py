@@ -38,6 +38,7 @@ from t2t_jax import Config, product
 BASE = Config().replace({{
     "model.d_model": 16, "model.num_heads": 2, "model.d_ff": 32,
     "model.num_encoder_layers": 1, "model.num_decoder_layers": 1,
+    "model.compute_dtype": "float32",
     "data.corpus": "text:{corpus}", "data.cache_dir": "{cache}", "data.vocab_size": 300,
     "data.max_length": 64, "data.batching": "pack",
     "data.source_tokens_per_step": 128, "data.target_tokens_per_step": 128,

@@ -27,6 +27,7 @@ MODEL = {
     "model.num_encoder_layers": 1,
     "model.norm_order": "pre",
     "model.dropout_rate": 0.0,
+    "model.compute_dtype": "float32",
     "data.vocab_size": 40,
     "data.max_length": 24,
     "data.source_tokens_per_step": 256,
