@@ -77,7 +77,7 @@ def _attention_types(model: ModelConfig, kernels: Kernels, window: int) -> Itera
     # A position attends to those less than `window` places away.
     restricted = ("O(r n d)", 1, "O(1)", "O(n/r)", partial(_hops, window - 1))
     module = MultiHeadAttention(model.attention)
-    example = jnp.zeros((1, 1, model.d_model), model.compute_dtype)
+    example = jnp.zeros((1, 1, model.d_model), model.dtype)
     params = _parameters(module, example, _context(example, kernels, None))
     computed_by = kernels, XLA_KERNELS
     for name, facts, bound in [
@@ -92,7 +92,7 @@ def _attention_types(model: ModelConfig, kernels: Kernels, window: int) -> Itera
 
 def _convolution_types(model: ModelConfig, kernel_width: int) -> Iterator[LayerType]:
     """The recurrent layer, which is an LSTM, and the two convolutions."""
-    width, dtype = model.d_model, model.compute_dtype
+    width, dtype = model.d_model, model.dtype
     # A cell keeps its state in the dtype of its parameters.
     lstm = nn.RNN(nn.OptimizedLSTMCell(width, dtype=dtype, param_dtype=dtype))
     convolution = partial(nn.Conv, width, (kernel_width,), dtype=dtype)

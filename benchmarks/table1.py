@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     _check(asked)
     measuring.compile_afresh()
     model = asked.fields.model
-    kernels = kernels_of(make_mesh(asked.fields.parallel), model.compute_dtype)
+    kernels = kernels_of(make_mesh(asked.fields.parallel), model.dtype)
     types = _chosen(asked, kernels)
     columns = _measured(asked, types)
     add_exponents(columns)
@@ -144,7 +144,7 @@ def _cases(
     model = asked.fields.model
     shape = asked.rows, length, model.d_model
     x, cotangent = (
-        jax.random.normal(jax.random.key(seed), shape, model.compute_dtype) for seed in range(2)
+        jax.random.normal(jax.random.key(seed), shape, model.dtype) for seed in range(2)
     )
     forward, both = DIRECTIONS
     for layer in types:

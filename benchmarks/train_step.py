@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     measuring.compile_afresh()
     steps = workload.training_steps(config, shapes)
     product, product_flops = measuring.matrix_product(
-        make_mesh(config.parallel), config.model.compute_dtype
+        make_mesh(config.parallel), config.model.dtype
     )
     calls = {number: step.take for number, step in enumerate(steps)}
     seconds = measuring.in_turns({**calls, "peak": product}, asked.repeats)

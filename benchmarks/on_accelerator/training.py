@@ -53,7 +53,7 @@ def _figures(config: Config, kernels: Kernels, tiny: bool) -> dict[str, Any]:
     rows, length = training_shape(tiny)
     (step,) = workload.training_steps(config, [(rows, length)], kernels)
     product, product_flops = measuring.matrix_product(
-        make_mesh(config.parallel), config.model.compute_dtype
+        make_mesh(config.parallel), config.model.dtype
     )
     seconds = measuring.in_turns({"step": step.take, "peak": product}, repeats(tiny))
     taken = measuring.spread(seconds["step"])

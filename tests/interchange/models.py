@@ -93,7 +93,8 @@ def vocabulary() -> Vocabulary:
 
 def portable(fields: Mapping[str, Any]) -> PortableModel:
     """A model with these fields of a config, and random numbers in all of its parameters."""
-    config = Config().replace({**_SIZES, **fields})
+    settled = {"model.compute_dtype": "float32"}  # as a run has it
+    config = Config().replace({**settled, **_SIZES, **fields})
     network = make_model(config, len(vocabulary()), None)
     rng = np.random.default_rng(0)
 
