@@ -84,7 +84,7 @@ def test_a_pruned_run_loads_goes_out_and_in_again_and_trains_on(tmp_path):
     }
     config: Config = translator.config.replace(changes)
     assert t2t_jax.train(config, tmp_path / "trained").exit_code == 0
-    assert t2t_jax.load(tmp_path / "trained").config.model == translator.config.model
+    assert t2t_jax.load(tmp_path / "trained").config.model == model.config.model
 
 
 def test_formats_with_one_number_of_heads_have_zeros(tmp_path):
