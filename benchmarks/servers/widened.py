@@ -106,7 +106,7 @@ def _check(small: ModelConfig, large: ModelConfig) -> None:
     """Refuse a model that has other options than the paper's, or is larger."""
     sizes = ("d_model", "num_heads", "d_ff", "num_encoder_layers", "num_decoder_layers")
     free = {*sizes, "max_positions", *(name for name in vars(small) if name.endswith("_rate"))}
-    paper = ModelConfig()
+    paper = ModelConfig(compute_dtype="float32")
     others = [
         name
         for name, value in vars(small).items()
