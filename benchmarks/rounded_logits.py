@@ -13,13 +13,14 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from measuring import machine, show
 
 from t2t_jax.commands.flags import check_flags, names, parse_flags
 from t2t_jax.config.file import load_config
-from t2t_jax.kernels.choice import LogitsForm, kernels_of
+from t2t_jax.kernels.choice import Kernels, LogitsForm, kernels_of
 from t2t_jax.run.trainer import train
 from t2t_jax.system.program import run
 
@@ -71,8 +72,11 @@ def _dev_loss(asked: RoundedLogits, form: LogitsForm, seed: int) -> float:
             "evaluation.every_steps": asked.steps,
         }
     )
-    own = lambda *args: dataclasses.replace(kernels_of(*args), logits=form)  # noqa: E731
-    with patch("t2t_jax.modules.models.kernels_of", own):
+
+    def with_form(*arguments: Any) -> Kernels:
+        return dataclasses.replace(kernels_of(*arguments), logits=form)
+
+    with patch("t2t_jax.modules.models.kernels_of", with_form):
         trained = train(config, asked.workdir / f"{form}_{seed}")
     if trained.exit_code:
         raise SystemExit(trained.exit_code)

@@ -19,7 +19,8 @@ Score: TypeAlias = Callable[
 ]
 """A score function of queries and keys, in place of scaled products."""
 
-_einsum_float32: Einsum = partial(jnp.einsum, preferred_element_type=jnp.float32)
+summed_in_float32: Einsum = partial(jnp.einsum, preferred_element_type=jnp.float32)
+"""`jnp.einsum` that sums and returns in float32, with the derivatives that JAX finds."""
 
 
 def attention_weights(
@@ -29,7 +30,7 @@ def attention_weights(
     *,
     bias: Float32[Array, "h q k"] | None = None,
     score: Score | None = None,
-    einsum: Einsum = _einsum_float32,
+    einsum: Einsum = summed_in_float32,
 ) -> Float[Array, "b h q k"]:
     """softmax(Q K^T / sqrt(d_k)) over the keys, in float32 (section 3.2.1, equation 1).
 
@@ -67,7 +68,7 @@ def additive_scores(
     key: Float[Array, "b k h d_k"],
     vector: Float[Array, "h d_k"],
     *,
-    einsum: Einsum = _einsum_float32,
+    einsum: Einsum = summed_in_float32,
 ) -> Float32[Array, "b h q k"]:
     """v tanh(q + k): additive attention, which section 3.2.1 compares with products.
 

@@ -16,6 +16,7 @@ from t2t_jax.functional.attention import (
     masked_softmax,
     repeat_heads,
     scaled,
+    summed_in_float32,
     weighted_values,
 )
 from t2t_jax.functional.dropout import DropoutKey, dropout
@@ -101,9 +102,7 @@ def _einsum(kernels: Kernels) -> Einsum:
     Its gradient is an operand of two products. `einsum_float32` rounds it to their dtype: then it
     is written and read, which on TPUs takes as long as the products.
     """
-    if kernels.attention == "xla_fused":
-        return partial(jnp.einsum, preferred_element_type=jnp.float32)
-    return einsum_float32
+    return summed_in_float32 if kernels.attention == "xla_fused" else einsum_float32
 
 
 def additive(

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, cast
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Float32, Int
+from jaxtyping import Array, Float, Int
 
 from t2t_jax.batch import Batch, Sequence, one_a_row
 from t2t_jax.config import ModelConfig
@@ -111,8 +111,10 @@ class TokenNetwork(nn.Module):
 
         def project(x: Float[Array, "b t d_model"]) -> Float[Array, "b t vocab"]:
             if is_rounded:
-                return self.with_output_bias(rounded_logits(x, matrix))
-            return self.with_output_bias(pre_softmax_logits(x, matrix, self.kernels.products))
+                logits = rounded_logits(x, matrix)
+            else:
+                logits = pre_softmax_logits(x, matrix, self.kernels.products)
+            return self.with_output_bias(logits)
 
         tokens = batch.targets.tokens
         normalizer = NORMALIZERS[self.kernels.loss]
@@ -149,7 +151,7 @@ class TokenNetwork(nn.Module):
         """The matrix of the output projection, one row for every entry of the vocabulary."""
         return getattr(self, self.config.embeddings["output"]).matrix()
 
-    def with_output_bias(self, logits: Float32[Array, "b t vocab"]) -> Float32[Array, "b t vocab"]:
+    def with_output_bias(self, logits: Float[Array, "b t vocab"]) -> Float[Array, "b t vocab"]:
         """The logits plus the bias of the output, if it has one."""
         return logits + self.output_bias if self.config.output_bias else logits
 
