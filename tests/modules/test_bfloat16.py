@@ -50,6 +50,17 @@ def test_gradients_are_as_near_to_float32_as_those_of_plain_products(
     assert 0 < _distance(ours, exact) < 1.2 * _distance(plain, exact)
 
 
+def test_the_forms_for_accelerators_are_as_near_to_float32(make_model, make_batch):
+    batch = make_batch(_SOURCES, _TARGETS)
+    wide, narrow = (make_model(output_bias=True, compute_dtype=t) for t in ("float32", "bfloat16"))
+    _, exact = _losses_and_gradients(wide, batch)
+    _, plain = _losses_and_gradients(narrow, batch)
+    for attention, logits in (("xla", "rounded"), ("xla_fused", "float32")):
+        kernels = Kernels(attention, "fused", "unrolled", "in_one_pass", logits, "kept_moments")
+        _, ours = _losses_and_gradients(narrow, batch, kernels=kernels)
+        assert 0 < _distance(ours, exact) < 1.2 * _distance(plain, exact)
+
+
 def test_layers_with_large_arrays_are_compiled_one_by_one(make_model, make_batch, monkeypatch):
     model = make_model(compute_dtype="bfloat16")
     batch = make_batch(_SOURCES, _TARGETS)
