@@ -263,4 +263,7 @@ def _written(result: Instruction, by_name: Mapping[str, Instruction]) -> float:
 
 def _num_bytes(instruction: Instruction) -> float:
     """The bytes of the result of an instruction."""
-    return sum(each.num_bytes for each in instruction.arrays)
+    arrays = instruction.arrays
+    if "__cublas" in instruction.line and len(arrays) > 1:
+        arrays = arrays[:-1]  # the last is room to work in, of which a product may need nothing
+    return sum(each.num_bytes for each in arrays)

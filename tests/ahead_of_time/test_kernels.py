@@ -80,7 +80,8 @@ def test_kernels_are_those_that_can_be_counted():
     assert product.label == "feed_forward: dot_general, backward"
     # It reads one row and the place of it, and writes one row.
     assert (row.num_bytes, row.count) == (64 + 4 + 64, 5)
-    assert (library.flops, library.num_bytes) == (_PRODUCT_FLOPS, _PRODUCT_BYTES + 64)
+    # The room that the library works in is not counted: it may need none of it.
+    assert (library.flops, library.num_bytes) == (_PRODUCT_FLOPS, _PRODUCT_BYTES)
     assert (last.num_bytes, last.count) == (_PRODUCT_BYTES, 1)
     assert reduced.sent.num_bytes == 400
     assert (reduced.num_bytes, reduced.meanwhile) == (0, 1)
