@@ -45,10 +45,46 @@ def random_words(shape: tuple[int, ...], key: DropoutKey) -> UInt32[Array, "..."
       shape: `[rows, ...]`.
       key: the key, and the number of the first row.
     """
+    return mixed(*hashes(shape, key))
+
+
+def hashes(
+    shape: tuple[int, ...], key: DropoutKey
+) -> tuple[UInt32[Array, "1 *inner"], UInt32[Array, "rows *ones"]]:
+    """The two hashes that the words of `random_words` are `mixed` of: of place and of row.
+
+    Args:
+      shape: `[rows, *inner]`.
+      key: the key, and the number of the first row.
+    """
     rows, *inner = shape
     place = jax.lax.iota(jnp.uint32, math.prod(inner)).reshape(1, *inner)
     first_row = jnp.asarray(key.first_row, jnp.uint32)
-    return words_at(place, rows, jax.random.bits(key.key, (2,)), first_row)
+    return _hashes_at(place, rows, jax.random.bits(key.key, (2,)), first_row)
+
+
+def _hashes_at(
+    place: UInt32[Array, "1 *inner"],
+    rows: int,
+    bits: UInt32[Array, "2"],
+    first_row: UInt32[Array, ""],
+) -> tuple[UInt32[Array, "1 *inner"], UInt32[Array, "{rows} *ones"]]:
+    low, high = bits
+    number = jax.lax.iota(jnp.uint32, rows) + first_row
+    of_row = _mix(number ^ high).reshape(rows, *[1] * (place.ndim - 1))
+    return _mix(place ^ low), of_row
+
+
+def mixed(
+    of_place: UInt32[Array, "1 *inner"], of_row: UInt32[Array, "rows *ones"]
+) -> UInt32[Array, "rows *inner"]:
+    """A word for each element of an array, made of a hash of its place and one of its row.
+
+    Args:
+      of_place: from `hashes`.
+      of_row: from `hashes`.
+    """
+    return _mix(of_place + of_row)
 
 
 def words_at(
@@ -65,10 +101,7 @@ def words_at(
       bits: 64 bits of the key.
       first_row: number of the first row.
     """
-    low, high = bits
-    number = jax.lax.iota(jnp.uint32, rows) + first_row
-    of_row = _mix(number ^ high).reshape(rows, *[1] * (place.ndim - 1))
-    return _mix(_mix(place ^ low) + of_row)
+    return mixed(*_hashes_at(place, rows, bits, first_row))
 
 
 def threshold(rate: float) -> UInt32[Array, ""]:
@@ -88,5 +121,17 @@ def dropout(
     """
     if rate == 0 or key is None:
         return x
-    keep = random_words(x.shape, key) >= threshold(rate)
-    return jnp.where(keep, x * jnp.asarray(1 / (1 - rate), x.dtype), 0)
+    return dropped(x, rate, random_words(x.shape, key))
+
+
+def dropped(
+    x: Float[Array, "*shape"], rate: float, words: UInt32[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+    """The elements of an array that their words keep, divided by `1 - rate`; zeros for the others.
+
+    Args:
+      x: any array.
+      rate: the share of the elements that are dropped, in [0, 1).
+      words: a random word for each element; see `random_words`.
+    """
+    return jnp.where(words >= threshold(rate), x * jnp.asarray(1 / (1 - rate), x.dtype), 0)

@@ -39,6 +39,29 @@ def attention(
     key: Float[Array, "b k groups d_k"],
     value: Float[Array, "b k groups d_v"],
     mask: Bool[Array, "b #h #q k"] | SegmentMask,
+    **options: Any,
+) -> Float[Array, "b q h d_v"]:
+    """`functional.attention.scaled_dot_product_attention` (equation 1), the fastest way there is.
+
+    Args:
+      query: queries of each head.
+      key: keys of each head, or of each group of heads that share them.
+      value: values of each head or group.
+      mask: True where a query may attend to a key; see `heads_and_rows`.
+      **options: those of `heads_and_rows`.
+
+    Returns:
+      The weighted values, in the values' dtype; zeros for a query that may attend to nothing.
+    """
+    heads, rows = heads_and_rows(query, key, value, mask, **options)
+    return heads if rows is None else jnp.where(rows[..., None], heads, 0)
+
+
+def heads_and_rows(
+    query: Float[Array, "b q h d_k"],
+    key: Float[Array, "b k groups d_k"],
+    value: Float[Array, "b k groups d_v"],
+    mask: Bool[Array, "b #h #q k"] | SegmentMask,
     *,
     bias: DistanceBias | None = None,
     score: Score | None = None,
@@ -46,8 +69,11 @@ def attention(
     dropout_rate: float = 0.0,
     dropout_key: DropoutKey | None = None,
     kernels: Kernels = XLA_KERNELS,
-) -> Float[Array, "b q h d_v"]:
-    """`functional.attention.scaled_dot_product_attention` (equation 1), the fastest way there is.
+) -> tuple[Float[Array, "b q h d_v"], Bool[Array, "b q 1"] | None]:
+    """`attention`, but for the zeros of queries that may attend to nothing.
+
+    Where a kernel gives these queries something else, a product with the heads can set its own
+    results to zero, within the kernel that reads them; setting the heads to zero takes one more.
 
     Args:
       query: queries of each head.
@@ -65,18 +91,20 @@ def attention(
       kernels: the implementations for the devices, from `kernels_of`.
 
     Returns:
-      The weighted values, in the values' dtype; zeros for a query that may attend to nothing.
+      The weighted values, in the values' dtype, and True for the queries that may attend to
+      something: the values of the others mean nothing. None in its place where they are zeros.
     """
     same: Any = partial(attention, bias=bias, score=score, dropout_rate=dropout_rate)
     if has_form(value, kernels.products):
         # The products are small, and XLA on CPUs would convert the operands of most of them to
         # float32 one by one.
         wide = (x.astype(jnp.float32) for x in (query, key, value))
-        return same(*wide, mask, apart=apart, dropout_key=dropout_key).astype(value.dtype)
+        heads = same(*wide, mask, apart=apart, dropout_key=dropout_key)
+        return heads.astype(value.dtype), None
     if isinstance(mask, SegmentMask) and mask.is_narrow:
         attend = partial(same, kernels=kernels)
         key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
-        return windowed_attention(attend, query, key, value, mask, dropout_key)
+        return windowed_attention(attend, query, key, value, mask, dropout_key), None
     is_plain = bias is None and score is None
     drops = dropout_rate > 0 and dropout_key is not None
     fused = kernels.attention == "cudnn" and is_plain and not drops and is_fused(query, key, value)
@@ -86,14 +114,15 @@ def attention(
     key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
     if isinstance(mask, SegmentMask):
         if is_plain:
-            return blockwise_attention(
+            heads = blockwise_attention(
                 query, key, value, mask, dropout_rate=dropout_rate, dropout_key=dropout_key
             )
+            return heads, None
         mask = mask.whole()
     places = partial(distances, query.shape[1], key.shape[1])
     added = None if bias is None else bias(places() if apart is None else apart)
     weights = attention_weights(query, key, mask, bias=added, score=score, einsum=_einsum(kernels))
-    return weighted_values(dropout(weights, dropout_rate, dropout_key), value)
+    return weighted_values(dropout(weights, dropout_rate, dropout_key), value), None
 
 
 def _einsum(kernels: Kernels) -> Einsum:
@@ -142,26 +171,28 @@ def fused_attention(
     value: Float[Array, "b k groups d"],
     mask: Bool[Array, "b #h #q k"],
     implementation: Literal["cudnn", "xla"] = "cudnn",
-) -> Float[Array, "b q h d"]:
+) -> tuple[Float[Array, "b q h d"], Bool[Array, "b q 1"] | None]:
     """Equation 1 by `jax.nn.dot_product_attention`, whose fused kernel keeps no weights.
 
     Args:
       query: queries of each head.
       key: keys of each head.
       value: values of each head.
-      mask: True where a query may attend to a key.
+      mask: True where a query may attend to a key, for all heads alike or for each.
       implementation: "cudnn" takes arrays for which `is_fused` is true; "xla" computes the same of
         any arrays, on any device.
 
     Returns:
-      The weighted values; zeros for a query that may attend to nothing.
+      The weighted values, and which queries mean something; see `heads_and_rows`.
     """
     heads = jax.nn.dot_product_attention(
         query, key, value, mask=mask, implementation=implementation
     )
     # That function gives a query that may attend to nothing the mean of all values.
-    attends = mask.any(-1, keepdims=True).swapaxes(1, 2)
-    return jnp.where(attends, heads, 0)
+    attends = mask.any(-1).swapaxes(1, 2)
+    if attends.shape[2] == 1:
+        return heads, jnp.broadcast_to(attends, (*heads.shape[:2], 1))
+    return jnp.where(attends[..., None], heads, 0), None
 
 
 def cached_attention(

@@ -30,6 +30,14 @@ LossForm: TypeAlias = Literal["in_passes", "in_one_pass"]
 NormForm: TypeAlias = Literal["plain", "kept_moments"]
 """How layer normalisation is computed: as JAX writes it, or as `kernels.normalization` does."""
 
+DropoutForm: TypeAlias = Literal["kept", "found_again"]
+"""How the derivative of dropout knows what was dropped: as XLA likes, which keeps a mask where that
+is faster on CPUs; or found again, as `kernels.dropout` does."""
+
+UpdateForm: TypeAlias = Literal["in_turn", "at_once"]
+"""How parameters and what the optimiser keeps of them are updated: one after the other, so that
+each takes the place of its old value; or in one kernel, which reads the gradients once."""
+
 _BFLOAT16_ON_CPUS = {"avx512_bf16", "amx_bf16"}
 """Instruction sets that multiply bfloat16 and sum in float32, and that XLA has fast kernels for."""
 
@@ -46,6 +54,8 @@ class Kernels:
       loss: how the loss reads the logits.
       logits: the dtype of the logits in training. All sums over them are in float32.
       norms: how layer normalisation is computed in the layers.
+      dropout: how the derivative of dropout in the layers knows what was dropped.
+      updates: how parameters and what the optimiser keeps of them are updated.
     """
 
     attention: AttentionKernel = "xla"
@@ -54,6 +64,8 @@ class Kernels:
     loss: LossForm = "in_passes"
     logits: LogitsForm = "float32"
     norms: NormForm = "plain"
+    dropout: DropoutForm = "kept"
+    updates: UpdateForm = "in_turn"
 
 
 XLA_KERNELS = Kernels()
@@ -87,6 +99,8 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
         loss="in_passes" if on_cpus else "in_one_pass",
         logits="rounded" if on_gpus else "float32",
         norms="plain" if on_cpus else "kept_moments",
+        dropout="kept" if on_cpus else "found_again",
+        updates="in_turn" if on_cpus else "at_once",
     )
 
 

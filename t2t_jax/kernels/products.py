@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, DTypeLike, Float, Float32
+from jaxtyping import Array, Bool, DTypeLike, Float, Float32
 
 from t2t_jax.kernels import bfloat16
 from t2t_jax.kernels.choice import ProductForm
@@ -85,6 +85,7 @@ def linear(
     kernel: Float[Array, "d_in d_out"] | Transposed | Int8Matrix,
     bias: Float[Array, " d_out"] | None = None,
     form: ProductForm = "plain",
+    rows: Bool[Array, "b t 1"] | None = None,
 ) -> Float[Array, "b t d_out"]:
     """The product x W, or x W + b, at every position.
 
@@ -94,6 +95,8 @@ def linear(
         speed; the other forms are for decoding.
       bias: the vector b; None means none.
       form: the form of products, from `kernels_of`.
+      rows: True for the positions that have an x; the product of the others is zero. None means
+        that all have one.
     """
     if isinstance(kernel, Int8Matrix):
         product = int8_product(x, kernel, axis=0).astype(x.dtype)
@@ -101,6 +104,8 @@ def linear(
         product = _product_with_rows(x, kernel.rows, x.dtype, form)
     else:
         product = checkpoint_name(_LINEAR[_form_of(x, form)](x, kernel), PRODUCT)
+    if rows is not None:
+        product = jnp.where(rows, product, 0)
     if bias is None:
         return product
     return bfloat16.add_bias(product, bias) if has_form(x, form) else product + bias

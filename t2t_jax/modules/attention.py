@@ -23,10 +23,10 @@ from t2t_jax.functional.position import rotate
 from t2t_jax.kernels.attention import (
     DistanceBias,
     Kept,
-    attention,
     attention_to_both,
     cache_dtype,
     cached_attention,
+    heads_and_rows,
 )
 from t2t_jax.kernels.products import linear
 from t2t_jax.modules.context import Context, Mask
@@ -62,8 +62,13 @@ class Projection(nn.Module):
     gain: float = 1.0
 
     @nn.compact
-    def __call__(self, x: Float[Array, "b t d_in"], context: Context) -> Float[Array, "b t d_out"]:
-        """Project every position."""
+    def __call__(
+        self,
+        x: Float[Array, "b t d_in"],
+        context: Context,
+        rows: Bool[Array, "b t 1"] | None = None,
+    ) -> Float[Array, "b t d_out"]:
+        """Project every position, or those for which `rows` is True; see `linear`."""
         init, shape = glorot_uniform(self.gain), (x.shape[-1], self.width)
         kernel = matrix(self, "kernel", init, shape, self.axes, x.dtype)
         bias = None
@@ -71,7 +76,7 @@ class Projection(nn.Module):
             axis = "heads" if self.axes[1] == "heads" else "vector"
             zeros = named(nn.initializers.zeros, axis)
             bias = self.param("bias", zeros, (self.width,)).astype(x.dtype)
-        return linear(x, kernel, bias, form=context.kernels.products)
+        return linear(x, kernel, bias, form=context.kernels.products, rows=rows)
 
 
 class Scores(nn.Module):
@@ -155,7 +160,7 @@ class MultiHeadAttention(nn.Module):
         score = self.scores.function
         if self.is_mutable_collection("intermediates"):  # attention maps ask for it
             self.sow("intermediates", "weights", _weights(query, key, mask, bias, score))
-        heads = attention(
+        heads, rows = heads_and_rows(
             query,
             key,
             value,
@@ -166,7 +171,7 @@ class MultiHeadAttention(nn.Module):
             dropout_key=context.dropout_key(self),
             kernels=context.kernels,
         )
-        return self.output(merge_heads(heads), context)
+        return self.output(merge_heads(heads), context, rows)
 
     def queries(
         self, x: Float[Array, "b q d_model"], context: Context
@@ -273,7 +278,7 @@ class CachedSelfAttention(nn.Module):
         """
         query, key, value = self._projected(x, context)
         query, key = rotated(query, key, context)
-        heads = attention(
+        heads, rows = heads_and_rows(
             query,
             key,
             value,
@@ -284,7 +289,7 @@ class CachedSelfAttention(nn.Module):
         )
         kept = cache_dtype(x.dtype, context.kernels.products)
         cache = _cached_order(*(y.astype(kept) for y in (key, value)))
-        return self.output(merge_heads(heads), context), cache
+        return self.output(merge_heads(heads), context, rows), cache
 
     def _projected(
         self, x: Float[Array, "b k d_model"], context: Context

@@ -4,6 +4,7 @@ import flax.linen as nn
 from jaxtyping import Array, Float
 
 from t2t_jax.functional.dropout import dropout
+from t2t_jax.kernels.dropout import dropout_found_again
 from t2t_jax.modules.context import Context
 
 
@@ -21,4 +22,5 @@ class Dropout(nn.Module):
         self, x: Float[Array, "b t d_model"], context: Context
     ) -> Float[Array, "b t d_model"]:
         """Set elements of `x` to zero, and scale the others up, unless dropout is off."""
-        return dropout(x, self.rate, context.dropout_key(self))
+        drop = dropout_found_again if context.kernels.dropout == "found_again" else dropout
+        return drop(x, self.rate, context.dropout_key(self))

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.tables import ACTIVATIONS
 from t2t_jax.functional.feed_forward import gated_feed_forward, position_wise_feed_forward
+from t2t_jax.kernels.activation import activation_of
 from t2t_jax.kernels.products import linear
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.matrices import HeldMatrix, glorot_uniform, matrix
@@ -32,12 +33,12 @@ class FeedForward(nn.Module):
         self, x: Float[Array, "b t d_model"], context: Context
     ) -> Float[Array, "b t d_model"]:
         """Apply the network to every position."""
-        config, dtype = self.config, x.dtype
+        config, dtype, form = self.config, x.dtype, context.kernels.products
         options: dict[str, Any] = {
-            "activation": elementwise(ACTIVATIONS[config.feed_forward]),
+            "activation": activation_of(elementwise(ACTIVATIONS[config.feed_forward]), form),
             "dropout_rate": config.activation_dropout_rate,
             "dropout_key": context.dropout_key(self),
-            "linear": partial(linear, form=context.kernels.products),
+            "linear": partial(linear, form=form),
         }
         if config.is_gated:
             gate, inward = self._inward("gate_kernel", x), self._inward("kernel_1", x)

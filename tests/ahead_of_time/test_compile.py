@@ -15,6 +15,7 @@ from t2t_jax.ahead_of_time.topologies import devices_of
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.modules.cost import model_flops_per_step, num_parameters
+from t2t_jax.parallel.compiler_options import OPTIONS
 from t2t_jax.parallel.hardware import peaks
 
 _ROOT = Path(__file__).parents[2]
@@ -183,8 +184,7 @@ def test_a_step_for_a_gpu_has_fused_attention_and_its_text_is_written(tmp_path):
     assert "__cudnn$fmha" in (tmp_path / "program.txt").read_text()
     assert report.fits
     assert {each.mesh_axes(report.mesh_shape) for each in report.collectives} == {("data",)}
-    flags = "--xla_gpu_enable_latency_hiding_scheduler=true --xla_gpu_dot_merger_threshold_mb=0"
-    assert report.compiler_options == flags
+    assert report.compiler_options.count("--xla_gpu_") == len(OPTIONS["gpu"])
     # The compiler leaves out little of what the formulas count, and adds nothing large.
     products = sum(kernel.count * kernel.flops for kernel in report.kernels)
     assert report.flops <= products <= 1.2 * report.flops

@@ -49,7 +49,8 @@ def _mesh(*devices):
 def test_accelerators_are_chosen_for_by_their_kind_alone(devices, attention, dtype):
     mesh = _mesh(*devices)
     logits = "float32" if _TPU in devices else "rounded"
-    expected = Kernels(attention, "fused", "unrolled", "in_one_pass", logits, "kept_moments")
+    forms = "unrolled", "in_one_pass", logits, "kept_moments", "found_again", "at_once"
+    expected = Kernels(attention, "fused", *forms)
     assert kernels_of(mesh, "bfloat16") == expected
     assert fast_compute_dtype(mesh) == dtype
 

@@ -3,6 +3,8 @@
 The kernel itself needs an NVIDIA GPU; its XLA form, which takes the same arguments, does not.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,8 +13,9 @@ import pytest
 from t2t_jax.functional.attention import scaled_dot_product_attention
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.kernels import attention as attention_module
-from t2t_jax.kernels.attention import attention, fused_attention, is_fused
+from t2t_jax.kernels.attention import attention, fused_attention, heads_and_rows, is_fused
 from t2t_jax.kernels.choice import Kernels
+from t2t_jax.kernels.products import linear
 
 
 def _arrays(dtype=jnp.float32, length=6, d_k=8, d_v=8):
@@ -34,15 +37,21 @@ def test_values_and_gradients_equal_ours_also_where_nothing_may_be_attended_to(
 ):
     arrays, mask = _arrays(dtype), _mask(heads)
 
-    def both(function, **options):
+    def both(function):
         def loss(*arrays):
-            out = function(*arrays, mask, **options)
+            out = function(*arrays, mask)
             return jnp.sin(out.astype(jnp.float32)).sum(), out
 
         return jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(*arrays)
 
+    def fused(*arrays):
+        heads, rows = fused_attention(*arrays, implementation="xla")
+        assert (rows is None) == (heads_of_mask > 1)
+        return heads if rows is None else jnp.where(rows[..., None], heads, 0)
+
+    heads_of_mask = heads
     gradients, out = both(scaled_dot_product_attention)
-    fused_gradients, fused_out = both(fused_attention, implementation="xla")
+    fused_gradients, fused_out = both(fused)
     assert fused_out.dtype == out.dtype == dtype
     assert not np.asarray(fused_out[0, 2], np.float32).any()
     for ours, theirs in zip([out, *gradients], [fused_out, *fused_gradients], strict=True):
@@ -87,7 +96,7 @@ def test_the_kernel_is_taken_only_for_what_it_can_do(arrays, takes):
 def test_attention_goes_through_the_kernel_where_there_is_one(monkeypatch):
     def kernel(query, key, value, mask):
         del key, value, mask
-        return jnp.full_like(query, 7)
+        return jnp.full_like(query, 7), None
 
     monkeypatch.setattr(attention_module, "fused_attention", kernel)
     arrays, mask = _arrays(jnp.bfloat16), _mask(1)
@@ -98,3 +107,31 @@ def test_attention_goes_through_the_kernel_where_there_is_one(monkeypatch):
     assert not (attention(*arrays, mask, **dropped, kernels=Kernels("cudnn")) == 7).any()
     none_dropped = {**dropped, "dropout_rate": 0.0}
     assert (attention(*arrays, mask, **none_dropped, kernels=Kernels("cudnn")) == 7).all()
+
+
+def test_rows_that_attend_to_nothing_are_zero_in_the_product_with_the_heads(monkeypatch):
+    def kernel(*arrays):
+        return fused_attention(*arrays, implementation="xla")
+
+    monkeypatch.setattr(attention_module, "fused_attention", kernel)
+    arrays, mask = _arrays(jnp.bfloat16), _mask(1)
+    weight = jnp.array(np.random.default_rng(2).normal(size=(3 * 8, 5)), jnp.bfloat16)
+    bias = jnp.ones(5, jnp.bfloat16)
+
+    def projected(form, weight, *arrays):
+        heads, rows = heads_and_rows(*arrays, mask, kernels=Kernels(form, "fused"))
+        result = linear(heads.reshape(2, 6, 24), weight, bias, form="fused", rows=rows)
+        return jnp.sin(result.astype(jnp.float32)).sum(), (result, rows)
+
+    (_, (result, rows)), gradients = jax.value_and_grad(
+        partial(projected, "cudnn"), argnums=(0, 1, 2, 3), has_aux=True
+    )(weight, *arrays)
+    (_, (expected, none)), expected_gradients = jax.value_and_grad(
+        partial(projected, "xla"), argnums=(0, 1, 2, 3), has_aux=True
+    )(weight, *arrays)
+    assert none is None
+    assert not rows[0, 2, 0]
+    assert (np.asarray(result[0, 2], np.float32) == 1).all()  # the bias alone
+    for ours, theirs in zip([expected, *expected_gradients], [result, *gradients], strict=True):
+        ours, theirs = (np.asarray(x, np.float32) for x in (ours, theirs))
+        np.testing.assert_allclose(theirs, ours, atol=0.1)

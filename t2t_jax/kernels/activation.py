@@ -1,0 +1,42 @@
+"""Activations whose derivative is found from their result, which is kept in any case."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from t2t_jax.kernels.choice import ProductForm
+
+
+def activation_of(function: Callable[..., Any], form: ProductForm) -> Callable[..., Any]:
+    """The activation as the devices are fast with it: the same function and the same derivative.
+
+    Args:
+      function: the function of each hidden activation.
+      form: the form of products, from `kernels_of`.
+    """
+    return _relu if form == "fused" and function is jax.nn.relu else function
+
+
+@jax.custom_vjp
+def _relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """max(0, x): with `jax.nn.relu`, a product would write x beside it, for the derivative."""
+    return jnp.maximum(x, 0)
+
+
+def _forward(x: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    result = _relu(x)
+    return result, result
+
+
+def _gradient(
+    result: Float[Array, "..."], cotangent: Float[Array, "..."]
+) -> tuple[Float[Array, "..."]]:
+    # Otherwise XLA would ask x again, as max(0, x) > 0 says the same as x > 0.
+    result = jax.lax.optimization_barrier(result)
+    return (jnp.where(result > 0, cotangent, 0),)
+
+
+_relu.defvjp(_forward, _gradient)
