@@ -23,12 +23,8 @@ from t2t_jax.modules.cost import model_flops_per_step
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
 from t2t_jax.system.program import run
-from t2t_jax.training.step import (
-    abstract_batch,
-    abstract_state,
-    compile_train_step,
-    create_state,
-)
+from t2t_jax.training.state import abstract_state, create_state
+from t2t_jax.training.step import abstract_batch, compile_train_step
 
 _NO_WORK = {"parameter", "get-tuple-element", "bitcast", "tuple", "while", "constant", "iota"}
 _HOST = ("infeed", "outfeed", "send", "recv", "xla_python", "xla_ffi_python")

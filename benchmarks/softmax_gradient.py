@@ -37,7 +37,7 @@ from t2t_jax.modules.settling import settled
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.console import ResultConsole
 from t2t_jax.system.program import run
-from t2t_jax.training.step import create_state
+from t2t_jax.training.state import create_state
 
 _FIGURES = "deviation of scores", "largest weight", "norm of derivative", "share above 0.99"
 

@@ -31,7 +31,8 @@ from t2t_jax.kernels.choice import Kernels  # noqa: E402
 from t2t_jax.modules.cost import model_flops_per_step  # noqa: E402
 from t2t_jax.modules.models import make_decoding_model, make_model  # noqa: E402
 from t2t_jax.parallel.mesh import batch_layout, make_mesh, put_rows  # noqa: E402
-from t2t_jax.training.step import compile_train_step, create_state  # noqa: E402
+from t2t_jax.training.state import create_state  # noqa: E402
+from t2t_jax.training.step import compile_train_step  # noqa: E402
 
 _FIRST_WORD = 8  # below are the special ids
 

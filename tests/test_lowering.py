@@ -14,7 +14,8 @@ from t2t_jax.decoding.programs import Arrivals, Search, Sizes, begin_work, proce
 from t2t_jax.decoding.scheduler import strategy_of
 from t2t_jax.modules.models import make_decoding_model, make_model
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
-from t2t_jax.training.step import abstract_batch, abstract_state, compile_train_step, create_state
+from t2t_jax.training.state import abstract_state, create_state
+from t2t_jax.training.step import abstract_batch, compile_train_step
 
 _PLATFORMS = ("cpu", "cuda", "tpu")
 _VOCAB = 30

@@ -20,7 +20,7 @@ from t2t_jax.batch import Batch
 from t2t_jax.config import Config
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import make_mesh
-from t2t_jax.training.step import create_state
+from t2t_jax.training.state import create_state
 
 STEPS = 20
 """Steps of training."""

@@ -27,7 +27,8 @@ from t2t_jax.parallel.memory import bytes_of_a_device
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
 from t2t_jax.parallel.slices import described_slices
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.training.step import abstract_batch, abstract_state, compile_train_step
+from t2t_jax.training.state import abstract_state
+from t2t_jax.training.step import abstract_batch, compile_train_step
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = r"([\d.]+)([KMGT]?)"

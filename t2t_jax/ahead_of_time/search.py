@@ -23,7 +23,7 @@ from t2t_jax.parallel.axes import RULES
 from t2t_jax.parallel.hardware import Hardware, peaks
 from t2t_jax.parallel.memory import bytes_of_a_device
 from t2t_jax.parallel.mesh import make_mesh, row_parts
-from t2t_jax.training.step import abstract_state
+from t2t_jax.training.state import abstract_state
 
 _SENTENCES = 64
 _SOURCE_LENGTH = 64

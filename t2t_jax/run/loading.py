@@ -17,7 +17,7 @@ from t2t_jax.parallel.devices import local_devices
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.bucket import as_path
 from t2t_jax.training.averaging import load_parameters, reads_ema
-from t2t_jax.training.step import abstract_state
+from t2t_jax.training.state import abstract_state
 from t2t_jax.workdir import read_config, read_vocabulary
 
 _Path = str | os.PathLike[str]

@@ -14,7 +14,7 @@ from t2t_jax.run.log import RunLog
 from t2t_jax.system.bucket import as_path
 from t2t_jax.training.averaging import load_parameters
 from t2t_jax.training.checkpoint import Checkpoints
-from t2t_jax.training.step import TrainState, abstract_state, create_state
+from t2t_jax.training.state import TrainState, abstract_state, create_state
 from t2t_jax.training.storage import steps_in
 from t2t_jax.workdir import CHECKPOINTS, is_run, read_config, read_vocabulary
 

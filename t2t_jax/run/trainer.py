@@ -47,7 +47,8 @@ from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.memory import check_gathering, check_memory
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.schedule import settled_schedule
-from t2t_jax.training.step import TrainState, abstract_state, compile_train_step, training_mesh
+from t2t_jax.training.state import TrainState, abstract_state
+from t2t_jax.training.step import compile_train_step, training_mesh
 from t2t_jax.workdir import (
     check_workdir,
     claim,

@@ -55,7 +55,7 @@ from t2t_jax.training.origin import (
     unseal,
     warn_of_age,
 )
-from t2t_jax.training.step import TrainState
+from t2t_jax.training.state import TrainState
 from t2t_jax.training.storage import (
     Manager,
     UnreadableError,

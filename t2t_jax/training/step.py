@@ -1,10 +1,9 @@
 """One training step: a pure function of the state and a batch."""
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -14,42 +13,18 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Float32, Int32
 from t2t_jax.batch import Batch, Patches, Sequence
 from t2t_jax.config import Config, ParallelConfig
 from t2t_jax.errors import UserError
+from t2t_jax.kernels.choice import UpdateForm, kernels_of
 from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.network import Network
-from t2t_jax.modules.transformer import declared_parameters, init_parameters
-from t2t_jax.parallel.axes import shardings
+from t2t_jax.modules.transformer import declared_parameters
 from t2t_jax.parallel.compiler_options import compiler_options
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, make_mesh, replicated
 from t2t_jax.training.freezing import are_frozen
 from t2t_jax.training.optimizer import Optimizer, joined, parted
 from t2t_jax.training.recipe import clipped, make_optimizer, moving_average
 from t2t_jax.training.schedule import scheduled_rate
-
-
-class TrainState(NamedTuple):
-    """The state of a training: everything that a step changes.
-
-    Attributes:
-      step: steps taken, which is also the place in the data.
-      params: the model's parameters, float32.
-      optimizer: what the optimiser keeps, such as Adam's moments.
-      nonfinite_in_a_row: steps skipped since the last one that was not.
-      nonfinite_total: steps skipped in the whole run.
-      ema: a moving average of the parameters, for a run with `training.ema_decay`; None for others.
-    """
-
-    step: Int32[Array, ""]
-    params: Parameters
-    optimizer: optax.OptState
-    nonfinite_in_a_row: Int32[Array, ""]
-    nonfinite_total: Int32[Array, ""]
-    ema: Parameters | None = None
-
-    @property
-    def evaluated(self) -> Parameters:
-        """The parameters that the run is judged by: the moving average, if there is one."""
-        return self.params if self.ema is None else self.ema
+from t2t_jax.training.state import TrainState, state_shardings
 
 
 class LossSums(NamedTuple):
@@ -136,48 +111,6 @@ def eval_step(
     return _sum_over_passes(compute, batch)
 
 
-def _state_of(config: Config, declared: Parameters) -> TrainState:
-    """The state before the first step, with parameters in the boxes that declare them."""
-    optimizer = make_optimizer(config.training, declared).init(declared)
-    zero = jnp.zeros((), jnp.int32)
-    ema = None if config.training.ema_decay is None else jax.tree.map(jnp.copy, declared)
-    return TrainState(zero, declared, optimizer, zero, zero, ema)
-
-
-def init_state(config: Config, model: Network) -> TrainState:
-    """The state before the first step: a pure function of the config and its seed.
-
-    Args:
-      config: the run's config.
-      model: the network of the run.
-    """
-    key = jax.random.key(config.training.seed)
-    return nn.unbox(_state_of(config, init_parameters(model, key)))
-
-
-@cache
-def abstract_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
-    """A `jax.ShapeDtypeStruct` for every array of the state, with its place on the mesh.
-
-    Args:
-      config: the run's config.
-      model: the network of the run.
-      mesh: the devices, which may be described ones.
-
-    Raises:
-      UserError: an array cannot be cut into equal parts for the devices.
-    """
-    for stack in model.config.stacks:
-        for attention in stack.attentions:
-            attention.check_devices(mesh.shape["tensor"])
-    named = jax.eval_shape(partial(_state_of, config), declared_parameters(model))
-    plain = nn.unbox(named)
-    places = shardings(mesh, nn.get_partition_spec(named), plain)
-    return jax.tree.map(
-        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), plain, places
-    )
-
-
 def abstract_batch(
     layout: BatchLayout, source_length: int, target_length: int, patch_values: int = 0
 ) -> Batch:
@@ -202,23 +135,6 @@ def abstract_batch(
     return Batch(Sequence(source, source, source), targets)
 
 
-def create_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
-    """The state before the first step, on a mesh: each device makes only what it keeps.
-
-    Args:
-      config: the run's config.
-      model: the network of the run.
-      mesh: the devices.
-    """
-    places = _places(config, model, mesh)
-    return jax.jit(partial(init_state, config, model), out_shardings=places)()
-
-
-def _places(config: Config, model: Network, mesh: Mesh) -> TrainState:
-    """The sharding of every array of the state."""
-    return jax.tree.map(lambda x: x.sharding, abstract_state(config, model, mesh))
-
-
 def train_step(
     config: Config,
     model: Network,
@@ -227,6 +143,7 @@ def train_step(
     *,
     axis_name: str | None = None,
     mesh: Mesh | None = None,
+    updates: UpdateForm = "in_turn",
 ) -> tuple[TrainState, Metrics]:
     """One update of the parameters (sections 5.3 and 5.4).
 
@@ -243,6 +160,7 @@ def train_step(
         of every pass, one after the other. None means that `batch` has all rows.
       mesh: the devices of the state and the batch, which add up the gradients of several passes
         once; None leaves that to the compiler.
+      updates: how parameters and what the optimiser keeps are updated, from `kernels_of`.
 
     Returns:
       The state after the step, and the figures to report.
@@ -256,7 +174,7 @@ def train_step(
     gradients, sums = compute(state.params, state.step, batch)
     gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
     optimizer = make_optimizer(config.training, declared_parameters(model))
-    return update(config, optimizer, state, gradients, sums)
+    return update(config, optimizer, state, gradients, sums, updates)
 
 
 def _gradient_sums(
@@ -329,7 +247,12 @@ def _adding_up_once(
 
 
 def update(
-    config: Config, optimizer: Optimizer, state: TrainState, gradients: Parameters, sums: LossSums
+    config: Config,
+    optimizer: Optimizer,
+    state: TrainState,
+    gradients: Parameters,
+    sums: LossSums,
+    updates: UpdateForm = "in_turn",
 ) -> tuple[TrainState, Metrics]:
     """The end of a step: the optimiser's update, unless something is not finite.
 
@@ -339,6 +262,7 @@ def update(
       state: the state before the step.
       gradients: those of the mean loss, of the parameters that are trained.
       sums: the losses of the step.
+      updates: how parameters and what the optimiser keeps are updated, from `kernels_of`.
 
     Returns:
       The state after the step, and the figures to report.
@@ -351,9 +275,7 @@ def update(
     rate = scheduled_rate(training, config.model.d_model, step)
     gradients = clipped(training, gradients)
     kept = _where(finite, optimizer.accumulate(gradients, state.optimizer), state.optimizer)
-    # Otherwise XLA would compute the parameters from what was kept before, and then need copies of
-    # it, because what is kept now takes its place in memory.
-    kept = jax.lax.optimization_barrier(kept)
+    kept = _before(kept, updates)
     directions = optimizer.direction(gradients, kept, state.params)
     params = jax.tree.map(lambda p, d: p - rate * d, state.params, directions)
     params = _where(finite, params, state.params)
@@ -362,11 +284,20 @@ def update(
     total = state.nonfinite_total + jnp.where(finite, 0, 1)
     ema = state.ema
     if ema is not None and training.ema_decay is not None:
-        params = jax.lax.optimization_barrier(params)  # for the same reason as above
+        params = _before(params, updates)
         averaged = moving_average(training.ema_decay, ema, params, step - total)
         ema = _where(finite, averaged, ema)
     new_state = TrainState(step, params, kept, in_a_row, total, ema)
     return new_state, Metrics(sums, norm, rate, in_a_row, total)
+
+
+def _before(updated: _Sums, updates: UpdateForm) -> _Sums:
+    """The arrays of an update, which in turn come before whatever is computed of them.
+
+    Otherwise XLA for CPUs would compute what follows from the old values once more, and then need
+    copies of these, because the new ones take their place in memory.
+    """
+    return jax.lax.optimization_barrier(updated) if updates == "in_turn" else updated
 
 
 def _where(condition: Bool[Array, ""], new: _Sums, old: _Sums) -> _Sums:
@@ -406,14 +337,15 @@ def compile_train_step(config: Config, model: Network, mesh: Mesh) -> _CompiledS
       model: the network of the run.
       mesh: the devices.
     """
-    step = partial(train_step, config, model)
+    updates = kernels_of(mesh, config.model.dtype).updates
+    step = partial(train_step, config, model, updates=updates)
     if config.parallel.backend == "pmap":
         return _with_pmap(step, mesh)
-    places = _places(config, model, mesh)
+    shards = state_shardings(config, model, mesh)
     return jax.jit(
         partial(step, mesh=mesh),
-        in_shardings=(places, by_rows(mesh)),
-        out_shardings=(places, replicated(mesh)),
+        in_shardings=(shards, by_rows(mesh)),
+        out_shardings=(shards, replicated(mesh)),
         donate_argnums=0,
         compiler_options=compiler_options(mesh) or None,
     )

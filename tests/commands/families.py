@@ -13,7 +13,7 @@ from t2t_jax.modules.models import make_model
 from t2t_jax.tasks import task_of
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
-from t2t_jax.training.step import init_state
+from t2t_jax.training.state import init_state
 from t2t_jax.workdir import claim, fingerprints, run_vocabulary
 
 LINES = ["the old dog runs", "a red house", "the dog", "a house runs", "two dogs see a red house"]

@@ -22,7 +22,7 @@ from t2t_jax.modules.models import make_model
 from t2t_jax.tasks import task_of
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
-from t2t_jax.training.step import init_state
+from t2t_jax.training.state import init_state
 from t2t_jax.workdir import claim, fingerprints, read_scores, run_vocabulary
 
 SOURCES = ["a red house", "the dog", "two dogs see a red house", "the house sees two dogs"]

@@ -47,7 +47,7 @@ def workdir(tmp_path_factory):
     from t2t_jax.modules.transformer import Transformer
     from t2t_jax.training.checkpoint import Checkpoints
     from t2t_jax.training.origin import Identity
-    from t2t_jax.training.step import init_state
+    from t2t_jax.training.state import init_state
 
     folder = tmp_path_factory.mktemp("run")
     for split in ("train", "dev", "test"):

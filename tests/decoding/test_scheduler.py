@@ -16,7 +16,7 @@ from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode, plan
 from t2t_jax.modules.models import make_decoding_model, make_model
 from t2t_jax.parallel.mesh import make_mesh
-from t2t_jax.training.step import create_state
+from t2t_jax.training.state import create_state
 
 _VOCAB = 40
 _CONFIG = Config().replace(

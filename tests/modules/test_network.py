@@ -10,7 +10,8 @@ from t2t_jax.config import Config, ModelConfig
 from t2t_jax.functional.loss import label_smoothed_cross_entropy
 from t2t_jax.modules.network import Network
 from t2t_jax.parallel.mesh import make_mesh
-from t2t_jax.training.step import compile_train_step, create_state
+from t2t_jax.training.state import create_state
+from t2t_jax.training.step import compile_train_step
 
 
 class Bigrams(nn.Module):

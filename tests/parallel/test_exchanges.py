@@ -25,7 +25,8 @@ from t2t_jax.decoding.strategies import BeamSearch
 from t2t_jax.modules.models import make_model, make_scoring_model
 from t2t_jax.parallel.axes import RULES
 from t2t_jax.parallel.mesh import batch_layout, make_mesh
-from t2t_jax.training.step import abstract_batch, abstract_state, compile_train_step, eval_step
+from t2t_jax.training.state import abstract_state
+from t2t_jax.training.step import abstract_batch, compile_train_step, eval_step
 from tests.parallel.test_meshes import make_config, named_leaves, on_eight_devices
 
 ROWS, LENGTH, WIDTH, VOCAB_SIZE = 16, 8, 24, 48

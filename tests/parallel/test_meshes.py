@@ -30,13 +30,8 @@ from t2t_jax.parallel.mesh import (
     on_host,
     put_rows,
 )
-from t2t_jax.training.step import (
-    abstract_state,
-    compile_train_step,
-    create_state,
-    init_state,
-    train_step,
-)
+from t2t_jax.training.state import abstract_state, create_state, init_state
+from t2t_jax.training.step import compile_train_step, train_step
 
 NUM_STEPS = 20
 NUM_ROWS, LENGTH = 13, 8

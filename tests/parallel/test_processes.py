@@ -22,7 +22,7 @@ from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
-from t2t_jax.training.step import TrainState
+from t2t_jax.training.state import TrainState
 
 CONFIG = Config().replace({"checkpoint.every_steps": 1})
 

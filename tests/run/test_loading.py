@@ -19,7 +19,7 @@ from t2t_jax.modules.models import make_model
 from t2t_jax.run.loading import load
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
-from t2t_jax.training.step import TrainState, init_state
+from t2t_jax.training.state import TrainState, init_state
 
 LINES = ["a red house", "the dog", "two dogs see a red house", "ein rotes Haus", "der Hund"]
 CONFIG = Config().replace(

@@ -15,7 +15,7 @@ from t2t_jax.training import averaging
 from t2t_jax.training.averaging import load_parameters
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
-from t2t_jax.training.step import TrainState
+from t2t_jax.training.state import TrainState
 
 KEEP = 3
 

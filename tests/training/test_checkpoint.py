@@ -19,7 +19,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.training.averaging import check_average, load_parameters
 from t2t_jax.training.checkpoint import Checkpoints, _NewestAndDue
 from t2t_jax.training.origin import Identity, checksum, seal
-from t2t_jax.training.step import TrainState
+from t2t_jax.training.state import TrainState
 
 MEASURE = {"beam_size": 4}
 

@@ -12,7 +12,8 @@ from t2t_jax import UserError
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import Config, to_dict
 from t2t_jax.modules.models import make_model
-from t2t_jax.training.step import init_state, train_step
+from t2t_jax.training.state import init_state
+from t2t_jax.training.step import train_step
 
 _VOCAB = 20
 _CONFIG = Config().replace(

@@ -27,7 +27,8 @@ from t2t_jax.training.averaging import load_parameters
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.recipe import make_optimizer
-from t2t_jax.training.step import LossSums, TrainState, abstract_state, update
+from t2t_jax.training.state import TrainState, abstract_state
+from t2t_jax.training.step import LossSums, update
 
 OPTIMIZERS = ["adam", "adamw", "adafactor", "lion", "muon"]
 ONE = {"parallel.data": 1}

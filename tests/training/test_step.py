@@ -14,13 +14,11 @@ from t2t_jax.kernels.choice import Kernels
 from t2t_jax.modules.decoding import TransformerDecoding
 from t2t_jax.parallel.mesh import batch_layout, replicated
 from t2t_jax.training.schedule import learning_rate
+from t2t_jax.training.state import abstract_state, create_state, init_state
 from t2t_jax.training.step import (
     abstract_batch,
-    abstract_state,
     compile_train_step,
-    create_state,
     eval_step,
-    init_state,
     loss_sums,
     train_step,
     training_mesh,
@@ -135,6 +133,19 @@ def test_passes_and_recomputation_change_no_loss_and_no_parameter_dropout_includ
     np.testing.assert_allclose(parts_metrics.losses, whole_metrics.losses, rtol=1e-5)
     for a, b in zip(_leaves(whole.params), _leaves(parts.params), strict=True):
         np.testing.assert_allclose(b, a, atol=1e-5)
+
+
+def test_updates_at_once_are_those_in_turn(tiny, batch):
+    run = tiny.changed(training__ema_decay=0.9)
+    found = []
+    for updates in ("in_turn", "at_once"):
+        step = jax.jit(partial(train_step, run.config, run.model, updates=updates))
+        state = _state(run)
+        for _ in range(3):
+            state, _ = step(state, run.put(batch))
+        found.append((state.params, state.optimizer, state.ema))
+    for ours, theirs in zip(_leaves(found[1]), _leaves(found[0]), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("products", ["plain", "fused", "float32_results"])

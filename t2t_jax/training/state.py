@@ -1,0 +1,108 @@
+"""The state of a training: everything that a step changes, and its places on a mesh."""
+
+from functools import cache, partial
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array, Int32
+
+from t2t_jax.config import Config
+from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.network import Network
+from t2t_jax.modules.transformer import declared_parameters, init_parameters
+from t2t_jax.parallel.axes import shardings
+from t2t_jax.training.recipe import make_optimizer
+
+
+class TrainState(NamedTuple):
+    """The state of a training: everything that a step changes.
+
+    Attributes:
+      step: steps taken, which is also the place in the data.
+      params: the model's parameters, float32.
+      optimizer: what the optimiser keeps, such as Adam's moments.
+      nonfinite_in_a_row: steps skipped since the last one that was not.
+      nonfinite_total: steps skipped in the whole run.
+      ema: a moving average of the parameters, for a run with `training.ema_decay`; None for others.
+    """
+
+    step: Int32[Array, ""]
+    params: Parameters
+    optimizer: optax.OptState
+    nonfinite_in_a_row: Int32[Array, ""]
+    nonfinite_total: Int32[Array, ""]
+    ema: Parameters | None = None
+
+    @property
+    def evaluated(self) -> Parameters:
+        """The parameters that the run is judged by: the moving average, if there is one."""
+        return self.params if self.ema is None else self.ema
+
+
+def _state_of(config: Config, declared: Parameters) -> TrainState:
+    """The state before the first step, with parameters in the boxes that declare them."""
+    optimizer = make_optimizer(config.training, declared).init(declared)
+    zero = jnp.zeros((), jnp.int32)
+    ema = None if config.training.ema_decay is None else jax.tree.map(jnp.copy, declared)
+    return TrainState(zero, declared, optimizer, zero, zero, ema)
+
+
+def init_state(config: Config, model: Network) -> TrainState:
+    """The state before the first step: a pure function of the config and its seed.
+
+    Args:
+      config: the run's config.
+      model: the network of the run.
+    """
+    key = jax.random.key(config.training.seed)
+    return nn.unbox(_state_of(config, init_parameters(model, key)))
+
+
+@cache
+def abstract_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
+    """A `jax.ShapeDtypeStruct` for every array of the state, with its place on the mesh.
+
+    Args:
+      config: the run's config.
+      model: the network of the run.
+      mesh: the devices, which may be described ones.
+
+    Raises:
+      UserError: an array cannot be cut into equal parts for the devices.
+    """
+    for stack in model.config.stacks:
+        for attention in stack.attentions:
+            attention.check_devices(mesh.shape["tensor"])
+    named = jax.eval_shape(partial(_state_of, config), declared_parameters(model))
+    plain = nn.unbox(named)
+    places = shardings(mesh, nn.get_partition_spec(named), plain)
+    return jax.tree.map(
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), plain, places
+    )
+
+
+def create_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
+    """The state before the first step, on a mesh: each device makes only what it keeps.
+
+    Args:
+      config: the run's config.
+      model: the network of the run.
+      mesh: the devices.
+    """
+    shards = state_shardings(config, model, mesh)
+    return jax.jit(partial(init_state, config, model), out_shardings=shards)()
+
+
+def state_shardings(config: Config, model: Network, mesh: Mesh) -> TrainState:
+    """The sharding of every array of the state.
+
+    Args:
+      config: the run's config.
+      model: the network of the run.
+      mesh: the devices.
+    """
+    return jax.tree.map(lambda x: x.sharding, abstract_state(config, model, mesh))
