@@ -67,8 +67,8 @@ OPTIONS = {
             "xla_gpu_enable_triton_gemm",
             False,
             "takes products from cuBLAS, whose calls add biases, compute max(0, x) and add up what "
-            "several make. XLA's own kernels, its choice where it cannot time both, do neither, and "
-            "the gradient of a matrix takes two (NVIDIA's images for JAX have set it too). Base on "
+            "several make. XLA's own, its choice where it cannot time both, do not, and the "
+            "gradient of a matrix takes two (NVIDIA's images for JAX have set it too). Base on "
             "one H200 takes 17.8 in place of 19.2 ms",
             for_one=True,
         ),
