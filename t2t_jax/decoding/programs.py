@@ -6,8 +6,9 @@ and to search on are programs of their own: sentences are then encoded at their 
 padded, and the largest program, the search, is compiled once for each size of the work.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +24,7 @@ from t2t_jax.decoding.strategies import Strategy
 from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.axes import RULES
+from t2t_jax.parallel.compiler_options import compiler_options
 from t2t_jax.parallel.mesh import replicated
 
 
@@ -125,7 +127,37 @@ def begin_work(
     return _by_rows(Work(state, memory), search.mesh)
 
 
-@partial(jax.jit, static_argnames="search", donate_argnames="work")
+class SearchProgram:
+    """A program that is compiled with the options for the devices of its search."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        """Make a program of a function.
+
+        Args:
+          function: takes a `search`, and its `work` to overwrite, among other arguments.
+        """
+        self._function = function
+
+    def __call__(self, search: Search, *arguments: Any) -> Any:
+        """The function of its arguments."""
+        return self.on(search.mesh)(search, *arguments)
+
+    def lower(self, search: Search, *arguments: Any) -> jax.stages.Lowered:
+        """The function of such arguments, lowered as by a function of `jax.jit`."""
+        return self.on(search.mesh).lower(search, *arguments)
+
+    @cache  # noqa: B019 - programs are as old as the module
+    def on(self, mesh: Mesh) -> Any:
+        """The function as `jax.jit` makes it for the devices of a mesh."""
+        return jax.jit(
+            self._function,
+            static_argnames="search",
+            donate_argnames="work",
+            compiler_options=compiler_options(mesh, "search") or None,
+        )
+
+
+@SearchProgram
 def proceed(
     search: Search,
     params: Parameters,
