@@ -21,6 +21,7 @@ from t2t_jax.decoding.constraints import Constraints
 from t2t_jax.decoding.hypotheses import SearchResult, SearchState
 from t2t_jax.decoding.search import add_rows, admit, advance, begin, put, resize, results, rewind
 from t2t_jax.decoding.strategies import Strategy
+from t2t_jax.kernels.choice import kernels_of
 from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.axes import RULES
@@ -200,7 +201,8 @@ def proceed(
     ) -> tuple[Float[Array, "b k vocab"], Cache]:
         return model.step(params, tokens, positions, clock, ancestry_mask, cache, memory)
 
-    state = advance(strategy, step, state, leave, constraints, most_steps)
+    kernels = kernels_of(search.mesh, jnp.float32)
+    state = advance(strategy, step, state, leave, constraints, most_steps, kernels)
     found = results(state, strategy.alpha, PAD_ID, strategy.offset)
     best = jax.tree.map(lambda x: x[:, : search.num_best], found)
     return _by_rows(Work(state, memory), search.mesh), Progress(

@@ -48,8 +48,11 @@ def _mesh(*devices):
 @pytest.mark.usefixtures("host")
 def test_accelerators_are_chosen_for_by_their_kind_alone(devices, attention, dtype):
     mesh = _mesh(*devices)
-    logits = "float32" if _TPU in devices else "rounded"
-    expected = Kernels(attention, "fused", "unrolled", "in_one_pass", logits, "kept_moments")
+    logits, greatest = "rounded", "in_one_pass"
+    if _TPU in devices:
+        logits, greatest = "float32", "in_blocks"
+    forms = "fused", "unrolled", "in_one_pass", logits, "kept_moments", greatest
+    expected = Kernels(attention, *forms)
     assert kernels_of(mesh, "bfloat16") == expected
     assert fast_compute_dtype(mesh) == dtype
 
