@@ -30,10 +30,10 @@ from t2t_jax.kernels.attention import (
 )
 from t2t_jax.kernels.products import linear
 from t2t_jax.modules.context import Context, Mask
-from t2t_jax.modules.matrices import Parameters, glorot_uniform, matrix
+from t2t_jax.modules.matrices import Parameters, glorot_uniform, matrix, summand
 from t2t_jax.modules.named_functions import learned, score_function
 from t2t_jax.modules.normalization import Norm
-from t2t_jax.parallel.axes import constrain, named
+from t2t_jax.parallel.axes import constrain
 
 # Keys and values of the positions attended to. "_" binds no name, as their number differs from use
 # to use.
@@ -69,8 +69,7 @@ class Projection(nn.Module):
         bias = None
         if self.has_bias:
             axis = "heads" if self.axes[1] == "heads" else "vector"
-            zeros = named(nn.initializers.zeros, axis)
-            bias = self.param("bias", zeros, (self.width,)).astype(x.dtype)
+            bias = summand(self, "bias", axis, self.width, x.dtype)
         return linear(x, kernel, bias, form=context.kernels.products)
 
 

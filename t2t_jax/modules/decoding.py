@@ -220,7 +220,9 @@ class CachedDecoding(NetworkScoring):
         else:
             # The embeddings too, which are rows and the matrix of the output: what is left in
             # float32, XLA for GPUs and TPUs would convert again for every token.
-            params = rounded(params, declared, self.network.config.dtype)
+            network = self.network
+            on_accelerators = network.kernels.products == "fused"
+            params = rounded(params, declared, network.config.dtype, summands=on_accelerators)
         decoder: Parameters = params["decoder"]
         layers = _unstacked(decoder["layers"], self.network.config)
         if quantize == "none":

@@ -186,6 +186,16 @@ def test_padding_of_the_source_changes_no_step(make_model, make_batch):
     np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)
 
 
+def test_biases_of_products_are_rounded_with_their_matrices_for_accelerators_alone(make_model):
+    model = make_model(compute_dtype="bfloat16", attention_bias=True)
+    for products, dtype in (("plain", jnp.float32), ("fused", jnp.bfloat16)):
+        module = model.module.clone(kernels=Kernels(products=products))
+        layer = _decoding(module).prepare(model.variables["params"])["decoder"]["layers_0"]
+        biases = layer["feed_forward"]["bias_1"], layer["self_attention"]["output"]["bias"]
+        assert {x.dtype for x in biases} == {jnp.dtype(dtype)}
+        assert layer["feed_forward_residual"]["norm"]["bias"].dtype == jnp.float32
+
+
 _KERNELS = pytest.mark.parametrize(
     ("kernels", "dtype"),
     [(XLA_KERNELS, jnp.bfloat16), (Kernels(products="float32_results"), jnp.float32)],
