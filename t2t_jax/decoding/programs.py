@@ -271,7 +271,7 @@ def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> W
     beam_size = work.state.rows.live.last.shape[1]
     memory = add_rows(_of_length(model, work.memory, sizes.source_length), sizes.rows)
     empty_cache = jax.eval_shape(partial(model.empty_cache, sizes.rows, beam_size, sizes.room))
-    state = resize(work.state, sizes.rows, sizes.room, empty_cache, model.axes.slots)
+    state = resize(work.state, sizes.rows, sizes.room, empty_cache, model.axes(beam_size).slots)
     return _by_rows(Work(state, memory), mesh)
 
 
@@ -285,7 +285,7 @@ def _with_arrivals(
 ) -> Work:
     memory = put(work.memory, memory, arrivals.rows)
     state = admit(
-        rewind(work.state, search.model.axes.slots),
+        rewind(work.state, search.model.axes(search.strategy.beam_size).slots),
         arrivals.rows,
         arrivals.limits,
         bos_id=BOS_ID,
@@ -305,7 +305,7 @@ def _of_length(model: DecodingModel, memory: Memory, length: int) -> Memory:
         widths[axis] = 0, length - kept.shape[axis]
         return jnp.pad(kept, widths)
 
-    return jax.tree.map(fit, memory, model.axes.sources)
+    return jax.tree.map(fit, memory, model.axes().sources)
 
 
 def _keys(

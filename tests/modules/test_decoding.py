@@ -107,8 +107,8 @@ def test_axes_are_those_that_become_longer(model, make_batch, members):
         np.testing.assert_array_equal(long.shape, expected)
 
     short, long = shapes(1, 8), shapes(2, 10)  # windows bound a cache of more places
-    jax.tree.map(partial(check, factor=_BEAMS), decoding.axes.slots, short[0], long[0])
-    jax.tree.map(partial(check, factor=2), decoding.axes.sources, short[1], long[1])
+    jax.tree.map(partial(check, factor=_BEAMS), decoding.axes(_BEAMS).slots, short[0], long[0])
+    jax.tree.map(partial(check, factor=2), decoding.axes().sources, short[1], long[1])
 
 
 def test_cached_steps_of_branching_hypotheses_equal_full_passes(model, make_batch):
@@ -133,11 +133,17 @@ def test_cached_steps_of_branching_hypotheses_equal_full_passes(model, make_batc
         np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("changes", [{}, _DECODER_ONLY], ids=["paper", "decoder_only"])
+@pytest.mark.parametrize("kernels", [XLA_KERNELS, Kernels("cudnn", "fused")], ids=["xla", "gpu"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, _DECODER_ONLY, {"position": "alibi", "attention_window": 2, "num_kv_heads": 1}],
+    ids=["paper", "decoder_only", "others"],
+)
 def test_cached_steps_of_one_hypothesis_of_one_sentence_equal_the_full_pass(
-    make_model, make_batch, changes
+    make_model, make_batch, changes, kernels
 ):
     model = make_model(**changes)
+    model = model._replace(module=model.module.clone(kernels=kernels))
     path = [3, 7, 4, 9]
     batch = make_batch(_SOURCES[:1], [[path]], target_length=len(path))
     memory = _memory(model.module, model.variables, batch.inputs)
