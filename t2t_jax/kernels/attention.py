@@ -243,8 +243,8 @@ def fused_cached_attention(
 
 def attention_with_new(
     query: Float[Array, "b 1 h d_k"],
-    kept: Float[Array, "b groups k width"],
-    new: Float[Array, "b groups 1 width"],
+    kept: tuple[Float[Array, "b groups k d_k"], Float[Array, "b groups k d_v"]],
+    new: tuple[Float[Array, "b groups 1 d_k"], Float[Array, "b groups 1 d_v"]],
     at: int | Array,
     mask: Bool[Array, "b #h 1 k"],
     *,
@@ -257,16 +257,18 @@ def attention_with_new(
 
     Args:
       query: queries of each head.
-      kept: keys and values side by side.
+      kept: keys and values.
       new: those of the position that is to be written.
       at: its place.
       mask: True where the query may attend to a key.
       bias: see `cached_attention`.
       score: see `cached_attention`.
     """
-    places = jax.lax.broadcasted_iota(jnp.int32, (1, 1, kept.shape[2], 1), 2)
-    both = jnp.where(places == at, new.astype(kept.dtype), kept)
-    key, value = jnp.split(both, [query.shape[3]], axis=3)
+    places = jax.lax.broadcasted_iota(jnp.int32, (1, 1, kept[0].shape[2], 1), 2)
+    key, value = (
+        jnp.where(places == at, own.astype(old.dtype), old)
+        for own, old in zip(new, kept, strict=True)
+    )
     return cached_attention(query, key.swapaxes(2, 3), value, mask, bias=bias, score=score)
 
 

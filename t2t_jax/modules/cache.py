@@ -58,8 +58,10 @@ class Stacked(NamedTuple):
 class OfStack(NamedTuple):
     """Those of a layer in a `Stacked`, or of its new position alone."""
 
-    both: Float[Array, "b _ _ _"]
-    """Keys and values of each position side by side."""
+    key: Float[Array, "b _ _ d_k"]
+    """Keys of each position."""
+    value: Float[Array, "b _ _ d_v"]
+    """Values of each position."""
 
 
 LayerCache: TypeAlias = CachedKeysValues | InOrder | OfStack
@@ -119,11 +121,18 @@ def axes_of(form: CacheForm, depth: int) -> Any:
     return cast(Any, Stacked)(3) if form == "stacked" else (each[form],) * depth
 
 
-def layers_of(cache: TransformerCache) -> Sequence[LayerCache]:
-    """The keys and values of each layer of a cache."""
+def layers_of(cache: TransformerCache, d_k: int) -> Sequence[LayerCache]:
+    """The keys and values of each layer of a cache.
+
+    Args:
+      cache: the cache.
+      d_k: width of a key.
+    """
     if not isinstance(cache, Stacked):
         return cache
-    return [OfStack(cache.both[:, number]) for number in range(cache.both.shape[1])]
+    both = cache.both
+    numbers = range(both.shape[1])
+    return [OfStack(both[:, n, :, :, :d_k], both[:, n, :, :, d_k:]) for n in numbers]
 
 
 def joined_layers(
@@ -138,7 +147,7 @@ def joined_layers(
     """
     if not isinstance(cache, Stacked):
         return cast(Any, tuple(layers))
-    entries = jnp.stack([cast(OfStack, layer).both for layer in layers], axis=1)
+    entries = jnp.stack([jnp.concatenate(layer, axis=-1) for layer in layers], axis=1)
     entries = entries.astype(cache.both.dtype)
     return Stacked(jax.lax.dynamic_update_slice_in_dim(cache.both, entries, write_at, axis=3))
 
@@ -169,11 +178,9 @@ def attend_and_keep(
       The weighted values, and the cache with the new entries; of a stack, these entries alone.
     """
     if isinstance(cache, OfStack):
-        both = jnp.concatenate(new, axis=-1).swapaxes(1, 2)
-        attended = attention_with_new(
-            query, cache.both, both, write_at, mask, bias=bias, score=score
-        )
-        return attended, OfStack(both)
+        own = OfStack(*(x.swapaxes(1, 2) for x in new))
+        attended = attention_with_new(query, cache, own, write_at, mask, bias=bias, score=score)
+        return attended, own
     if isinstance(cache, InOrder):
         key, value = (_write(write_at, *each, axis=1) for each in zip(cache, new, strict=True))
         return fused_cached_attention(query, key, value, mask), InOrder(key, value)
@@ -182,8 +189,8 @@ def attend_and_keep(
     if before is None:
         attended = cached_attention(query, key, value, mask, bias=bias, score=score)
     else:
-        own = Kept(key, value, mask, bias)
-        attended = attention_to_both(query, before, own, score=score)
+        after = Kept(key, value, mask, bias)
+        attended = attention_to_both(query, before, after, score=score)
     return attended, (key, value)
 
 

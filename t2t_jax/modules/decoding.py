@@ -121,7 +121,12 @@ class CachedDecoder(nn.Module):
     ) -> tuple[Float[Array, "b k d_model"], TransformerCache]:
         """All layers at one position; `CachedDecoderLayer.step` explains the arguments."""
         kept = []
-        each = zip(self.layers, layers_of(cache), memory.keys_values, strict=True)
+        each = zip(
+            self.layers,
+            layers_of(cache, self.config.attention_of("decoder").d_k),
+            memory.keys_values,
+            strict=True,
+        )
         for layer, old, remembered in each:
             x, new = layer.step(x, old, remembered, memory.mask, write_at, context)
             kept.append(new)

@@ -247,7 +247,12 @@ class CachedStack(nn.Module):
     ) -> tuple[Float[Array, "b k d_model"], TransformerCache]:
         """All layers at one position of `k` hypotheses."""
         kept = []
-        for layer, old, source in zip(self.layers, layers_of(cache), sources, strict=True):
+        for layer, old, source in zip(
+            self.layers,
+            layers_of(cache, self.config.attention_of("decoder").d_k),
+            sources,
+            strict=True,
+        ):
             x, new = layer.step(x, old, source, write_at, context)
             kept.append(new)
         return self.norm(x) if self.norm else x, joined_layers(cache, kept, write_at)
