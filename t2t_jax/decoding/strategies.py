@@ -21,7 +21,7 @@ from t2t_jax.decoding.hypotheses import (
 )
 from t2t_jax.decoding.top_k import top_k
 from t2t_jax.kernels.choice import Kernels
-from t2t_jax.kernels.normalizer import NORMALIZERS, greatest_in_one_pass
+from t2t_jax.kernels.normalizer import NORMALIZERS, greatest_in_one_pass, in_one_pass
 
 _SMALLEST = float(jnp.finfo(jnp.float32).tiny)
 
@@ -258,7 +258,10 @@ def _expand(
     width = min(2 * beam_size, vocab_size)
     # Normalising shifts a whole row, so its best can be found first: no log-softmax over v.
     best, tokens = top_k(choices, width, kernels.greatest)  # [b, k, width]
-    best -= NORMALIZERS[kernels.loss](logits)[0][:, :, None]
+    if kernels.loss == "in_one_pass":
+        best -= in_one_pass(logits)[0][:, :, None]
+    else:
+        best -= jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     best += live.log_probs[:, :, None]
     flat = (batch_size, beam_size * width)
     log_probs, chosen = jax.lax.top_k(best.reshape(flat), 2 * beam_size)  # [b, 2k]
