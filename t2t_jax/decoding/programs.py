@@ -6,8 +6,9 @@ and to search on are programs of their own: sentences are then encoded at their 
 padded, and the largest program, the search, is compiled once for each size of the work.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,9 +21,11 @@ from t2t_jax.decoding.constraints import Constraints
 from t2t_jax.decoding.hypotheses import SearchResult, SearchState
 from t2t_jax.decoding.search import add_rows, admit, advance, begin, put, resize, results, rewind
 from t2t_jax.decoding.strategies import Strategy
+from t2t_jax.kernels.choice import kernels_of
 from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.axes import RULES
+from t2t_jax.parallel.compiler_options import compiler_options
 from t2t_jax.parallel.mesh import replicated
 
 
@@ -125,7 +128,37 @@ def begin_work(
     return _by_rows(Work(state, memory), search.mesh)
 
 
-@partial(jax.jit, static_argnames="search", donate_argnames="work")
+class SearchProgram:
+    """A program that is compiled with the options for the devices of its search."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        """Make a program of a function.
+
+        Args:
+          function: takes a `search`, and its `work` to overwrite, among other arguments.
+        """
+        self._function = function
+
+    def __call__(self, search: Search, *arguments: Any) -> Any:
+        """The function of its arguments."""
+        return self.on(search.mesh)(search, *arguments)
+
+    def lower(self, search: Search, *arguments: Any) -> jax.stages.Lowered:
+        """The function of such arguments, lowered as by a function of `jax.jit`."""
+        return self.on(search.mesh).lower(search, *arguments)
+
+    @cache  # noqa: B019 - programs are as old as the module
+    def on(self, mesh: Mesh) -> Any:
+        """The function as `jax.jit` makes it for the devices of a mesh."""
+        return jax.jit(
+            self._function,
+            static_argnames="search",
+            donate_argnames="work",
+            compiler_options=compiler_options(mesh, "search") or None,
+        )
+
+
+@SearchProgram
 def proceed(
     search: Search,
     params: Parameters,
@@ -168,7 +201,8 @@ def proceed(
     ) -> tuple[Float[Array, "b k vocab"], Cache]:
         return model.step(params, tokens, positions, clock, ancestry_mask, cache, memory)
 
-    state = advance(strategy, step, state, leave, constraints, most_steps)
+    kernels = kernels_of(search.mesh, jnp.float32)
+    state = advance(strategy, step, state, leave, constraints, most_steps, kernels)
     found = results(state, strategy.alpha, PAD_ID, strategy.offset)
     best = jax.tree.map(lambda x: x[:, : search.num_best], found)
     return _by_rows(Work(state, memory), search.mesh), Progress(
@@ -237,7 +271,7 @@ def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> W
     beam_size = work.state.rows.live.last.shape[1]
     memory = add_rows(_of_length(model, work.memory, sizes.source_length), sizes.rows)
     empty_cache = jax.eval_shape(partial(model.empty_cache, sizes.rows, beam_size, sizes.room))
-    state = resize(work.state, sizes.rows, sizes.room, empty_cache, model.axes.slots)
+    state = resize(work.state, sizes.rows, sizes.room, empty_cache, model.axes(beam_size).slots)
     return _by_rows(Work(state, memory), mesh)
 
 
@@ -251,7 +285,7 @@ def _with_arrivals(
 ) -> Work:
     memory = put(work.memory, memory, arrivals.rows)
     state = admit(
-        rewind(work.state, search.model.axes.slots),
+        rewind(work.state, search.model.axes(search.strategy.beam_size).slots),
         arrivals.rows,
         arrivals.limits,
         bos_id=BOS_ID,
@@ -271,7 +305,7 @@ def _of_length(model: DecodingModel, memory: Memory, length: int) -> Memory:
         widths[axis] = 0, length - kept.shape[axis]
         return jnp.pad(kept, widths)
 
-    return jax.tree.map(fit, memory, model.axes.sources)
+    return jax.tree.map(fit, memory, model.axes().sources)
 
 
 def _keys(

@@ -50,6 +50,7 @@ from t2t_jax.decoding.hypotheses import (
     write_place,
 )
 from t2t_jax.decoding.strategies import Strategy
+from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
 
 _Tree = TypeVar("_Tree")
 
@@ -167,6 +168,7 @@ def advance(
     leave: int | Int[Array, ""] = 0,
     constraints: Constraints | None = None,
     most_steps: int | Int[Array, ""] | None = None,
+    kernels: Kernels = XLA_KERNELS,
 ) -> SearchState:
     """Search until few sentences are under way, or one has filled the room before its limit.
 
@@ -179,6 +181,7 @@ def advance(
       leave: how many sentences may still be under way in the end.
       constraints: which tokens may be chosen; those that the state was begun with.
       most_steps: how many positions are computed at most; None is no bound.
+      kernels: the implementations for the devices.
     """
     first = state.clock
 
@@ -188,13 +191,17 @@ def advance(
         return more if most_steps is None else more & (state.clock - first < most_steps)
 
     def further(state: SearchState) -> SearchState:
-        return _step(strategy, step, state, constraints)
+        return _step(strategy, step, state, constraints, kernels)
 
     return jax.lax.while_loop(goes_on, further, state)
 
 
 def _step(
-    strategy: Strategy, step: StepFn, state: SearchState, constraints: Constraints | None
+    strategy: Strategy,
+    step: StepFn,
+    state: SearchState,
+    constraints: Constraints | None,
+    kernels: Kernels,
 ) -> SearchState:
     place, rows = state.clock % state.room, state.rows
     slots = jnp.arange(strategy.beam_size, dtype=jnp.int32)
@@ -207,7 +214,7 @@ def _step(
     allowed = allowed_tokens(constraints, state, logits.shape[-1], strategy.eos_id)
     if allowed is not None:
         choices = jnp.where(allowed, logits, -jnp.inf)
-    live, finished, more = strategy.extend(state, logits, choices, place)
+    live, finished, more = strategy.extend(state, logits, choices, place, kernels)
     live = follow(constraints, live)
     # A row whose sentence has ended runs on with the others, and keeps what it had.
     live, finished = choose_rows(rows.searching, (live, finished), (rows.live, rows.finished))

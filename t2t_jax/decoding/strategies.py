@@ -20,6 +20,8 @@ from t2t_jax.decoding.hypotheses import (
     write_place,
 )
 from t2t_jax.decoding.top_k import top_k
+from t2t_jax.kernels.choice import Kernels
+from t2t_jax.kernels.normalizer import NORMALIZERS, greatest_in_one_pass, in_one_pass
 
 _SMALLEST = float(jnp.finfo(jnp.float32).tiny)
 
@@ -40,6 +42,7 @@ class Greedy:
         logits: Float32[Array, "b 1 v"],
         choices: Float32[Array, "b 1 v"],
         place: Int32[Array, ""],
+        kernels: Kernels,
     ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
         """Extend the live hypotheses of each sentence by one token.
 
@@ -48,12 +51,17 @@ class Greedy:
           logits: logits of the tokens that follow the live hypotheses.
           choices: the logits by which tokens are chosen: of tokens that are not allowed, -inf.
           place: the place of the ring for the new tokens.
+          kernels: the implementations for the devices.
 
         Returns:
           The live hypotheses, the finished ones, and whether each sentence is to go on.
         """
-        chosen = top_k(choices, 1)[1][:, :, 0]  # on CPUs many times faster than argmax
-        return _append(state, logits, chosen, place, self.eos_id)
+        if kernels.greatest == "in_one_pass":
+            chosen, normalizer = greatest_in_one_pass(logits, choices)
+        else:
+            chosen = top_k(choices, 1)[1][:, :, 0]  # on CPUs many times faster than argmax
+            normalizer = jax.nn.logsumexp(logits, axis=-1)
+        return _append(state, logits, normalizer, chosen, place, self.eos_id)
 
 
 @dataclass(frozen=True)
@@ -91,12 +99,14 @@ class Sampling:
         logits: Float32[Array, "b 1 v"],
         choices: Float32[Array, "b 1 v"],
         place: Int32[Array, ""],
+        kernels: Kernels,
     ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
         """See `Greedy.extend`."""
         own_keys: Any = state.rows.keys
         keys = jax.vmap(jax.random.fold_in)(own_keys, state.positions)
         chosen = _draw(keys, choices[:, 0], self.temperature, self.top_k, self.top_p)[:, None]
-        return _append(state, logits, chosen, place, self.eos_id)
+        normalizer = NORMALIZERS[kernels.loss](logits)[0]
+        return _append(state, logits, normalizer, chosen, place, self.eos_id)
 
 
 @dataclass(frozen=True)
@@ -141,10 +151,11 @@ class BeamSearch:
         logits: Float32[Array, "b k v"],
         choices: Float32[Array, "b k v"],
         place: Int32[Array, ""],
+        kernels: Kernels,
     ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
         """See `Greedy.extend`."""
         rows = state.rows
-        candidates = _expand(rows.live, logits, choices, place)
+        candidates = _expand(rows.live, logits, choices, place, kernels)
         ended = candidates.last == self.eos_id
         lengths = state.positions + 1
         entering, farthest, wanted = ended, rows.limits, self.num_best
@@ -167,13 +178,14 @@ functions. It says how many hypotheses a sentence has (`beam_size`), what they a
 def _append(
     state: SearchState,
     logits: Float32[Array, "b 1 v"],
+    normalizer: Float32[Array, "b 1"],
     chosen: Int32[Array, "b 1"],
     place: Int32[Array, ""],
     eos_id: int,
 ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
     """The one hypothesis of each sentence with one more token; see `Greedy.extend`."""
     log_probs = jnp.take_along_axis(logits, chosen[:, :, None], axis=2)[:, :, 0]
-    log_probs -= jax.nn.logsumexp(logits, axis=-1)
+    log_probs -= normalizer
     log_probs += state.rows.live.log_probs
     live = state.rows.live._replace(
         last=chosen, tokens=write_place(state.rows.live.tokens, chosen, place), log_probs=log_probs
@@ -236,6 +248,7 @@ def _expand(
     logits: Float32[Array, "b k v"],
     choices: Float32[Array, "b k v"],
     place: Int32[Array, ""],
+    kernels: Kernels,
 ) -> Hypotheses:
     """The best 2k continuations by one allowed token, which is kept at `place`.
 
@@ -244,8 +257,11 @@ def _expand(
     batch_size, beam_size, vocab_size = logits.shape
     width = min(2 * beam_size, vocab_size)
     # Normalising shifts a whole row, so its best can be found first: no log-softmax over v.
-    best, tokens = top_k(choices, width)  # [b, k, width]
-    best -= jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    best, tokens = top_k(choices, width, kernels.greatest)  # [b, k, width]
+    if kernels.loss == "in_one_pass":
+        best -= in_one_pass(logits)[0][:, :, None]
+    else:
+        best -= jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     best += live.log_probs[:, :, None]
     flat = (batch_size, beam_size * width)
     log_probs, chosen = jax.lax.top_k(best.reshape(flat), 2 * beam_size)  # [b, 2k]

@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
+from t2t_jax.kernels.choice import GreatestForm
+
 
 def top_k(
-    x: Float32[Array, "*rows n"], k: int
+    x: Float32[Array, "*rows n"], k: int, form: GreatestForm = "in_blocks"
 ) -> tuple[Float32[Array, "*rows {k}"], Int32[Array, "*rows {k}"]]:
     """The result of `jax.lax.top_k`; for long rows on CPUs, in a third of its time or less.
 
@@ -18,6 +20,7 @@ def top_k(
     Args:
       x: rows of n numbers.
       k: how many to find in each row, at most n.
+      form: how they are found; see `Kernels`.
 
     Returns:
       The k greatest of each row, greatest first, and their places. Of equal numbers, the first.
@@ -25,7 +28,7 @@ def top_k(
     length = x.shape[-1]
     block = 1 << round(math.log2(length / k) / 2)  # as many maxima as numbers in the k blocks
     blocks = length // block
-    if blocks < 2 * k:
+    if form == "in_one_pass" or blocks < 2 * k:
         values, places = jax.lax.top_k(x, k)
         return values, places
     whole = blocks * block

@@ -149,20 +149,31 @@ def is_fused(
     """Whether cuDNN's fused attention takes arrays of these shapes and dtypes.
 
     It needs 16-bit arrays, heads of equal widths that are multiples of 8 up to 128, and even
-    lengths.
+    lengths, for the derivatives.
 
     Args:
       query: queries of each head.
       key: keys of each head or group of heads.
       value: values of each head or group.
     """
-    if (
-        query.dtype not in (jnp.bfloat16, jnp.float16)
-        or not query.dtype == key.dtype == value.dtype
-    ):
+    if not query.dtype == key.dtype == value.dtype:
         return False
-    width, lengths = query.shape[-1], (query.shape[1], key.shape[1])
-    return not (value.shape[-1] != width or width % 8 or width > 128 or any(n % 2 for n in lengths))
+    lengths = query.shape[1], key.shape[1]
+    return has_fused_widths(query.shape[-1], value.shape[-1], query.dtype) and not any(
+        length % 2 for length in lengths
+    )
+
+
+def has_fused_widths(d_k: int, d_v: int, dtype: DTypeLike) -> bool:
+    """Whether cuDNN's fused attention takes heads of these widths; see `is_fused`.
+
+    Args:
+      d_k: width of queries and keys.
+      d_v: width of values.
+      dtype: dtype of all three.
+    """
+    is_narrow = jnp.dtype(dtype) in (jnp.bfloat16, jnp.float16)
+    return is_narrow and d_k == d_v <= 128 and d_k % 8 == 0
 
 
 def fused_attention(
@@ -236,6 +247,60 @@ def cached_attention(
     weights = masked_softmax(scores, mask).astype(value.dtype)
     heads = jnp.einsum("bhqk,bhkd->bhqd", weights, value)
     return heads.swapaxes(1, 2).astype(query.dtype)
+
+
+def fused_cached_attention(
+    query: Float[Array, "b q h d"],
+    key: Float[Array, "b k groups d"],
+    value: Float[Array, "b k groups d"],
+    mask: Bool[Array, "b 1 #q k"],
+    implementation: Literal["cudnn", "xla"] = "cudnn",
+) -> Float[Array, "b q h d"]:
+    """Equation 1 for a few queries and many keys, in one kernel.
+
+    A query that may attend to nothing gets the mean of all values, which has to be zero: to zero it
+    here would take a kernel of its own.
+
+    Args:
+      query: queries of each head.
+      key: keys of each head or group of heads, as `has_fused_widths` allows them.
+      value: values of each head or group.
+      mask: True where a query may attend to a key.
+      implementation: see `fused_attention`.
+    """
+    mask = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
+    return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation=implementation)
+
+
+def attention_with_new(
+    query: Float[Array, "b 1 h d_k"],
+    kept: tuple[Float[Array, "b groups k d_k"], Float[Array, "b groups k d_v"]],
+    new: tuple[Float[Array, "b groups 1 d_k"], Float[Array, "b groups 1 d_v"]],
+    at: int | Array,
+    mask: Bool[Array, "b #h 1 k"],
+    *,
+    bias: Float32[Array, "h 1 k"] | None = None,
+    score: Score | None = None,
+) -> Float[Array, "b 1 h d_v"]:
+    """`cached_attention` of one query to kept positions, of which one is still to be written.
+
+    XLA for GPUs makes one kernel of it, which takes that position from elsewhere.
+
+    Args:
+      query: queries of each head.
+      kept: keys and values.
+      new: those of the position that is to be written.
+      at: its place.
+      mask: True where the query may attend to a key.
+      bias: see `cached_attention`.
+      score: see `cached_attention`.
+    """
+    places = jax.lax.broadcasted_iota(jnp.int32, (1, 1, kept[0].shape[2], 1), 2)
+    key, value = (
+        jnp.where(places == at, own.astype(old.dtype), old)
+        for own, old in zip(new, kept, strict=True)
+    )
+    return cached_attention(query, key.swapaxes(2, 3), value, mask, bias=bias, score=score)
 
 
 class Kept(NamedTuple):

@@ -27,6 +27,9 @@ LayerForm: TypeAlias = Literal["loop", "unrolled"]
 LossForm: TypeAlias = Literal["in_passes", "in_one_pass"]
 """How the loss reads the logits to find their sums over the vocabulary."""
 
+GreatestForm: TypeAlias = Literal["in_blocks", "in_one_pass"]
+"""How a search finds the greatest logits: block by block, as is fast on CPUs, or in one reading."""
+
 NormForm: TypeAlias = Literal["plain", "kept_moments"]
 """How layer normalisation is computed: as JAX writes it, or as `kernels.normalization` does."""
 
@@ -51,11 +54,12 @@ class Kernels:
       products: the form of matrix products.
       layers: how layers with derivatives are compiled. In a loop, what a layer keeps for its
         derivative, and its gradients, are copied into arrays of all layers and out of them.
-      loss: how the loss reads the logits.
+      loss: how the loss reads the logits, and how a search finds their sums.
       logits: the dtype of the logits in training. All sums over them are in float32.
       norms: how layer normalisation is computed in the layers.
       dropout: how the derivative of dropout in the layers knows what was dropped.
       updates: how parameters and what the optimiser keeps of them are updated.
+      greatest: how a search finds the greatest logits.
     """
 
     attention: AttentionKernel = "xla"
@@ -66,6 +70,7 @@ class Kernels:
     norms: NormForm = "plain"
     dropout: DropoutForm = "kept"
     updates: UpdateForm = "in_turn"
+    greatest: GreatestForm = "in_blocks"
 
 
 XLA_KERNELS = Kernels()
@@ -101,6 +106,7 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
         norms="plain" if on_cpus else "kept_moments",
         dropout="kept" if on_cpus else "found_again",
         updates="in_turn" if on_cpus else "at_once",
+        greatest="in_one_pass" if on_gpus else "in_blocks",
     )
 
 

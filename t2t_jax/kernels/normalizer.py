@@ -1,8 +1,10 @@
-"""What the loss needs of a row of logits, read once."""
+"""What the loss and a greedy search need of a row of logits, read once."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float32
+from jaxtyping import Array, Float32, Int32
 
 from t2t_jax.functional.loss import Normalizer, log_sum_exp_and_mean
 from t2t_jax.kernels.choice import LossForm
@@ -35,6 +37,33 @@ def in_one_pass(
     initial = tuple(jnp.float32(x) for x in (_LEAST, 0, 0))
     most, total, plain = jax.lax.reduce(operands, initial, add, (logits.ndim - 1,))
     return most + jnp.log(total), plain / logits.shape[-1]
+
+
+def greatest_in_one_pass(
+    logits: Float32[Array, "*t v"], choices: Float32[Array, "*t v"]
+) -> tuple[Int32[Array, "*t"], Float32[Array, "*t"]]:
+    """The place of the greatest choice, and the logarithm of the sum of exponentials of the logits.
+
+    Of equal choices it is the first. One reduction finds both, as in `in_one_pass`.
+
+    Args:
+      logits: scores over the vocabulary.
+      choices: the same, but for those that may not be chosen, which are -inf.
+    """
+
+    def add(one: Any, other: Any) -> Any:
+        most = jnp.maximum(one[0], other[0])
+        total = one[1] * jnp.exp(one[0] - most) + other[1] * jnp.exp(other[0] - most)
+        is_first = (one[2] > other[2]) | ((one[2] == other[2]) & (one[3] < other[3]))
+        best = (jnp.where(is_first, x, y) for x, y in zip(one[2:], other[2:], strict=True))
+        return most, total, *best
+
+    places = jax.lax.broadcasted_iota(jnp.int32, choices.shape, choices.ndim - 1)
+    operands = logits, jnp.ones_like(logits), choices, places
+    beyond = jnp.int32(choices.shape[-1])
+    initial = jnp.float32(_LEAST), jnp.float32(0), jnp.float32(-jnp.inf), beyond
+    most, total, _, place = jax.lax.reduce(operands, initial, add, (logits.ndim - 1,))
+    return place, most + jnp.log(total)
 
 
 NORMALIZERS: dict[LossForm, Normalizer] = {

@@ -1,8 +1,7 @@
 """Multi-head attention (section 3.2.2), of whole sentences and of one position at a time."""
 
 import math
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -23,27 +22,27 @@ from t2t_jax.functional.position import rotate
 from t2t_jax.kernels.attention import (
     DistanceBias,
     Kept,
-    attention_to_both,
     cache_dtype,
     cached_attention,
+    fused_cached_attention,
     heads_and_rows,
 )
 from t2t_jax.kernels.products import linear
+from t2t_jax.modules.cache import (
+    CachedKeysValues,
+    InOrder,
+    KeysValues,
+    LayerCache,
+    RememberedKeysValues,
+    attend_and_keep,
+    cached_order,
+    keeps_order,
+)
 from t2t_jax.modules.context import Context, Mask
-from t2t_jax.modules.matrices import Parameters, glorot_uniform, matrix
+from t2t_jax.modules.matrices import Parameters, glorot_uniform, matrix, summand
 from t2t_jax.modules.named_functions import learned, score_function
 from t2t_jax.modules.normalization import Norm
-from t2t_jax.parallel.axes import constrain, named
-
-# Keys and values of the positions attended to. "_" binds no name, as their number differs from use
-# to use.
-KeysValues = tuple[Float[Array, "b _ groups d_k"], Float[Array, "b _ groups d_v"]]
-# The same as decoding keeps them, in the order in which `cached_attention` takes them.
-CachedKeysValues = tuple[Float[Array, "b groups d_k _"], Float[Array, "b groups _ d_v"]]
-# Those of the encoder's output beside them, of which there may be others: "_" binds no name.
-RememberedKeysValues = tuple[Float[Array, "b _ d_k _"], Float[Array, "b _ _ d_v"]]
-CACHED_AXES = 3, 2
-"""The axes of the positions in `CachedKeysValues`."""
+from t2t_jax.parallel.axes import constrain
 
 
 class Projection(nn.Module):
@@ -74,8 +73,7 @@ class Projection(nn.Module):
         bias = None
         if self.has_bias:
             axis = "heads" if self.axes[1] == "heads" else "vector"
-            zeros = named(nn.initializers.zeros, axis)
-            bias = self.param("bias", zeros, (self.width,)).astype(x.dtype)
+            bias = summand(self, "bias", axis, self.width, x.dtype)
         return linear(x, kernel, bias, form=context.kernels.products, rows=rows)
 
 
@@ -185,15 +183,20 @@ class MultiHeadAttention(nn.Module):
         key, value = _heads(self.key(x, context), groups), _heads(self.value(x, context), groups)
         return self.scores.key(key), value
 
-    def remember(self, x: Float[Array, "b k d_model"], context: Context) -> CachedKeysValues:
+    def remember(self, x: Float[Array, "b k d_model"], context: Context) -> RememberedKeysValues:
         """The keys and values of the positions in `x`, as `recall` takes them."""
+        if keeps_order(self.config, x.dtype, context.kernels):
+            key, value = self.keys_values(x, context)
+            assert not isinstance(context.mask, SegmentMask)
+            # Values of padding are zero, as `fused_cached_attention` asks.
+            return InOrder(key, jnp.where(context.mask[:, 0, 0, :, None, None], value, 0))
         kept = cache_dtype(x.dtype, context.kernels.products)
-        return _cached_order(*(y.astype(kept) for y in self.keys_values(x, context)))
+        return cached_order(*(y.astype(kept) for y in self.keys_values(x, context)))
 
     def recall(
         self,
         x: Float[Array, "b q d_model"],
-        remembered: CachedKeysValues,
+        remembered: RememberedKeysValues,
         mask: Bool[Array, "b #h #q k"],
         context: Context,
     ) -> Float[Array, "b q d_model"]:
@@ -206,7 +209,10 @@ class MultiHeadAttention(nn.Module):
           context: the context of the stack.
         """
         query, score = self.queries(x, context), self.scores.function
-        heads = cached_attention(query, *remembered, mask, score=score)
+        if isinstance(remembered, InOrder):
+            heads = fused_cached_attention(query, *remembered, mask)
+        else:
+            heads = cached_attention(query, *remembered, mask, score=score)
         return self.output(merge_heads(heads), context)
 
 
@@ -229,11 +235,11 @@ class CachedSelfAttention(nn.Module):
     def __call__(
         self,
         x: Float[Array, "b k d_model"],
-        cache: CachedKeysValues,
+        cache: LayerCache,
         write_at: int | Array,
         context: Context,
         before: Kept | None = None,
-    ) -> tuple[Float[Array, "b k d_model"], CachedKeysValues]:
+    ) -> tuple[Float[Array, "b k d_model"], LayerCache]:
         """Attend to a cache with the new position in it.
 
         Args:
@@ -244,24 +250,18 @@ class CachedSelfAttention(nn.Module):
           before: keys and values of what all hypotheses go on from, to attend to as well.
 
         Returns:
-          The output for each hypothesis, and the cache with the new entries.
+          The output for each hypothesis, and the cache as `attend_and_keep` returns it.
         """
         query, key, value = self._projected(x, context)
         # Keys are kept turned: their positions do not change.
         query, key = rotated(query, key, context)
-        new = _cached_order(key, value)
-        cache = cast(Any, jax.tree.map(partial(_write, write_at), cache, new, CACHED_AXES))
         assert not isinstance(context.mask, SegmentMask)
         bias = None
         if context.bias is not None:
             assert context.apart is not None
             bias = context.bias(context.apart)
-        score = self.scores.function
-        if before is None:
-            attended = cached_attention(query, *cache, context.mask, bias=bias, score=score)
-        else:
-            own = Kept(*cache, context.mask, bias)
-            attended = attention_to_both(query, before, own, score=score)
+        what = query, (key, value), cache, write_at, context.mask, before
+        attended, cache = attend_and_keep(*what, bias, self.scores.function)
         return self.output(merge_heads(attended), context), cache
 
     def read(
@@ -288,7 +288,7 @@ class CachedSelfAttention(nn.Module):
             kernels=context.kernels,
         )
         kept = cache_dtype(x.dtype, context.kernels.products)
-        cache = _cached_order(*(y.astype(kept) for y in (key, value)))
+        cache = cached_order(*(y.astype(kept) for y in (key, value)))
         return self.output(merge_heads(heads), context, rows), cache
 
     def _projected(
@@ -356,21 +356,3 @@ def _weights(
 
 def _heads(projected: Float[Array, "b t width"], num_heads: int) -> Float[Array, "b t h d"]:
     return constrain(split_heads(projected, num_heads), "batch", "length", "heads", None)
-
-
-def _cached_order(
-    keys: Float[Array, "b k groups d_k"], values: Float[Array, "b k groups d_v"]
-) -> CachedKeysValues:
-    return keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)
-
-
-def _write(
-    at: int | Array, cache: Float[Array, "b g _ _"], new: Float[Array, "b g _ _"], axis: int
-) -> Float[Array, "b g _ _"]:
-    new = new.astype(cache.dtype)
-    if cache.shape[0] == new.shape[axis] == 1:
-        # Where one hypothesis of one sentence is written in place, XLA on CPUs does so twice, and
-        # copies the cache four times.
-        slots = jax.lax.broadcasted_iota(jnp.int32, cache.shape, axis)
-        return jnp.where(slots == at, new, cache)
-    return jax.lax.dynamic_update_slice_in_dim(cache, new, at, axis)

@@ -6,7 +6,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -19,12 +19,17 @@ from t2t_jax.config.attention import AttentionConfig
 from t2t_jax.kernels.attention import cache_dtype
 from t2t_jax.kernels.choice import Kernels
 from t2t_jax.kernels.products import next_token_logits
-from t2t_jax.modules.attention import (
-    CACHED_AXES,
-    CachedKeysValues,
-    CachedSelfAttention,
+from t2t_jax.modules.attention import CachedSelfAttention, join_projections
+from t2t_jax.modules.cache import (
+    CacheForm,
+    LayerCache,
     RememberedKeysValues,
-    join_projections,
+    TransformerCache,
+    axes_of,
+    empty_cache,
+    joined_layers,
+    keeps_order,
+    layers_of,
 )
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.decoding_model import Axes, Memory
@@ -33,9 +38,6 @@ from t2t_jax.modules.matrices import Parameters, Quantize, quantized, rounded, t
 from t2t_jax.modules.position import PositionEncoding
 from t2t_jax.modules.token_network import NetworkScoring, TokenNetwork
 from t2t_jax.modules.transformer import Transformer, declared_parameters, last_norm
-
-TransformerCache: TypeAlias = tuple[CachedKeysValues, ...]
-"""Self-attention keys and values of each decoder layer, for `room * k` slots."""
 
 
 class TransformerMemory(NamedTuple):
@@ -46,7 +48,7 @@ class TransformerMemory(NamedTuple):
       mask: True for the source positions that are not padding.
     """
 
-    keys_values: tuple[CachedKeysValues, ...]
+    keys_values: tuple[RememberedKeysValues, ...]
     mask: Bool[Array, "b 1 1 s"]
 
 
@@ -61,12 +63,12 @@ class CachedDecoderLayer(DecoderLayer):
     def step(
         self,
         x: Float[Array, "b k d_model"],
-        cache: CachedKeysValues,
+        cache: LayerCache,
         memory: RememberedKeysValues,
         memory_mask: Bool[Array, "b 1 1 s"],
         write_at: int | Array,
         context: Context,
-    ) -> tuple[Float[Array, "b k d_model"], CachedKeysValues]:
+    ) -> tuple[Float[Array, "b k d_model"], LayerCache]:
         """One layer of the decoder at one position.
 
         Args:
@@ -78,7 +80,7 @@ class CachedDecoderLayer(DecoderLayer):
           context: its mask says to which slots each hypothesis attends.
 
         Returns:
-          The layer's output, and its cache with the new entries.
+          The layer's output, and its cache with the new entries; see `CachedSelfAttention`.
         """
 
         def attend_to_cache(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
@@ -105,7 +107,7 @@ class CachedDecoder(nn.Module):
 
     def remember(
         self, encoded: Float[Array, "b s d_model"], context: Context
-    ) -> tuple[CachedKeysValues, ...]:
+    ) -> tuple[RememberedKeysValues, ...]:
         """Keys and values of the encoder's output, for the cross-attention of each layer."""
         return tuple(layer.cross_attention.remember(encoded, context) for layer in self.layers)
 
@@ -118,11 +120,17 @@ class CachedDecoder(nn.Module):
         context: Context,
     ) -> tuple[Float[Array, "b k d_model"], TransformerCache]:
         """All layers at one position; `CachedDecoderLayer.step` explains the arguments."""
-        new_cache = []
-        for layer, old, remembered in zip(self.layers, cache, memory.keys_values, strict=True):
+        kept = []
+        each = zip(
+            self.layers,
+            layers_of(cache, self.config.attention_of("decoder").d_k),
+            memory.keys_values,
+            strict=True,
+        )
+        for layer, old, remembered in each:
             x, new = layer.step(x, old, remembered, memory.mask, write_at, context)
-            new_cache.append(new)
-        return self.norm(x) if self.norm else x, tuple(new_cache)
+            kept.append(new)
+        return self.norm(x) if self.norm else x, joined_layers(cache, kept, write_at)
 
 
 class CachedTransformer(Transformer):
@@ -220,7 +228,9 @@ class CachedDecoding(NetworkScoring):
         else:
             # The embeddings too, which are rows and the matrix of the output: what is left in
             # float32, XLA for GPUs and TPUs would convert again for every token.
-            params = rounded(params, declared, self.network.config.dtype)
+            network = self.network
+            on_accelerators = network.kernels.products == "fused"
+            params = rounded(params, declared, network.config.dtype, summands=on_accelerators)
         decoder: Parameters = params["decoder"]
         layers = _unstacked(decoder["layers"], self.network.config)
         if quantize == "none":
@@ -232,12 +242,20 @@ class CachedDecoding(NetworkScoring):
 
     def empty_cache(self, rows: int, beam_size: int, room: int) -> TransformerCache:
         """See `DecodingModel.empty_cache`."""
-        config = self.network.config
+        config, form = self.network.config, self.cache_form(beam_size)
+        attention, depth = config.attention_of("decoder"), config.num_decoder_layers
         slots = cache_places(config, room) * beam_size
-        shapes = config.attention_of("decoder").cache_shapes(rows, slots)
         dtype = cache_dtype(config.dtype, self.network.kernels.products)
-        keys, values = (jnp.zeros(shape, dtype) for shape in shapes)
-        return ((keys, values),) * config.num_decoder_layers
+        return empty_cache(form, attention, depth, rows, slots, dtype)
+
+    def cache_form(self, beam_size: int) -> CacheForm:
+        """How the cache keeps keys and values.
+
+        Args:
+          beam_size: hypotheses of each sentence.
+        """
+        del beam_size
+        return "turned"
 
     def memory(self, params: Parameters, inputs: Sequence) -> Memory:
         """See `DecodingModel.memory`."""
@@ -269,11 +287,25 @@ class TransformerDecoding(CachedDecoding):
         """See `DecodingModel.shows_attention`."""
         return True
 
-    @property
-    def axes(self) -> Axes:
+    def axes(self, beam_size: int = 1) -> Axes:
         """See `DecodingModel.axes`."""
-        each_layer = (CACHED_AXES,) * self.network.config.num_decoder_layers
-        return Axes(slots=each_layer, sources=cast(Any, TransformerMemory)(each_layer, 3))
+        depth = self.network.config.num_decoder_layers
+        sources = axes_of("in_order" if self._keeps_order("cross") else "turned", depth)
+        slots = axes_of(self.cache_form(beam_size), depth)
+        return Axes(slots, cast(Any, TransformerMemory)(sources, 3))
+
+    def cache_form(self, beam_size: int) -> CacheForm:
+        """See `CachedDecoding.cache_form`."""
+        if self.network.kernels.attention != "cudnn":
+            return "turned"
+        if beam_size == 1:
+            return "stacked"
+        has_bias = self.network.config.position in ("alibi", "relative_bias")
+        return "in_order" if self._keeps_order("decoder") and not has_bias else "turned"
+
+    def _keeps_order(self, part: Literal["decoder", "cross"]) -> bool:
+        config = self.network.config
+        return keeps_order(config.attention_of(part), config.dtype, self.network.kernels)
 
     def attention_weights(
         self, params: Parameters, batch: Batch

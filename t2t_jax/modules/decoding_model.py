@@ -91,9 +91,12 @@ class DecodingModel(ScoringModel, Protocol):
     `modules.decoding` has the one of a `Transformer`, `modules.ensemble` the one of several models.
     """
 
-    @property
-    def axes(self) -> Axes:
-        """Where the arrays of `empty_cache` and of `memory` have their slots and positions."""
+    def axes(self, beam_size: int = 1) -> Axes:
+        """Where the arrays of `empty_cache` and of `memory` have their slots and positions.
+
+        Args:
+          beam_size: hypotheses of each sentence, on which only a cache depends.
+        """
 
     def prepare(self, params: Parameters, quantize: Quantize) -> Parameters:
         """The parameters as `memory` and `step` take them.

@@ -41,10 +41,9 @@ class Ensemble:
         """See `DecodingModel.shows_attention`; each member has weights of its own."""
         return False
 
-    @property
-    def axes(self) -> Axes:
+    def axes(self, beam_size: int = 1) -> Axes:
         """See `DecodingModel.axes`."""
-        members = [member.axes for member in self.members]
+        members = [member.axes(beam_size) for member in self.members]
         return Axes(tuple(axes.slots for axes in members), tuple(axes.sources for axes in members))
 
     def prepare(self, params: Parameters, quantize: Quantize = "none") -> Parameters:

@@ -12,9 +12,8 @@ from t2t_jax.functional.feed_forward import gated_feed_forward, position_wise_fe
 from t2t_jax.kernels.activation import activation_of
 from t2t_jax.kernels.products import linear
 from t2t_jax.modules.context import Context
-from t2t_jax.modules.matrices import HeldMatrix, glorot_uniform, matrix
+from t2t_jax.modules.matrices import HeldMatrix, glorot_uniform, matrix, summand
 from t2t_jax.modules.named_functions import elementwise
-from t2t_jax.parallel.axes import named
 
 
 class FeedForward(nn.Module):
@@ -44,10 +43,9 @@ class FeedForward(nn.Module):
             gate, inward = self._inward("gate_kernel", x), self._inward("kernel_1", x)
             return gated_feed_forward(x, gate, inward, self._outward(x), **options)
         inward = self._inward("kernel_1", x)
-        zeros = nn.initializers.zeros
-        bias_1 = self.param("bias_1", named(zeros, "mlp"), (config.d_ff,)).astype(dtype)
+        bias_1 = summand(self, "bias_1", "mlp", config.d_ff, dtype)
         outward = self._outward(x)
-        bias_2 = self.param("bias_2", named(zeros, "vector"), (config.d_model,)).astype(dtype)
+        bias_2 = summand(self, "bias_2", "vector", config.d_model, dtype)
         return position_wise_feed_forward(x, inward, bias_1, outward, bias_2, **options)
 
     def _inward(self, name: str, x: Float[Array, "b t d_model"]) -> HeldMatrix:

@@ -23,9 +23,17 @@ from t2t_jax.config.attention import AttentionConfig
 from t2t_jax.functional.masks import attention_mask, causal_mask, distances, window_mask
 from t2t_jax.kernels.attention import DistanceBias, Kept
 from t2t_jax.kernels.products import next_token_logits
-from t2t_jax.modules.attention import CACHED_AXES, CachedKeysValues, CachedSelfAttention
+from t2t_jax.modules.attention import CachedSelfAttention
+from t2t_jax.modules.cache import (
+    CachedKeysValues,
+    LayerCache,
+    TransformerCache,
+    axes_of,
+    joined_layers,
+    layers_of,
+)
 from t2t_jax.modules.context import Context, Mask
-from t2t_jax.modules.decoding import CachedDecoding, TransformerCache, cached_context
+from t2t_jax.modules.decoding import CachedDecoding, cached_context
 from t2t_jax.modules.decoding_model import Axes
 from t2t_jax.modules.layers import EncoderLayer
 from t2t_jax.modules.matrices import Parameters
@@ -193,11 +201,11 @@ class CachedLayer(EncoderLayer):
     def step(
         self,
         x: Float[Array, "b k d_model"],
-        cache: CachedKeysValues,
+        cache: LayerCache,
         source: Kept,
         write_at: int | Array,
         context: Context,
-    ) -> tuple[Float[Array, "b k d_model"], CachedKeysValues]:
+    ) -> tuple[Float[Array, "b k d_model"], LayerCache]:
         """The layer at one position of `k` hypotheses; see `CachedSelfAttention`."""
 
         def attend(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
@@ -238,11 +246,16 @@ class CachedStack(nn.Module):
         context: Context,
     ) -> tuple[Float[Array, "b k d_model"], TransformerCache]:
         """All layers at one position of `k` hypotheses."""
-        new_cache = []
-        for layer, old, source in zip(self.layers, cache, sources, strict=True):
+        kept = []
+        for layer, old, source in zip(
+            self.layers,
+            layers_of(cache, self.config.attention_of("decoder").d_k),
+            sources,
+            strict=True,
+        ):
             x, new = layer.step(x, old, source, write_at, context)
-            new_cache.append(new)
-        return self.norm(x) if self.norm else x, tuple(new_cache)
+            kept.append(new)
+        return self.norm(x) if self.norm else x, joined_layers(cache, kept, write_at)
 
 
 class CachedLanguageModel(LanguageModel):
@@ -316,10 +329,10 @@ class LanguageModelDecoding(CachedDecoding):
         """See `DecodingModel.shows_attention`."""
         return True
 
-    @property
-    def axes(self) -> Axes:
+    def axes(self, beam_size: int = 1) -> Axes:
         """See `DecodingModel.axes`."""
-        each_layer = (CACHED_AXES,) * self.network.config.num_decoder_layers
+        del beam_size
+        each_layer = axes_of("turned", self.network.config.num_decoder_layers)
         return Axes(slots=each_layer, sources=cast(Any, Prompt)(each_layer, 1, 1))
 
     def attention_weights(

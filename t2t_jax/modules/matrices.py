@@ -74,6 +74,28 @@ def matrix(
     return made if dtype is None else made.astype(dtype)
 
 
+class SummandBox(nn.LogicallyPartitioned):
+    """The declaration that a parameter is added to products: a bias, in their dtype."""
+
+
+def summand(module: nn.Module, name: str, axis: str, width: int, dtype: DTypeLike) -> Array:
+    """A bias of a module, in the dtype of the products that it is added to.
+
+    Args:
+      module: the module that has the bias as a parameter.
+      name: name of the parameter.
+      axis: its logical axis; see `parallel.axes`.
+      width: how many numbers it has.
+      dtype: dtype of the products.
+    """
+
+    def declared(key: Array, shape: tuple[int]) -> SummandBox:
+        return SummandBox(nn.initializers.zeros(key, shape), (axis,))
+
+    made: Any = module.param(name, declared, (width,))  # out of its box
+    return made.astype(dtype)
+
+
 def is_stacked(declared: Any) -> bool:
     """Whether a parameter is that of all layers of a stack, whose first axis is the layer.
 
@@ -118,20 +140,25 @@ def quantized(params: Parameters, declared: Parameters) -> Parameters:
       params: the parameters as training has them.
       declared: the same tree as a module's `init` returns it, with a `MatrixBox` for every matrix.
     """
-    return _with_matrices(
-        lambda box, x: Int8Matrix(*quantize(x, box.summed_axis)), params, declared
+    return _with_boxes(
+        MatrixBox, lambda box, x: Int8Matrix(*quantize(x, box.summed_axis)), params, declared
     )
 
 
-def rounded(params: Parameters, declared: Parameters, dtype: DTypeLike) -> Parameters:
+def rounded(
+    params: Parameters, declared: Parameters, dtype: DTypeLike, *, summands: bool = False
+) -> Parameters:
     """The same parameters with every matrix in the dtype of its products, once and for all steps.
 
     Args:
       params: the parameters as training has them, or a part of them.
       declared: the same tree as a module's `init` returns it; see `quantized`.
       dtype: dtype of the products.
+      summands: whether biases of products too. XLA for GPUs adds a bias within the product, unless
+        it has to be converted.
     """
-    return _with_matrices(lambda _, x: x.astype(dtype), params, declared)
+    kinds = (MatrixBox, SummandBox) if summands else MatrixBox
+    return _with_boxes(kinds, lambda _, x: x.astype(dtype), params, declared)
 
 
 def transposed(params: Parameters, declared: Parameters) -> Parameters:
@@ -144,14 +171,15 @@ def transposed(params: Parameters, declared: Parameters) -> Parameters:
       params: the parameters of one layer.
       declared: the parameters of a stack of such layers as `init` returns them; see `quantized`.
     """
-    return _with_matrices(lambda _, x: Transposed(transpose(x)), params, declared)
+    return _with_boxes(MatrixBox, lambda _, x: Transposed(transpose(x)), params, declared)
 
 
-def _with_matrices(
-    convert: Callable[[MatrixBox, Array], Any], params: Parameters, declared: Parameters
+def _with_boxes(
+    kinds: Any, convert: Callable[[Any, Array], Any], params: Parameters, declared: Parameters
 ) -> Parameters:
+    """The parameters with those converted that are declared in boxes of some kinds."""
     return jax.tree.map(
-        lambda box, x: convert(box, x) if isinstance(box, MatrixBox) else x,
+        lambda box, x: convert(box, x) if isinstance(box, kinds) else x,
         declared,
         params,
         is_leaf=lambda x: isinstance(x, meta.AxisMetadata),

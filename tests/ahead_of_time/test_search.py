@@ -1,9 +1,12 @@
 """A step of a search, as compiled: what it computes and moves is what the formulas say."""
 
+from importlib.util import find_spec
+
 import jax
 import pytest
 
 from t2t_jax.ahead_of_time.search import compile_search, format_search
+from t2t_jax.ahead_of_time.topologies import devices_of
 from t2t_jax.config import Config
 from t2t_jax.modules.cost import num_parameters
 
@@ -36,3 +39,34 @@ def test_a_step_computes_and_moves_what_a_token_needs(beam_size):
     assert ("greedy search" if beam_size == 1 else "a beam of 2") in lines[0]
     assert f"{moved / (report.weight_bytes + report.cache_bytes):.2f} times the weights" in lines[1]
     assert lines[3] == "  nothing"
+
+
+@pytest.fixture(scope="module")
+def h200():
+    """One NVIDIA H200, which is not there."""
+    return devices_of("h200:1")
+
+
+@pytest.mark.skipif(
+    not any(find_spec(f"jax_plugins.xla_cuda{number}") for number in (12, 13))
+    if find_spec("jax_plugins")
+    else True,
+    reason="needs the extra `cuda13`",
+)
+@pytest.mark.parametrize(("beam_size", "of_a_layer", "rest"), [(1, 11, 10), (4, 14, 22)])
+def test_a_step_for_a_gpu_has_few_kernels(h200, beam_size, of_a_layer, rest):
+    changes = {
+        "model.d_model": 128,
+        # JAX would find the same program in its cache, and cannot read one for such a device.
+        "model.d_ff": 128 * beam_size,
+        "model.compute_dtype": "bfloat16",
+        "data.vocab_size": 32768,
+        "decoding.beam_size": beam_size,
+    }
+    report = compile_search(_CONFIG.replace(changes), h200)
+    kernels = sum(kernel.count for kernel in report.kernels)
+    assert kernels <= 2 * of_a_layer + rest
+    # A cache that is copied, or attention in several kernels, would be seen here.
+    moved = sum(kernel.count * kernel.num_bytes for kernel in report.kernels)
+    logits = 64 * beam_size * 32768 * 4
+    assert moved < 1.2 * (report.weight_bytes + report.cache_bytes) + 3 * logits

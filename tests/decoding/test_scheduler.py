@@ -14,7 +14,10 @@ from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.decoding import row_group
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode, plan
-from t2t_jax.modules.models import make_decoding_model, make_model
+from t2t_jax.kernels import attention
+from t2t_jax.kernels.choice import Kernels
+from t2t_jax.modules import cache
+from t2t_jax.modules.models import family_of, make_model
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.training.state import create_state
 
@@ -37,13 +40,13 @@ def mesh():
     return make_mesh(_CONFIG.parallel, jax.devices()[:1])
 
 
-def _decode_with(mesh, **changes):
+def _decode_with(mesh, network=None, **changes):
     config = _CONFIG.replace({f"model.{name}": value for name, value in changes.items()})
     model = make_model(config, _VOCAB, None)
     params = create_state(config, model, mesh).params
     embedding = params["embedding"]["embedding"]
     params = params | {"embedding": {"embedding": (embedding * 4).at[EOS_ID].multiply(1.5)}}
-    decoding = make_decoding_model(config.model, _VOCAB, None)
+    decoding = family_of(config.model)[1](network or model)
     return partial(decode, decoding, params=decoding.prepare(params, "none"), mesh=mesh)
 
 
@@ -115,6 +118,32 @@ def test_sentences_get_what_they_get_alone_whoever_is_beside_them(mesh, override
         assert found[index].lengths[0] == length
         np.testing.assert_array_equal(found[index].tokens[0, :length], alone.tokens[0, :length])
         np.testing.assert_allclose(found[index].log_probs, alone.log_probs, rtol=1e-4)
+
+
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_caches_in_the_orders_for_gpus_give_the_same(mesh, monkeypatch, beam_size):
+    """Sentences of other lengths come and go, in arrays that grow, with cuDNN's formula by XLA."""
+    real = jax.nn.dot_product_attention
+
+    def by_xla(*arrays, mask, implementation):
+        assert implementation == "cudnn"
+        return real(*arrays, mask=mask, implementation="xla")
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
+    # In float32, which cuDNN does not take, rounding cannot change a token.
+    for module in (cache, attention):
+        monkeypatch.setattr(module, "has_fused_widths", lambda *_: True)
+    decoding = DecodingConfig(beam_size=beam_size, max_extra_length=20, tokens_per_batch=52 * 8)
+    sentences = _sentences([5, 30, 3, 12, 9, 7, 31, 4] * 3)
+    found = []
+    for kernels in (Kernels(), Kernels("cudnn", "fused", norms="kept_moments")):
+        network = make_model(_CONFIG, _VOCAB, None).clone(kernels=kernels)
+        decode_with = _decode_with(mesh, network)
+        found.append(dict(decode_with(decoding, sentences=sentences)))
+    expected, ours = found
+    for index, result in expected.items():
+        np.testing.assert_array_equal(ours[index].tokens, result.tokens)
+        np.testing.assert_allclose(ours[index].log_probs, result.log_probs, rtol=1e-4)
 
 
 def test_rows_are_taken_again_before_the_last_sentence_has_ended(decode_with, monkeypatch):

@@ -256,12 +256,13 @@ def test_a_line_longer_than_any_in_training_is_translated(translator):
 def test_programs_are_few_and_used_again(translator):
     lines = sentences(60, 40, seed=4)
     decoding = {"beam_size": 2, "tokens_per_batch": 256}  # not used by any other test
-    before = row_group.proceed._cache_size()
+    program = row_group.proceed.on(translator.mesh)
+    before = program._cache_size()
     translator.translate(lines, **decoding)
-    first = row_group.proceed._cache_size() - before
+    first = program._cache_size() - before
     assert 1 < first <= 4
     translator.translate(lines[::-1], **decoding)
-    assert row_group.proceed._cache_size() - before == first
+    assert program._cache_size() - before == first
 
 
 def test_translators_of_one_model_prepare_their_parameters_by_one_program(vocabulary, translator):

@@ -13,7 +13,11 @@ from t2t_jax.functional.attention import (
     split_heads,
 )
 from t2t_jax.functional.dropout import DropoutKey
-from t2t_jax.kernels.attention import cached_attention
+from t2t_jax.kernels.attention import (
+    attention_with_new,
+    cached_attention,
+    fused_cached_attention,
+)
 
 _jitted_attention = jax.jit(scaled_dot_product_attention)
 
@@ -159,6 +163,37 @@ def test_attention_to_a_cache_is_attention():
     expected = scaled_dot_product_attention(query, key, value, mask)
     cached = cached_attention(query, key.transpose(0, 2, 3, 1), value.swapaxes(1, 2), mask)
     np.testing.assert_allclose(cached, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_attention_to_a_cache_in_other_orders_is_the_same(groups):
+    """Of one query whose own position is not yet written, and of several, with cuDNN's formula."""
+    query, key, value = (
+        _normal(0, 2, 3, 2, 8),
+        _normal(1, 2, 5, groups, 8),
+        _normal(2, 2, 5, groups, 8),
+    )
+    mask = jnp.array(np.random.default_rng(3).random((2, 1, 3, 5)) < 0.6).at[..., 3].set(True)
+    turned = key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)
+    expected = cached_attention(query, *turned, mask)
+    fused = fused_cached_attention(query, key, value, mask, implementation="xla")
+    np.testing.assert_allclose(fused, expected, rtol=1e-5, atol=1e-6)
+    both = key.swapaxes(1, 2), value.swapaxes(1, 2)
+    unwritten, new = [x.at[:, :, 3].set(1e6) for x in both], [x[:, :, 3:4] for x in both]
+    bias = _normal(4, 2, 1, 5)
+    found = attention_with_new(
+        query[:, :1], tuple(unwritten), tuple(new), 3, mask[:, :, :1], bias=bias
+    )
+    expected = cached_attention(query[:, :1], *turned, mask[:, :, :1], bias=bias)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_query_that_may_attend_to_nothing_gets_zeros_of_values_that_are_zero():
+    query, key = _normal(0, 2, 1, 2, 8), _normal(1, 2, 5, 2, 8)
+    mask = jnp.zeros((2, 1, 1, 5), bool)
+    value = jnp.zeros_like(key)
+    found = fused_cached_attention(query, key, value, mask, implementation="xla")
+    np.testing.assert_array_equal(found, 0)
 
 
 def test_the_derivative_of_a_masked_softmax_is_that_of_its_definition():

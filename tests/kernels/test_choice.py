@@ -48,9 +48,11 @@ def _mesh(*devices):
 @pytest.mark.usefixtures("host")
 def test_accelerators_are_chosen_for_by_their_kind_alone(devices, attention, dtype):
     mesh = _mesh(*devices)
-    logits = "float32" if _TPU in devices else "rounded"
-    forms = "unrolled", "in_one_pass", logits, "kept_moments", "found_again", "at_once"
-    expected = Kernels(attention, "fused", *forms)
+    logits, greatest = "rounded", "in_one_pass"
+    if _TPU in devices:
+        logits, greatest = "float32", "in_blocks"
+    forms = "fused", "unrolled", "in_one_pass", logits, "kept_moments", "found_again", "at_once"
+    expected = Kernels(attention, *forms, greatest)
     assert kernels_of(mesh, "bfloat16") == expected
     assert fast_compute_dtype(mesh) == dtype
 

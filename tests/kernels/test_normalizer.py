@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.functional.loss import label_smoothed_cross_entropy, log_sum_exp_and_mean
-from t2t_jax.kernels.normalizer import in_one_pass
+from t2t_jax.kernels.normalizer import greatest_in_one_pass, in_one_pass
 
 _RNG = np.random.default_rng(0)
 _LOGITS = {
@@ -27,6 +27,17 @@ def test_sums_are_those_of_float64(logits):
         for one, other in zip(found, expected, strict=True):
             assert one.dtype == jnp.float32
             np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("logits", _LOGITS.values(), ids=_LOGITS)
+@pytest.mark.parametrize("share", [0, 0.5, 1])
+def test_the_greatest_choice_is_found_beside_the_sum(logits, share):
+    logits = jnp.array(logits, jnp.float32)
+    forbidden = np.random.default_rng(1).random(logits.shape) < share
+    choices = jnp.where(forbidden, -jnp.inf, logits)
+    place, log_sum = jax.jit(greatest_in_one_pass)(logits, choices)
+    np.testing.assert_array_equal(place, jnp.argmax(choices, axis=-1))  # the first of equal ones
+    np.testing.assert_allclose(log_sum, jax.nn.logsumexp(logits, axis=-1), rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

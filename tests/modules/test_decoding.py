@@ -107,8 +107,8 @@ def test_axes_are_those_that_become_longer(model, make_batch, members):
         np.testing.assert_array_equal(long.shape, expected)
 
     short, long = shapes(1, 8), shapes(2, 10)  # windows bound a cache of more places
-    jax.tree.map(partial(check, factor=_BEAMS), decoding.axes.slots, short[0], long[0])
-    jax.tree.map(partial(check, factor=2), decoding.axes.sources, short[1], long[1])
+    jax.tree.map(partial(check, factor=_BEAMS), decoding.axes(_BEAMS).slots, short[0], long[0])
+    jax.tree.map(partial(check, factor=2), decoding.axes().sources, short[1], long[1])
 
 
 def test_cached_steps_of_branching_hypotheses_equal_full_passes(model, make_batch):
@@ -133,11 +133,17 @@ def test_cached_steps_of_branching_hypotheses_equal_full_passes(model, make_batc
         np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("changes", [{}, _DECODER_ONLY], ids=["paper", "decoder_only"])
+@pytest.mark.parametrize("kernels", [XLA_KERNELS, Kernels("cudnn", "fused")], ids=["xla", "gpu"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, _DECODER_ONLY, {"position": "alibi", "attention_window": 2, "num_kv_heads": 1}],
+    ids=["paper", "decoder_only", "others"],
+)
 def test_cached_steps_of_one_hypothesis_of_one_sentence_equal_the_full_pass(
-    make_model, make_batch, changes
+    make_model, make_batch, changes, kernels
 ):
     model = make_model(**changes)
+    model = model._replace(module=model.module.clone(kernels=kernels))
     path = [3, 7, 4, 9]
     batch = make_batch(_SOURCES[:1], [[path]], target_length=len(path))
     memory = _memory(model.module, model.variables, batch.inputs)
@@ -184,6 +190,16 @@ def test_padding_of_the_source_changes_no_step(make_model, make_batch):
         memory = _memory(model.module, model.variables, inputs)
         logits.append(_step(model.module, model.variables, *arguments, memory)[0])
     np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)
+
+
+def test_biases_of_products_are_rounded_with_their_matrices_for_accelerators_alone(make_model):
+    model = make_model(compute_dtype="bfloat16", attention_bias=True)
+    for products, dtype in (("plain", jnp.float32), ("fused", jnp.bfloat16)):
+        module = model.module.clone(kernels=Kernels(products=products))
+        layer = _decoding(module).prepare(model.variables["params"])["decoder"]["layers_0"]
+        biases = layer["feed_forward"]["bias_1"], layer["self_attention"]["output"]["bias"]
+        assert {x.dtype for x in biases} == {jnp.dtype(dtype)}
+        assert layer["feed_forward_residual"]["norm"]["bias"].dtype == jnp.float32
 
 
 _KERNELS = pytest.mark.parametrize(

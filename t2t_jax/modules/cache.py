@@ -1,0 +1,218 @@
+"""The keys and values that decoding keeps of outputs and of sources, in the order for the devices.
+
+=========  ==========================================  ==========================================
+turned     `[b, groups, d_k, slots]` and               what CPUs multiply fast, and any device
+           `[b, groups, slots, d_v]`, for each layer   computes: see `cached_attention`
+in order   `[b, slots, groups, d]` twice, for each     what cuDNN reads: attention of several
+           layer                                       hypotheses, or to a source, is one kernel
+stacked    `[b, layers, groups, slots, d_k + d_v]`     one hypothesis on GPUs: attention is one
+                                                       kernel, and writing, of all layers, another
+=========  ==========================================  ==========================================
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, DTypeLike, Float, Float32
+
+from t2t_jax.config.attention import AttentionConfig
+from t2t_jax.config.tables import SCORE_FUNCTIONS
+from t2t_jax.functional.attention import Score
+from t2t_jax.kernels.attention import (
+    Kept,
+    attention_to_both,
+    attention_with_new,
+    cached_attention,
+    fused_cached_attention,
+    has_fused_widths,
+)
+from t2t_jax.kernels.choice import Kernels
+
+# Keys and values of the positions attended to. "_" binds no name, as their number differs from use
+# to use.
+KeysValues = tuple[Float[Array, "b _ groups d_k"], Float[Array, "b _ groups d_v"]]
+# The same as decoding keeps them turned, in the order in which `cached_attention` takes them.
+CachedKeysValues = tuple[Float[Array, "b groups d_k _"], Float[Array, "b groups _ d_v"]]
+CACHED_AXES = 3, 2
+"""The axes of the positions in `CachedKeysValues`."""
+
+
+class InOrder(NamedTuple):
+    """Keys and values of a layer that decoding keeps in order."""
+
+    key: Float[Array, "b _ _ d_k"]
+    """Keys of each position."""
+    value: Float[Array, "b _ _ d_v"]
+    """Values of each position."""
+
+
+class Stacked(NamedTuple):
+    """Keys and values of all layers, to which a step adds those of one position at once."""
+
+    both: Float[Array, "b layers _ _ _"]
+    """Keys and values of each position side by side."""
+
+
+class OfStack(NamedTuple):
+    """Those of a layer in a `Stacked`, or of its new position alone."""
+
+    key: Float[Array, "b _ _ d_k"]
+    """Keys of each position."""
+    value: Float[Array, "b _ _ d_v"]
+    """Values of each position."""
+
+
+LayerCache: TypeAlias = CachedKeysValues | InOrder | OfStack
+"""The keys and values of one layer."""
+TransformerCache: TypeAlias = tuple[CachedKeysValues | InOrder, ...] | Stacked
+"""Self-attention keys and values of each decoder layer, for `room * k` slots."""
+# Keys and values of a source beside them, which may have other heads: "_" binds no name.
+RememberedKeysValues = tuple[Float[Array, "b _ d_k _"], Float[Array, "b _ _ d_v"]] | InOrder
+
+CacheForm: TypeAlias = Literal["turned", "in_order", "stacked"]
+"""How keys and values are kept."""
+
+
+def keeps_order(config: AttentionConfig, dtype: DTypeLike, kernels: Kernels) -> bool:
+    """Whether cuDNN's fused attention takes keys and values, so that they are kept in order.
+
+    Args:
+      config: the sizes and options of the attention, whose scores have no bias.
+      dtype: dtype of the keys and values.
+      kernels: the implementations for the devices.
+    """
+    is_plain = SCORE_FUNCTIONS[config.score_function].function is None
+    fits = has_fused_widths(config.d_k, config.d_v, dtype)
+    return kernels.attention == "cudnn" and is_plain and fits
+
+
+def empty_cache(
+    form: CacheForm, config: AttentionConfig, depth: int, rows: int, slots: int, dtype: DTypeLike
+) -> TransformerCache:
+    """A cache of zeros.
+
+    Args:
+      form: how keys and values are kept.
+      config: the sizes of the self-attention.
+      depth: number of layers.
+      rows: sentences.
+      slots: positions of each, for all hypotheses together.
+      dtype: dtype of the keys and values.
+    """
+    groups, d_k, d_v = config.groups, config.d_k, config.d_v
+    if form == "stacked":
+        return Stacked(jnp.zeros((rows, depth, groups, slots, d_k + d_v), dtype))
+    if form == "in_order":
+        return (InOrder(*(jnp.zeros((rows, slots, groups, d), dtype) for d in (d_k, d_v))),) * depth
+    keys, values = (jnp.zeros(shape, dtype) for shape in config.cache_shapes(rows, slots))
+    return ((keys, values),) * depth
+
+
+def axes_of(form: CacheForm, depth: int) -> Any:
+    """The axis of the positions, in the place of each array of a cache.
+
+    Args:
+      form: how keys and values are kept.
+      depth: number of layers.
+    """
+    each: dict[CacheForm, Any] = {"turned": CACHED_AXES, "in_order": cast(Any, InOrder)(1, 1)}
+    return cast(Any, Stacked)(3) if form == "stacked" else (each[form],) * depth
+
+
+def layers_of(cache: TransformerCache, d_k: int) -> Sequence[LayerCache]:
+    """The keys and values of each layer of a cache.
+
+    Args:
+      cache: the cache.
+      d_k: width of a key.
+    """
+    if not isinstance(cache, Stacked):
+        return cache
+    both = cache.both
+    numbers = range(both.shape[1])
+    return [OfStack(both[:, n, :, :, :d_k], both[:, n, :, :, d_k:]) for n in numbers]
+
+
+def joined_layers(
+    cache: TransformerCache, layers: Sequence[LayerCache], write_at: int | Array
+) -> TransformerCache:
+    """The cache after a step.
+
+    Args:
+      cache: the cache before.
+      layers: what `attend_and_keep` returned for each layer.
+      write_at: slot of the first of the new entries.
+    """
+    if not isinstance(cache, Stacked):
+        return cast(Any, tuple(layers))
+    entries = jnp.stack([jnp.concatenate(layer, axis=-1) for layer in layers], axis=1)
+    entries = entries.astype(cache.both.dtype)
+    return Stacked(jax.lax.dynamic_update_slice_in_dim(cache.both, entries, write_at, axis=3))
+
+
+def attend_and_keep(
+    query: Float[Array, "b k h d_k"],
+    new: KeysValues,
+    cache: LayerCache,
+    write_at: int | Array,
+    mask: Bool[Array, "b #h #k _"],
+    before: Kept | None,
+    bias: Float32[Array, "h #k _"] | None,
+    score: Score | None,
+) -> tuple[Float[Array, "b k h d_v"], LayerCache]:
+    """Attend to a cache with new entries in it: one for each of `k` hypotheses.
+
+    Args:
+      query: queries of each head.
+      new: keys and values of the new entries.
+      cache: those of the layer before.
+      write_at: slot of the first of the new entries.
+      mask: True where a query may attend to a slot.
+      before: keys and values of what all hypotheses go on from, beside a turned cache.
+      bias: what is added to the scores; None, as in order, means nothing.
+      score: the score function; None, as in order, means that scores are products.
+
+    Returns:
+      The weighted values, and the cache with the new entries; of a stack, these entries alone.
+    """
+    if isinstance(cache, OfStack):
+        own = OfStack(*(x.swapaxes(1, 2) for x in new))
+        attended = attention_with_new(query, cache, own, write_at, mask, bias=bias, score=score)
+        return attended, own
+    if isinstance(cache, InOrder):
+        key, value = (_write(write_at, *each, axis=1) for each in zip(cache, new, strict=True))
+        return fused_cached_attention(query, key, value, mask), InOrder(key, value)
+    turned = cached_order(*new)
+    key, value = (_write(write_at, *each) for each in zip(cache, turned, CACHED_AXES, strict=True))
+    if before is None:
+        attended = cached_attention(query, key, value, mask, bias=bias, score=score)
+    else:
+        after = Kept(key, value, mask, bias)
+        attended = attention_to_both(query, before, after, score=score)
+    return attended, (key, value)
+
+
+def cached_order(
+    keys: Float[Array, "b k groups d_k"], values: Float[Array, "b k groups d_v"]
+) -> CachedKeysValues:
+    """Keys and values turned.
+
+    Args:
+      keys: keys of each position.
+      values: their values.
+    """
+    return keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)
+
+
+def _write(
+    at: int | Array, cache: Float[Array, "b _ _ _"], new: Float[Array, "b _ _ _"], axis: int
+) -> Float[Array, "b _ _ _"]:
+    new = new.astype(cache.dtype)
+    if cache.shape[0] == new.shape[axis] == 1:
+        # Where one hypothesis of one sentence is written in place, XLA on CPUs does so twice, and
+        # copies the cache four times.
+        slots = jax.lax.broadcasted_iota(jnp.int32, cache.shape, axis)
+        return jnp.where(slots == at, new, cache)
+    return jax.lax.dynamic_update_slice_in_dim(cache, new, at, axis)
