@@ -7,11 +7,15 @@ from jax.sharding import Mesh
 from jaxtyping import DTypeLike
 
 from t2t_jax.kernels import bfloat16
+from t2t_jax.kernels.cudnn import takes_few_queries
 from t2t_jax.system.host import instruction_sets, processor_vendor
 
 AttentionKernel: TypeAlias = Literal["xla", "xla_fused", "cudnn"]
 """The implementation of attention: XLA from its products and softmax; the same, with the gradient
 of the scores left in float32 to be fused with the products that read it; or cuDNN's kernel."""
+
+CachedAttentionKernel: TypeAlias = Literal["xla", "cudnn"]
+"""The implementation of attention of few queries to many keys, as in decoding."""
 
 ProductForm: TypeAlias = Literal["plain", "fused", "float32_results"]
 """The form of products and their derivatives: with operands that are computed and kept once, as is
@@ -60,6 +64,7 @@ class Kernels:
       dropout: how the derivative of dropout in the layers knows what was dropped.
       updates: how parameters and what the optimiser keeps of them are updated.
       greatest: how a search finds the greatest logits.
+      cached_attention: the implementation of attention in decoding, where cuDNN takes the heads.
     """
 
     attention: AttentionKernel = "xla"
@@ -71,6 +76,7 @@ class Kernels:
     dropout: DropoutForm = "kept"
     updates: UpdateForm = "in_turn"
     greatest: GreatestForm = "in_blocks"
+    cached_attention: CachedAttentionKernel = "xla"
 
 
 XLA_KERNELS = Kernels()
@@ -97,8 +103,9 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
     platforms = {device.platform for device in devices}
     on_cpus, on_gpus, on_tpus = "cpu" in platforms, platforms == {"gpu"}, platforms == {"tpu"}
     attention: AttentionKernel = "xla_fused" if on_tpus else "xla"
+    has_cudnn = all(_capability(device) >= 8 for device in devices)
     return Kernels(
-        attention="cudnn" if all(_capability(device) >= 8 for device in devices) else attention,
+        attention="cudnn" if has_cudnn else attention,
         products="float32_results" if has_form else "plain" if on_cpus else "fused",
         layers="loop" if on_cpus else "unrolled",
         loss="in_passes" if on_cpus else "in_one_pass",
@@ -107,6 +114,7 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
         dropout="kept" if on_cpus else "found_again",
         updates="in_turn" if on_cpus else "at_once",
         greatest="in_one_pass" if on_gpus else "in_blocks",
+        cached_attention="cudnn" if has_cudnn and all(map(takes_few_queries, devices)) else "xla",
     )
 
 

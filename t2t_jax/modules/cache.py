@@ -85,7 +85,7 @@ def keeps_order(config: AttentionConfig, dtype: DTypeLike, kernels: Kernels) -> 
     """
     is_plain = SCORE_FUNCTIONS[config.score_function].function is None
     fits = has_fused_widths(config.d_k, config.d_v, dtype)
-    return kernels.attention == "cudnn" and is_plain and fits
+    return kernels.cached_attention == "cudnn" and is_plain and fits
 
 
 def empty_cache(

@@ -136,7 +136,8 @@ def test_caches_in_the_orders_for_gpus_give_the_same(mesh, monkeypatch, beam_siz
     decoding = DecodingConfig(beam_size=beam_size, max_extra_length=20, tokens_per_batch=52 * 8)
     sentences = _sentences([5, 30, 3, 12, 9, 7, 31, 4] * 3)
     found = []
-    for kernels in (Kernels(), Kernels("cudnn", "fused", norms="kept_moments")):
+    on_gpus = Kernels("cudnn", "fused", norms="kept_moments", cached_attention="cudnn")
+    for kernels in (Kernels(), on_gpus):
         network = make_model(_CONFIG, _VOCAB, None).clone(kernels=kernels)
         decode_with = _decode_with(mesh, network)
         found.append(dict(decode_with(decoding, sentences=sentences)))
