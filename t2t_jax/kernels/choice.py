@@ -24,11 +24,17 @@ LogitsForm: TypeAlias = Literal["float32", "rounded"]
 LayerForm: TypeAlias = Literal["loop", "unrolled"]
 """How the layers of a stack are compiled where they have derivatives: as a loop, or one by one."""
 
-LossForm: TypeAlias = Literal["in_passes", "in_one_pass"]
-"""How the loss reads the logits to find their sums over the vocabulary."""
+LossForm: TypeAlias = Literal["in_passes", "in_one_pass", "within_the_product"]
+"""How the loss finds the sums of the logits over the vocabulary: by reading them several times, or
+once, or not at all, within the kernel that computes them."""
 
-NormForm: TypeAlias = Literal["plain", "kept_moments"]
-"""How layer normalisation is computed: as JAX writes it, or as `kernels.normalization` does."""
+NormForm: TypeAlias = Literal["plain", "kept_moments", "with_products"]
+"""How layer normalisation is computed: as JAX writes it, or as `kernels.normalization` does, in any
+dtype or with sums that XLA for TPUs computes beside products, in bfloat16."""
+
+UpdateForm: TypeAlias = Literal["in_two_parts", "in_one"]
+"""How a step updates what it keeps: what the optimiser keeps first and then the parameters, or each
+parameter with what is kept for it."""
 
 _BFLOAT16_ON_CPUS = {"avx512_bf16", "amx_bf16"}
 """Instruction sets that multiply bfloat16 and sum in float32, and that XLA has fast kernels for."""
@@ -46,6 +52,7 @@ class Kernels:
       loss: how the loss reads the logits.
       logits: the dtype of the logits in training. All sums over them are in float32.
       norms: how layer normalisation is computed in the layers.
+      update: how a step of training updates parameters and what the optimiser keeps.
     """
 
     attention: AttentionKernel = "xla"
@@ -54,6 +61,7 @@ class Kernels:
     loss: LossForm = "in_passes"
     logits: LogitsForm = "float32"
     norms: NormForm = "plain"
+    update: UpdateForm = "in_two_parts"
 
 
 XLA_KERNELS = Kernels()
@@ -80,13 +88,15 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
     platforms = {device.platform for device in devices}
     on_cpus, on_gpus, on_tpus = "cpu" in platforms, platforms == {"gpu"}, platforms == {"tpu"}
     attention: AttentionKernel = "xla_fused" if on_tpus else "xla"
+    norms: NormForm = "with_products" if compute_dtype == "bfloat16" else "kept_moments"
     return Kernels(
         attention="cudnn" if all(_capability(device) >= 8 for device in devices) else attention,
         products="float32_results" if has_form else "plain" if on_cpus else "fused",
         layers="loop" if on_cpus else "unrolled",
-        loss="in_passes" if on_cpus else "in_one_pass",
+        loss="in_passes" if on_cpus else "within_the_product" if on_tpus else "in_one_pass",
         logits="rounded" if on_gpus else "float32",
-        norms="plain" if on_cpus else "kept_moments",
+        norms="plain" if on_cpus else norms if on_tpus else "kept_moments",
+        update="in_one" if on_tpus else "in_two_parts",
     )
 
 

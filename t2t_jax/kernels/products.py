@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, DTypeLike, Float, Float32
+from jaxtyping import Array, DTypeLike, Float, Float32, Int
 
 from t2t_jax.kernels import bfloat16
 from t2t_jax.kernels.choice import ProductForm
@@ -165,6 +165,22 @@ def rounded_logits(
       embedding: the matrix, with one row for every entry of the vocabulary.
     """
     return _fused_logits(x, embedding, x.dtype)
+
+
+def target_logits(
+    x: Float[Array, "b t d_model"],
+    targets: Int[Array, "b t"],
+    embedding: Float[Array, "vocab d_model"],
+) -> Float32[Array, "b t"]:
+    """The logits of the targets alone, without those of the rest of the vocabulary.
+
+    Args:
+      x: the decoder's output.
+      targets: ids of the right tokens.
+      embedding: the matrix, with one row for every entry of the vocabulary.
+    """
+    rows = jnp.take(embedding, targets, axis=0).astype(x.dtype)
+    return (x.astype(jnp.float32) * rows.astype(jnp.float32)).sum(-1)
 
 
 @jax.custom_vjp

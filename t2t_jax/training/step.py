@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Float32, Int32
 from t2t_jax.batch import Batch, Patches, Sequence
 from t2t_jax.config import Config, ParallelConfig
 from t2t_jax.errors import UserError
+from t2t_jax.kernels.choice import UpdateForm, kernels_of
 from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.network import Network
@@ -256,7 +257,8 @@ def train_step(
     gradients, sums = compute(state.params, state.step, batch)
     gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
     optimizer = make_optimizer(config.training, declared_parameters(model))
-    return update(config, optimizer, state, gradients, sums)
+    form = kernels_of(mesh, config.model.dtype).update
+    return update(config, optimizer, state, gradients, sums, form)
 
 
 def _gradient_sums(
@@ -329,7 +331,12 @@ def _adding_up_once(
 
 
 def update(
-    config: Config, optimizer: Optimizer, state: TrainState, gradients: Parameters, sums: LossSums
+    config: Config,
+    optimizer: Optimizer,
+    state: TrainState,
+    gradients: Parameters,
+    sums: LossSums,
+    form: UpdateForm = "in_two_parts",
 ) -> tuple[TrainState, Metrics]:
     """The end of a step: the optimiser's update, unless something is not finite.
 
@@ -339,6 +346,7 @@ def update(
       state: the state before the step.
       gradients: those of the mean loss, of the parameters that are trained.
       sums: the losses of the step.
+      form: whether parameters are updated together with what is kept for them; see `Kernels`.
 
     Returns:
       The state after the step, and the figures to report.
@@ -346,14 +354,13 @@ def update(
     training = config.training
     norm = optax.tree.norm(gradients)
     finite = jnp.isfinite(sums.smoothed) & jnp.isfinite(norm)
-
     step = state.step + 1
     rate = scheduled_rate(training, config.model.d_model, step)
     gradients = clipped(training, gradients)
     kept = _where(finite, optimizer.accumulate(gradients, state.optimizer), state.optimizer)
-    # Otherwise XLA would compute the parameters from what was kept before, and then need copies of
-    # it, because what is kept now takes its place in memory.
-    kept = jax.lax.optimization_barrier(kept)
+    if form == "in_two_parts":
+        # Otherwise XLA would need copies of what was kept before, whose place in memory this takes.
+        kept = jax.lax.optimization_barrier(kept)
     directions = optimizer.direction(gradients, kept, state.params)
     params = jax.tree.map(lambda p, d: p - rate * d, state.params, directions)
     params = _where(finite, params, state.params)
@@ -362,7 +369,7 @@ def update(
     total = state.nonfinite_total + jnp.where(finite, 0, 1)
     ema = state.ema
     if ema is not None and training.ema_decay is not None:
-        params = jax.lax.optimization_barrier(params)  # for the same reason as above
+        params = jax.lax.optimization_barrier(params)  # for the same reason
         averaged = moving_average(training.ema_decay, ema, params, step - total)
         ema = _where(finite, averaged, ema)
     new_state = TrainState(step, params, kept, in_a_row, total, ema)
@@ -370,7 +377,7 @@ def update(
 
 
 def _where(condition: Bool[Array, ""], new: _Sums, old: _Sums) -> _Sums:
-    return jax.tree.map(lambda n, o: jnp.where(condition, n, o), new, old)
+    return jax.tree.map(partial(jnp.where, condition), new, old)
 
 
 def training_mesh(config: ParallelConfig) -> Mesh:

@@ -48,9 +48,11 @@ def _mesh(*devices):
 @pytest.mark.usefixtures("host")
 def test_accelerators_are_chosen_for_by_their_kind_alone(devices, attention, dtype):
     mesh = _mesh(*devices)
-    logits = "float32" if _TPU in devices else "rounded"
-    expected = Kernels(attention, "fused", "unrolled", "in_one_pass", logits, "kept_moments")
-    assert kernels_of(mesh, "bfloat16") == expected
+    sums = ["in_one_pass", "rounded", "kept_moments", "in_two_parts"]
+    if _TPU in devices:
+        sums = ["within_the_product", "float32", "with_products", "in_one"]
+        assert kernels_of(mesh, "float32").norms == "kept_moments"
+    assert kernels_of(mesh, "bfloat16") == Kernels(attention, "fused", "unrolled", *sums)
     assert fast_compute_dtype(mesh) == dtype
 
 
