@@ -226,14 +226,15 @@ def _fused_logits_forward(
 
 
 def _fused_logits_gradient(
-    _: DTypeLike, operands: _Operands, cotangent: Float[Array, "b t vocab"]
+    dtype: DTypeLike, operands: _Operands, cotangent: Float[Array, "b t vocab"]
 ) -> _Operands:
     x, embedding = operands
     cotangent = cotangent.astype(x.dtype)
     x_bar = jnp.einsum("btv,vd->btd", cotangent, embedding.astype(x.dtype))
     # In the order of the matrix: otherwise XLA for TPUs updates the matrix transposed, and copies
-    # it and what the optimiser keeps into that order and back.
-    embedding_bar = jnp.einsum("btv,btd->vd", cotangent, x)
+    # it and what the optimiser keeps into that order and back. In float32 where logits are: then it
+    # is added to the gradient of the embeddings before devices add up their parts, and not after.
+    embedding_bar = jnp.einsum("btv,btd->vd", cotangent, x, preferred_element_type=dtype)
     return x_bar, embedding_bar.astype(embedding.dtype)
 
 
