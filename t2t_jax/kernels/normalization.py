@@ -4,8 +4,8 @@ XLA for GPUs would find the mean and the variance of every vector anew for the d
 kernel that then cannot add up the gradient of the scale: it writes a product of `x` in float32 for
 that, and reads it. Here both are kept, two numbers a vector, and found in one reduction.
 
-XLA for TPUs is slow at reductions, but adds up rows for nothing in the kernel of the product that
-they come out of, if it is a plain sum, and columns in the units for products.
+XLA for TPUs is slow at reductions, but computes plain sums for nothing in the kernel of a product
+that they come out of, or that reads what is added up.
 """
 
 from functools import partial
@@ -76,15 +76,7 @@ def _gradient(
 
 
 def _sum_of_vectors(x: Float[Array, "*t d"]) -> Float32[Array, " d"]:
-    """The sum of all vectors, as a product with ones: exact in bfloat16, to 16 bits in float32."""
-    rows = tuple(range(x.ndim - 1))
-    return jax.lax.dot_general(
-        jnp.ones(x.shape[:-1], x.dtype),
-        x,
-        ((rows, rows), ((), ())),
-        precision=jax.lax.Precision.HIGH,
-        preferred_element_type=jnp.float32,
-    )
+    return x.astype(jnp.float32).sum(tuple(range(x.ndim - 1)))
 
 
 def _add(one: _Pair, other: _Pair) -> _Pair:
