@@ -6,7 +6,7 @@ copy. Everything is read from the program's text; nothing is measured.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from t2t_jax.ahead_of_time.collectives import COLLECTIVES, Collective, collective
@@ -64,7 +64,8 @@ def kernels(program: Program) -> list[Kernel]:
     """The kernels that one run of a program starts, in the order in which they are started.
 
     Args:
-      program: the program. A loop's kernels stand there once, with the number of its rounds.
+      program: the program. A loop's kernels stand there once, with the number of its rounds; of a
+        conditional, those of the branch that moves least.
     """
     return _started(program, program.entry, 1)
 
@@ -85,7 +86,10 @@ def _started(program: Program, name: str, count: int) -> list[Kernel]:
     found: list[Kernel] = []
     under_way: dict[str, int] = {}
     for each in instructions:
-        if each.opcode in _CONTROL:
+        if each.opcode == "conditional":
+            branches = [_started(program, called, count) for called in each.called]
+            found += min(branches, key=_all_bytes)  # as the time is a least one
+        elif each.opcode in _CONTROL:
             for called, times in program.rounds(each):
                 found += _started(program, called, count * times)
         elif each.opcode.endswith("-done"):
@@ -110,6 +114,10 @@ def _started(program: Program, name: str, count: int) -> list[Kernel]:
                 )
             )
     return found
+
+
+def _all_bytes(kernels: Iterable[Kernel]) -> float:
+    return sum(each.count * each.num_bytes for each in kernels)
 
 
 def _is_work(instruction: Instruction) -> bool:

@@ -11,11 +11,9 @@ from jaxtyping import Array, Float, Float32, Int
 _Losses = tuple[Float[Array, "*t"], Float[Array, "*t"]]
 _Residuals = tuple[Float[Array, "*t v"], Float[Array, "*t"], Int[Array, "*t"]]
 
-
-Normalizer: TypeAlias = Callable[
-    [Float32[Array, "*t v"]], tuple[Float32[Array, "*t"], Float32[Array, "*t"]]
-]
-"""A function of logits that gives the logarithm of the sum of exponentials, and the mean."""
+Normalizer: TypeAlias = Callable[..., tuple[Float32[Array, "*t"], Float32[Array, "*t"]]]
+"""A function of logits, and of `near` where there is one, that gives the logarithm of the sum of
+exponentials, and the mean."""
 
 
 def log_sum_exp_and_mean(
@@ -35,6 +33,7 @@ def label_smoothed_cross_entropy(
     targets: Int[Array, "*t"],
     label_smoothing: float,
     normalizer: Normalizer = log_sum_exp_and_mean,
+    near: Float32[Array, "*t"] | None = None,
 ) -> _Losses:
     """Cross-entropy against (1 - eps) one_hot(target) + eps / V, for every target token.
 
@@ -51,12 +50,14 @@ def label_smoothed_cross_entropy(
       targets: ids of the right tokens.
       label_smoothing: eps_ls, in [0, 1).
       normalizer: how the sums over the vocabulary are computed.
+      near: a number near the greatest logit of each row, for a normaliser that takes one. No result
+        depends on it.
 
     Returns:
       `(smoothed, nll)`, float32, in nats, per token: the smoothed loss, which training minimises,
       and the negative log-likelihood, whose mean's exponential is the perplexity.
     """
-    return _losses(logits, targets, label_smoothing, normalizer)[0]
+    return _losses(logits, targets, label_smoothing, normalizer, near)[0]
 
 
 def _losses(
@@ -64,9 +65,10 @@ def _losses(
     targets: Int[Array, "*t"],
     label_smoothing: float,
     normalizer: Normalizer,
+    near: Float32[Array, "*t"] | None,
 ) -> tuple[_Losses, _Residuals]:
     logits32 = logits.astype(jnp.float32)
-    log_normaliser, mean = normalizer(logits32)
+    log_normaliser, mean = normalizer(logits32) if near is None else normalizer(logits32, near)
     target_logit = jnp.take_along_axis(logits32, targets[..., None], axis=-1)[..., 0]
     nll = log_normaliser - target_logit
     uniform = log_normaliser - mean
@@ -76,7 +78,7 @@ def _losses(
 
 def _gradient(
     label_smoothing: float, _: Normalizer, residuals: _Residuals, cotangents: _Losses
-) -> tuple[Float[Array, "*t v"], None]:
+) -> tuple[Float[Array, "*t v"], None, None]:
     logits, log_normaliser, targets = residuals
     smoothed_bar, nll_bar = (c[..., None] for c in cotangents)
     probabilities = jnp.exp(logits.astype(jnp.float32) - log_normaliser[..., None])
@@ -88,7 +90,7 @@ def _gradient(
         - smoothed_bar * (label_smoothing / logits.shape[-1])
         - jnp.where(is_target, (1 - label_smoothing) * smoothed_bar + nll_bar, 0)
     )
-    return gradient.astype(logits.dtype), None
+    return gradient.astype(logits.dtype), None, None
 
 
 label_smoothed_cross_entropy.defvjp(_losses, _gradient)
@@ -101,6 +103,7 @@ def projected_cross_entropy(
     label_smoothing: float,
     num_chunks: int = 1,
     normalizer: Normalizer = log_sum_exp_and_mean,
+    guess: Callable[[Float[Array, "b _ d_model"], Int[Array, "b _"]], Array] | None = None,
 ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
     """`label_smoothed_cross_entropy` of the logits of `x`, which need not exist all at once.
 
@@ -114,13 +117,17 @@ def projected_cross_entropy(
       label_smoothing: eps_ls, in [0, 1).
       num_chunks: number of parts along `t`; it divides t.
       normalizer: how the sums over the vocabulary are computed.
+      guess: the function of `x` and the targets that gives a number near the greatest logit, for a
+        normaliser that takes one.
 
     Returns:
       `(smoothed, nll)`, as `label_smoothed_cross_entropy` returns them.
     """
 
     def losses(x: Float[Array, "b t d"], targets: Int[Array, "b t"]) -> _Losses:
-        return label_smoothed_cross_entropy(project(x), targets, label_smoothing, normalizer)
+        near = None if guess is None else jax.lax.stop_gradient(guess(x, targets))
+        logits = project(x)
+        return label_smoothed_cross_entropy(logits, targets, label_smoothing, normalizer, near)
 
     if num_chunks == 1:
         return losses(x, targets)

@@ -28,14 +28,16 @@ LogitsForm: TypeAlias = Literal["float32", "rounded"]
 LayerForm: TypeAlias = Literal["loop", "unrolled"]
 """How the layers of a stack are compiled where they have derivatives: as a loop, or one by one."""
 
-LossForm: TypeAlias = Literal["in_passes", "in_one_pass"]
-"""How the loss reads the logits to find their sums over the vocabulary."""
+LossForm: TypeAlias = Literal["in_passes", "in_one_pass", "within_the_product"]
+"""How the loss finds the sums of the logits over the vocabulary: by reading them several times, or
+once, or not at all, within the kernel that computes them."""
 
 GreatestForm: TypeAlias = Literal["in_blocks", "in_one_pass"]
 """How a search finds the greatest logits: block by block, as is fast on CPUs, or in one reading."""
 
-NormForm: TypeAlias = Literal["plain", "kept_moments"]
-"""How layer normalisation is computed: as JAX writes it, or as `kernels.normalization` does."""
+NormForm: TypeAlias = Literal["plain", "kept_moments", "with_products"]
+"""How layer normalisation is computed: as JAX writes it, or as `kernels.normalization` does, in any
+dtype or with sums that XLA for TPUs computes beside products, in bfloat16."""
 
 DropoutForm: TypeAlias = Literal["kept", "found_again"]
 """How the derivative of dropout knows what was dropped: as XLA likes, which keeps a mask where that
@@ -104,13 +106,14 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
     on_cpus, on_gpus, on_tpus = "cpu" in platforms, platforms == {"gpu"}, platforms == {"tpu"}
     attention: AttentionKernel = "xla_fused" if on_tpus else "xla"
     has_cudnn = all(_capability(device) >= 8 for device in devices)
+    norms: NormForm = "with_products" if compute_dtype == "bfloat16" else "kept_moments"
     return Kernels(
         attention="cudnn" if has_cudnn else attention,
         products="float32_results" if has_form else "plain" if on_cpus else "fused",
         layers="loop" if on_cpus else "unrolled",
-        loss="in_passes" if on_cpus else "in_one_pass",
+        loss="in_passes" if on_cpus else "within_the_product" if on_tpus else "in_one_pass",
         logits="rounded" if on_gpus else "float32",
-        norms="plain" if on_cpus else "kept_moments",
+        norms="plain" if on_cpus else norms if on_tpus else "kept_moments",
         dropout="kept" if on_cpus else "found_again",
         updates="in_turn" if on_cpus else "at_once",
         greatest="in_one_pass" if on_gpus else "in_blocks",

@@ -3,6 +3,9 @@
 XLA for GPUs would find the mean and the variance of every vector anew for the derivative, within a
 kernel that then cannot add up the gradient of the scale: it writes a product of `x` in float32 for
 that, and reads it. Here both are kept, two numbers a vector, and found in one reduction.
+
+XLA for TPUs is slow at reductions, but computes plain sums for nothing in the kernel of a product
+that they come out of, or that reads what is added up.
 """
 
 from functools import partial
@@ -18,15 +21,25 @@ _Kept = tuple[
 ]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def layer_norm(
     x: Float[Array, "*t d"],
     scale: Float32[Array, " d"],
     bias: Float32[Array, " d"],
     epsilon: float,
+    with_products: bool = False,
 ) -> Float[Array, "*t d"]:
-    """`functional.normalization.layer_norm`, of the same arguments."""
-    return _forward(x, scale, bias, epsilon)[0]
+    """`functional.normalization.layer_norm`, of the same arguments.
+
+    Args:
+      x: vectors.
+      scale: the learned factor of each element.
+      bias: the learned summand of each element.
+      epsilon: what is added to the variance.
+      with_products: whether sums are such as XLA for TPUs computes beside products, for vectors in
+        bfloat16.
+    """
+    return _forward(x, scale, bias, epsilon, with_products)[0]
 
 
 def _forward(
@@ -34,15 +47,16 @@ def _forward(
     scale: Float32[Array, " d"],
     bias: Float32[Array, " d"],
     epsilon: float,
+    with_products: bool,
 ) -> tuple[Float[Array, "*t d"], _Kept]:
-    mean, variance = _mean_and_variance(x)
+    mean, variance = (_moments_by_sums if with_products else _mean_and_variance)(x)
     inverse = jax.lax.rsqrt(variance + epsilon)
     normal = (x.astype(jnp.float32) - mean) * inverse
     return (normal * scale + bias).astype(x.dtype), (x, mean, inverse, scale)
 
 
 def _gradient(
-    epsilon: float, kept: _Kept, cotangent: Float[Array, "*t d"]
+    epsilon: float, with_products: bool, kept: _Kept, cotangent: Float[Array, "*t d"]
 ) -> tuple[Float[Array, "*t d"], Float32[Array, " d"], Float32[Array, " d"]]:
     x, mean, inverse, scale = kept
     # Otherwise XLA would find them again.
@@ -52,10 +66,17 @@ def _gradient(
     scaled = of_result * scale
     along = normal * (scaled * normal).mean(-1, keepdims=True)
     of_x = inverse * (scaled - scaled.mean(-1, keepdims=True) - along)
+    if with_products:
+        of_scale, of_bias = _sum_of_vectors(of_result * normal), _sum_of_vectors(cotangent)
+        return of_x.astype(x.dtype), of_scale, of_bias
     # In one reduction, which reads the cotangent once.
     zero, rows = jnp.zeros((), jnp.float32), tuple(range(x.ndim - 1))
     of_scale, of_bias = jax.lax.reduce((of_result * normal, of_result), (zero, zero), _add, rows)
     return of_x.astype(x.dtype), of_scale, of_bias
+
+
+def _sum_of_vectors(x: Float[Array, "*t d"]) -> Float32[Array, " d"]:
+    return x.astype(jnp.float32).sum(tuple(range(x.ndim - 1)))
 
 
 def _add(one: _Pair, other: _Pair) -> _Pair:
@@ -86,3 +107,16 @@ def _mean_and_variance(
     zeros = (jnp.zeros((), jnp.float32),) * 3
     _, mean, squares = jax.lax.reduce(operands, zeros, add, (x.ndim - 1,))
     return mean[..., None], squares[..., None] / x.shape[-1]
+
+
+def _moments_by_sums(
+    x: Float[Array, "*t d"],
+) -> tuple[Float32[Array, "*t 1"], Float32[Array, "*t 1"]]:
+    """The mean and the variance of every vector, by the sum of its numbers and that of squares.
+
+    Where the mean is large, they cancel. Of numbers in bfloat16, whose squares float32 has exactly,
+    that loses less than these were rounded by.
+    """
+    wide = x.astype(jnp.float32)
+    mean, square = (y.mean(-1, keepdims=True) for y in (wide, wide * wide))
+    return mean, jnp.maximum(square - mean * mean, 0)

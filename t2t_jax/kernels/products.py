@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Bool, DTypeLike, Float, Float32
+from jaxtyping import Array, Bool, DTypeLike, Float, Float32, Int
 
 from t2t_jax.kernels import bfloat16
 from t2t_jax.kernels.choice import ProductForm
@@ -172,6 +172,22 @@ def rounded_logits(
     return _fused_logits(x, embedding, x.dtype)
 
 
+def target_logits(
+    x: Float[Array, "b t d_model"],
+    targets: Int[Array, "b t"],
+    embedding: Float[Array, "vocab d_model"],
+) -> Float32[Array, "b t"]:
+    """The logits of the targets alone, without those of the rest of the vocabulary.
+
+    Args:
+      x: the decoder's output.
+      targets: ids of the right tokens.
+      embedding: the matrix, with one row for every entry of the vocabulary.
+    """
+    rows = jnp.take(embedding, targets, axis=0).astype(x.dtype)
+    return (x.astype(jnp.float32) * rows.astype(jnp.float32)).sum(-1)
+
+
 @jax.custom_vjp
 def _logits(
     x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
@@ -215,14 +231,15 @@ def _fused_logits_forward(
 
 
 def _fused_logits_gradient(
-    _: DTypeLike, operands: _Operands, cotangent: Float[Array, "b t vocab"]
+    dtype: DTypeLike, operands: _Operands, cotangent: Float[Array, "b t vocab"]
 ) -> _Operands:
     x, embedding = operands
     cotangent = cotangent.astype(x.dtype)
     x_bar = jnp.einsum("btv,vd->btd", cotangent, embedding.astype(x.dtype))
     # In the order of the matrix: otherwise XLA for TPUs updates the matrix transposed, and copies
-    # it and what the optimiser keeps into that order and back.
-    embedding_bar = jnp.einsum("btv,btd->vd", cotangent, x)
+    # it and what the optimiser keeps into that order and back. In float32 where logits are: then it
+    # is added to the gradient of the embeddings before devices add up their parts, and not after.
+    embedding_bar = jnp.einsum("btv,btd->vd", cotangent, x, preferred_element_type=dtype)
     return x_bar, embedding_bar.astype(embedding.dtype)
 
 

@@ -26,6 +26,7 @@ class Norm(nn.Module):
         """Normalise the last axis of `x`."""
         entry = NORMALIZATIONS[self.config.kind]
         parameters = learned(self, entry, x.shape[-1])
-        if self.config.kind == "layer" and self.form == "kept_moments":
-            return layer_norm(x, parameters["scale"], parameters["bias"], self.config.epsilon)
+        if self.config.kind == "layer" and self.form != "plain":
+            scale, bias = parameters["scale"], parameters["bias"]
+            return layer_norm(x, scale, bias, self.config.epsilon, self.form == "with_products")
         return call(entry, x.shape, x.dtype, x, epsilon=self.config.epsilon, **parameters)

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 
 import flax.linen as nn
@@ -14,7 +15,7 @@ from t2t_jax.config import ModelConfig
 from t2t_jax.functional.loss import projected_cross_entropy
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
 from t2t_jax.kernels.normalizer import NORMALIZERS
-from t2t_jax.kernels.products import pre_softmax_logits, rounded_logits
+from t2t_jax.kernels.products import pre_softmax_logits, rounded_logits, target_logits
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.dropout import Dropout
 from t2t_jax.modules.embedding import TokenEmbedding
@@ -117,8 +118,11 @@ class TokenNetwork(nn.Module):
             return self.with_output_bias(logits)
 
         tokens = batch.targets.tokens
-        normalizer = NORMALIZERS[self.kernels.loss]
-        return projected_cross_entropy(x, project, tokens, label_smoothing, num_chunks, normalizer)
+        form = self.kernels.loss
+        guess = partial(target_logits, embedding=matrix) if form == "within_the_product" else None
+        return projected_cross_entropy(
+            x, project, tokens, label_smoothing, num_chunks, NORMALIZERS[form], guess
+        )
 
     def example(self) -> Batch:
         """A batch of the form that the network takes, by which its parameters are made."""

@@ -51,7 +51,10 @@ class CompilerOption:
 #   xla_gpu_graph_min_graph_size=5, and xla_gpu_enable_highest_priority_async_stream.
 # TPUs: async collective fusion (xla_tpu_enable_async_collective_fusion and its siblings),
 #   xla_tpu_enable_data_parallel_all_reduce_opt and xla_tpu_enable_latency_hiding_scheduler leave
-#   the figures of a program for v5e:2x2 under fsdp as they are (base, two layers, jax 0.10.2).
+#   the figures of a program for v5e:2x2 under fsdp as they are (base, two layers, jax 0.10.2). Nor
+#   do they, xla_tpu_enable_async_collective_fusion_fuse_all_reduce, xla_enable_async_all_reduce or
+#   xla_tpu_enable_all_reduce_native_decomposition (libtpu 0.0.50) take apart the one all-reduce of
+#   the gradients of a step on v5e:2x2, which no kernel runs beside.
 OPTIONS = {
     "gpu": (
         CompilerOption(

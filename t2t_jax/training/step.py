@@ -270,7 +270,6 @@ def update(
     training = config.training
     norm = optax.tree.norm(gradients)
     finite = jnp.isfinite(sums.smoothed) & jnp.isfinite(norm)
-
     step = state.step + 1
     rate = scheduled_rate(training, config.model.d_model, step)
     gradients = clipped(training, gradients)
@@ -301,7 +300,7 @@ def _before(updated: _Sums, updates: UpdateForm) -> _Sums:
 
 
 def _where(condition: Bool[Array, ""], new: _Sums, old: _Sums) -> _Sums:
-    return jax.tree.map(lambda n, o: jnp.where(condition, n, o), new, old)
+    return jax.tree.map(partial(jnp.where, condition), new, old)
 
 
 def training_mesh(config: ParallelConfig) -> Mesh:

@@ -87,6 +87,26 @@ def test_kernels_are_those_that_can_be_counted():
     assert (reduced.num_bytes, reduced.meanwhile) == (0, 1)
 
 
+def test_of_a_conditional_the_branch_that_moves_least_is_counted():
+    start, end = _PROGRAM.split("ENTRY %main")
+    branches = "".join(
+        f"""\
+%{name} (y: f32[100]) -> f32[100] {{
+  %y = f32[100]{{0}} parameter(0)
+  ROOT %copy = f32[{size}]{{0}} copy(%y)
+}}
+
+"""
+        for name, size in (("long", 100), ("short", 50))
+    )
+    chosen = (
+        "  %either = f32[100]{0} conditional(%flag, %c, %c), branch_computations={%long, %short}"
+    )
+    program = start + branches + "ENTRY %main" + end.replace("  %w =", chosen + "\n  %w =")
+    copy, of_branch, *_ = kernels(parse(program))
+    assert (copy.num_bytes, of_branch.num_bytes) == (2 * 400, 400 + 200)
+
+
 _GPU = Hardware(1e9, 1 << 30, 1e9, 1e6)
 _TPU = Hardware(1e9, 1 << 30, 1e9, 1e6, clock_hz=1e6)
 

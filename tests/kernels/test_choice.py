@@ -48,13 +48,13 @@ def _mesh(*devices):
 @pytest.mark.usefixtures("host")
 def test_accelerators_are_chosen_for_by_their_kind_alone(devices, attention, dtype):
     mesh = _mesh(*devices)
-    logits, greatest = "rounded", "in_one_pass"
+    sums = ["in_one_pass", "rounded", "kept_moments"]
+    greatest, cached = "in_one_pass", "cudnn" if attention == "cudnn" else "xla"
     if _TPU in devices:
-        logits, greatest = "float32", "in_blocks"
-    forms = "fused", "unrolled", "in_one_pass", logits, "kept_moments", "found_again", "at_once"
-    cached = "cudnn" if attention == "cudnn" else "xla"
-    expected = Kernels(attention, *forms, greatest, cached)
-    assert kernels_of(mesh, "bfloat16") == expected
+        sums, greatest = ["within_the_product", "float32", "with_products"], "in_blocks"
+        assert kernels_of(mesh, "float32").norms == "kept_moments"
+    forms = "fused", "unrolled", *sums, "found_again", "at_once", greatest, cached
+    assert kernels_of(mesh, "bfloat16") == Kernels(attention, *forms)
     assert fast_compute_dtype(mesh) == dtype
 
 

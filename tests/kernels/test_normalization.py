@@ -37,9 +37,21 @@ def test_vectors_are_those_of_the_formula_in_float64(x, epsilon):
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
 
 
+def test_moments_by_sums_of_numbers_in_bfloat16_are_no_less_exact():
+    learned = _learned(64)
+    for far in (0, 1, 30, 250):
+        x = jnp.array(far + np.random.default_rng(3).normal(size=(50, 64)), jnp.bfloat16)
+        exact = layer_norm(x.astype(jnp.float32), *learned, 1e-6)
+        one, other = (layer_norm(x, *learned, 1e-6, form) for form in (False, True))
+        np.testing.assert_allclose(*(np.asarray(y, np.float32) for y in (other, one)), atol=0.04)
+        worst = [abs(np.asarray(y, np.float32) - exact).max() for y in (one, other)]
+        assert worst[1] < 1.1 * worst[0]
+
+
+@pytest.mark.parametrize("with_products", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["usual", "odd width", "one vector"])
-def test_derivatives_are_those_that_jax_finds_of_the_formula(name, dtype):
+def test_derivatives_are_those_that_jax_finds_of_the_formula(name, dtype, with_products):
     x = jnp.array(_VECTORS[name], dtype)
     weights = jnp.array(np.random.default_rng(2).normal(size=x.shape), jnp.float32)
 
@@ -49,7 +61,8 @@ def test_derivatives_are_those_that_jax_finds_of_the_formula(name, dtype):
 
         return jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2)))(x, *_learned(x.shape[-1]))
 
-    found, expected = of(layer_norm), of(normalization.layer_norm)
+    found = of(partial(layer_norm, with_products=with_products))
+    expected = of(normalization.layer_norm)
     close = partial(np.testing.assert_allclose, rtol=2e-2, atol=2e-2)
     if dtype == "float32":
         close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from t2t_jax.functional.loss import label_smoothed_cross_entropy, log_sum_exp_and_mean
-from t2t_jax.kernels.normalizer import greatest_in_one_pass, in_one_pass
+from t2t_jax.kernels.normalizer import (
+    greatest_in_one_pass,
+    in_one_pass,
+    within_the_product,
+)
 
 _RNG = np.random.default_rng(0)
 _LOGITS = {
@@ -22,11 +26,17 @@ _LOGITS = {
 def test_sums_are_those_of_float64(logits):
     most = logits.max(-1, keepdims=True)
     expected = most[..., 0] + np.log(np.exp(logits - most).sum(-1)), logits.mean(-1)
-    for normalizer in (in_one_pass, log_sum_exp_and_mean):
-        found = jax.jit(normalizer)(jnp.array(logits, jnp.float32))
+
+    def check(normalizer, *near):
+        found = jax.jit(normalizer)(jnp.array(logits, jnp.float32), *near)
         for one, other in zip(found, expected, strict=True):
             assert one.dtype == jnp.float32
             np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
+
+    check(in_one_pass)
+    check(log_sum_exp_and_mean)
+    for apart in (-1e5, -300, -60, 0, 1, 60, 300, 1e5):  # near or not
+        check(within_the_product, jnp.array(most[..., 0] + apart, jnp.float32))
 
 
 @pytest.mark.parametrize("logits", _LOGITS.values(), ids=_LOGITS)
@@ -43,23 +53,26 @@ def test_the_greatest_choice_is_found_beside_the_sum(logits, share):
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_is_not_hidden(bad):
     logits = jnp.array(_LOGITS["usual"], jnp.float32).at[1, 2, 3].set(bad)
-    log_sum, mean = jax.jit(in_one_pass)(logits)
-    assert not np.isfinite(log_sum[1, 2])
-    assert not np.isfinite(mean[1, 2])
-    assert np.isfinite(np.delete(np.asarray(log_sum).ravel(), 1 * 5 + 2)).all()
+    for normalizer, near in ((in_one_pass, ()), (within_the_product, (logits[..., 0],))):
+        log_sum, mean = jax.jit(normalizer)(logits, *near)
+        assert not np.isfinite(log_sum[1, 2])
+        assert not np.isfinite(mean[1, 2])
+        assert np.isfinite(np.delete(np.asarray(log_sum).ravel(), 1 * 5 + 2)).all()
 
 
 def test_losses_and_gradients_do_not_depend_on_how_the_sums_are_found():
     logits = jnp.array(_LOGITS["usual"], jnp.float32)
     targets = jnp.array(_RNG.integers(0, 1001, (3, 5)))
 
-    def of(normalizer):
+    def of(*options):
         def total(logits):
-            losses = label_smoothed_cross_entropy(logits, targets, 0.1, normalizer)
+            losses = label_smoothed_cross_entropy(logits, targets, 0.1, *options)
             return sum(loss.sum() for loss in losses), losses
 
         return jax.grad(total, has_aux=True)(logits)
 
-    (one, losses), (other, expected) = of(in_one_pass), of(log_sum_exp_and_mean)
-    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(losses, expected, rtol=1e-6)
+    other, expected = of(log_sum_exp_and_mean)
+    for options in ([in_one_pass], [within_the_product, jnp.ones((3, 5))]):
+        one, losses = of(*options)
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(losses, expected, rtol=1e-6)

@@ -13,6 +13,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import Kernels
 from t2t_jax.modules.decoding import TransformerDecoding
 from t2t_jax.parallel.mesh import batch_layout, replicated
+from t2t_jax.training import step as step_module
 from t2t_jax.training.schedule import learning_rate
 from t2t_jax.training.state import abstract_state, create_state, init_state
 from t2t_jax.training.step import (
@@ -146,6 +147,22 @@ def test_updates_at_once_are_those_in_turn(tiny, batch):
         found.append((state.params, state.optimizer, state.ema))
     for ours, theirs in zip(_leaves(found[1]), _leaves(found[0]), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_a_step_in_the_forms_for_tpus_moves_parameters_alike(tiny, batch, monkeypatch):
+    calm = tiny.changed(training__learning_rate_factor=0.1, training__adam_epsilon=1e-6)
+    forms = ("xla_fused", "fused", "unrolled", "within_the_product", "float32", "with_products")
+    kernels = Kernels(*forms, "found_again", "at_once")
+    expected, expected_metrics = _train(calm, batch, 2)
+    monkeypatch.setattr(step_module, "kernels_of", lambda *_: kernels)
+    step = compile_train_step(calm.config, calm.model.clone(kernels=kernels), calm.mesh)
+    for tokens in (None, 6):  # in one pass and in several
+        state = _state(calm)
+        for _ in range(2):
+            state, metrics = step(state, calm.put(batch, tokens))
+        np.testing.assert_allclose(metrics.losses, expected_metrics.losses, rtol=1e-5)
+        for a, b in zip(_leaves(state.params), _leaves(expected.params), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)
 
 
 @pytest.mark.parametrize("products", ["plain", "fused", "float32_results"])
