@@ -7,17 +7,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from t2t_jax.kernels.choice import ProductForm
+from t2t_jax.kernels.choice import ActivationForm
 
 
-def activation_of(function: Callable[..., Any], form: ProductForm) -> Callable[..., Any]:
+def activation_of(function: Callable[..., Any], form: ActivationForm) -> Callable[..., Any]:
     """The activation as the devices are fast with it: the same function and the same derivative.
 
     Args:
       function: the function of each hidden activation.
-      form: the form of products, from `kernels_of`.
+      form: how its derivative is found, from `kernels_of`.
     """
-    return _relu if form == "fused" and function is jax.nn.relu else function
+    return _relu if form == "from_results" and function is jax.nn.relu else function
 
 
 @jax.custom_vjp

@@ -39,6 +39,10 @@ NormForm: TypeAlias = Literal["plain", "kept_moments", "with_products"]
 """How layer normalisation is computed: as JAX writes it, or as `kernels.normalization` does, in any
 dtype or with sums that XLA for TPUs computes beside products, in bfloat16."""
 
+ActivationForm: TypeAlias = Literal["plain", "from_results"]
+"""How the derivative of max(0, x) is found: from x, or from the result, which is kept in any case,
+as `kernels.activation` does."""
+
 DropoutForm: TypeAlias = Literal["kept", "found_again"]
 """How the derivative of dropout knows what was dropped: as XLA likes, which keeps a mask where that
 is faster on CPUs; or found again, as `kernels.dropout` does."""
@@ -63,6 +67,7 @@ class Kernels:
       loss: how the loss reads the logits, and how a search finds their sums.
       logits: the dtype of the logits in training. All sums over them are in float32.
       norms: how layer normalisation is computed in the layers.
+      activations: how the derivative of max(0, x) is found.
       dropout: how the derivative of dropout in the layers knows what was dropped.
       updates: how parameters and what the optimiser keeps of them are updated.
       greatest: how a search finds the greatest logits.
@@ -75,6 +80,7 @@ class Kernels:
     loss: LossForm = "in_passes"
     logits: LogitsForm = "float32"
     norms: NormForm = "plain"
+    activations: ActivationForm = "plain"
     dropout: DropoutForm = "kept"
     updates: UpdateForm = "in_turn"
     greatest: GreatestForm = "in_blocks"
@@ -114,7 +120,8 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
         loss="in_passes" if on_cpus else "within_the_product" if on_tpus else "in_one_pass",
         logits="rounded" if on_gpus else "float32",
         norms="plain" if on_cpus else norms if on_tpus else "kept_moments",
-        dropout="kept" if on_cpus else "found_again",
+        activations="from_results" if on_gpus else "plain",
+        dropout="found_again" if on_gpus else "kept",
         updates="in_turn" if on_cpus else "at_once",
         greatest="in_one_pass" if on_gpus else "in_blocks",
         cached_attention="cudnn" if has_cudnn and all(map(takes_few_queries, devices)) else "xla",

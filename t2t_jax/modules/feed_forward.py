@@ -32,12 +32,13 @@ class FeedForward(nn.Module):
         self, x: Float[Array, "b t d_model"], context: Context
     ) -> Float[Array, "b t d_model"]:
         """Apply the network to every position."""
-        config, dtype, form = self.config, x.dtype, context.kernels.products
+        config, dtype, kernels = self.config, x.dtype, context.kernels
+        activation = elementwise(ACTIVATIONS[config.feed_forward])
         options: dict[str, Any] = {
-            "activation": activation_of(elementwise(ACTIVATIONS[config.feed_forward]), form),
+            "activation": activation_of(activation, kernels.activations),
             "dropout_rate": config.activation_dropout_rate,
             "dropout_key": context.dropout_key(self),
-            "linear": partial(linear, form=form),
+            "linear": partial(linear, form=kernels.products),
         }
         if config.is_gated:
             gate, inward = self._inward("gate_kernel", x), self._inward("kernel_1", x)

@@ -49,11 +49,13 @@ def _mesh(*devices):
 def test_accelerators_are_chosen_for_by_their_kind_alone(devices, attention, dtype):
     mesh = _mesh(*devices)
     sums = ["in_one_pass", "rounded", "kept_moments"]
-    greatest, cached = "in_one_pass", "cudnn" if attention == "cudnn" else "xla"
+    of_gpus, greatest = ("from_results", "found_again"), "in_one_pass"
+    cached = "cudnn" if attention == "cudnn" else "xla"
     if _TPU in devices:
         sums, greatest = ["within_the_product", "float32", "with_products"], "in_blocks"
+        of_gpus = "plain", "kept"
         assert kernels_of(mesh, "float32").norms == "kept_moments"
-    forms = "fused", "unrolled", *sums, "found_again", "at_once", greatest, cached
+    forms = "fused", "unrolled", *sums, *of_gpus, "at_once", greatest, cached
     assert kernels_of(mesh, "bfloat16") == Kernels(attention, *forms)
     assert fast_compute_dtype(mesh) == dtype
 

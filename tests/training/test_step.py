@@ -152,7 +152,7 @@ def test_updates_at_once_are_those_in_turn(tiny, batch):
 def test_a_step_in_the_forms_for_tpus_moves_parameters_alike(tiny, batch, monkeypatch):
     calm = tiny.changed(training__learning_rate_factor=0.1, training__adam_epsilon=1e-6)
     forms = ("xla_fused", "fused", "unrolled", "within_the_product", "float32", "with_products")
-    kernels = Kernels(*forms, "found_again", "at_once")
+    kernels = Kernels(*forms, updates="at_once")
     expected, expected_metrics = _train(calm, batch, 2)
     monkeypatch.setattr(step_module, "kernels_of", lambda *_: kernels)
     step = compile_train_step(calm.config, calm.model.clone(kernels=kernels), calm.mesh)
