@@ -21,7 +21,7 @@ from t2t_jax.decoding.hypotheses import (
 )
 from t2t_jax.decoding.top_k import top_k
 from t2t_jax.kernels.choice import Kernels
-from t2t_jax.kernels.normalizer import NORMALIZERS, greatest_in_one_pass, in_one_pass
+from t2t_jax.kernels.normalizer import greatest_in_one_pass, in_one_pass
 
 _SMALLEST = float(jnp.finfo(jnp.float32).tiny)
 
@@ -105,7 +105,8 @@ class Sampling:
         own_keys: Any = state.rows.keys
         keys = jax.vmap(jax.random.fold_in)(own_keys, state.positions)
         chosen = _draw(keys, choices[:, 0], self.temperature, self.top_k, self.top_p)[:, None]
-        normalizer = NORMALIZERS[kernels.loss](logits)[0]
+        in_one = kernels.greatest == "in_one_pass"
+        normalizer = in_one_pass(logits)[0] if in_one else jax.nn.logsumexp(logits, axis=-1)
         return _append(state, logits, normalizer, chosen, place, self.eos_id)
 
 
@@ -258,7 +259,7 @@ def _expand(
     width = min(2 * beam_size, vocab_size)
     # Normalising shifts a whole row, so its best can be found first: no log-softmax over v.
     best, tokens = top_k(choices, width, kernels.greatest)  # [b, k, width]
-    if kernels.loss == "in_one_pass":
+    if kernels.greatest == "in_one_pass":
         best -= in_one_pass(logits)[0][:, :, None]
     else:
         best -= jax.nn.logsumexp(logits, axis=-1, keepdims=True)

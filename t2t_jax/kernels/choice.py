@@ -1,6 +1,6 @@
 """The implementations of products and attention that suit the devices of a mesh."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from jax.sharding import Mesh
@@ -64,13 +64,13 @@ class Kernels:
       products: the form of matrix products.
       layers: how layers with derivatives are compiled. In a loop, what a layer keeps for its
         derivative, and its gradients, are copied into arrays of all layers and out of them.
-      loss: how the loss reads the logits, and how a search finds their sums.
+      loss: how the loss finds the sums of the logits.
       logits: the dtype of the logits in training. All sums over them are in float32.
       norms: how layer normalisation is computed in the layers.
       activations: how the derivative of max(0, x) is found.
       dropout: how the derivative of dropout in the layers knows what was dropped.
       updates: how parameters and what the optimiser keeps of them are updated.
-      greatest: how a search finds the greatest logits.
+      greatest: how a search finds the greatest logits and their sums.
       cached_attention: the implementation of attention in decoding, where cuDNN takes the heads.
     """
 
@@ -90,6 +90,29 @@ class Kernels:
 XLA_KERNELS = Kernels()
 """Nothing but what XLA makes of the formulas, which runs on any devices."""
 
+OF_PLATFORMS = {
+    "gpu": Kernels(
+        products="fused",
+        layers="unrolled",
+        loss="in_one_pass",
+        logits="rounded",
+        norms="kept_moments",
+        activations="from_results",
+        dropout="found_again",
+        updates="at_once",
+        greatest="in_one_pass",
+    ),
+    "tpu": Kernels(
+        attention="xla_fused",
+        products="fused",
+        layers="unrolled",
+        loss="within_the_product",
+        norms="with_products",
+        updates="at_once",
+    ),
+}
+"""The implementations that suit all devices of a platform."""
+
 
 def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
     """The implementations for the devices of a mesh, and for a model that computes in some dtype.
@@ -107,25 +130,16 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
     if mesh is None:
         return XLA_KERNELS
     devices = [*mesh.devices.flat]  # `flat` itself can be gone through only once
-    has_form = compute_dtype == "bfloat16" and all(map(_is_bfloat16_cpu, devices))
-    platforms = {device.platform for device in devices}
-    on_cpus, on_gpus, on_tpus = "cpu" in platforms, platforms == {"gpu"}, platforms == {"tpu"}
-    attention: AttentionKernel = "xla_fused" if on_tpus else "xla"
-    has_cudnn = all(_capability(device) >= 8 for device in devices)
-    norms: NormForm = "with_products" if compute_dtype == "bfloat16" else "kept_moments"
-    return Kernels(
-        attention="cudnn" if has_cudnn else attention,
-        products="float32_results" if has_form else "plain" if on_cpus else "fused",
-        layers="loop" if on_cpus else "unrolled",
-        loss="in_passes" if on_cpus else "within_the_product" if on_tpus else "in_one_pass",
-        logits="rounded" if on_gpus else "float32",
-        norms="plain" if on_cpus else norms if on_tpus else "kept_moments",
-        activations="from_results" if on_gpus else "plain",
-        dropout="found_again" if on_gpus else "kept",
-        updates="in_turn" if on_cpus else "at_once",
-        greatest="in_one_pass" if on_gpus else "in_blocks",
-        cached_attention="cudnn" if has_cudnn and all(map(takes_few_queries, devices)) else "xla",
-    )
+    kernels = OF_PLATFORMS.get(devices[0].platform, XLA_KERNELS)
+    if compute_dtype == "bfloat16" and all(map(_is_bfloat16_cpu, devices)):
+        return replace(kernels, products="float32_results")
+    if all(_capability(device) >= 8 for device in devices):
+        kernels = replace(kernels, attention="cudnn")
+        few = all(map(takes_few_queries, devices))
+        return replace(kernels, cached_attention="cudnn") if few else kernels
+    if kernels.norms == "with_products" and compute_dtype != "bfloat16":
+        return replace(kernels, norms="kept_moments")
+    return kernels
 
 
 def fast_compute_dtype(mesh: Mesh) -> Literal["float32", "bfloat16"]:

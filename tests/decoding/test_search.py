@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from t2t_jax.decoding.hypotheses import IMPOSSIBLE, SearchResult, length_penalty
 from t2t_jax.decoding.search import admit, advance, begin, resize, results, rewind, search
 from t2t_jax.decoding.strategies import BeamSearch, Greedy, Sampling
-from t2t_jax.kernels.choice import Kernels
+from t2t_jax.kernels.choice import OF_PLATFORMS, Kernels
 
 PAD, BOS, EOS = 0, 1, 2
 STATES = 997
@@ -278,12 +278,13 @@ def test_greedy_search_takes_the_most_probable_token_at_every_position(seed, lim
         assert_same_hypotheses(hypotheses(result, sentence), [(tokens, log_prob, log_prob)])
 
 
+@pytest.mark.parametrize("platform", OF_PLATFORMS)
 @pytest.mark.parametrize(
     "strategy",
     [Greedy(EOS), BeamSearch(EOS, 3, 0.6, 3), Sampling(EOS)],
     ids=["greedy", "beam", "sampling"],
 )
-def test_the_forms_for_accelerators_find_the_same(strategy):
+def test_the_forms_for_accelerators_find_the_same(strategy, platform):
     table, limits = jnp.array(make_table(3, 300)), jnp.full(len(SENTENCES), 8)
     sizes = {"beam_size": strategy.beam_size, "room": 8, "bos_id": BOS}
 
@@ -294,7 +295,7 @@ def test_the_forms_for_accelerators_find_the_same(strategy):
         return to_numpy(results(state, strategy.alpha))
 
     expected = found(Kernels())
-    ours = found(Kernels(loss="in_one_pass", greatest="in_one_pass"))
+    ours = found(OF_PLATFORMS[platform])
     np.testing.assert_array_equal(ours.tokens, expected.tokens)
     np.testing.assert_allclose(ours.log_probs, expected.log_probs, rtol=1e-5)
 

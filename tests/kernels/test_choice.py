@@ -1,5 +1,6 @@
 """The devices of a mesh decide on the kernels and on the dtype of "auto", and not those at hand."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -9,7 +10,13 @@ import pytest
 from jax.sharding import Mesh
 
 from t2t_jax.kernels import bfloat16, choice
-from t2t_jax.kernels.choice import XLA_KERNELS, Kernels, fast_compute_dtype, kernels_of
+from t2t_jax.kernels.choice import (
+    OF_PLATFORMS,
+    XLA_KERNELS,
+    Kernels,
+    fast_compute_dtype,
+    kernels_of,
+)
 
 _AMX = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8")
 _AVX512_BF16 = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni")
@@ -48,15 +55,12 @@ def _mesh(*devices):
 @pytest.mark.usefixtures("host")
 def test_accelerators_are_chosen_for_by_their_kind_alone(devices, attention, dtype):
     mesh = _mesh(*devices)
-    sums = ["in_one_pass", "rounded", "kept_moments"]
-    of_gpus, greatest = ("from_results", "found_again"), "in_one_pass"
+    [platform] = {device.platform for device in devices}
     cached = "cudnn" if attention == "cudnn" else "xla"
-    if _TPU in devices:
-        sums, greatest = ["within_the_product", "float32", "with_products"], "in_blocks"
-        of_gpus = "plain", "kept"
-        assert kernels_of(mesh, "float32").norms == "kept_moments"
-    forms = "fused", "unrolled", *sums, *of_gpus, "at_once", greatest, cached
-    assert kernels_of(mesh, "bfloat16") == Kernels(attention, *forms)
+    expected = replace(OF_PLATFORMS[platform], attention=attention, cached_attention=cached)
+    assert kernels_of(mesh, "bfloat16") == expected
+    norms = "kept_moments"  # those for TPUs are for vectors in bfloat16
+    assert kernels_of(mesh, "float32") == replace(expected, norms=norms)
     assert fast_compute_dtype(mesh) == dtype
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
+from t2t_jax.kernels.choice import OF_PLATFORMS, XLA_KERNELS, Kernels
 from t2t_jax.modules import transformer
 
 _CPU = Kernels(products="float32_results")
@@ -55,12 +55,7 @@ def test_the_forms_for_accelerators_are_as_near_to_float32(make_model, make_batc
     wide, narrow = (make_model(output_bias=True, compute_dtype=t) for t in ("float32", "bfloat16"))
     _, exact = _losses_and_gradients(wide, batch)
     _, plain = _losses_and_gradients(narrow, batch)
-    of_gpus = "from_results", "found_again"
-    for forms in (
-        ("xla", "fused", "unrolled", "in_one_pass", "rounded", "kept_moments", *of_gpus),
-        ("xla_fused", "fused", "unrolled", "within_the_product", "float32", "with_products"),
-    ):
-        kernels = Kernels(*forms)
+    for kernels in OF_PLATFORMS.values():
         _, ours = _losses_and_gradients(narrow, batch, kernels=kernels)
         assert 0 < _distance(ours, exact) < 1.2 * _distance(plain, exact)
 

@@ -10,7 +10,7 @@ import pytest
 
 from t2t_jax.config import ParallelConfig
 from t2t_jax.errors import UserError
-from t2t_jax.kernels.choice import Kernels
+from t2t_jax.kernels.choice import OF_PLATFORMS, Kernels
 from t2t_jax.modules.decoding import TransformerDecoding
 from t2t_jax.parallel.mesh import batch_layout, replicated
 from t2t_jax.training import step as step_module
@@ -136,23 +136,12 @@ def test_passes_and_recomputation_change_no_loss_and_no_parameter_dropout_includ
         np.testing.assert_allclose(b, a, atol=1e-5)
 
 
-def test_updates_at_once_are_those_in_turn(tiny, batch):
-    run = tiny.changed(training__ema_decay=0.9)
-    found = []
-    for updates in ("in_turn", "at_once"):
-        step = jax.jit(partial(train_step, run.config, run.model, updates=updates))
-        state = _state(run)
-        for _ in range(3):
-            state, _ = step(state, run.put(batch))
-        found.append((state.params, state.optimizer, state.ema))
-    for ours, theirs in zip(_leaves(found[1]), _leaves(found[0]), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
-
-
-def test_a_step_in_the_forms_for_tpus_moves_parameters_alike(tiny, batch, monkeypatch):
+@pytest.mark.parametrize("platform", OF_PLATFORMS)
+def test_a_step_in_the_forms_for_accelerators_moves_parameters_alike(
+    tiny, batch, monkeypatch, platform
+):
     calm = tiny.changed(training__learning_rate_factor=0.1, training__adam_epsilon=1e-6)
-    forms = ("xla_fused", "fused", "unrolled", "within_the_product", "float32", "with_products")
-    kernels = Kernels(*forms, updates="at_once")
+    kernels = OF_PLATFORMS[platform]
     expected, expected_metrics = _train(calm, batch, 2)
     monkeypatch.setattr(step_module, "kernels_of", lambda *_: kernels)
     step = compile_train_step(calm.config, calm.model.clone(kernels=kernels), calm.mesh)
