@@ -53,7 +53,8 @@ def test_accelerators_are_chosen_for_by_their_kind_alone(devices, attention, dty
     if _TPU in devices:
         sums, greatest = ["within_the_product", "float32", "with_products"], "in_blocks"
         assert kernels_of(mesh, "float32").norms == "kept_moments"
-    forms = "fused", "unrolled", *sums, "found_again", "at_once", greatest, cached
+    long_rows = "splash" if _TPU in devices else "blockwise"
+    forms = "fused", "unrolled", *sums, "found_again", "at_once", greatest, cached, long_rows
     assert kernels_of(mesh, "bfloat16") == Kernels(attention, *forms)
     assert fast_compute_dtype(mesh) == dtype
 
