@@ -20,6 +20,8 @@ _INTEGER = re.compile(r" constant\((\d+)\)")
 _INDEX = re.compile(r"\), index=(\d+)")
 _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
 _MODULE = re.compile(r"HloModule ([^\s,]+)")
+_KERNEL_METADATA = re.compile(r"kernel_metadata=\{\n.*?\n\}", re.DOTALL)
+"""What Pallas says of a kernel, on lines of its own within an instruction."""
 _DEVICES = re.compile(r"\b(?:replica_count|num_partitions)=(\d+)")
 
 
@@ -158,7 +160,7 @@ def parse(text: str) -> Program:
     """
     computations: dict[str, list[Instruction]] = {}
     entry, instructions = "", None
-    for line in text.splitlines():
+    for line in _KERNEL_METADATA.sub("", text).splitlines():
         if line.endswith("{") and line.startswith(("%", "ENTRY ")):
             name = line.removeprefix("ENTRY ").split(" ", 1)[0].lstrip("%")
             entry = name if line.startswith("ENTRY ") else entry

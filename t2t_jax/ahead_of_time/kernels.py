@@ -29,7 +29,10 @@ _CONTRACTED = re.compile(r'lhs_contracting_d(?:ims=\{|imensions":\[)([\d,"]*)')
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 _TARGET = re.compile(r'\bcustom_call_target="([^"]*)"')
 _MODULE = re.compile(r"(?:[A-Z]\w*\.(\w+)|([a-z][a-z_\d]*)(?:\.\w+)?)$")
-_FRAMES = {"while", "body", "cond", "eval_jaxpr", "closed_call", "checkpoint", "layers", "scan"}
+_FRAMES = {
+    *("while", "body", "cond", "eval_jaxpr", "closed_call", "checkpoint", "layers", "scan"),
+    "shard_map",
+}
 """What stands in the names of operations beside modules."""
 
 
@@ -199,6 +202,8 @@ def _library_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) 
     name = target[1] if target else ""
     if "matmul" in name or "gemm" in name:
         return _product_flops(instruction, shapes)
+    if name == "tpu_custom_call":
+        return _splash_flops(instruction, shapes)
     if "fmha" not in name:
         return 0.0
     # Operands are [rows, length, heads, size]; forward there are two products of queries with keys
@@ -206,6 +211,24 @@ def _library_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) 
     query, key = (shapes[operand].arrays[0].sizes for operand in instruction.operands[:2])
     products = 5 if "Backward" in name else 2
     return 2.0 * products * math.prod(query) * key[1]
+
+
+def _splash_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
+    """The operations of JAX's attention for TPUs; 0 of another kernel of Pallas."""
+    match = re.match(r"splash_\w*?_(fwd|dq|dkv)_", instruction.name)
+    operands = [shapes[name].arrays[0] for name in instruction.operands if name in shapes]
+    vectors = [each.sizes for each in operands if each.dtype in ("bf16", "f16", "f32")]
+    if match is None or len(vectors) < 2:
+        return 0.0
+    # Queries, keys and values are the first vectors: [rows, heads, length, size]. The derivatives
+    # of queries, and of keys and values, compute the scores and the gradient of the weights again.
+    products, (query, key) = {"fwd": 2, "dq": 3, "dkv": 4}[match[1]], vectors[:2]
+    flops = 2.0 * products * math.prod(query) * key[-2]
+    # A causal mask, which hides almost half of the blocks, is made of the places of the queries:
+    # they are integers as the segments of queries and keys are.
+    is_causal = sum(each.dtype == "s32" for each in operands) > 2
+    blocks = operands[0].sizes[-1]
+    return flops * (blocks + 1) / (2 * blocks) if is_causal else flops
 
 
 def _moved(program: Program, instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:

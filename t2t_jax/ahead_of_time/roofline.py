@@ -4,7 +4,7 @@ It is a bound from a compiler, not a timing: each kernel takes at least as long 
 products at the peak of the device, or as what it reads and writes at the speed of the memory,
 whichever is longer ("Roofline", Williams et al. 2009), and its start. What is sent to other devices
 is hidden behind the kernels that run meanwhile. For TPUs, XLA's compiler writes beside a kernel how
-many cycles it expects of it, and those are taken.
+many cycles it expects of it, and those are taken; for kernels written in Pallas it knows none.
 """
 
 from collections.abc import Sequence

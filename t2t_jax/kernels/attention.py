@@ -21,6 +21,7 @@ from t2t_jax.functional.attention import (
 )
 from t2t_jax.functional.dropout import DropoutKey, dropout
 from t2t_jax.functional.masks import SegmentMask, distances
+from t2t_jax.kernels import splash
 from t2t_jax.kernels.blockwise import blockwise_attention
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels, ProductForm
 from t2t_jax.kernels.products import einsum_float32, has_form
@@ -114,6 +115,8 @@ def heads_and_rows(
     key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
     if isinstance(mask, SegmentMask):
         if is_plain:
+            if kernels.long_rows == "splash" and not drops and splash.takes(query, value, mask):
+                return splash.splash_attention(query, key, value, mask), None
             heads = blockwise_attention(
                 query, key, value, mask, dropout_rate=dropout_rate, dropout_key=dropout_key
             )

@@ -17,6 +17,10 @@ of the scores left in float32 to be fused with the products that read it; or cuD
 CachedAttentionKernel: TypeAlias = Literal["xla", "cudnn"]
 """The implementation of attention of few queries to many keys, as in decoding."""
 
+LongRowsKernel: TypeAlias = Literal["blockwise", "splash"]
+"""The implementation of attention of long rows: in loops over blocks, or by JAX's kernel for TPUs
+where it takes the arrays."""
+
 ProductForm: TypeAlias = Literal["plain", "fused", "float32_results"]
 """The form of products and their derivatives: with operands that are computed and kept once, as is
 fast on CPUs; with operands that the compiler may fuse with what computes them, as accelerators
@@ -72,6 +76,7 @@ class Kernels:
       updates: how parameters and what the optimiser keeps of them are updated.
       greatest: how a search finds the greatest logits and their sums.
       cached_attention: the implementation of attention in decoding, where cuDNN takes the heads.
+      long_rows: the implementation of attention of long rows, where cuDNN does not compute it.
     """
 
     attention: AttentionKernel = "xla"
@@ -85,6 +90,7 @@ class Kernels:
     updates: UpdateForm = "in_turn"
     greatest: GreatestForm = "in_blocks"
     cached_attention: CachedAttentionKernel = "xla"
+    long_rows: LongRowsKernel = "blockwise"
 
 
 XLA_KERNELS = Kernels()
@@ -109,6 +115,7 @@ OF_PLATFORMS = {
         loss="within_the_product",
         norms="with_products",
         updates="at_once",
+        long_rows="splash",
     ),
 }
 """The implementations that suit all devices of a platform."""

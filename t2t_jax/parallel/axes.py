@@ -10,7 +10,7 @@ This is the one place where a logical axis becomes mesh axes.
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any
@@ -147,8 +147,51 @@ def constrain(x: Shaped[Array, "..."], *names: str | None) -> Shaped[Array, "...
     mesh = _mesh.get()
     if mesh is None or mesh.size == 1:
         return x
-    rules = RULES.without([axis for axis in mesh.axis_names if _is_mapped(axis)])
-    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, rules.spec(names)))
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, _rules(mesh).spec(names)))
+
+
+def is_divided(x: Shaped[Array, "..."], *names: str | None) -> bool:
+    """Whether the devices have equal parts of `x`, split as its logical axes say.
+
+    Outside of `on_mesh` it is False: nothing is known of the devices.
+    """
+    mesh = _mesh.get()
+    if mesh is None:
+        return False
+    try:
+        NamedSharding(mesh, _rules(mesh).spec(names)).shard_shape(x.shape)
+    except ValueError:
+        return False
+    return True
+
+
+def in_parts(
+    function: Callable[..., Array],
+    taken: Sequence[Sequence[str | None]],
+    given: Sequence[str | None],
+) -> Callable[..., Array]:
+    """A function that each device computes of its parts of the arguments.
+
+    It is for kernels that the compiler cannot split by itself. On a single device it is the
+    function itself.
+
+    Args:
+      function: a function of arrays, for which `is_divided` is True.
+      taken: the logical axes of each argument.
+      given: those of the result.
+    """
+    mesh = _mesh.get()
+    if mesh is None or mesh.size == 1:
+        return function
+    rules = _rules(mesh)
+    specs = tuple(rules.spec(names) for names in taken)
+    return jax.shard_map(
+        function, mesh=mesh, in_specs=specs, out_specs=rules.spec(given), check_vma=False
+    )
+
+
+def _rules(mesh: Mesh) -> AxisRules:
+    return RULES.without([axis for axis in mesh.axis_names if _is_mapped(axis)])
 
 
 def _is_mapped(axis: str) -> bool:

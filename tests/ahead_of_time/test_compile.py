@@ -235,6 +235,29 @@ def test_what_the_compiler_refuses_is_reported():
 
 
 @needs_libtpu
+def test_long_rows_on_tpus_are_attended_to_in_a_kernel_on_each_device():
+    fields = {
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "data.max_length": 1100,
+        "data.source_tokens_per_step": 4500,
+        "data.target_tokens_per_step": 4500,
+        "parallel.tensor": 2,
+        "parallel.tokens_per_device": 1104,
+    }
+    report = compile_ahead(_TINY.replace(fields), devices_of("v5e:2x2"))
+    assert (report.shape, report.passes) == ((4, 1104, 1104), 2)
+    # A row of 1,280 positions with its padding and one head, in five blocks of 256; the encoder
+    # attends to itself, the decoder to itself and to the encoder.
+    attention = [kernel for kernel in report.kernels if kernel.flops and "splash" in kernel.label]
+    one = 2 * 1280 * 1280 * 16
+    causal = 3 / 5
+    expected = [products * one * share for products in (2, 3, 4) for share in (causal, 1, 1)]
+    assert sorted(kernel.flops for kernel in attention) == sorted(expected)
+    assert {kernel.count for kernel in attention} == {2}
+
+
+@needs_libtpu
 def test_train_py_reports_on_tpus_and_says_nothing_else(tmp_path):
     config = tmp_path / "tiny.py"
     config.write_text(

@@ -198,3 +198,38 @@ def test_a_round_of_a_search_is_that_of_the_loop_that_does_not_say_how_often_it_
     assert (row.count, library.count) == (1, 1)
     counted = _PROGRAM.replace("body=%body", 'body=%body, {"known_trip_count":{"n":"5"}}')
     assert kernels_of_a_round(parse(counted)) == []
+
+
+@pytest.mark.parametrize(
+    ("phase", "products"), [("fwd_segmented_residuals", 2), ("dkv_segmented", 4), ("dq", 3)]
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_in_a_kernel_for_tpus_has_the_products_of_the_blocks_that_are_seen(
+    phase, products, causal
+):
+    text = f"""\
+HloModule m
+
+ENTRY %main (q: bf16[2,4,96,8], k: bf16[2,4,64,8], v: bf16[2,4,64,8]) -> bf16[2,4,96,8] {{
+  %next = s8[1,2,2]{{2,1,0}} parameter(0)
+  %q = bf16[2,4,96,8]{{3,2,1,0}} parameter(1)
+  %k = bf16[2,4,64,8]{{3,2,1,0}} parameter(2)
+  %v = bf16[2,4,64,8]{{3,2,1,0}} parameter(3)
+  %places = s32[96,128]{{1,0}} parameter(4)
+  %numbers = s32[2,96,128]{{2,1,0}} parameter(5)
+  %others = s32[2,8,64]{{2,1,0}} parameter(6)
+  %splash_mha_{phase}_no_residuals.1 = bf16[2,4,96,8]{{3,2,1,0}} \
+custom-call(%next, %q, %k, %v, %numbers, %others{", %places" * causal}), \
+custom_call_target="tpu_custom_call", \
+frontend_attributes={{kernel_metadata={{
+"xprof_metadata":"{{\\"block_q\\": 512}}"
+}}}}, metadata={{op_name="jit(step)/self_attention/shard_map/pallas_call"}}
+  ROOT %other = bf16[2,4,96,8]{{3,2,1,0}} custom-call(%splash_mha_{phase}_no_residuals.1), \
+custom_call_target="tpu_custom_call"
+}}
+"""
+    attention, other = kernels(parse(text))
+    assert attention.label == "self_attention: pallas_call"
+    seen = 3 / 4 if causal else 1  # of two blocks of queries and two of keys
+    assert attention.flops == products * 2 * (2 * 4 * 96 * 64 * 8) * seen
+    assert other.flops == 0
