@@ -27,10 +27,13 @@ from jaxtyping import install_import_hook
 
 import t2t_jax.config  # before the hook: it has no arrays, and refuses types by itself
 
-# Check dtype and shape of every annotated array in the modules that are imported from here on.
-# With the "tower", an int fits where a float is annotated, as in Python's typing rules.
+# Check dtype and shape of every annotated array in the modules that are imported from here on: in
+# those where shapes are the point, or with `T2T_JAX_CHECK_TYPES=all` in every module. With the
+# "tower", an int fits where a float is annotated, as in Python's typing rules.
+_SHAPES = ["t2t_jax.functional", "t2t_jax.kernels", "t2t_jax.modules"]
 install_import_hook(
-    "t2t_jax", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+    "t2t_jax" if os.environ.get("T2T_JAX_CHECK_TYPES") == "all" else _SHAPES,
+    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
 )
 
 # A worker and the programs that it starts compile nothing twice. Workers do not share: JAX writes
@@ -198,9 +201,22 @@ def quiet_orbax() -> None:
     keep_orbax_quiet()
 
 
+_MOST_MEMORY = 3 << 30
+"""Bytes that a worker may have before it forgets the programs that it has compiled."""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forgotten_programs() -> Iterator[None]:
-    """Compiled programs of one file are of no use to another, and take gigabytes together."""
+    """Compiled programs of all files together take gigabytes, so they are forgotten in between."""
     yield
-    if "jax" in sys.modules:
+    if "jax" in sys.modules and _memory_taken() > _MOST_MEMORY:
         sys.modules["jax"].clear_caches()
+
+
+def _memory_taken() -> int:
+    """Return the bytes of memory that this process has; all that may be where nothing tells."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return _MOST_MEMORY + 1
+    return pages * os.sysconf("SC_PAGE_SIZE")

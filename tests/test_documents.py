@@ -211,7 +211,14 @@ def trained(scratch):
 
 
 def _blocks_of_python():
-    return [pytest.param(path, id=path.name) for path in DOCUMENTS if blocks(path, "python")]
+    """The documents with such blocks; those beside the README are for the thorough run."""
+    return [
+        pytest.param(
+            path, id=path.name, marks=[] if path.name == "README.md" else pytest.mark.thorough
+        )
+        for path in DOCUMENTS
+        if blocks(path, "python")
+    ]
 
 
 @pytest.mark.parametrize("path", _blocks_of_python())

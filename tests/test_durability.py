@@ -89,6 +89,7 @@ def _dying(method, when):
     return dying
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "evaluation_steps",
     [
@@ -115,6 +116,7 @@ def test_a_kill_at_each_point_of_the_protocol_changes_nothing(
     assert _account(workdir) == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("rising")
 def test_the_best_before_is_kept_until_a_state_of_its_successor_is_on_the_disk(
     tiny_run, tmp_path, monkeypatch
@@ -138,6 +140,7 @@ def test_the_best_before_is_kept_until_a_state_of_its_successor_is_on_the_disk(
     assert load(workdir, step="best").steps == (2,)
 
 
+@pytest.mark.thorough
 def test_a_run_with_a_clock_averages_what_one_without_does_also_after_a_kill(
     tiny_run, tmp_path, monkeypatch
 ):
@@ -206,6 +209,7 @@ def test_a_run_whose_checkpoints_are_lost_does_not_begin_at_step_1(golden, lost,
     assert after == before
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(golden):
     config, workdir = golden
     _lost(workdir, "checkpoints/800", "best")

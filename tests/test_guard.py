@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 _ROOT = Path(__file__).parents[1]
 
 _COUNT = """

@@ -71,6 +71,7 @@ def _shapes(tree):
     return [(x.shape, np.dtype(x.dtype)) for x in jax.tree.leaves(tree)]
 
 
+@pytest.mark.thorough
 def test_the_training_step_is_lowered_for_every_platform(mesh, model):
     step = compile_train_step(_CONFIG, model, mesh)
     layout = batch_layout(mesh, rows=4, length=8, tokens_per_device=16)

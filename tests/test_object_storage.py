@@ -379,6 +379,7 @@ def test_machines_share_a_cache_in_a_bucket(place, config, tmp_path, monkeypatch
 # Runs.
 
 
+@pytest.mark.thorough
 def test_kills_failures_and_a_slow_store_change_nothing(trained):
     assert _account(trained.there) == trained.account
     assert not (trained.there / ".lock").exists()

@@ -99,6 +99,7 @@ def test_a_comment_in_the_file_makes_no_other_function(trained, tmp_path):
     assert train(load_config(str(same)), workdir).exit_code == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("tables")
 def test_the_processes_of_a_grid_register_by_its_file(trained, tmp_path):
     path, _ = trained

@@ -45,6 +45,7 @@ def _kill_after(step, programs, expected):
     assert expected in printed
 
 
+@pytest.mark.thorough
 def test_a_run_moves_from_8_devices_to_pmap_to_processes(tiny_run, stayed, tmp_path):
     workdir = tmp_path / "moved"
     mesh = ["--parallel.data=2", "--parallel.fsdp=2", "--parallel.tensor=2"]

@@ -94,6 +94,7 @@ def test_a_part_of_another_run_is_not_taken_for_its_own(run, damage, told):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(8))
 def test_no_flipped_bit_of_a_vocabulary_goes_unnoticed(run, seed):
     config, workdir = run
@@ -107,6 +108,7 @@ def test_no_flipped_bit_of_a_vocabulary_goes_unnoticed(run, seed):
     load(workdir)
 
 
+@pytest.mark.thorough
 def test_a_run_on_a_mixture_goes_on_with_the_same_weights_alone(trained, tmp_path):
     config, _ = trained
     one = config.data.corpus
@@ -213,6 +215,7 @@ def test_events_of_a_run_whose_clock_was_set_back_are_kept(run, monkeypatch):
 MEMORY = [MemoryError(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory: 9 bytes")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "error",
     [

@@ -73,59 +73,55 @@ def heads_and_rows(
 ) -> tuple[Float[Array, "b q h d_v"], Bool[Array, "b q 1"] | None]:
     """`attention`, but for the zeros of queries that may attend to nothing.
 
-    Where a kernel gives these queries something else, a product with the heads can set its own
-    results to zero, within the kernel that reads them; setting the heads to zero takes one more.
+    A product with the heads can set its own results to zero within the kernel that reads them.
 
     Args:
       query: queries of each head.
       key: keys of each head, or of each group of heads that share them.
       value: values of each head or group.
-      mask: True where a query may attend to a key. A `SegmentMask` has the weights computed in
-        windows or in blocks, unless the fused kernel takes the mask as a whole or there is a bias
-        or a score function. With those, long rows take memory that is quadratic in their length.
+      mask: True where a query may attend to a key. With a `SegmentMask`, weights are computed in
+        windows or in blocks where no fused kernel takes the mask; a bias or a score function takes
+        memory that is quadratic in the length of a row.
       bias: what is added to the scores, by distance; None means nothing.
-      score: the score function, a pytree of what each head learns (`jax.tree_util.Partial`); None
-        means that scores are products.
-      apart: the distances of queries and keys; None means that they stand at the same places.
-      dropout_rate: share of the weights set to zero (the paper: 0).
-      dropout_key: key that decides which of them; None means no dropout.
-      kernels: the implementations for the devices, from `kernels_of`.
+      score: the score function, a pytree of what each head learns; None means products.
+      apart: the distances of queries and keys; None means that they have the same places.
+      dropout_rate: share of the weights set to zero (the paper: 0), unless the key is None.
+      dropout_key: key that decides which of them.
+      kernels: the implementations for the devices.
 
     Returns:
       The weighted values, in the values' dtype, and True for the queries that may attend to
-      something: the values of the others mean nothing. None in its place where they are zeros.
+      something, as the others mean nothing; None where the others are zeros.
     """
     same: Any = partial(attention, bias=bias, score=score, dropout_rate=dropout_rate)
     if has_form(value, kernels.products):
-        # The products are small, and XLA on CPUs would convert the operands of most of them to
-        # float32 one by one.
+        # XLA on CPUs would convert operands of such small products to float32 one by one.
         wide = (x.astype(jnp.float32) for x in (query, key, value))
         heads = same(*wide, mask, apart=apart, dropout_key=dropout_key)
         return heads.astype(value.dtype), None
     if isinstance(mask, SegmentMask) and mask.is_narrow:
+        repeated = (repeat_heads(x, query.shape[2]) for x in (key, value))
         attend = partial(same, kernels=kernels)
-        key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
-        return windowed_attention(attend, query, key, value, mask, dropout_key), None
-    is_plain = bias is None and score is None
-    drops = dropout_rate > 0 and dropout_key is not None
+        return windowed_attention(attend, query, *repeated, mask, dropout_key), None
+    is_plain, drops = bias is None and score is None, dropout_rate > 0 and dropout_key is not None
     fused = kernels.attention == "cudnn" and is_plain and not drops and is_fused(query, key, value)
     if fused and not (isinstance(mask, SegmentMask) and mask.size > _LARGEST_FUSED):
-        whole = mask.whole() if isinstance(mask, SegmentMask) else mask
-        return fused_attention(query, key, value, whole)
+        return fused_attention(query, key, value, _whole(mask))
     key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
-    if isinstance(mask, SegmentMask):
-        if is_plain:
-            if kernels.long_rows == "splash" and not drops and splash.takes(query, value, mask):
-                return splash.splash_attention(query, key, value, mask), None
-            heads = blockwise_attention(
-                query, key, value, mask, dropout_rate=dropout_rate, dropout_key=dropout_key
-            )
-            return heads, None
-        mask = mask.whole()
+    if isinstance(mask, SegmentMask) and is_plain:
+        if kernels.long_rows == "splash" and not drops and splash.takes(query, value, mask):
+            return splash.splash_attention(query, key, value, mask), None
+        drop: Any = {"dropout_rate": dropout_rate, "dropout_key": dropout_key}
+        return blockwise_attention(query, key, value, mask, **drop), None
     places = partial(distances, query.shape[1], key.shape[1])
     added = None if bias is None else bias(places() if apart is None else apart)
-    weights = attention_weights(query, key, mask, bias=added, score=score, einsum=_einsum(kernels))
+    options: Any = {"bias": added, "score": score, "einsum": _einsum(kernels)}
+    weights = attention_weights(query, key, _whole(mask), **options)
     return weighted_values(dropout(weights, dropout_rate, dropout_key), value), None
+
+
+def _whole(mask: Bool[Array, "b #h #q k"] | SegmentMask) -> Bool[Array, "b #h #q k"]:
+    return mask.whole() if isinstance(mask, SegmentMask) else mask
 
 
 def _einsum(kernels: Kernels) -> Einsum:

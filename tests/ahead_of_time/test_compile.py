@@ -82,6 +82,7 @@ for fields in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.thorough
 def test_eight_devices_share_parameters_and_send_gradients():
     layouts = [
         {"parallel.data": 8},
@@ -234,6 +235,7 @@ def test_what_the_compiler_refuses_is_reported():
     assert report.memory.parameters == 4 * report.num_parameters
 
 
+@pytest.mark.thorough
 @needs_libtpu
 def test_long_rows_on_tpus_are_attended_to_in_a_kernel_on_each_device():
     fields = {
@@ -257,6 +259,7 @@ def test_long_rows_on_tpus_are_attended_to_in_a_kernel_on_each_device():
     assert {kernel.count for kernel in attention} == {2}
 
 
+@pytest.mark.thorough
 @needs_libtpu
 def test_train_py_reports_on_tpus_and_says_nothing_else(tmp_path):
     config = tmp_path / "tiny.py"

@@ -242,6 +242,7 @@ def test_a_run_directory_that_cannot_be_written_is_scored_all_the_same(workdir, 
     assert command("report", "--workdir", published) == 0
 
 
+@pytest.mark.thorough
 def test_an_ensemble_predicts_the_mean_of_the_probabilities(workdir, other, folder, capfdbinary):
     files = ("--source", folder / "test.en", "--target", folder / "test.de")
     scores = []

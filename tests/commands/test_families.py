@@ -97,6 +97,7 @@ def test_each_task_says_which_commands_its_models_have(family, runs):
     assert task.command in task.commands
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_pictures_of_every_family_are_drawn(family, folder, runs, monkeypatch, capsys):
     monkeypatch.setattr("t2t_jax.figures.write.encoded", lambda *_: b"")

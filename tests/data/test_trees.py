@@ -398,6 +398,7 @@ def test_what_is_no_word_is_refused(word: str):
         build_tree([word], ["NN"])
 
 
+@pytest.mark.thorough
 def test_a_hundred_thousand_levels_are_a_tree_like_any_other(tmp_path: Path):
     depth = 100_000
     (tree,) = read(tmp_path, f"(TOP {'(S ' * depth}(NN a){')' * depth})")

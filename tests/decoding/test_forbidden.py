@@ -101,7 +101,14 @@ def test_a_space_is_what_a_vocabulary_writes_as_one(vocabulary):
     assert sorted(texts).count(b" ") == (1 if len(vocabulary) < 2048 else 7)  # \t to \r, and both
 
 
-@pytest.mark.parametrize("how", [{"beam_size": 1}, {"beam_size": 3}, {"temperature": 1.5}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param({"beam_size": 1}, marks=pytest.mark.thorough),
+        {"beam_size": 3},
+        pytest.param({"temperature": 1.5}, marks=pytest.mark.thorough),
+    ],
+)
 def test_forbidden_words_do_not_occur_in_the_text_and_other_words_take_their_place(
     how, translator, lines
 ):

@@ -98,8 +98,12 @@ def test_programs_for_shorter_sentences_are_for_many_of_them(mesh):
     ("overrides", "changes"),
     [
         ({}, {}),
-        ({"beam_size": 1, "temperature": 0.7}, {}),
-        ({}, {"attention_window": 4, "position": "rotary", "num_kv_heads": 1}),
+        pytest.param({"beam_size": 1, "temperature": 0.7}, {}, marks=pytest.mark.thorough),
+        pytest.param(
+            {},
+            {"attention_window": 4, "position": "rotary", "num_kv_heads": 1},
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_sentences_get_what_they_get_alone_whoever_is_beside_them(mesh, overrides, changes):
@@ -120,7 +124,7 @@ def test_sentences_get_what_they_get_alone_whoever_is_beside_them(mesh, override
         np.testing.assert_allclose(found[index].log_probs, alone.log_probs, rtol=1e-4)
 
 
-@pytest.mark.parametrize("beam_size", [1, 2])
+@pytest.mark.parametrize("beam_size", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_caches_in_the_orders_for_gpus_give_the_same(mesh, monkeypatch, beam_size):
     """Sentences of other lengths come and go, in arrays that grow, with cuDNN's formula by XLA."""
     real = jax.nn.dot_product_attention

@@ -164,7 +164,9 @@ def test_a_line_is_translated_the_same_alone_and_among_others(translator, decodi
     assert len(set(together)) > 10  # they are not the same whatever the source
 
 
-@pytest.mark.parametrize("which", ["translator", "ensemble", "decoder_alone"])
+@pytest.mark.parametrize(
+    "which", ["translator", pytest.param("ensemble", marks=pytest.mark.thorough), "decoder_alone"]
+)
 def test_log_probabilities_of_integers_are_near_those_of_the_full_forward_pass(request, which):
     translator = request.getfixturevalue(which)
     lines = sentences(8, 8, seed=10)

@@ -56,6 +56,7 @@ def altered(node: Any) -> Iterator[Any]:
             yield new
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "file"),
     [

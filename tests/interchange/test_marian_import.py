@@ -107,6 +107,7 @@ def test_the_positions_of_marian_nmt_can_be_asked_for():
     np.testing.assert_array_equal(ours[:, 1::2], cosines)
 
 
+@pytest.mark.thorough
 def test_an_imported_run_translates_and_trains_on(tmp_path):
     run, tuned = tmp_path / "run", tmp_path / "tuned"
     positions = ["--positions", "marian-nmt"]

@@ -50,6 +50,7 @@ def test_the_search_finds_the_same_tokens(exported):
     assert not np.any(found[7])
 
 
+@pytest.mark.thorough
 def test_the_search_keeps_the_constraints_of_the_config():
     model = portable(OPTIONS["paper"])
     [line, *_] = real_pairs()[0]

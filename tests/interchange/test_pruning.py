@@ -64,6 +64,7 @@ def test_a_pruned_model_translates_as_the_masked_one(beam_size):
         assert one.log_prob == pytest.approx(other.log_prob, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_pruned_run_loads_goes_out_and_in_again_and_trains_on(tmp_path):
     model = without_heads(portable(OPTIONS["paper"]), HEADS)
     write_run(model, tmp_path / "pruned", {"format": "pruned"})
@@ -135,6 +136,7 @@ def test_what_cannot_be_pruned_is_refused():
         Config().replace({"model.cross_heads": 9})
 
 
+@pytest.mark.thorough
 def test_the_command_writes_a_pruned_run(tmp_path, capsys):
     write_run(portable(OPTIONS["paper"]), tmp_path / "run", {"format": "test"})
     out = tmp_path / "pruned"

@@ -19,7 +19,10 @@ from tests.interchange.models import OPTIONS, portable, real_pairs, translator_o
 _LINES = real_pairs()[0][:6]
 
 
-@pytest.mark.parametrize("name", ["paper", "modern", "untied"])
+_OF_CI = [pytest.param(name, marks=pytest.mark.thorough) for name in ("paper", "untied")]
+
+
+@pytest.mark.parametrize("name", ["modern", *_OF_CI])
 def test_a_model_comes_back_as_a_run_that_translates_alike(name, tmp_path):
     model = portable(OPTIONS[name])
     write_model(model, "safetensors", tmp_path / "out")

@@ -190,6 +190,7 @@ def undivided():
     assert [_number(_mesh(tensor=n), mask, arrays) for n in (2, 4, 8)] == [1, 1, 0]
 
 
+@pytest.mark.thorough
 def test_on_several_devices():
     on_eight_devices("on_meshes", "mapped", "undivided", file=__file__)
 

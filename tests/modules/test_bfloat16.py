@@ -33,6 +33,7 @@ def _distance(leaves, others):
     return np.sqrt(sum(squares))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("remat", ["none", "dots", pytest.param("layer", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "changes",

@@ -188,6 +188,7 @@ def test_attention_of_source_and_target_is_cut_out_of_that_of_one_sequence(
         assert not maps["decoder"][:, row, :, :m, 0].any()
 
 
+@pytest.mark.thorough
 def test_sources_are_learned_as_if_they_were_text():
     """Losses of `training.source_loss` are those of a text after its first token."""
     config = Config().replace(

@@ -221,6 +221,7 @@ def test_sinusoids_read_no_longest_length(make_model, make_batch):
     assert jax.eval_shape(apply, model.variables, batch).shape == (3, 7, 11)
 
 
+@pytest.mark.thorough
 def test_rows_too_long_for_a_whole_mask_have_the_same_losses_and_derivatives(
     make_model, make_batch, monkeypatch
 ):
@@ -245,6 +246,7 @@ def test_rows_too_long_for_a_whole_mask_have_the_same_losses_and_derivatives(
     )
 
 
+@pytest.mark.thorough
 def test_memory_of_a_training_step_is_linear_in_the_length_of_long_rows(make_model):
     model = make_model(attention_dropout_rate=0.1)
 

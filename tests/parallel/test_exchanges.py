@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import NamedSharding
 
 import t2t_jax
@@ -151,6 +152,7 @@ def loaded():
         np.testing.assert_allclose(other.token_log_probs, one.token_log_probs, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_model_translates_alike_on_every_mesh_that_it_is_loaded_onto():
     on_eight_devices("loaded", file=__file__)
 
@@ -163,6 +165,7 @@ def test_a_search_gathers_parameters_once_and_adds_up_no_activations():
     on_eight_devices("searches", file=__file__)
 
 
+@pytest.mark.thorough
 def test_several_passes_add_up_the_gradients_once():
     on_eight_devices("passes", file=__file__)
 

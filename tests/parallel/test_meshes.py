@@ -211,6 +211,7 @@ def variant():
     OnOneDevice(24, **_VARIANT).compare(data=2, fsdp=2, tensor=2)
 
 
+@pytest.mark.thorough
 def test_a_variant_on_a_mesh_gives_the_losses_of_one_device():
     on_eight_devices("variant")
 
@@ -240,7 +241,13 @@ def family(name):
     run.compare(backend="pmap", data=8)
 
 
-@pytest.mark.parametrize("name", _FAMILIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "decoder" else pytest.param(name, marks=pytest.mark.thorough)
+        for name in _FAMILIES
+    ],
+)
 def test_every_family_on_a_mesh_gives_the_losses_of_one_device(name):
     on_eight_devices("family", name)
 
@@ -364,6 +371,7 @@ def initial_values():
             assert part in text, (name, part)
 
 
+@pytest.mark.thorough
 def test_every_mesh_starts_from_the_same_values_made_in_parts():
     on_eight_devices("initial_values")
 

@@ -108,6 +108,7 @@ def _evaluated(workdir):
     return [record["step"] for record in _records(workdir) if record["of"] == "dev"]
 
 
+@pytest.mark.thorough
 def test_a_run_ends_before_its_last_step_and_goes_on_when_asked_for_more(
     scripted, tmp_path, capsys
 ):

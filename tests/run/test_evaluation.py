@@ -95,7 +95,7 @@ def pair_by_pair(members, vocabulary) -> tuple[float, float, int]:
     return smoothed / tokens, nll / tokens, tokens
 
 
-@pytest.mark.parametrize("batching", ["bucket", "pack"])
+@pytest.mark.parametrize("batching", [pytest.param("bucket", marks=pytest.mark.thorough), "pack"])
 def test_losses_are_those_of_all_pairs_one_by_one(setting, batching):
     translator, corpus = setting
     config = translator.config.replace({"data.batching": batching})
@@ -108,6 +108,7 @@ def test_losses_are_those_of_all_pairs_one_by_one(setting, batching):
     assert abs(loss.smoothed - loss.nll) > 1e-3
 
 
+@pytest.mark.thorough
 def test_losses_of_an_ensemble_are_those_of_the_mean_of_the_probabilities(setting):
     translator, corpus = setting
     other = jax.tree.map(lambda x: x * 1.3, translator.params)

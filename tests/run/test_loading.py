@@ -87,6 +87,7 @@ def embedding(translator) -> np.ndarray:
     return np.asarray(translator.params["embedding"]["embedding"])
 
 
+@pytest.mark.thorough
 def test_a_run_is_averaged_as_its_config_says_unless_it_is_told_otherwise(runs, vocabulary):
     start = initial_state(CONFIG, vocabulary).params["embedding"]["embedding"]
     for choice, steps, factor in (
@@ -104,6 +105,7 @@ def test_a_run_is_averaged_as_its_config_says_unless_it_is_told_otherwise(runs, 
         load(runs[0], average=4)
 
 
+@pytest.mark.thorough
 def test_a_moving_average_is_loaded_and_told_of_unless_checkpoints_are_asked_for(
     runs, tmp_path, vocabulary
 ):
@@ -131,6 +133,7 @@ def test_a_run_alone_is_an_ensemble_of_one(runs):
     assert alone.translate(["the dog"]) == one.translate(["the dog"])
 
 
+@pytest.mark.thorough
 def test_runs_of_different_sizes_decode_together_under_the_config_of_the_first(runs):
     together = load(list(map(str, runs)))
     assert together.config == CONFIG

@@ -28,6 +28,7 @@ def base(config, tmp_path_factory):
     return workdir
 
 
+@pytest.mark.thorough
 def test_it_begins_with_them_and_goes_on_without_the_other_run(config, base, tmp_path, capsys):
     shutil.copytree(base, tmp_path / "base")
     own = {

@@ -36,6 +36,7 @@ def config(tmp_path):
     )
 
 
+@pytest.mark.thorough
 def test_a_training_returns_the_run_with_its_history_and_its_model(config, tmp_path, capsys):
     run = t2t_jax.train(config, str(tmp_path / "run"))
     assert isinstance(run, t2t_jax.TrainedRun)

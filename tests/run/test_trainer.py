@@ -218,7 +218,9 @@ def _last_checkpoint(workdir):
     return max((int(p.name) for p in steps if p.name.isdigit()), default=0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)]
+)
 def test_a_signal_stops_with_a_checkpoint_and_the_run_goes_on_from_it(
     directory, config, undisturbed, number, capsys
 ):

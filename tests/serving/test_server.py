@@ -69,6 +69,7 @@ def _translated(client, lines=LINES):
     return answer.json()["translatedText"]
 
 
+@pytest.mark.thorough
 def test_a_server_reloads_without_a_lost_request_and_ends_in_order(program):
     process, client, run, later = program
     older, newer = (t2t_jax.load(one).translate(LINES) for one in (run, later))

@@ -197,6 +197,7 @@ def test_a_grid_that_cannot_be_run_is_refused(tmp_path, change, message):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.thorough
 def test_a_cell_that_fails_is_reported_and_stops_no_other(grid_file, tmp_path):
     text = grid_file.read_text() + 'VARIANTS = {"bad": BASE.replace({"data.max_length": 8, '
     text += '"data.corpus": "text:nowhere"}), "base": BASE}\n'
@@ -377,6 +378,7 @@ def test_a_terminal_shows_every_variant_with_its_seeds_and_scores(grid_file, fin
     assert re.search(r"base +✓ .* \d+\.\d{3} +\d+\.\d\d", seen)
 
 
+@pytest.mark.thorough
 def test_a_grid_over_tags_is_trained_and_compared_by_accuracy(tmp_path):
     for split in ("train", "dev"):
         (tmp_path / f"{split}.mrg").write_text("(TOP (S (DT the) (NN dog) (VB runs)))\n" * 8)

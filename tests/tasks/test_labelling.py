@@ -188,7 +188,9 @@ def test_a_tagger_starts_from_an_encoder_that_fills_in_words(masked, folder, tmp
         t2t_jax.train(other, tmp_path / "other")
 
 
-@pytest.mark.parametrize("task", ["tagging", "masked_language_modelling"])
+@pytest.mark.parametrize(
+    "task", ["tagging", pytest.param("masked_language_modelling", marks=pytest.mark.thorough)]
+)
 def test_an_interrupted_run_goes_on_exactly(task, folder, tmp_path):
     def logged(workdir):
         records = map(json.loads, (workdir / "log.jsonl").read_text().splitlines())
@@ -216,6 +218,7 @@ def test_an_interrupted_run_goes_on_exactly(task, folder, tmp_path):
     assert found == wanted
 
 
+@pytest.mark.thorough
 def test_images_are_recognised(tmp_path, capsys):
     rng = np.random.default_rng(0)
     # A bright half: the left one, or the right one.
@@ -294,6 +297,7 @@ def test_trees_have_tags_and_the_bundled_corpus_languages(tmp_path):
         open_corpus(config_of(tmp_path, "tagging", **{"data.corpus": "bundled:"}).data)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("task", ["tagging", "masked_language_modelling"])
 @pytest.mark.parametrize(
     "changes",
@@ -321,6 +325,7 @@ def test_a_tagger_goes_out_and_comes_in_again(tagger, tmp_path):
     assert task.predicted(t2t_jax.load(run), lines) == task.predicted(t2t_jax.load(tagger), lines)
 
 
+@pytest.mark.thorough
 def test_other_uses_of_such_models_are_refused(tagger, masked):
     with pytest.raises(UserError, match="t2t-jax predict"):
         t2t_jax.load(tagger).translate(["a dog"])

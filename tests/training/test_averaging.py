@@ -42,6 +42,7 @@ def checkpoints(tmp_path):
         yield opened
 
 
+@pytest.mark.thorough
 def test_a_run_is_loaded_while_its_trainer_replaces_its_checkpoints(tmp_path, checkpoints):
     stop = threading.Event()
 

@@ -522,6 +522,7 @@ ORIGINS = {
 }
 
 
+@pytest.mark.thorough
 @orbax_gives_up
 @pytest.mark.usefixtures("collected")
 @pytest.mark.parametrize("change", ORIGINS.values(), ids=ORIGINS.keys())

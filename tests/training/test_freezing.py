@@ -41,6 +41,7 @@ def _step(fields):
     return jax.jit(partial(train_step, config, model)), init_state(config, model)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "recipe",
     [

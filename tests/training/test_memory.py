@@ -172,6 +172,7 @@ def test_an_accelerator_is_asked_for_its_own_memory(machine):
         check_memory(Config(), 37_000, mesh_of([device]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "layout",
     [

@@ -167,6 +167,7 @@ def tried():
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_an_optimizer_goes_on_from_a_checkpoint_and_on_other_devices(tried, optimizer):
     found = tried[optimizer]

@@ -107,11 +107,20 @@ def test_loss_falls_when_one_batch_is_repeated(tiny, batch):
 
 # Options that change the order of the work and no more: passes of 1 and 3 rows; layers again.
 _SAME_WORK = [
-    {"tokens_per_device": 6},
-    {"tokens_per_device": 18},
-    {"parallel__remat": "dots"},
     {"parallel__remat": "layer", "tokens_per_device": 18},
-    {"model__architecture": "decoder_only", "parallel__remat": "dots", "tokens_per_device": 18},
+    *(
+        pytest.param(options, marks=pytest.mark.thorough)
+        for options in (
+            {"tokens_per_device": 6},
+            {"tokens_per_device": 18},
+            {"parallel__remat": "dots"},
+            {
+                "model__architecture": "decoder_only",
+                "parallel__remat": "dots",
+                "tokens_per_device": 18,
+            },
+        )
+    ),
 ]
 
 
@@ -136,7 +145,13 @@ def test_passes_and_recomputation_change_no_loss_and_no_parameter_dropout_includ
         np.testing.assert_allclose(b, a, atol=1e-5)
 
 
-@pytest.mark.parametrize("platform", OF_PLATFORMS)
+@pytest.mark.parametrize(
+    "platform",
+    [
+        each if each == "tpu" else pytest.param(each, marks=pytest.mark.thorough)
+        for each in OF_PLATFORMS
+    ],
+)
 def test_a_step_in_the_forms_for_accelerators_moves_parameters_alike(
     tiny, batch, monkeypatch, platform
 ):
@@ -225,6 +240,7 @@ def test_a_nonfinite_gradient_with_a_finite_loss_is_skipped_too(tiny, batch):
     assert all(np.isfinite(x).all() for x in _leaves(after.optimizer))
 
 
+@pytest.mark.thorough
 def test_a_recipe_with_everything_is_the_same_under_pmap(tiny, batch):
     training = {
         "optimizer": "muon",
@@ -266,6 +282,7 @@ def test_bfloat16_trains_float32_parameters(tiny, batch):
     assert later.losses.smoothed < 0.8 * metrics.losses.smoothed
 
 
+@pytest.mark.thorough
 def test_train_step_runs_outside_jit_as_the_pure_function_it_is(tiny, batch):
     state = _state(tiny)
     plain, _ = train_step(
