@@ -105,7 +105,8 @@ def _markdown(
         *(
             [
                 f"- p: sacreBLEU's paired bootstrap against `{grid.base}` of the same seed, the "
-                "largest over seeds."
+                "largest over seeds. It is about the choice of sentences alone, so it is left out "
+                "where the difference is within the noise of seeds."
             ]
             if measures.bootstrap
             else []
@@ -132,7 +133,8 @@ def _definitions(measures: "GridMeasures", result: Mapping[str, Any]) -> list[st
 
 
 def _cells(row: VariantRow) -> list[str]:
-    p_value = "" if row.p_value is None else f"{row.p_value:.3f}"
+    unknown = row.p_value is None or row.score.within_noise
+    p_value = "" if unknown else f"{row.p_value:.3f}"
     return [
         row.variant,
         row.difference or "",
