@@ -75,7 +75,7 @@ class CachedLayer(Layer):
         Returns:
           The layer's output, and its cache with the new entries; see `CachedSelfAttention`.
         """
-        before = None if self.stack.attends_to_source else Kept(*source[0], *source[1:])
+        before = None if self.stack.attends_to_source else Kept(*source.keys_values, source.mask, source.bias)
 
         def attend_to_cache(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
             nonlocal cache

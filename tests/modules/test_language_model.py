@@ -1,4 +1,4 @@
-"""A decoder alone, against NumPy and against brute force; `test_decoding` has its cached steps."""
+"""A decoder alone, against NumPy and brute force; `test_decoder_network` has its cached steps."""
 
 import flax.linen as nn
 import jax
