@@ -75,7 +75,8 @@ class CachedLayer(Layer):
         Returns:
           The layer's output, and its cache with the new entries; see `CachedSelfAttention`.
         """
-        before = None if self.stack.attends_to_source else Kept(*source.keys_values, source.mask, source.bias)
+        keys_values, mask, bias = source
+        before = None if self.stack.attends_to_source else Kept(*keys_values, mask, bias)
 
         def attend_to_cache(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
             nonlocal cache
@@ -83,7 +84,7 @@ class CachedLayer(Layer):
             return y
 
         def attend_to_source(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
-            return self.cross_attention.recall(y, source.keys_values, source.mask, context)
+            return self.cross_attention.recall(y, keys_values, mask, context)
 
         return self.sublayers(x, attend_to_cache, attend_to_source, context), cache
 

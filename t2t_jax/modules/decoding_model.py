@@ -88,8 +88,8 @@ class ScoringModel(Protocol):
 class DecodingModel(ScoringModel, Protocol):
     """A `ScoringModel` that can be searched too.
 
-    Each family that generates has one in its file, such as `modules.transformer`; `modules.ensemble`
-    has the one of several models.
+    Each family that generates text has one in its file, such as `modules.transformer`, and
+    `modules.ensemble` has the one of several models.
     """
 
     def axes(self, beam_size: int = 1) -> Axes:

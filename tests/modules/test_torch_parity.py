@@ -10,6 +10,7 @@ import pytest
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.masks import causal_mask, segment_mask
 from t2t_jax.modules.context import Context
+from t2t_jax.modules.stack import LayerStack
 
 _PATH = Path(__file__).parents[1] / "goldens" / "transformer.npz"
 
