@@ -76,7 +76,8 @@ class CachedLayer(Layer):
           The layer's output, and its cache with the new entries; see `CachedSelfAttention`.
         """
         keys_values, mask, bias = source
-        before = None if self.stack.attends_to_source else Kept(*keys_values, mask, bias)
+        goes_on = not self.stack.attends_to_source
+        before = Kept(keys_values[0], keys_values[1], mask, bias) if goes_on else None
 
         def attend_to_cache(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
             nonlocal cache
