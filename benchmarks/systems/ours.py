@@ -17,7 +17,7 @@ from t2t_jax.interchange.names import parameters_of
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.transformer import declared_parameters
+from t2t_jax.modules.network import declared_parameters
 
 
 def _in_precision(config: Config) -> Config:

@@ -13,7 +13,7 @@ from t2t_jax.config import AttentionConfig, Config, ModelConfig
 from t2t_jax.config.model import Stack
 from t2t_jax.figures.drawing import canvas
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.transformer import declared_parameters
+from t2t_jax.modules.network import declared_parameters
 
 _Side: TypeAlias = Literal["source", "target"]
 _WIDTH, _HEIGHT, _GAP = 4.6, 0.85, 0.3

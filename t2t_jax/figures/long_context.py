@@ -15,7 +15,7 @@ from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.config import Config
 from t2t_jax.figures.drawing import COLORS, canvas
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.transformer import init_parameters
+from t2t_jax.modules.network import init_parameters
 
 _VOCAB_SIZE = 32
 _REPEATS = 3

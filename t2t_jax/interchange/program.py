@@ -37,7 +37,7 @@ from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.modules.decoding_model import Cache, DecodingModel, Memory
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_decoding_model, make_model
-from t2t_jax.modules.transformer import declared_parameters
+from t2t_jax.modules.network import declared_parameters
 
 DTYPES = ("float32",)
 

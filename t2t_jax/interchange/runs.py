@@ -13,7 +13,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.interchange.names import parameters_of
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.transformer import declared_parameters
+from t2t_jax.modules.network import declared_parameters
 from t2t_jax.parallel.devices import local_devices
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.atomic_file import writing_directory

@@ -71,6 +71,18 @@ TransformerCache: TypeAlias = tuple[CachedKeysValues | InOrder, ...] | Stacked
 # Keys and values of a source beside them, which may have other heads: "_" binds no name.
 RememberedKeysValues = tuple[Float[Array, "b _ d_k _"], Float[Array, "b _ _ d_v"]] | InOrder
 
+
+class Remembered(NamedTuple):
+    """Keys and values of the sources in a layer, and how a step attends to them."""
+
+    keys_values: RememberedKeysValues
+    """Keys and values, one copy for all hypotheses of a source."""
+    mask: Bool[Array, "b 1 1 s"]
+    """True for the positions to which the step attends."""
+    bias: Float32[Array, "b h 1 s"] | None = None
+    """What is added to the scores of each row; None means nothing."""
+
+
 CacheForm: TypeAlias = Literal["turned", "in_order", "stacked"]
 """How keys and values are kept."""
 

@@ -88,7 +88,8 @@ class ScoringModel(Protocol):
 class DecodingModel(ScoringModel, Protocol):
     """A `ScoringModel` that can be searched too.
 
-    `modules.decoding` has the one of a `Transformer`, `modules.ensemble` the one of several models.
+    Each family that generates text has one in its file, such as `modules.transformer`, and
+    `modules.ensemble` has the one of several models.
     """
 
     def axes(self, beam_size: int = 1) -> Axes:

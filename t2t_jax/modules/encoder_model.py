@@ -12,7 +12,6 @@ which it is predicted::
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 import flax.linen as nn
@@ -25,12 +24,10 @@ from t2t_jax.config.tables import ACTIVATIONS
 from t2t_jax.functional.masks import attention_mask
 from t2t_jax.kernels.products import linear
 from t2t_jax.modules.context import Context
-from t2t_jax.modules.matrices import Parameters, glorot_uniform, matrix
+from t2t_jax.modules.matrices import glorot_uniform, matrix
 from t2t_jax.modules.named_functions import elementwise
 from t2t_jax.modules.normalization import Norm
-from t2t_jax.modules.position import PositionEncoding
 from t2t_jax.modules.token_network import NetworkScoring, TokenNetwork
-from t2t_jax.modules.transformer import Encoder
 from t2t_jax.parallel.axes import constrain, named
 
 
@@ -87,31 +84,19 @@ class EncoderModel(TokenNetwork):
     """An encoder alone, over tokens."""
 
     def setup(self) -> None:
-        """Create embeddings, positions, the stack of layers and what comes after it."""
+        """Create the network, with what comes after its layers."""
         super().setup()
-        config = self.config
-        self.source_position = PositionEncoding(config, causal=False)
-        if config.embedding_norm:
-            self.source_embedding_norm = Norm(config.normalization)
-        self.encoder = Encoder(config, self.remat)
-        if config.output_transform:
-            self.output_transform = OutputTransform(config)
+        if self.config.output_transform:
+            self.output_transform = OutputTransform(self.config)
 
     def decoded(
         self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
     ) -> Float[Array, "b t d_model"]:
         """The encoder's output from which each target is predicted."""
-        inputs = batch.inputs
-        context = Context(
-            inputs.positions,
-            inputs.positions.shape[1],
-            attention_mask(inputs.segments, inputs.segments, window=self.config.attention_window),
-            self.source_position.rotary_frequencies(),
-            self.source_position.bias(),
-            deterministic=deterministic,
-            first_row=first_row,
-            kernels=self.kernels,
-        )
+        inputs, segments = batch.inputs, batch.inputs.segments
+        mask = attention_mask(segments, segments, window=self.config.attention_window)
+        dropout: Any = {"deterministic": deterministic, "first_row": first_row}
+        context = self.context("source", inputs.positions, mask, **dropout)
         x = self.embed_inputs(inputs, context)
         x = self.encoder(self.embedding_dropout(x, context), context)
         x = jnp.take_along_axis(x, places_of(batch)[:, :, None], axis=1)
@@ -167,17 +152,3 @@ class ImageModel(EncoderModel):
 @dataclass(frozen=True)
 class EncoderScoring(NetworkScoring):
     """The `ScoringModel` of an encoder alone."""
-
-    @property
-    def shows_attention(self) -> bool:
-        """See `ScoringModel.shows_attention`."""
-        return True
-
-    def attention_weights(
-        self, params: Parameters, batch: Batch
-    ) -> dict[str, Float[Array, "n b h _ _"]]:
-        """See `ScoringModel.attention_weights`; there is the `encoder` alone."""
-        look = partial(self.network.apply, deterministic=True, mutable=["intermediates"])
-        _, sown = cast(Any, look({"params": params}, batch))
-        layers = sown["intermediates"]["encoder"]["layers"]
-        return {"encoder": layers["self_attention"]["weights"][0]}

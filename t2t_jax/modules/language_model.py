@@ -12,35 +12,18 @@ a target follow those of its source::
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Float32, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from t2t_jax.batch import Batch, Sequence
-from t2t_jax.config import ModelConfig
-from t2t_jax.config.attention import AttentionConfig
 from t2t_jax.functional.masks import attention_mask, causal_mask, distances, window_mask
-from t2t_jax.kernels.attention import DistanceBias, Kept
-from t2t_jax.kernels.products import next_token_logits
-from t2t_jax.modules.attention import CachedSelfAttention
-from t2t_jax.modules.cache import (
-    CachedKeysValues,
-    LayerCache,
-    TransformerCache,
-    axes_of,
-    joined_layers,
-    layers_of,
-)
-from t2t_jax.modules.context import Context, Mask
-from t2t_jax.modules.decoding import CachedDecoding, cached_context
+from t2t_jax.kernels.attention import DistanceBias
+from t2t_jax.modules.cache import CachedKeysValues, Remembered, axes_of
+from t2t_jax.modules.context import Mask
+from t2t_jax.modules.decoder_network import CachedDecoding, DecoderNetwork, StepInput
 from t2t_jax.modules.decoding_model import Axes
-from t2t_jax.modules.layers import EncoderLayer
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.normalization import Norm
-from t2t_jax.modules.position import PositionEncoding
-from t2t_jax.modules.token_network import TokenNetwork
-from t2t_jax.modules.transformer import Encoder, last_norm
 
 
 class Joined(NamedTuple):
@@ -101,21 +84,19 @@ def prefix_mask(
     return mask if window is None else mask & window_mask(distances(length, length), window)
 
 
-class LanguageModel(TokenNetwork):
+class Prompt(NamedTuple):
+    """The arrays that decoding needs of the sources, shared by all hypotheses of a source."""
+
+    keys_values: tuple[CachedKeysValues, ...]
+    """Keys and values of the sources' tokens, for each layer."""
+    tokens: Int[Array, "b s"]
+    """The tokens. The last one of each is read in the first step, which predicts from it."""
+    is_real: Bool[Array, "b s"]
+    """Whether a place holds a token of a source, or padding."""
+
+
+class LanguageModel(DecoderNetwork):
     """A decoder alone, for pairs of source and target, or for the text of one language."""
-
-    def setup(self) -> None:
-        """Create embeddings, positions and the stack of layers."""
-        super().setup()
-        config = self.config
-        self.target_position = PositionEncoding(config, causal=not config.prefix_attention)
-        if config.embedding_norm:
-            self.target_embedding_norm = Norm(config.normalization)
-        self.decoder = self.make_decoder()
-
-    def make_decoder(self) -> nn.Module:
-        """The module for the stack of layers, in place of which a subclass may have another."""
-        return Encoder(self.config, self.remat)
 
     def decoded(
         self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
@@ -141,15 +122,8 @@ class LanguageModel(TokenNetwork):
         **dropout: Any,
     ) -> Float[Array, "b l d_model"]:
         """The last layer's output at every token of a sequence."""
-        context = Context(
-            positions,
-            tokens.shape[1],
-            self.sequence_mask(segments, of_source),
-            self.target_position.rotary_frequencies(),
-            self.target_position.bias(),
-            kernels=self.kernels,
-            **dropout,
-        )
+        mask = self.sequence_mask(segments, of_source)
+        context = self.context("target", positions, mask, **dropout)
         x = self.embed("target", tokens, context)
         return self.decoder(self.embedding_dropout(x, context), context)
 
@@ -165,169 +139,38 @@ class LanguageModel(TokenNetwork):
             return prefix_mask(segments, of_source, window)
         return attention_mask(segments, segments, causal=True, window=window)
 
-
-class Prompt(NamedTuple):
-    """What decoding needs of the sources, shared by all hypotheses of a source."""
-
-    keys_values: tuple[CachedKeysValues, ...]
-    """Keys and values of the sources' tokens, for each layer."""
-    tokens: Int[Array, "b s"]
-    """The tokens. The last one of each is read in the first step, which predicts from it."""
-    is_real: Bool[Array, "b s"]
-    """Whether a place holds a token of a source, or padding."""
-
-
-class CachedLayer(EncoderLayer):
-    """A layer that reads sources as a whole, and then computes one position at a time."""
-
-    def make_self_attention(self, config: AttentionConfig, gain: float) -> nn.Module:
-        """The module for self-attention, with a cache; it gets its parameters from training."""
-        del gain
-        return CachedSelfAttention(config)
-
-    def read(
-        self, x: Float[Array, "b s d_model"], context: Context
-    ) -> tuple[Float[Array, "b s d_model"], CachedKeysValues]:
-        """The layer's output at all positions of sources, and their keys and values."""
-        kept: list[CachedKeysValues] = []
-
-        def attend(y: Float[Array, "b s d_model"]) -> Float[Array, "b s d_model"]:
-            y, keys_values = self.self_attention.read(y, context)
-            kept.append(keys_values)
-            return y
-
-        return self.sublayers(x, attend, context), kept[0]
-
-    def step(
-        self,
-        x: Float[Array, "b k d_model"],
-        cache: LayerCache,
-        source: Kept,
-        write_at: int | Array,
-        context: Context,
-    ) -> tuple[Float[Array, "b k d_model"], LayerCache]:
-        """The layer at one position of `k` hypotheses; see `CachedSelfAttention`."""
-
-        def attend(y: Float[Array, "b k d_model"]) -> Float[Array, "b k d_model"]:
-            nonlocal cache
-            y, cache = self.self_attention(y, cache, write_at, context, source)
-            return y
-
-        return self.sublayers(x, attend, context), cache
-
-
-class CachedStack(nn.Module):
-    """The stack of layers; each has arrays of its own, which `CachedDecoding.prepare` makes."""
-
-    config: ModelConfig
-
-    def setup(self) -> None:
-        """Create the layers; pre-norm needs one more norm at their end."""
-        depth = self.config.num_decoder_layers
-        self.layers = [CachedLayer(self.config) for _ in range(depth)]
-        self.norm = last_norm(self.config)
-
-    def read(
-        self, x: Float[Array, "b s d_model"], context: Context
-    ) -> tuple[CachedKeysValues, ...]:
-        """The keys and values of sources in each layer."""
-        kept = []
-        for layer in self.layers:
-            x, keys_values = layer.read(x, context)
-            kept.append(keys_values)
-        return tuple(kept)
-
-    def step(
-        self,
-        x: Float[Array, "b k d_model"],
-        cache: TransformerCache,
-        sources: tuple[Kept, ...],
-        write_at: int | Array,
-        context: Context,
-    ) -> tuple[Float[Array, "b k d_model"], TransformerCache]:
-        """All layers at one position of `k` hypotheses."""
-        kept = []
-        for layer, old, source in zip(
-            self.layers,
-            layers_of(cache, self.config.attention_of("decoder").d_k),
-            sources,
-            strict=True,
-        ):
-            x, new = layer.step(x, old, source, write_at, context)
-            kept.append(new)
-        return self.norm(x) if self.norm else x, joined_layers(cache, kept, write_at)
-
-
-class CachedLanguageModel(LanguageModel):
-    """A `LanguageModel` that reads sources, and then computes one position at a time."""
-
-    def make_decoder(self) -> nn.Module:
-        """The module for the stack of layers, with a cache."""
-        return CachedStack(self.config)
-
     def memory(self, inputs: Sequence) -> Prompt:
         """Read sources `[b, s]`, one a row; see `DecodingModel.memory`."""
         is_real = inputs.segments != 0
-        position = self.target_position
-        context = Context(
-            inputs.positions,
-            inputs.tokens.shape[1],
-            self.sequence_mask(inputs.segments, is_real),
-            position.rotary_frequencies(),
-            position.bias(),
-            kernels=self.kernels,
-        )
+        mask = self.sequence_mask(inputs.segments, is_real)
+        context = self.context("target", inputs.positions, mask)
         x = self.embed("target", inputs.tokens, context)
-        return Prompt(self.decoder.read(x, context), inputs.tokens, is_real)
+        return Prompt(self.decoder.remember(x, context), inputs.tokens, is_real)
 
-    def step(
-        self,
-        tokens: Int[Array, "b k"],
-        positions: Int[Array, " b"],
-        clock: Int[Array, ""],
-        ancestry_mask: Bool[Array, "b k t k"],
-        cache: TransformerCache,
-        memory: Prompt,
-    ) -> tuple[Float[Array, "b k vocab"], TransformerCache]:
-        """Logits of the next token of `k` hypotheses; see `DecodingModel.step`."""
+    def step_input(
+        self, tokens: Int[Array, "b k"], positions: Int[Array, " b"], memory: Prompt
+    ) -> StepInput:
+        """Return what the decoder reads in a step; see `DecoderNetwork.step_input`."""
         last = jnp.maximum(memory.is_real.sum(1) - 1, 0)  # the place of a source's last token
         first = jnp.take_along_axis(memory.tokens, last[:, None], axis=1)
         tokens = jnp.where(positions[:, None] == 0, first, tokens)
-        beams, length = tokens.shape[1], memory.tokens.shape[1]
-        now = last + positions
-        at = jnp.broadcast_to(now[:, None], tokens.shape)
-        context, places = cached_context(
-            self.config, self.target_position, at, clock, ancestry_mask, length, self.kernels
-        )
-        apart = now[:, None, None] - jnp.arange(length)  # of a query and a source's token
-        mask = memory.is_real & (jnp.arange(length) < last[:, None])
-        if (window := self.config.attention_window) is not None:
-            mask &= apart[:, 0] < window
-        bias = _of_rows(context.bias, apart)
-        sources = tuple(Kept(*kept, mask[:, None, None], bias) for kept in memory.keys_values)
-        x = self.embed("target", tokens, context)
-        x, cache = self.decoder.step(x, cache, sources, clock % places * beams, context)
-        logits = next_token_logits(x, self.output_matrix(), self.kernels.products)
-        return self.with_output_bias(logits), cache
+        length, now = memory.tokens.shape[1], last + positions
 
+        def sources(bias: DistanceBias | None) -> tuple[Remembered, ...]:
+            apart = now[:, None, None] - jnp.arange(length)  # of a query and a source's token
+            mask = memory.is_real & (jnp.arange(length) < last[:, None])
+            if (window := self.config.attention_window) is not None:
+                mask &= apart[:, 0] < window
+            # The queries of each row are at a position of their own.
+            added = None if bias is None else jax.vmap(bias)(apart)
+            return tuple(Remembered(x, mask[:, None, None], added) for x in memory.keys_values)
 
-def _of_rows(
-    bias: DistanceBias | None, apart: Int[Array, "b q k"]
-) -> Float32[Array, "b h q k"] | None:
-    """What is added to the scores of each row, whose queries are at positions of their own."""
-    return None if bias is None else jax.vmap(bias)(apart)
+        return StepInput(tokens, jnp.broadcast_to(now[:, None], tokens.shape), length, sources)
 
 
 @dataclass(frozen=True)
 class LanguageModelDecoding(CachedDecoding):
     """The `DecodingModel` of a `LanguageModel`: an output goes on from its source."""
-
-    cached_network = CachedLanguageModel
-
-    @property
-    def shows_attention(self) -> bool:
-        """See `DecodingModel.shows_attention`."""
-        return True
 
     def axes(self, beam_size: int = 1) -> Axes:
         """See `DecodingModel.axes`."""
@@ -349,9 +192,7 @@ class LanguageModelDecoding(CachedDecoding):
           params: the parameters as training has them.
           batch: sources `[b, s]` and targets `[b, t]`, one pair a row.
         """
-        looking: Any = {"deterministic": True, "mutable": ["intermediates"]}
-        _, sown = cast(Any, self.network.apply({"params": params}, batch, **looking))
-        weights = sown["intermediates"]["decoder"]["layers"]["self_attention"]["weights"][0]
+        weights = super().attention_weights(params, batch)["decoder"]
         length = batch.inputs.tokens.shape[1]
         places = joined(batch).places - 1
         queries = jnp.take_along_axis(weights, places[None, :, None, :, None], axis=3)

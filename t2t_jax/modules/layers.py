@@ -1,4 +1,4 @@
-"""Encoder and decoder layers (section 3.1): sub-layers with residual connections around them."""
+"""The layer of every stack (section 3.1): sub-layers with residual connections around them."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -7,7 +7,7 @@ import flax.linen as nn
 from jaxtyping import Array, Float
 
 from t2t_jax.config import ModelConfig
-from t2t_jax.config.attention import AttentionConfig
+from t2t_jax.config.model import Stack
 from t2t_jax.modules.attention import MultiHeadAttention
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.dropout import Dropout
@@ -49,81 +49,40 @@ class Residual(nn.Module):
         return constrain(y, "batch", "length", "channels")
 
 
-class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward network, each with a residual connection.
+class Layer(nn.Module):
+    """Self-attention, attention to the encoder's output if the stack has it, and feed-forward.
 
-    A decoder alone has such layers too, and a mask that hides what comes later.
+    A residual connection goes around each. The matrices of the feed-forward network, and those for
+    values and output of attention, start smaller by the stack's `initial_gain` (DeepNorm, Wang et
+    al. 2022, figure 2).
 
-    The matrices of the feed-forward network, and those for values and output of attention, start
-    smaller by the stack's `initial_gain` (DeepNorm, Wang et al. 2022, figure 2).
+    Attributes:
+      config: sizes and options of the network.
+      stack: the attentions of the layer, and the constants of its residual connections.
     """
 
     config: ModelConfig
+    stack: Stack
 
     def setup(self) -> None:
         """Create the sub-layers."""
-        stack = self.config.stacks[0]
-        self.self_attention = self.make_self_attention(stack.self_attention, stack.initial_gain)
-        self.self_attention_residual = Residual(self.config, stack.residual_scale)
-        self.feed_forward = FeedForward(self.config, stack.initial_gain)
-        self.feed_forward_residual = Residual(self.config, stack.residual_scale)
+        config, scale, gain = self.config, self.stack.residual_scale, self.stack.initial_gain
+        self.self_attention = self.make_self_attention()
+        self.self_attention_residual = Residual(config, scale)
+        if self.stack.cross_attention is not None:
+            self.cross_attention = MultiHeadAttention(self.stack.cross_attention, gain)
+            self.cross_attention_residual = Residual(config, scale)
+        self.feed_forward = FeedForward(config, gain)
+        self.feed_forward_residual = Residual(config, scale)
 
-    def make_self_attention(self, config: AttentionConfig, gain: float) -> nn.Module:
-        """The module for self-attention, in place of which a subclass may have another.
-
-        Args:
-          config: its sizes and options.
-          gain: factor on the first values of some of its matrices.
-        """
-        return MultiHeadAttention(config, gain)
+    def make_self_attention(self) -> nn.Module:
+        """Make the module for self-attention, in place of which a subclass may have another."""
+        return MultiHeadAttention(self.stack.self_attention, self.stack.initial_gain)
 
     def __call__(
         self, x: Float[Array, "b t d_model"], context: Context
     ) -> Float[Array, "b t d_model"]:
-        """One layer, all positions at once."""
-        return self.sublayers(x, lambda y: self.self_attention(y, context), context)
-
-    def sublayers(
-        self, x: Float[Array, "b t d_model"], self_attend: Sublayer, context: Context
-    ) -> Float[Array, "b t d_model"]:
-        """The two sub-layers in their order, whichever way attention is computed.
-
-        Args:
-          x: the layer's input.
-          self_attend: the first sub-layer, self-attention.
-          context: the context of the stack.
-        """
-        x = self.self_attention_residual(x, self_attend, context)
-        return self.feed_forward_residual(x, lambda y: self.feed_forward(y, context), context)
-
-
-class DecoderLayer(nn.Module):
-    """Self-attention, attention to the encoder's output, and feed-forward network.
-
-    `modules.decoding` has a layer with the same sub-layers that computes one position at a time.
-    """
-
-    config: ModelConfig
-
-    def setup(self) -> None:
-        """Create the sub-layers; matrices start smaller as those of an `EncoderLayer`."""
-        stack = self.config.stacks[-1]
-        scale, gain = stack.residual_scale, stack.initial_gain
-        self.self_attention = self.make_self_attention(stack.self_attention, gain)
-        self.self_attention_residual = Residual(self.config, scale)
-        self.cross_attention = MultiHeadAttention(self.config.attention_of("cross"), gain)
-        self.cross_attention_residual = Residual(self.config, scale)
-        self.feed_forward = FeedForward(self.config, gain)
-        self.feed_forward_residual = Residual(self.config, scale)
-
-    def make_self_attention(self, config: AttentionConfig, gain: float) -> nn.Module:
-        """The module for self-attention; see `EncoderLayer.make_self_attention`."""
-        return MultiHeadAttention(config, gain)
-
-    def __call__(
-        self, x: Float[Array, "b t d_model"], context: Context
-    ) -> Float[Array, "b t d_model"]:
-        """One layer of the decoder, all positions at once."""
+        """Compute the layer at all positions at once."""
         return self.sublayers(
             x,
             lambda y: self.self_attention(y, context),
@@ -138,14 +97,16 @@ class DecoderLayer(nn.Module):
         cross_attend: Sublayer,
         context: Context,
     ) -> Float[Array, "b t d_model"]:
-        """The three sub-layers in their order, whichever way attention is computed.
+        """Compute the sub-layers in their order, whichever way attention is computed.
 
         Args:
           x: the layer's input.
           self_attend: the first sub-layer, self-attention.
-          cross_attend: the second sub-layer, attention to the encoder's output.
+          cross_attend: the second sub-layer, attention to the encoder's output, which is called
+            only if the stack has it.
           context: the context of the stack.
         """
         x = self.self_attention_residual(x, self_attend, context)
-        x = self.cross_attention_residual(x, cross_attend, context)
+        if self.stack.attends_to_source:
+            x = self.cross_attention_residual(x, cross_attend, context)
         return self.feed_forward_residual(x, lambda y: self.feed_forward(y, context), context)

@@ -9,13 +9,12 @@ from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.config.model import StartToken
 from t2t_jax.kernels.choice import kernels_of
-from t2t_jax.modules.decoding import TransformerDecoding
 from t2t_jax.modules.decoding_model import DecodingModel, ScoringModel
 from t2t_jax.modules.encoder_model import EncoderModel, EncoderScoring, ImageModel
 from t2t_jax.modules.language_model import LanguageModel, LanguageModelDecoding
 from t2t_jax.modules.network import Network
 from t2t_jax.modules.token_network import TokenNetwork
-from t2t_jax.modules.transformer import Transformer
+from t2t_jax.modules.transformer import Transformer, TransformerDecoding
 
 _START_IDS: dict[StartToken, int] = {"begin": BOS_ID, "end": EOS_ID, "padding": PAD_ID}
 _Family: TypeAlias = tuple[type[TokenNetwork], Callable[..., ScoringModel]]

@@ -1,11 +1,14 @@
-"""What training needs of a network, whichever network it is."""
+"""What training needs of a network, whichever network it is, and its parameters."""
 
+from functools import cache, partial
 from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Array, Float, Int
+import jax
+from jaxtyping import Array, Float, Int, Key
 
 from t2t_jax.batch import Batch
 from t2t_jax.config import ModelConfig
+from t2t_jax.modules.matrices import Parameters
 
 
 @runtime_checkable
@@ -62,3 +65,19 @@ class Network(Protocol):
           deterministic: no dropout; otherwise pass `rngs={"dropout": key}`.
           first_row: where the first row stands in the global batch; dropout depends on it.
         """
+
+
+def init_parameters(model: Network, key: Key[Array, ""]) -> Parameters:
+    """Make the parameters before training, each in a box that declares it (see `nn.unbox`).
+
+    Args:
+      model: the network.
+      key: PRNG key for the initialisers.
+    """
+    return model.init(key, model.example(), deterministic=True)["params"]
+
+
+@cache
+def declared_parameters(model: Network) -> Parameters:
+    """Return the shapes of `init_parameters`, in its boxes: nothing is computed."""
+    return jax.eval_shape(partial(init_parameters, model), jax.random.key(0))

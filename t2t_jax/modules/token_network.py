@@ -12,33 +12,35 @@ from jaxtyping import Array, Float, Int
 
 from t2t_jax.batch import Batch, Sequence, one_a_row
 from t2t_jax.config import ModelConfig
+from t2t_jax.config.model import Stack
 from t2t_jax.functional.loss import projected_cross_entropy
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
 from t2t_jax.kernels.normalizer import NORMALIZERS
 from t2t_jax.kernels.products import pre_softmax_logits, rounded_logits, target_logits
-from t2t_jax.modules.context import Context
+from t2t_jax.modules.context import Context, Mask
 from t2t_jax.modules.dropout import Dropout
 from t2t_jax.modules.embedding import TokenEmbedding
 from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.normalization import Norm
+from t2t_jax.modules.position import PositionEncoding
+from t2t_jax.modules.stack import LayerStack, Remat
 from t2t_jax.parallel.axes import constrain, named, on_mesh
 
-Remat: TypeAlias = Literal["none", "dots", "layer"]
-"""How much of a layer's forward pass is computed again for its derivative; see `TokenNetwork`."""
+Side: TypeAlias = Literal["source", "target"]
+"""Whether tokens are those of sources or of targets."""
 
 
 class TokenNetwork(nn.Module):
     """A network that gives every target token a probability, a `Network` for training.
 
-    A subclass makes the position encodings (`source_position`, `target_position`), the norms of the
-    embeddings if there are any, and the stacks of layers.
+    It has the stacks of its config, `encoder` or `decoder` or both, with what is before and after
+    them. A subclass says in `decoded` what passes through the stacks.
 
     Attributes:
       config: sizes and options.
       vocab_size: entries of the vocabulary, for targets.
       bos_id: id that stands before the first target token.
-      remat: what is computed again for the derivative of a layer, as it is not kept in memory:
-        nothing ("none"), all but the matrix products with parameters ("dots"), or everything but
-        the layer's input ("layer").
+      remat: what is computed again for the derivative of a layer, as it is not kept in memory.
       kernels: the implementations of attention and products for the devices.
       mesh: the devices over which activations are split, in training, evaluation and search alike;
         None leaves them to the compiler.
@@ -52,7 +54,7 @@ class TokenNetwork(nn.Module):
     mesh: Mesh | None = None
 
     def setup(self) -> None:
-        """Create what is before the first layer and after the last one."""
+        """Create the stacks of layers, and what is before and after them."""
         config = self.config
         for name, entries in config.entries(self.vocab_size).items():
             setattr(self, name, TokenEmbedding(config, entries))
@@ -60,6 +62,21 @@ class TokenNetwork(nn.Module):
             zeros = named(nn.initializers.zeros, "vocab")
             self.output_bias = self.param("output_bias", zeros, (self.vocab_size,))
         self.embedding_dropout = Dropout(config.dropout_rate)
+        for stack in config.stacks:
+            side, name = ("target", "decoder") if stack.reads_target else ("source", "encoder")
+            causal = stack.reads_target and not config.prefix_attention
+            setattr(self, f"{side}_position", PositionEncoding(config, causal))
+            if config.embedding_norm:
+                setattr(self, f"{side}_embedding_norm", Norm(config.normalization))
+            setattr(self, name, self.make_stack(stack))
+
+    def make_stack(self, stack: Stack) -> nn.Module:
+        """Make a stack of layers, in place of which a subclass may have another.
+
+        Args:
+          stack: its depth and its attentions.
+        """
+        return LayerStack(self.config, stack, self.remat)
 
     def apply(self, variables: Any, *args: Any, **options: Any) -> Any:
         """See `flax.linen.Module.apply`; activations are split over `mesh`."""
@@ -134,8 +151,31 @@ class TokenNetwork(nn.Module):
         previous = jnp.roll(targets.tokens, 1, axis=1)
         return jnp.where(targets.positions == 0, self.bos_id, previous)
 
+    def context(
+        self,
+        side: Side,
+        positions: Int[Array, "b t"],
+        mask: Mask,
+        *,
+        length: int | None = None,
+        **options: Any,
+    ) -> Context:
+        """Make the context of a stack of layers.
+
+        Args:
+          side: whether the stack reads tokens of sources or of targets.
+          positions: position of each token within its sentence, from 0.
+          mask: which positions may attend to which.
+          length: a number above every position; None means the length of a row.
+          options: other fields of the context.
+        """
+        length = positions.shape[1] if length is None else length
+        encoding = getattr(self, f"{side}_position")
+        rotary, bias = encoding.rotary_frequencies(), encoding.bias()
+        return Context(positions, length, mask, rotary, bias, kernels=self.kernels, **options)
+
     def embed(
-        self, side: Literal["source", "target"], tokens: Int[Array, "b t"], context: Context
+        self, side: Side, tokens: Int[Array, "b t"], context: Context
     ) -> Float[Array, "b t d_model"]:
         """The sum of embeddings and positions (sections 3.4 and 3.5).
 
@@ -162,7 +202,7 @@ class TokenNetwork(nn.Module):
 
 @dataclass(frozen=True)
 class NetworkScoring:
-    """What is alike in the `ScoringModel` of every network over tokens.
+    """What is alike in the `ScoringModel` of every `TokenNetwork`.
 
     Attributes:
       network: the module as training has it.
@@ -175,6 +215,11 @@ class NetworkScoring:
         """Most tokens of a sentence that the model has positions for."""
         return self.network.config.longest_sentence
 
+    @property
+    def shows_attention(self) -> bool:
+        """See `ScoringModel.shows_attention`."""
+        return True
+
     def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
         """See `ScoringModel.logits`."""
         return cast(Any, self.network.apply({"params": params}, batch, deterministic=True))
@@ -185,3 +230,15 @@ class NetworkScoring:
         """See `ScoringModel.losses`."""
         options: Any = {"label_smoothing": label_smoothing, "method": "losses"}
         return cast(Any, self.network.apply({"params": params}, batch, **options))
+
+    def attention_weights(
+        self, params: Parameters, batch: Batch
+    ) -> dict[str, Float[Array, "n b h _ _"]]:
+        """See `ScoringModel.attention_weights`; there are those of the stacks that there are."""
+        looking: Any = {"deterministic": True, "mutable": ["intermediates"]}
+        _, sown = cast(Any, self.network.apply({"params": params}, batch, **looking))
+        return {
+            stack if name == "self_attention" else "cross": attention["weights"][0]
+            for stack, parts in sown["intermediates"].items()
+            for name, attention in parts["layers"].items()
+        }

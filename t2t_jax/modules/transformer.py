@@ -1,195 +1,98 @@
-"""The encoder-decoder of section 3, as training computes it; `modules.decoding` decodes with it.
+"""The encoder-decoder of section 3: how it is trained, and how it decodes."""
 
-Layer stacks are compiled as one scan: a parameter of all layers of a stack is one array with the
-layer as leading axis (`encoder/layers/self_attention/query/kernel`: `[layers, d_model, h * d_k]`).
-"""
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, cast
 
-from functools import cache, partial
-
-import flax.linen as nn
-import jax
-from jaxtyping import Array, Float, Int, Key
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from t2t_jax.batch import Batch, Sequence
-from t2t_jax.config import ModelConfig
 from t2t_jax.functional.masks import attention_mask
-from t2t_jax.kernels.products import PRODUCT, has_form
+from t2t_jax.modules.cache import CacheForm, Remembered, RememberedKeysValues, axes_of, keeps_order
 from t2t_jax.modules.context import Context
-from t2t_jax.modules.layers import DecoderLayer, EncoderLayer
-from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.network import Network
-from t2t_jax.modules.normalization import Norm
-from t2t_jax.modules.position import PositionEncoding
-from t2t_jax.modules.token_network import Remat, TokenNetwork
+from t2t_jax.modules.decoder_network import CachedDecoding, DecoderNetwork, StepInput
+from t2t_jax.modules.decoding_model import Axes
 
 
-def _scan(
-    layer: nn.Module, depth: int, remat: Remat, x: Float[Array, "b t d"], context: Context
-) -> Float[Array, "b t d"]:
-    """Pass `x` through `depth` copies of `layer`, whose parameters are stacked."""
+class TransformerMemory(NamedTuple):
+    """The arrays that decoding needs of the sources, shared by all hypotheses of a source.
 
-    def one_layer(layer: nn.Module, x: Array, _: None) -> tuple[Array, None]:
-        return layer(x, context), None
-
-    if remat != "none":
-        products = jax.checkpoint_policies.save_only_these_names(PRODUCT)
-        keep = products if remat == "dots" else None
-        # Within a scan the compiler cannot undo it by common subexpressions.
-        one_layer = nn.remat(one_layer, prevent_cse=False, policy=keep)
-    stack = nn.scan(
-        one_layer,
-        variable_axes={"params": 0, "intermediates": 0},
-        split_rngs={"params": True, "dropout": True},
-        length=depth,
-        unroll=depth if remat == "none" and _unrolls(x, context) else 1,
-        metadata_params={nn.PARTITION_NAME: "layers"},
-    )
-    return stack(layer, x, None)[0]
-
-
-_LARGE = 1 << 17
-"""Fewest numbers in the input of a layer for which unrolling pays: compiling takes up to twice as
-long."""
-
-
-def _unrolls(x: Float[Array, "b t d"], context: Context) -> bool:
-    """Whether the layers of a stack are compiled one by one and not as a loop; see `Kernels`.
-
-    In a loop, XLA on CPUs too reads what a layer has kept for its derivative out of arrays of all
-    layers. That is slow: in bfloat16, it takes a seventh of a step. In float32 it takes a
-    twentieth, which is not worth other roundings than those of earlier versions.
+    Attributes:
+      keys_values: keys and values of the encoder's output, for each decoder layer.
+      mask: True for the source positions that are not padding.
     """
-    if context.deterministic:  # nothing has derivatives
-        return False
-    if context.kernels.layers == "unrolled":
-        return True
-    return has_form(x, context.kernels.products) and x.size >= _LARGE
+
+    keys_values: tuple[RememberedKeysValues, ...]
+    mask: Bool[Array, "b 1 1 s"]
 
 
-def last_norm(config: ModelConfig) -> Norm | None:
-    """The norm at the end of a stack, which it needs if every layer has its norms at its start."""
-    return Norm(config.normalization) if config.norm_order == "pre" else None
-
-
-class Encoder(nn.Module):
-    """A stack of N layers of self-attention, as an encoder has; a decoder alone has one too."""
-
-    config: ModelConfig
-    remat: Remat = "none"
-
-    def setup(self) -> None:
-        """Create the stack; pre-norm needs one more norm at its end."""
-        self.layers = EncoderLayer(self.config)
-        self.norm = last_norm(self.config)
-
-    def __call__(
-        self, x: Float[Array, "b s d_model"], context: Context
-    ) -> Float[Array, "b s d_model"]:
-        """Pass embedded tokens through all layers."""
-        x = _scan(self.layers, self.config.stacks[0].num_layers, self.remat, x, context)
-        return self.norm(x) if self.norm else x
-
-
-class Decoder(nn.Module):
-    """A stack of N decoder layers."""
-
-    config: ModelConfig
-    remat: Remat = "none"
-
-    def setup(self) -> None:
-        """Create the stack; pre-norm needs one more norm at its end."""
-        self.layers = DecoderLayer(self.config)
-        self.norm = last_norm(self.config)
-
-    def __call__(
-        self, x: Float[Array, "b t d_model"], context: Context
-    ) -> Float[Array, "b t d_model"]:
-        """Decode embedded targets, all positions at once."""
-        x = _scan(self.layers, self.config.num_decoder_layers, self.remat, x, context)
-        return self.norm(x) if self.norm else x
-
-
-class Transformer(TokenNetwork):
+class Transformer(DecoderNetwork):
     """The Transformer (section 3, figure 1)."""
-
-    def setup(self) -> None:
-        """Create embeddings, encoder and decoder."""
-        super().setup()
-        config = self.config
-        self.source_position = PositionEncoding(config, causal=False)
-        self.target_position = PositionEncoding(config, causal=True)
-        if config.embedding_norm:
-            self.source_embedding_norm = Norm(config.normalization)
-            self.target_embedding_norm = Norm(config.normalization)
-        self.encoder = Encoder(config, self.remat)
-        self.decoder = self.make_decoder()
-
-    def make_decoder(self) -> nn.Module:
-        """The module for the decoder, in place of which a subclass may have another."""
-        return Decoder(self.config, self.remat)
 
     def decoded(
         self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
     ) -> Float[Array, "b t d_model"]:
-        """The decoder's output at every target position; see `TokenNetwork.decoded`."""
+        """Return the decoder's output at every target position; see `TokenNetwork.decoded`."""
         inputs, targets = batch
-        encoded = self.encode(inputs, deterministic=deterministic, first_row=first_row)
-        previous = self.previous_tokens(targets)
+        dropout: Any = {"deterministic": deterministic, "first_row": first_row}
+        encoded = self.encode(inputs, **dropout)
+        previous, segments = self.previous_tokens(targets), targets.segments
         window = self.config.attention_window
-        context = Context(
-            targets.positions,
-            targets.tokens.shape[1],
-            attention_mask(targets.segments, targets.segments, causal=True, window=window),
-            self.target_position.rotary_frequencies(),
-            self.target_position.bias(),
-            encoded=encoded,
-            encoded_mask=attention_mask(targets.segments, inputs.segments),
-            deterministic=deterministic,
-            first_row=first_row,
-            kernels=self.kernels,
-        )
+        mask = attention_mask(segments, segments, causal=True, window=window)
+        context = self.context("target", targets.positions, mask, encoded=encoded, **dropout)
+        context = replace(context, encoded_mask=attention_mask(segments, inputs.segments))
         x = self.embed("target", previous, context)
         return self.decoder(self.embedding_dropout(x, context), context)
 
-    def encode(
-        self,
-        inputs: Sequence,
-        *,
-        deterministic: bool = True,
-        first_row: Int[Array, ""] | int = 0,
-    ) -> Float[Array, "b s d_model"]:
-        """The encoder's output.
+    def encode(self, inputs: Sequence, **dropout: Any) -> Float[Array, "b s d_model"]:
+        """Return the encoder's output.
 
         Args:
           inputs: sources, arrays `[b, s]`.
-          deterministic: as for `__call__`.
-          first_row: as for `__call__`.
+          dropout: `deterministic` and `first_row`, as for `__call__`; none means no dropout.
         """
-        context = Context(
-            inputs.positions,
-            inputs.tokens.shape[1],
-            attention_mask(inputs.segments, inputs.segments, window=self.config.attention_window),
-            self.source_position.rotary_frequencies(),
-            self.source_position.bias(),
-            deterministic=deterministic,
-            first_row=first_row,
-            kernels=self.kernels,
-        )
+        segments, window = inputs.segments, self.config.attention_window
+        mask = attention_mask(segments, segments, window=window)
+        context = self.context("source", inputs.positions, mask, **dropout)
         x = self.embed("source", inputs.tokens, context)
         return self.encoder(self.embedding_dropout(x, context), context)
 
+    def memory(self, inputs: Sequence) -> TransformerMemory:
+        """Encode sources `[b, s]`, one a row; see `DecodingModel.memory`."""
+        mask = (inputs.segments != 0)[:, None, None, :]
+        context = Context(inputs.positions, inputs.tokens.shape[1], mask, kernels=self.kernels)
+        return TransformerMemory(self.decoder.remember(self.encode(inputs), context), mask)
 
-def init_parameters(model: Network, key: Key[Array, ""]) -> Parameters:
-    """Parameters before training, each in a box that declares what it is (`nn.unbox` opens them).
+    def step_input(
+        self, tokens: Int[Array, "b k"], positions: Int[Array, " b"], memory: TransformerMemory
+    ) -> StepInput:
+        """Return what the decoder reads in a step; see `DecoderNetwork.step_input`."""
+        at = jnp.broadcast_to(positions[:, None], tokens.shape)
+        tokens = jnp.where(at == 0, self.bos_id, tokens)
+        sources = tuple(Remembered(each, memory.mask) for each in memory.keys_values)
+        return StepInput(tokens, at, 0, lambda _: sources)
 
-    Args:
-      model: the network.
-      key: PRNG key for the initialisers.
-    """
-    return model.init(key, model.example(), deterministic=True)["params"]
 
+@dataclass(frozen=True)
+class TransformerDecoding(CachedDecoding):
+    """The `DecodingModel` of a `Transformer`."""
 
-@cache
-def declared_parameters(model: Network) -> Parameters:
-    """The result of `init_parameters` with a shape in place of each array: nothing is computed."""
-    return jax.eval_shape(partial(init_parameters, model), jax.random.key(0))
+    def axes(self, beam_size: int = 1) -> Axes:
+        """See `DecodingModel.axes`."""
+        depth = self.network.config.num_decoder_layers
+        sources = axes_of("in_order" if self._keeps_order("cross") else "turned", depth)
+        slots = axes_of(self.cache_form(beam_size), depth)
+        return Axes(slots, cast(Any, TransformerMemory)(sources, 3))
+
+    def cache_form(self, beam_size: int) -> CacheForm:
+        """See `CachedDecoding.cache_form`."""
+        if self.network.kernels.attention != "cudnn":
+            return "turned"
+        if beam_size == 1:
+            return "stacked"
+        has_bias = self.network.config.position in ("alibi", "relative_bias")
+        return "in_order" if self._keeps_order("decoder") and not has_bias else "turned"
+
+    def _keeps_order(self, part: Literal["decoder", "cross"]) -> bool:
+        config = self.network.config
+        return keeps_order(config.attention_of(part), config.dtype, self.network.kernels)

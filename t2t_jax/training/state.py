@@ -12,8 +12,7 @@ from jaxtyping import Array, Int32
 
 from t2t_jax.config import Config
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.network import Network
-from t2t_jax.modules.transformer import declared_parameters, init_parameters
+from t2t_jax.modules.network import Network, declared_parameters, init_parameters
 from t2t_jax.parallel.axes import shardings
 from t2t_jax.training.recipe import make_optimizer
 

@@ -16,8 +16,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import UpdateForm, kernels_of
 from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.network import Network
-from t2t_jax.modules.transformer import declared_parameters
+from t2t_jax.modules.network import Network, declared_parameters
 from t2t_jax.parallel.compiler_options import compiler_options
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, make_mesh, replicated
 from t2t_jax.training.freezing import are_frozen

@@ -11,7 +11,7 @@ from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.transformer import init_parameters
+from t2t_jax.modules.network import init_parameters
 
 _WORDS = [
     "ein",

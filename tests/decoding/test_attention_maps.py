@@ -13,7 +13,8 @@ from t2t_jax.decoding.attention_maps import attention_maps
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.functional.position import sinusoidal_positions
-from t2t_jax.modules.transformer import Transformer, init_parameters
+from t2t_jax.modules.network import init_parameters
+from t2t_jax.modules.transformer import Transformer
 
 CONFIG = Config(
     model=ModelConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=2, num_decoder_layers=3),

@@ -17,7 +17,7 @@ from t2t_jax.decoding.forbidden import automaton, constraints_of, spelt_by
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.transformer import init_parameters
+from t2t_jax.modules.network import init_parameters
 
 PHRASES = ("der", "Datei", "in der", "Größe", "(x)", "日本")
 _CONFIG = Config(

@@ -16,7 +16,8 @@ from t2t_jax.decoding.scoring import ForcedScore, score
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.transformer import Transformer, init_parameters
+from t2t_jax.modules.network import init_parameters
+from t2t_jax.modules.transformer import Transformer
 
 WORDS = ["ein", "zwei", "rot", "blau", "haus", "baum", "gehen", "sehen", "tür", "und", "nicht"]
 SMALL = ModelConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1)

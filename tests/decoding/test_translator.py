@@ -21,7 +21,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.ensemble import Ensemble
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import family_of
-from t2t_jax.modules.transformer import init_parameters
+from t2t_jax.modules.network import init_parameters
 
 WORDS = ["ein", "zwei", "rot", "blau", "haus", "baum", "gehen", "sehen", "große", "kleine", "tür"]
 WORDS += ["fenster", "und", "oder", "nicht"]

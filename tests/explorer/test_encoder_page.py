@@ -19,7 +19,7 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.interchange.formats import read_model
 from t2t_jax.interchange.runs import write_run
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.transformer import init_parameters
+from t2t_jax.modules.network import init_parameters
 from t2t_jax.tasks import task_of
 from tests.interchange.models import translator_of
 from tests.interchange.test_pretrained import _GOLDENS

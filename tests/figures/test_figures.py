@@ -21,7 +21,7 @@ from t2t_jax.figures.drawing import encoded
 from t2t_jax.figures.long_context import long_context, operations
 from t2t_jax.modules.cost import num_parameters
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.transformer import init_parameters
+from t2t_jax.modules.network import init_parameters
 from tests.interchange.models import OPTIONS, portable, translator_of
 
 SMALL = Config(

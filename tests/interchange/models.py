@@ -16,7 +16,7 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.interchange.names import named_arrays, parameters_of
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.transformer import declared_parameters
+from t2t_jax.modules.network import declared_parameters
 
 _SIZES = {
     "model.d_model": 16,

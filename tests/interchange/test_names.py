@@ -10,7 +10,7 @@ import pytest
 from t2t_jax import UserError
 from t2t_jax.interchange.names import named_arrays, parameters_of
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.transformer import declared_parameters
+from t2t_jax.modules.network import declared_parameters
 from tests.interchange.models import OPTIONS, portable
 
 

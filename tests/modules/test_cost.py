@@ -19,7 +19,8 @@ from t2t_jax.config import ModelConfig
 from t2t_jax.config.file import load_config, load_grid
 from t2t_jax.modules.cost import model_flops_per_step, num_parameters
 from t2t_jax.modules.models import family_of
-from t2t_jax.modules.transformer import Transformer, declared_parameters
+from t2t_jax.modules.network import declared_parameters
+from t2t_jax.modules.transformer import Transformer
 
 _ROOT = Path(t2t_jax.__file__).parents[1]
 _TINY = {

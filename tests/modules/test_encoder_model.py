@@ -15,7 +15,7 @@ from t2t_jax.batch import Batch, Patches, Sequence, one_a_row
 from t2t_jax.config import Config
 from t2t_jax.modules.encoder_model import EncoderScoring, places_of
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.transformer import init_parameters
+from t2t_jax.modules.network import init_parameters
 
 TEXT = {
     "model.architecture": "encoder_only",

@@ -1,4 +1,4 @@
-"""A decoder alone, against NumPy and against brute force; `test_decoding` has its cached steps."""
+"""A decoder alone, against NumPy and brute force; `test_decoder_network` has its cached steps."""
 
 import flax.linen as nn
 import jax
@@ -18,7 +18,7 @@ from t2t_jax.functional.attention import additive_scores
 from t2t_jax.kernels.attention import Kept, attention_to_both, cached_attention
 from t2t_jax.modules.language_model import joined, prefix_mask
 from t2t_jax.modules.models import make_model as build_model
-from t2t_jax.modules.transformer import init_parameters
+from t2t_jax.modules.network import init_parameters
 from tests.modules.numpy_transformer import decoder_only_logits
 
 _VARIANTS = {

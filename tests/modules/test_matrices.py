@@ -11,9 +11,9 @@ import pytest
 from t2t_jax.batch import one_a_row
 from t2t_jax.config import ModelConfig
 from t2t_jax.kernels.int8 import Int8Matrix
-from t2t_jax.modules.decoding import TransformerDecoding
 from t2t_jax.modules.matrices import quantized
-from t2t_jax.modules.transformer import Transformer, declared_parameters, init_parameters
+from t2t_jax.modules.network import declared_parameters, init_parameters
+from t2t_jax.modules.transformer import Transformer, TransformerDecoding
 
 _VOCAB = 60
 _SMALL = {"d_model": 64, "num_heads": 4, "d_ff": 128}

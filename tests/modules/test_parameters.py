@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from t2t_jax.config import ModelConfig
-from t2t_jax.modules.transformer import Transformer, init_parameters
+from t2t_jax.modules.network import init_parameters
+from t2t_jax.modules.transformer import Transformer
 
 
 def _initialiser(vocab_size, **options):

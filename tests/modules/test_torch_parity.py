@@ -10,7 +10,7 @@ import pytest
 from t2t_jax.config import ModelConfig
 from t2t_jax.functional.masks import causal_mask, segment_mask
 from t2t_jax.modules.context import Context
-from t2t_jax.modules.transformer import Decoder, Encoder
+from t2t_jax.modules.stack import LayerStack
 
 _PATH = Path(__file__).parents[1] / "goldens" / "transformer.npz"
 
@@ -56,12 +56,12 @@ def test_stacks_and_their_gradients_equal_those_of_pytorch(goldens, norm_order):
     source_segments, target_segments = inputs["source_segments"], inputs["target_segments"]
 
     def run(weights, source, target):
-        encoded = Encoder(config).apply(
+        encoded = LayerStack(config, config.stacks[0]).apply(
             {"params": weights["encoder"]},
             source,
             _context(source_segments, segment_mask(source_segments, source_segments)),
         )
-        decoded = Decoder(config).apply(
+        decoded = LayerStack(config, config.stacks[1]).apply(
             {"params": weights["decoder"]},
             target,
             _context(

@@ -11,7 +11,8 @@ from jaxtyping import TypeCheckError
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.functional import masks
 from t2t_jax.modules.context import Context
-from t2t_jax.modules.transformer import Encoder, Transformer
+from t2t_jax.modules.stack import LayerStack
+from t2t_jax.modules.transformer import Transformer
 
 _SOURCES = [[[3, 4, 5, 6, 2]], [[7, 2]], [[8, 9, 2]]]
 _TARGETS = [[[5, 6, 7, 2]], [[8, 9, 10, 3, 2]], [[4, 2]]]
@@ -128,7 +129,7 @@ def test_each_layer_drops_elements_of_its_own(make_model):
     # With zero kernels and b_2 = 1, pre-norm layers only add their dropped ones to the residual
     # stream: after two layers an element is the number of layers that kept it, 0, 1 or 2, times 2.
     config = make_model(norm_order="pre", d_model=64, dropout_rate=0.5).config
-    encoder = Encoder(config)
+    encoder = LayerStack(config, config.stacks[0])
     x = jnp.zeros((2, 8, 64))
     context = Context(jnp.zeros((2, 8), int), 8, jnp.ones((2, 1, 8, 8), bool))
     shapes = nn.unbox(jax.eval_shape(lambda key: encoder.init(key, x, context), jax.random.key(0)))

@@ -14,7 +14,8 @@ from jax.sharding import PartitionSpec as P
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.errors import UserError
-from t2t_jax.modules.transformer import Transformer, init_parameters
+from t2t_jax.modules.network import init_parameters
+from t2t_jax.modules.transformer import Transformer
 from t2t_jax.parallel.axes import (
     RULES,
     AxisRules,

@@ -16,7 +16,7 @@ from t2t_jax.data.tokenized import prepare_vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.transformer import init_parameters
+from t2t_jax.modules.network import init_parameters
 from t2t_jax.run.evaluation import evaluate, score_record
 from t2t_jax.tasks import task_of
 from t2t_jax.tasks.language_modelling import TASK, generate, stream

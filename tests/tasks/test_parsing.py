@@ -13,7 +13,8 @@ from t2t_jax.data.trees import Tree, linearise
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.modules.transformer import Transformer, init_parameters
+from t2t_jax.modules.network import init_parameters
+from t2t_jax.modules.transformer import Transformer
 from t2t_jax.tasks.parsing import parse
 
 WORDS = ["the", "dog", "barks", "at", "a", "-LRB-", "-RRB-", ",", "."]

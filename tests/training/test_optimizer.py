@@ -11,7 +11,8 @@ import pytest
 from t2t_jax.config import ModelConfig, TrainingConfig
 from t2t_jax.modules.cost import num_parameters
 from t2t_jax.modules.matrices import MatrixBox, is_matrix_of_layers, whether_each
-from t2t_jax.modules.transformer import Transformer, declared_parameters
+from t2t_jax.modules.network import declared_parameters
+from t2t_jax.modules.transformer import Transformer
 from t2t_jax.training.muon import orthogonalized
 from t2t_jax.training.recipe import clipped, make_optimizer, moving_average
 from t2t_jax.training.schedule import learning_rate

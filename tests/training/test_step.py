@@ -11,7 +11,7 @@ import pytest
 from t2t_jax.config import ParallelConfig
 from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import OF_PLATFORMS, Kernels
-from t2t_jax.modules.decoding import TransformerDecoding
+from t2t_jax.modules.transformer import TransformerDecoding
 from t2t_jax.parallel.mesh import batch_layout, replicated
 from t2t_jax.training import step as step_module
 from t2t_jax.training.schedule import learning_rate

@@ -1,0 +1,181 @@
+"""What networks with a decoder have in common: a cached step, and the `DecodingModel` around it.
+
+`DecoderNetwork.step` computes the logits of one position. Searches call it by `CachedDecoding`.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from t2t_jax.batch import Sequence
+from t2t_jax.config import ModelConfig
+from t2t_jax.config.model import Stack
+from t2t_jax.kernels.attention import DistanceBias, cache_dtype
+from t2t_jax.kernels.products import next_token_logits
+from t2t_jax.modules.cache import CacheForm, Remembered, TransformerCache, empty_cache
+from t2t_jax.modules.cached_stack import CachedStack, unstacked
+from t2t_jax.modules.context import Context
+from t2t_jax.modules.decoding_model import Memory
+from t2t_jax.modules.matrices import Parameters, Quantize, quantized, rounded, transposed
+from t2t_jax.modules.network import declared_parameters
+from t2t_jax.modules.token_network import NetworkScoring, TokenNetwork
+
+
+class StepInput(NamedTuple):
+    """What a family makes of the tokens that a step is given."""
+
+    tokens: Int[Array, "b k"]
+    """The tokens that the decoder reads: at a hypothesis's begin, the one that it starts from."""
+    positions: Int[Array, "b k"]
+    """Their positions."""
+    before: int
+    """Most positions that there are before that of the first step."""
+    sources: Callable[[DistanceBias | None], tuple[Remembered, ...]]
+    """What each layer attends to of the sources, given the bias by distance."""
+
+
+class DecoderNetwork(TokenNetwork):
+    """A network whose decoder computes all positions at once or, with a cache, one at a time.
+
+    Attributes:
+      is_cached: whether the decoder computes one position at a time, with the parameters that
+        `CachedDecoding.prepare` makes.
+    """
+
+    is_cached: bool = False
+
+    def make_stack(self, stack: Stack) -> nn.Module:
+        """Make a stack of layers; see `TokenNetwork.make_stack`."""
+        if self.is_cached and stack.reads_target:
+            return CachedStack(self.config, stack)
+        return super().make_stack(stack)
+
+    @abstractmethod
+    def memory(self, inputs: Sequence) -> Memory:
+        """Read sources `[b, s]`, one a row; see `DecodingModel.memory`."""
+
+    @abstractmethod
+    def step_input(
+        self, tokens: Int[Array, "b k"], positions: Int[Array, " b"], memory: Memory
+    ) -> StepInput:
+        """Return what the decoder reads in a step; see `DecodingModel.step`.
+
+        Args:
+          tokens: the hypotheses' last tokens.
+          positions: the position of these tokens in each output.
+          memory: the memory of the sources, from `memory`.
+        """
+
+    def step(
+        self,
+        tokens: Int[Array, "b k"],
+        positions: Int[Array, " b"],
+        clock: Int[Array, ""],
+        ancestry_mask: Bool[Array, "b k t k"],
+        cache: TransformerCache,
+        memory: Memory,
+    ) -> tuple[Float[Array, "b k vocab"], TransformerCache]:
+        """Compute the logits of the next token of `k` hypotheses; see `DecodingModel.step`."""
+        now = self.step_input(tokens, positions, memory)
+        context = self._step_context(now, clock, ancestry_mask)
+        sources = now.sources(context.bias)
+        x = self.embed("target", now.tokens, context)
+        beams, room = ancestry_mask.shape[1:3]
+        write_at = clock % cache_places(self.config, room) * beams
+        x, cache = self.decoder.step(x, cache, sources, write_at, context)
+        logits = next_token_logits(x, self.output_matrix(), self.kernels.products)
+        return self.with_output_bias(logits), cache
+
+    def _step_context(
+        self, now: StepInput, clock: Int[Array, ""], ancestry_mask: Bool[Array, "b k t k"]
+    ) -> Context:
+        """Return the context of a step, whose mask is of the slots of the cache."""
+        batch, beams, room, _ = ancestry_mask.shape
+        places = cache_places(self.config, room)
+        bias, apart = self.target_position.bias(), None
+        if bias is not None or places < room:
+            steps_ago = (clock - jnp.arange(places)) % places
+            ancestry_mask = ancestry_mask[:, :, (clock - steps_ago) % room]
+            apart = jnp.repeat(steps_ago, beams)[None]
+        mask = ancestry_mask.reshape(batch, 1, beams, places * beams)
+        return self.context("target", now.positions, mask, length=now.before + room, apart=apart)
+
+
+def cache_places(config: ModelConfig, room: int) -> int:
+    """Return the number of places of a cache: no step looks back further than its window.
+
+    Args:
+      config: sizes and options of the network.
+      room: places of the ring; see `DecodingModel.empty_cache`.
+    """
+    return min(room, config.attention_window or room)
+
+
+@dataclass(frozen=True)
+class CachedDecoding(NetworkScoring):
+    """What is alike in the `DecodingModel` of every `DecoderNetwork`."""
+
+    network: DecoderNetwork
+
+    def prepare(self, params: Parameters, quantize: Quantize = "none") -> Parameters:
+        """Return the parameters of the network with a cache; see `DecodingModel.prepare`."""
+        declared, config = declared_parameters(self.network), self.network.config
+        if quantize == "int8":
+            params = quantized(params, declared)
+        else:
+            # The embeddings too, which are rows and the matrix of the output: what is left in
+            # float32, XLA for GPUs and TPUs would convert again for every token.
+            on_accelerators = self.network.kernels.products == "fused"
+            params = rounded(params, declared, config.dtype, summands=on_accelerators)
+        decoder: Parameters = params["decoder"]
+        layers = unstacked(decoder["layers"], config.stacks[-1])
+        if quantize == "none":
+            boxes = declared["decoder"]["layers"]["feed_forward"]
+            for layer in layers.values():
+                layer["feed_forward"] = transposed(layer["feed_forward"], boxes)
+        rest = {name: value for name, value in decoder.items() if name != "layers"}
+        return params | {"decoder": rest | layers}
+
+    def empty_cache(self, rows: int, beam_size: int, room: int) -> TransformerCache:
+        """See `DecodingModel.empty_cache`."""
+        config, form = self.network.config, self.cache_form(beam_size)
+        stack, slots = config.stacks[-1], cache_places(config, room) * beam_size
+        dtype = cache_dtype(config.dtype, self.network.kernels.products)
+        return empty_cache(form, stack.self_attention, stack.num_layers, rows, slots, dtype)
+
+    def cache_form(self, beam_size: int) -> CacheForm:
+        """Return how the cache keeps keys and values.
+
+        Args:
+          beam_size: hypotheses of each sentence.
+        """
+        del beam_size
+        return "turned"
+
+    def memory(self, params: Parameters, inputs: Sequence) -> Memory:
+        """See `DecodingModel.memory`."""
+        return self._cached("memory", params, inputs)
+
+    def step(
+        self,
+        params: Parameters,
+        tokens: Int[Array, "b k"],
+        positions: Int[Array, " b"],
+        clock: Int[Array, ""],
+        ancestry_mask: Bool[Array, "b k t k"],
+        cache: TransformerCache,
+        memory: Memory,
+    ) -> tuple[Float[Array, "b k vocab"], TransformerCache]:
+        """See `DecodingModel.step`."""
+        arguments = tokens, positions, clock, ancestry_mask, cache, memory
+        return cast(Any, self._cached("step", params, *arguments))
+
+    def _cached(self, method: str, params: Parameters, *arguments: Any) -> Any:
+        """Call a method of the network with a cache."""
+        network = self.network.clone(is_cached=True)
+        return network.apply({"params": params}, *arguments, method=method)
