@@ -23,7 +23,7 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.config.model import RELATIVE_BUCKETS, Stack
 from t2t_jax.data.vocabularies.moses import MosesVocabulary
-from t2t_jax.errors import UserError
+from t2t_jax.errors import needs_extra
 from t2t_jax.functional.position import alibi_slopes
 from t2t_jax.interchange.carried import Carried, any_value, common_search
 from t2t_jax.interchange.names import Arrays
@@ -179,13 +179,8 @@ def _search(model: PortableModel) -> dict[str, Any]:
 
 def _specification(model: PortableModel) -> Any:
     """The model as CTranslate2 describes models, with its parameters."""
-    try:
+    with needs_extra("ctranslate2", "the format ctranslate2"):
         from ctranslate2.specs import TransformerSpec
-    except ImportError as error:
-        raise UserError(
-            "CTranslate2 is not installed, which writes its own files: pip install "
-            "-e '.[ctranslate2]' in the clone of t2t_jax"
-        ) from error
     network = model.config.model
     arrays = without_residual_scale(with_all_heads(model.arrays, network), network)
     spec = TransformerSpec(*(_stack_specification(network, stack) for stack in network.stacks))

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.interchange.carried import refuse_other_options
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.system.atomic_file import writing_directory
@@ -108,4 +108,5 @@ def form_of(name: str) -> Any:
     Args:
       name: one of the formats `WRITTEN` or `READ`.
     """
-    return import_module(f"t2t_jax.interchange.{name.replace('-', '_')}")
+    with needs_extra("interchange", f"the format {name}"):
+        return import_module(f"t2t_jax.interchange.{name.replace('-', '_')}")
