@@ -3,8 +3,8 @@
 import difflib
 import errno
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 _WAYS_OUT = {
     errno.ENOSPC: "make room there",
@@ -32,6 +32,27 @@ class UserError(ValueError):
     The message is one line: what was wrong, where, and the way out. The command line prints it
     without a traceback and exits with code 2; a Python caller can catch it as a `ValueError`.
     """
+
+
+@contextmanager
+def needs_extra(extra: str, purpose: str) -> Iterator[None]:
+    """Refuse, in one line that names an extra, what needs a package that is not installed.
+
+    Args:
+      extra: the extra, of those in `pyproject.toml`, with which the packages are installed that are
+        imported within the block.
+      purpose: what needs them, such as "table.png".
+
+    Raises:
+      UserError: one of them is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        raise UserError(
+            f"{purpose} needs {package}, which is not installed: pip install 't2t-jax[{extra}]'"
+        ) from error
 
 
 def warn(message: str) -> None:

@@ -35,7 +35,7 @@ class Part(NamedTuple):
         return [name for name in self.packages if find_spec(name) is None]
 
 
-_TRAINER = ("grain", "orbax", "platformdirs", "sentencepiece", "tensorboardX", "tyro")
+_TRAINER = ("grain", "orbax", "sentencepiece", "tensorboardX", "tyro")
 
 PARTS = (
     Part("devices", "Devices", 30),

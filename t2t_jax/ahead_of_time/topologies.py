@@ -8,7 +8,7 @@ import jax
 from jax.experimental import topologies
 
 from t2t_jax.ahead_of_time.gpu_targets import GPU_TARGETS, described
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.parallel.devices import all_devices
 
 _EXAMPLES = "v5e:4x4 or v5p:4x4x4 for TPUs, h200:8 or h100:2x8 (hosts x devices) for GPUs"
@@ -48,19 +48,14 @@ def devices_of(topology: str) -> list[jax.Device]:
 def _check_compiler(topology: str, is_gpu: bool) -> None:
     """Refuse a topology that nothing here compiles for."""
     if not is_gpu:
-        if _version("libtpu") is None:
-            raise UserError(
-                f"--compile-only {topology} needs libtpu, XLA's compiler for TPUs; install it by "
-                "pip install -e '.[tpu]'"
-            )
+        with needs_extra("tpu", f"--compile-only {topology}"):
+            version("libtpu")  # XLA's compiler for TPUs
         return
     found = {name: _version(package) for name, package in _PLUGINS.items()}
     installed = {name: number for name, number in found.items() if number is not None}
     if not installed:
-        raise UserError(
-            f"--compile-only {topology} needs XLA's compiler for NVIDIA GPUs; install it by "
-            "pip install -e '.[cuda13]'"
-        )
+        with needs_extra("cuda13", f"--compile-only {topology}"):
+            version(_PLUGINS["cuda13"])  # XLA's compiler for NVIDIA GPUs
     [(name, number), *_] = installed.items()
     if number.split(".")[:2] != jax.__version__.split(".")[:2]:
         raise UserError(

@@ -9,6 +9,7 @@ from rich.table import Table
 from t2t_jax.commands.model_flags import RunFlags, load_for
 from t2t_jax.commands.tables import grid, show
 from t2t_jax.errors import UserError
+from t2t_jax.system.atomic_file import write_whole
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translator import Translator
@@ -43,6 +44,9 @@ class HeadsCommand(RunFlags):
             raise UserError(f"--plot {self.plot} has to end in .svg or .png")
         if self.num_sentences is not None and self.num_sentences < 1:
             raise UserError(f"--num-sentences {self.num_sentences} is not positive")
+        if self.plot is not None:
+            from t2t_jax.figures.drawing import encoded
+            from t2t_jax.figures.heads import worth
         from t2t_jax.run.heads import weigh_heads
 
         translator = load_for("heads", [self.run_directory], self)
@@ -52,10 +56,6 @@ class HeadsCommand(RunFlags):
             translator, split=self.split, num_sentences=self.num_sentences, bleu=not self.loss_only
         )
         if self.plot is not None:
-            from t2t_jax.figures.drawing import encoded
-            from t2t_jax.figures.heads import worth
-            from t2t_jax.system.atomic_file import write_whole
-
             write_whole(self.plot, encoded(worth(report), self.plot.suffix[1:]))
         if self.json:
             print(report.to_json())

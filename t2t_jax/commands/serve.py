@@ -10,7 +10,7 @@ import tyro
 
 from t2t_jax.commands.groups import check_fits
 from t2t_jax.commands.model_flags import LoadFlags
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.serving.settings import Bounds, Split
 from t2t_jax.system.console import ResultConsole
 
@@ -68,10 +68,8 @@ class ServeCommand(LoadFlags):
     def run(self) -> int:
         """Serve until a signal comes; returns the exit code."""
         self._check()
-        try:
+        with needs_extra("serve", "the server"):
             from t2t_jax.serving import server
-        except ModuleNotFoundError as error:
-            raise UserError(f"the server needs {error.name}: pip install -e '.[serve]'") from error
         from t2t_jax.serving.access import Access
         from t2t_jax.serving.answers import Answers
         from t2t_jax.serving.app import Server

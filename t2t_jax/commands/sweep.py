@@ -121,7 +121,7 @@ def _print(outcome: GridOutcome, workdir: Path) -> None:
 
     console = ResultConsole(highlight=False)
     console.print(summary(outcome.rows, outcome.results))
-    console.print(f"all of it: {workdir}/table.md, .csv and .png", soft_wrap=True)
+    console.print(f"all of it: {workdir}/table.*", soft_wrap=True)
 
 
 def _listing(grid: Grid, chosen: Sequence[str], num_seeds: int) -> Table:

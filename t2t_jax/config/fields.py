@@ -1,10 +1,28 @@
 """What a field of a config declares of itself, beside its type and its default."""
 
+from collections.abc import Callable
 from typing import Any
 
 MAY_CHANGE = {"may_change": True}
 """Marks a field with another value of which a run may be continued: it changes when and where work
 is done, never the recipe."""
+
+NOT_EXPORTED = {"exported": False}
+"""Marks a field of the sections `model`, `data` and `decoding` that exported files need not carry:
+it is of training alone, or stands in the vocabulary, or says how the work is laid out. Any other
+field is refused by every format until the format claims it; see `interchange.carried`."""
+
+
+def read_where(condition: Callable[[Any], bool]) -> dict[str, Any]:
+    """Marks a field that is read only where other fields of its section have certain values.
+
+    Args:
+      condition: whether a section reads the field.
+
+    Returns:
+      Metadata of the field.
+    """
+    return {"read_where": condition}
 
 
 def added_later(before: Any) -> dict[str, Any]:

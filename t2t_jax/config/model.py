@@ -12,7 +12,7 @@ from t2t_jax.config.checks import (
     check_range,
     require,
 )
-from t2t_jax.config.fields import added_later, left_open
+from t2t_jax.config.fields import NOT_EXPORTED, added_later, left_open, read_where
 from t2t_jax.config.tables import ACTIVATIONS, TABLES
 
 StartToken: TypeAlias = Literal["begin", "end", "padding"]
@@ -23,6 +23,8 @@ Position: TypeAlias = Literal[
 ]
 RELATIVE_BUCKETS = 32
 """Learned numbers of each head for relative positions, as in T5 (Raffel et al. 2020)."""
+_ROTARY = read_where(lambda model: model.position == "rotary")
+_IMAGES = read_where(lambda model: model.patch_size is not None)
 
 
 class Stack(NamedTuple):
@@ -107,9 +109,13 @@ class ModelConfig:
     """The network's activation, relu (the paper), gelu, gelu_tanh or silu; or how its gate works
     (Shazeer 2020): glu, reglu, geglu and swiglu have no biases; or a name that a config file gives
     to a function of its own (t2t_jax.register_activation)."""
-    num_encoder_layers: int = 6
+    num_encoder_layers: int = field(
+        default=6, metadata=read_where(lambda model: model.architecture != "decoder_only")
+    )
     """Encoder layers N."""
-    num_decoder_layers: int = 6
+    num_decoder_layers: int = field(
+        default=6, metadata=read_where(lambda model: model.architecture != "encoder_only")
+    )
     """Decoder layers N."""
     norm: str = field(default="layer", metadata=added_later(before="layer"))
     """Layer normalisation (the paper: layer), or by the root mean square (rms, Zhang and Sennrich
@@ -124,16 +130,23 @@ class ModelConfig:
     """Fixed sinusoids (section 3.5), tensor2tensor's own, or a learned table (Table 3, row E),
     added to embeddings; in self-attention rotary positions (Su et al. 2021), ALiBi (Press et al.
     2022) or T5's learned bias (Raffel et al. 2020); or none."""
-    first_position: int = field(default=0, metadata=added_later(before=0))
+    first_position: int = field(
+        default=0,
+        metadata=added_later(before=0)
+        | read_where(lambda model: model.position.startswith("sinusoidal")),
+    )
     """Position of the first token, where positions are sinusoids (the paper: 0; fairseq: 2)."""
-    max_positions: int = 1024
+    max_positions: int = field(
+        default=1024,
+        metadata=read_where(lambda model: model.position == "learned" and not model.patch_size),
+    )
     """Rows of the learned position table; other positions have no limit and do not read it."""
-    rotary_base: float = field(default=10_000.0, metadata=added_later(before=10_000.0))
+    rotary_base: float = field(default=10_000.0, metadata=added_later(before=10_000.0) | _ROTARY)
     """Base of the wavelengths of rotary positions."""
-    rotary_scale: float = field(default=1.0, metadata=added_later(before=1.0))
+    rotary_scale: float = field(default=1.0, metadata=added_later(before=1.0) | _ROTARY)
     """How many times longer than in training texts are that rotary positions are meant for."""
     rotary_scaling: Literal["linear", "ntk"] = field(
-        default="linear", metadata=added_later(before="linear")
+        default="linear", metadata=added_later(before="linear") | _ROTARY
     )
     """What rotary_scale does: divide the positions (Chen et al. 2023), or raise the base so that
     near positions stay apart ("NTK-aware")."""
@@ -151,7 +164,11 @@ class ModelConfig:
     """Multiply embeddings by sqrt(d_model) (section 3.4)."""
     embedding_norm: bool = field(default=False, metadata=added_later(before=False))
     """Normalise the sum of embedding and position, ahead of its dropout."""
-    start_token: StartToken = field(default="begin", metadata=added_later(before="begin"))
+    start_token: StartToken = field(
+        default="begin",
+        metadata=added_later(before="begin")
+        | read_where(lambda model: model.architecture != "encoder_only"),
+    )
     """What stands before the first token of a target: the id of begin, or, in models that come from
     other toolkits, that of the end of a sentence (fairseq) or of padding (Marian)."""
     output_bias: bool = field(default=False, metadata=added_later(before=False))
@@ -162,18 +179,18 @@ class ModelConfig:
     patch_size: int | None = field(default=None, metadata=added_later(before=None))
     """For the encoder alone: read images in place of tokens, cut into squares of so many pixels a
     side, behind a learned class token (ViT, Dosovitskiy et al. 2021)."""
-    image_size: int = field(default=224, metadata=added_later(before=224))
+    image_size: int = field(default=224, metadata=added_later(before=224) | _IMAGES)
     """Pixels of an image on each side; a model without patch_size does not read it."""
-    image_channels: int = field(default=3, metadata=added_later(before=3))
+    image_channels: int = field(default=3, metadata=added_later(before=3) | _IMAGES)
     """Numbers of a pixel: 3 for colours, 1 for grey."""
-    dropout_rate: float = 0.1
+    dropout_rate: float = field(default=0.1, metadata=NOT_EXPORTED)
     """P_drop: on every sub-layer's output and on the sum of embedding and position (5.4)."""
-    attention_dropout_rate: float = 0.0
+    attention_dropout_rate: float = field(default=0.0, metadata=NOT_EXPORTED)
     """Dropout on the attention weights; the paper has none."""
-    activation_dropout_rate: float = 0.0
+    activation_dropout_rate: float = field(default=0.0, metadata=NOT_EXPORTED)
     """Dropout on the feed-forward network's hidden activations; the paper has none."""
     compute_dtype: Literal["float32", "bfloat16", "auto"] = field(
-        default="auto", metadata=left_open("auto")
+        default="auto", metadata=left_open("auto") | NOT_EXPORTED
     )
     """Dtype of activations and matrix products; parameters, softmax and loss stay float32. "auto"
     is bfloat16 where a new run starts on devices that are faster with it, and else float32."""

@@ -12,7 +12,7 @@ from t2t_jax.config.checks import (
     check_range,
     require,
 )
-from t2t_jax.config.fields import MAY_CHANGE, added_later
+from t2t_jax.config.fields import MAY_CHANGE, NOT_EXPORTED, added_later
 
 Task: TypeAlias = Literal[
     "auto",
@@ -34,14 +34,15 @@ _MARK_OF_A_SPACE = "\u2581"
 class DataConfig:
     """The corpus, its vocabulary and how its pairs become batches: section 5.1."""
 
-    corpus: str = field(default="bundled:", metadata=MAY_CHANGE)  # a hash guards its content
+    # A run may go on with another name of its corpus: a hash guards the content.
+    corpus: str = field(default="bundled:", metadata=MAY_CHANGE | NOT_EXPORTED)
     """`bundled:`, `text:DIR` (train.en train.de dev.* test.*, also .gz), `NAME:DIR` (a
     public corpus such as wmt14-en-de, which `t2t-jax data NAME DIR` has made), `tfds:NAME/CONFIG`,
     or `trees:DIR` (train.mrg dev.mrg: sentences to constituency trees; DIR+DIR trains on both).
     `text:A*3+text:B` mixes corpora: an epoch reads A three times and B once."""
-    source_language: str = "en"
+    source_language: str = field(default="en", metadata=NOT_EXPORTED)
     """Language translated from; the file suffix or the TFDS feature name."""
-    target_language: str = "de"
+    target_language: str = field(default="de", metadata=NOT_EXPORTED)
     """Language translated to; the file suffix or the TFDS feature name."""
     task: Task = field(default="auto", metadata=added_later(before="auto"))
     """What the model learns from the corpus. "auto" is to translate, or of trees to parse;
@@ -50,44 +51,46 @@ class DataConfig:
     the sentences of train.txt as train.label does; "tagging" the words, as train.tags or trees do;
     and "image_classification" to label the images of npz:FILE, tfds:NAME or digits:."""
     documents: Literal["lines", "paragraphs"] = field(
-        default="lines", metadata=added_later(before="lines")
+        default="lines", metadata=added_later(before="lines") | NOT_EXPORTED
     )
     """In language modelling, what a document is: a line, or the lines up to a blank one."""
     text_rows: Literal["documents", "run_on"] = field(
-        default="documents", metadata=added_later(before="documents")
+        default="documents", metadata=added_later(before="documents") | NOT_EXPORTED
     )
     """In language modelling, what a sequence is: a document, or a part of it where it is longer
     than max_length; or so many subwords of the text, which runs on over the ends of documents."""
-    masked_share: float = field(default=0.15, metadata=added_later(before=0.15))
+    masked_share: float = field(default=0.15, metadata=added_later(before=0.15) | NOT_EXPORTED)
     """In masked language modelling, the share of the subwords that are predicted: of these, 80% are
     hidden, 10% are others and 10% stand as they are (Devlin et al. 2019, section 3.1)."""
-    whole_words: bool = field(default=False, metadata=added_later(before=False))
+    whole_words: bool = field(default=False, metadata=added_later(before=False) | NOT_EXPORTED)
     """In masked language modelling, choose words with all of their subwords."""
-    image_resize: bool = field(default=False, metadata=added_later(before=False))
+    image_resize: bool = field(default=False, metadata=added_later(before=False) | NOT_EXPORTED)
     """Fit images of other sizes: the shorter side gets the size that the model reads, and what the
     longer side has beyond it is cut off at both ends."""
-    image_shift: int = field(default=0, metadata=added_later(before=0))
+    image_shift: int = field(default=0, metadata=added_later(before=0) | NOT_EXPORTED)
     """Move each image of a training step by up to so many pixels up or down, and left or right."""
-    image_flip: bool = field(default=False, metadata=added_later(before=False))
+    image_flip: bool = field(default=False, metadata=added_later(before=False) | NOT_EXPORTED)
     """Turn half of the images of a training step round, left to right."""
-    vocab_size: int = 37_000
+    vocab_size: int = field(default=37_000, metadata=NOT_EXPORTED)
     """Entries of the shared source-target BPE vocabulary, special ids included."""
-    protected_tokens: tuple[str, ...] = field(default=(), metadata=added_later(before=()))
+    protected_tokens: tuple[str, ...] = field(
+        default=(), metadata=added_later(before=()) | NOT_EXPORTED
+    )
     """Strings such as <2de> or __URL__, each of which is one entry of the vocabulary wherever it
     stands in a line: it is never split, and never joined with what is beside it."""
-    max_length: int = 256
+    max_length: int = field(default=256, metadata=NOT_EXPORTED)
     """Longest source or target in subwords, end of sentence included; longer pairs are left out
     of training and counted."""
-    batching: Literal["bucket", "pack"] = "bucket"
+    batching: Literal["bucket", "pack"] = field(default="bucket", metadata=NOT_EXPORTED)
     """Pairs of similar length together (the paper), or several pairs a row (less padding)."""
-    source_tokens_per_step: int = 25_000
+    source_tokens_per_step: int = field(default=25_000, metadata=NOT_EXPORTED)
     """Upper bound on source positions in one step, padding included, over all devices."""
-    target_tokens_per_step: int = 25_000
+    target_tokens_per_step: int = field(default=25_000, metadata=NOT_EXPORTED)
     """Upper bound on target positions in one step, padding included, over all devices."""
-    cache_dir: str = field(default="", metadata=MAY_CHANGE)
+    cache_dir: str = field(default="", metadata=MAY_CHANGE | NOT_EXPORTED)
     """Where tokenised corpora are kept; empty means the user's cache folder. In a bucket (s3://, gs://)
     machines share them."""
-    prefetch: int = field(default=4, metadata=MAY_CHANGE)
+    prefetch: int = field(default=4, metadata=MAY_CHANGE | NOT_EXPORTED)
     """Batches made ahead of the step that needs them."""
 
     def __post_init__(self) -> None:
@@ -199,9 +202,11 @@ class DecodingConfig:
     that goes on is better at its present length."""
     max_extra_length: int = field(default=50, metadata=MAY_CHANGE)
     """Output length is at most the source length plus this."""
-    max_source_length: int = field(default=1024, metadata=MAY_CHANGE)
+    max_source_length: int = field(default=1024, metadata=MAY_CHANGE | NOT_EXPORTED)
     """Longest source, in subwords with the end of sentence, that is decoded as a whole."""
-    long_lines: Literal["split", "refuse"] = field(default="split", metadata=MAY_CHANGE)
+    long_lines: Literal["split", "refuse"] = field(
+        default="split", metadata=MAY_CHANGE | NOT_EXPORTED
+    )
     """A longer line, or one for which there are no learned positions: split it, at the ends of its
     sentences if it can be, decode the parts and join what comes out; or refuse it by its number."""
     temperature: float = field(default=0.0, metadata=MAY_CHANGE)
@@ -210,10 +215,10 @@ class DecodingConfig:
     """When sampling, draw from the k most probable subwords; 0 means all."""
     top_p: float = field(default=1.0, metadata=MAY_CHANGE)
     """When sampling, draw from the smallest set of subwords that holds this probability."""
-    tokens_per_batch: int = field(default=8192, metadata=MAY_CHANGE)
+    tokens_per_batch: int = field(default=8192, metadata=MAY_CHANGE | NOT_EXPORTED)
     """Positions decoded together, padding included: of the sources or of the room for outputs,
     whichever is longer. Each hypothesis of a beam keeps keys and values for as many."""
-    quantize: Literal["none", "int8"] = field(default="none", metadata=MAY_CHANGE)
+    quantize: Literal["none", "int8"] = field(default="none", metadata=MAY_CHANGE | NOT_EXPORTED)
     """Make weights integers of 8 bits, and what they are multiplied with: faster on CPUs, and a
     little less exact."""
     min_length: int = field(default=0, metadata=MAY_CHANGE)

@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import platformdirs
 from jaxtyping import Shaped
 
 from t2t_jax.config import DataConfig
 from t2t_jax.errors import UserError, warn
 from t2t_jax.system.bucket import BucketPath, as_path, send_tree
+from t2t_jax.system.folders import user_folder
 from t2t_jax.system.records import Schema, parse_object
 
 Contents = Mapping[str, bytes | Shaped[np.ndarray, "..."]]
@@ -121,7 +121,7 @@ def _root(config: DataConfig) -> Path:
     if config.cache_dir:
         root = Path(os.path.expanduser(config.cache_dir))
     else:
-        root = platformdirs.user_cache_path("t2t_jax") / "corpora"
+        root = user_folder("cache") / "corpora"
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -20,7 +20,7 @@ from t2t_jax.data import splits as parts
 from t2t_jax.data.rows import BatchShape, Chosen, random_bits
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
 from t2t_jax.data.tfds import TFDS_SPLITS, tfds_builder, unreadable_tfds
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.host import usable_host_memory
 from t2t_jax.system.regular_file import check_regular
@@ -168,7 +168,8 @@ def checked_image(image: Any, model: ModelConfig, name: str, resize: bool = Fals
 
 def _fitted(image: Image, size: int) -> UInt8[np.ndarray, "size size channels"]:
     """The middle of an image whose shorter side is resized, by weights of nearby pixels."""
-    from PIL import Image as Picture
+    with needs_extra("images", "data.image_resize"):
+        from PIL import Image as Picture
 
     height, width, _ = image.shape
     if height == width == size:
@@ -357,12 +358,8 @@ def _names_of(images: str, labels: Any) -> list[str]:
 
 def _digits(split: str) -> Iterator[Chunk]:
     """The 1,797 images of digits that scikit-learn ships, of which 360 are test and 180 dev."""
-    try:
+    with needs_extra("digits", "data.corpus='digits:'"):
         from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise UserError(
-            "digits: are images that scikit-learn ships; install it with: pip install scikit-learn"
-        ) from error
     images, labels = load_digits(return_X_y=True)
     images = np.rint(images.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
     # Mixed, as the digits come in an order; raw bits are the same in every version of NumPy.
@@ -373,6 +370,8 @@ def _digits(split: str) -> Iterator[Chunk]:
 
 
 def _tfds_splits(name: str) -> dict[str, Split]:
+    with needs_extra("images", f"data.corpus='tfds:{name}'"):
+        import PIL  # noqa: F401  # TFDS reads the files of images with it
     builder = tfds_builder(name)
     known = dict(getattr(builder.info.features, "items", dict)())
     missing = {"image", "label"} - known.keys()

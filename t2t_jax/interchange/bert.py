@@ -31,11 +31,11 @@ from t2t_jax.interchange.pretrained import (
     their_encoder,
     written,
 )
-from t2t_jax.interchange.rewriting import refuse
 from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.system.records import Record, Schema
 
 DTYPES = ("float32",)
+VOCABULARIES = (PretrainedVocabulary,)
 
 _CONFIG = Schema(
     {**ENCODER.required, "max_position_embeddings": SIZE, "vocab_size": SIZE}, ENCODER.optional
@@ -156,14 +156,9 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
       model: the model.
       directory: an empty directory.
       dtype: one of `DTYPES`.
-
-    Raises:
-      UserError: a BERT of transformers cannot be such a model.
     """
     del dtype  # there is one
     network, vocabulary = model.config.model, model.vocabulary
-    known = isinstance(vocabulary, PretrainedVocabulary)
-    refuse("A BERT of transformers", {"a vocabulary that no BERT has": not known})
     assert isinstance(vocabulary, PretrainedVocabulary)
     back = np.argsort(np.array(vocabulary.order))
     arrays = {place.theirs: place.theirs_of(model.arrays) for place in _places(network)}

@@ -1,101 +1,61 @@
-"""What of a config a format carries: any other option of a model is refused by its name.
+"""What of a model a format carries: anything else is refused by its name, and here alone.
 
-A format lists the fields that it carries, each with the values that it has a place for. A field
-that is not listed has to have the value that changes nothing, with which runs were trained before
-there was the field. So an option that is added to the config is refused by every format until the
-format lists it.
+A format lists the fields of the config that it carries, each with the values that it has a place
+for. A field that is not listed has to have the value that changes nothing, with which runs were
+trained before there was the field. So an option that is added to the config, or a value that is
+added to an option, is refused by every format until the format lists it.
 
-Refused are options that change what a trained model computes, or how an output is chosen. Those of
-training alone, and those that only say how the work is laid out, are none of these.
+A field of which no file has to know says so where it is declared: `NOT_EXPORTED`, or `read_where`
+other fields have certain values (`config.fields`).
 """
 
-import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
-from t2t_jax.config import Config, ModelConfig
+from t2t_jax.config import ModelConfig
 from t2t_jax.config.config import walk
 from t2t_jax.errors import UserError
+from t2t_jax.interchange.portable import PortableModel
 
 Carried: TypeAlias = Mapping[str, Collection[Any] | None]
 """The values that a format has a place for, by the path of the field: `{"model.norm": ("layer",)}`;
 `ANY` of them. The name of a section, such as "decoding", stands for all of its fields."""
 
 ANY = None
-"""Every value of a field."""
+"""Every value of a field. A field with named values, such as `model.position`, has them listed."""
 
 _SECTIONS = "model", "data", "decoding"
-_OF_TRAINING = {
-    *("model.dropout_rate", "model.attention_dropout_rate", "model.activation_dropout_rate"),
-    *("data.corpus", "data.source_language", "data.target_language", "data.documents"),
-    *("data.text_rows", "data.masked_share", "data.whole_words", "data.image_resize"),
-    *("data.image_shift", "data.image_flip", "data.max_length", "data.batching"),
-    *("data.source_tokens_per_step", "data.target_tokens_per_step", "data.cache_dir"),
-    "data.prefetch",
-}
-_IN_THE_VOCABULARY = {"data.vocab_size", "data.protected_tokens"}
-_OF_THE_WORK = {
-    *("model.compute_dtype", "decoding.quantize", "decoding.tokens_per_batch"),
-    *("decoding.max_source_length", "decoding.long_lines"),  # lines are split ahead of the model
-}
 
 
-def refuse_other_options(name: str, config: Config, carried: Carried) -> None:
-    """Refuse a model with an option that a format does not carry.
+def refuse_other_models(name: str, form: Any, model: PortableModel) -> None:
+    """Refuse a model with an option or a vocabulary that a format does not carry.
 
     Args:
       name: the name of the format.
-      config: the config of the model.
-      carried: what the format carries.
+      form: its module, with `carried` and `VOCABULARIES`.
+      model: the model.
 
     Raises:
-      UserError: the model has such an option; all of them are named.
+      UserError: the format does not carry the model; everything that it lacks is named.
     """
-    found = [
-        f"{path}={value!r} in place of {' or '.join(map(repr, values))}"
-        for path, value, values in _bounded(config, carried)
-        if value not in values
-    ]
+    carried, found = form.carried(model.config), []
+    for path, leaf, value in walk(model.config):
+        section = path.partition(".")[0]
+        is_read = leaf.metadata.get("read_where", lambda _: True)(getattr(model.config, section))
+        if section not in _SECTIONS or section in carried or not is_read:
+            continue
+        unchanging = leaf.metadata.get("before", leaf.default)
+        values = carried.get(path, (unchanging,) if leaf.metadata.get("exported", True) else ANY)
+        if values is not ANY and value not in values:
+            found.append(f"{path}={value!r} in place of {' or '.join(map(repr, values))}")
+    if not isinstance(model.vocabulary, form.VOCABULARIES):
+        kinds = " or ".join(kind.__name__ for kind in form.VOCABULARIES)
+        found.append(f"a {type(model.vocabulary).__name__} in place of a {kinds}")
     if found:
         raise UserError(
             f"{name} cannot have this model, which has {' and '.join(found)}; export it "
             "--to safetensors, or use a model without"
         )
-
-
-def _bounded(config: Config, carried: Carried) -> list[tuple[str, Any, Collection[Any]]]:
-    """Each field whose values are bounded, with its value and those that are carried."""
-    nothing = _OF_TRAINING | _IN_THE_VOCABULARY | _OF_THE_WORK | _unread(config.model)
-    bounded = []
-    for path, leaf, value in walk(config):
-        section = path.partition(".")[0]
-        if section not in _SECTIONS or section in carried or path in nothing:
-            continue
-        values = carried.get(path, (_unchanging(leaf),))
-        if values is not ANY:
-            bounded.append((path, value, values))
-    return bounded
-
-
-def _unchanging(leaf: "dataclasses.Field[Any]") -> Any:
-    """The value of a field that leaves a model as it was before there was the field."""
-    return leaf.metadata.get("before", leaf.default)
-
-
-def _unread(model: ModelConfig) -> set[str]:
-    """The fields that a network with these options does not read."""
-    rotary = "rotary_base", "rotary_scale", "rotary_scaling"
-    conditions = {
-        **dict.fromkeys(rotary, model.position == "rotary"),
-        "max_positions": model.position == "learned" and model.patch_size is None,
-        "first_position": model.position.startswith("sinusoidal"),
-        "image_size": model.patch_size is not None,
-        "image_channels": model.patch_size is not None,
-        "num_encoder_layers": model.architecture != "decoder_only",
-        "num_decoder_layers": model.architecture != "encoder_only",
-        "start_token": model.architecture != "encoder_only",
-    }
-    return {f"model.{name}" for name, is_read in conditions.items() if not is_read}
 
 
 def any_value(section: str, *names: str) -> Carried:
@@ -110,11 +70,12 @@ def any_value(section: str, *names: str) -> Carried:
 
 def common_search() -> Carried:
     """The settings of a search for which other engines have a counterpart."""
-    return any_value(
-        "decoding",
-        *("beam_size", "beam_rule", "length_penalty", "max_extra_length", "min_length"),
-        *("temperature", "top_k", "top_p", "no_repeat_ngram_size", "forbidden_ids"),
-    )
+    sampling = "temperature", "top_k", "top_p"
+    return {
+        **any_value("decoding", "beam_size", "length_penalty", "max_extra_length", *sampling),
+        **any_value("decoding", "min_length", "no_repeat_ngram_size", "forbidden_ids"),
+        "decoding.beam_rule": ("paper", "transformers"),
+    }
 
 
 def sizes_of_transformers(model: ModelConfig) -> Carried:

@@ -23,7 +23,9 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.config.model import RELATIVE_BUCKETS, Stack
 from t2t_jax.data.vocabularies.moses import MosesVocabulary
-from t2t_jax.errors import UserError
+from t2t_jax.data.vocabularies.paired import PairedVocabulary
+from t2t_jax.data.vocabularies.shared import SharedVocabulary
+from t2t_jax.errors import needs_extra
 from t2t_jax.functional.position import alibi_slopes
 from t2t_jax.interchange.carried import Carried, any_value, common_search
 from t2t_jax.interchange.names import Arrays
@@ -36,6 +38,7 @@ from t2t_jax.interchange.rewriting import (
 from t2t_jax.modules.models import start_id
 
 DTYPES = ("float32", "float16", "bfloat16", "int8", "int8_float16", "int8_bfloat16")
+VOCABULARIES = SharedVocabulary, PairedVocabulary, MosesVocabulary
 
 _ACTIVATIONS = {
     "relu": "RELU",
@@ -179,13 +182,8 @@ def _search(model: PortableModel) -> dict[str, Any]:
 
 def _specification(model: PortableModel) -> Any:
     """The model as CTranslate2 describes models, with its parameters."""
-    try:
+    with needs_extra("ctranslate2", "the format ctranslate2"):
         from ctranslate2.specs import TransformerSpec
-    except ImportError as error:
-        raise UserError(
-            "CTranslate2 is not installed, which writes its own files: pip install "
-            "-e '.[ctranslate2]' in the clone of t2t_jax"
-        ) from error
     network = model.config.model
     arrays = without_residual_scale(with_all_heads(model.arrays, network), network)
     spec = TransformerSpec(*(_stack_specification(network, stack) for stack in network.stacks))
@@ -226,11 +224,11 @@ def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
     )
     options: dict[str, Any] = {}
     if model.position == "rotary":
-        base, linear = model.rotary_base, model.rotary_scaling == "linear"
-        if not linear:  # the base of "ntk"; see `functional.position.rotary_frequencies`
+        base = model.rotary_base
+        if model.rotary_scaling == "ntk":  # see `functional.position.rotary_frequencies`
             base *= model.rotary_scale ** (model.key_size / max(model.key_size - 2, 1))
         options = {"rotary_dim": 0, "rotary_base": base}
-        if linear and model.rotary_scale != 1:
+        if model.rotary_scaling == "linear" and model.rotary_scale != 1:
             options["rotary_scaling_type"] = attention_spec.RotaryScalingType.Linear
             options["rotary_scaling_factor"] = model.rotary_scale
     groups = model.attention.groups

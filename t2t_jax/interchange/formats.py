@@ -3,6 +3,7 @@
 A module of a format that is written has
 
     DTYPES                              the dtypes of weights that it can have, the usual one first
+    VOCABULARIES                        the kinds of vocabularies that it carries
     carried(config)                     what of a config it carries; see `interchange.carried`
     write(model, directory, dtype)      fill an empty directory
 
@@ -17,8 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from t2t_jax.errors import UserError
-from t2t_jax.interchange.carried import refuse_other_options
+from t2t_jax.errors import UserError, needs_extra
+from t2t_jax.interchange.carried import refuse_other_models
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.system.atomic_file import writing_directory
 
@@ -64,7 +65,7 @@ def write_model(model: PortableModel, name: str, directory: Path, dtype: str | N
     """
     check_dtype(name, dtype)
     form = form_of(name)
-    refuse_other_options(name, model.config, form.carried(model.config))
+    refuse_other_models(name, form, model)
     with writing_directory(directory) as place:
         form.write(model, place, dtype or form.DTYPES[0])
 
@@ -108,4 +109,5 @@ def form_of(name: str) -> Any:
     Args:
       name: one of the formats `WRITTEN` or `READ`.
     """
-    return import_module(f"t2t_jax.interchange.{name.replace('-', '_')}")
+    with needs_extra("interchange", f"the format {name}"):
+        return import_module(f"t2t_jax.interchange.{name.replace('-', '_')}")

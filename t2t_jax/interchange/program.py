@@ -26,11 +26,11 @@ from safetensors.numpy import save
 
 from t2t_jax.batch import BOS_ID, PAD_ID, one_a_row
 from t2t_jax.config import Config, DecodingConfig
+from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.decoding.constraints import Constraints
 from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.scheduler import strategy_of
 from t2t_jax.decoding.search import search
-from t2t_jax.errors import UserError
 from t2t_jax.interchange.carried import ANY, Carried, any_value
 from t2t_jax.interchange.names import parameters_of
 from t2t_jax.interchange.portable import PortableModel
@@ -40,6 +40,7 @@ from t2t_jax.modules.models import make_decoding_model, make_model
 from t2t_jax.modules.network import declared_parameters
 
 DTYPES = ("float32",)
+VOCABULARIES = (SharedVocabulary,)
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 """The platforms that the programs are lowered for."""
@@ -74,9 +75,13 @@ Sources have {length} subwords at most, with the end of sentence, and translatio
 def carried(config: Config) -> Carried:
     """What of a config the format carries: any network, as it is compiled, and most of a search."""
     del config  # it is the same for every one
-    names = "beam_size", "beam_rule", "length_penalty", "max_extra_length", "min_length"
+    names = "beam_size", "length_penalty", "max_extra_length", "min_length"
     constraints = "no_repeat_ngram_size", "forbidden", "forbidden_ids"
-    return {"model": ANY, **any_value("decoding", *names, *constraints)}
+    return {
+        "model": ANY,
+        **any_value("decoding", *names, *constraints),
+        "decoding.beam_rule": ("paper", "transformers"),
+    }
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
@@ -86,16 +91,8 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
       model: the model.
       directory: an empty directory.
       dtype: one of `DTYPES`.
-
-    Raises:
-      UserError: the vocabulary is not one SentencePiece model, whose ids programs take.
     """
     del dtype  # there is one
-    if "vocabulary.model" not in model.vocabulary.files:
-        raise UserError(
-            "programs take the ids of one SentencePiece model, and this model has another "
-            "vocabulary; export it --to ctranslate2, marian or safetensors"
-        )
     network = make_model(model.config, len(model.vocabulary), None)
     params = parameters_of(model.arrays, nn.unbox(declared_parameters(network)))
     flat = {name: np.asarray(x, order="C") for name, x in flatten_dict(params, sep=".").items()}

@@ -7,7 +7,6 @@ from jaxtyping import Float32, Int
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.decoding.head_kinds import Attention
-from t2t_jax.errors import UserError
 from t2t_jax.functional.position import sinusoidal_positions, tensor2tensor_sinusoids
 from t2t_jax.interchange.names import Arrays
 
@@ -174,23 +173,6 @@ def position_table(model: ModelConfig, length: int) -> Float32[np.ndarray, "leng
         return None
     first = model.first_position
     return np.asarray(tables[model.position](first + length, model.d_model))[first:]
-
-
-def refuse(program: str, lacking: Mapping[str, bool]) -> None:
-    """Refuse a model that another program cannot have.
-
-    Args:
-      program: its name.
-      lacking: options that the program does not have, and whether the model has them.
-
-    Raises:
-      UserError: the model has one of them.
-    """
-    if found := [option for option, has in lacking.items() if has]:
-        raise UserError(
-            f"{program} cannot have this model, which has {' and '.join(found)}; export it "
-            "--to safetensors, or train one without"
-        )
 
 
 def with_all_heads(arrays: Arrays, model: ModelConfig) -> Arrays:

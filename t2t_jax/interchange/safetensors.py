@@ -24,6 +24,7 @@ from t2t_jax.interchange.tensors import Tensors, read_safetensors
 from t2t_jax.system.records import Each, Schema, parse_object
 
 DTYPES = ("float32",)
+VOCABULARIES = (Vocabulary,)
 
 _ARRAYS, _CONFIG, _VOCABULARY = "model.safetensors", "config.json", "vocabulary.model"
 _ABOUT, _VERSION = "t2t_jax", 1

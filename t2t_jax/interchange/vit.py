@@ -24,11 +24,11 @@ from t2t_jax.interchange.pretrained import (
     their_encoder,
     written,
 )
-from t2t_jax.interchange.rewriting import refuse
 from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.system.records import Each, Record, Schema
 
 DTYPES = ("float32",)
+VOCABULARIES = (LabelledVocabulary,)
 
 _CONFIG = Schema(
     {
@@ -146,14 +146,9 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
       model: the model.
       directory: an empty directory.
       dtype: one of `DTYPES`.
-
-    Raises:
-      UserError: a ViT of transformers cannot be such a model.
     """
     del dtype  # there is one
     network, vocabulary = model.config.model, model.vocabulary
-    known = isinstance(vocabulary, LabelledVocabulary)
-    refuse("A ViT of transformers", {"a vocabulary that no ViT has": not known})
     assert isinstance(vocabulary, LabelledVocabulary)
     assert network.patch_size is not None
     places = _places(network)

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from t2t_jax.errors import needs_extra
+
 _COLOURS = (4, 1, 2, 5, 6, 3)  # of the 16 that terminals have: blue, red, green, magenta, ...
 _MARKERS = "*o+x#@=%"
 _TICKS = 4
@@ -37,8 +39,12 @@ def plot(title: str, curves: Sequence[Curve], width: int, height: int, coloured:
       height: lines.
       coloured: draw each curve in its `colour_of`, by ANSI's escape codes, and in fine dots; else
         several curves are drawn with their `marker_of`.
+
+    Raises:
+      UserError: plotext is not installed.
     """
-    import plotext  # a moment to import, and needed here alone
+    with needs_extra("plots", "a plot in the terminal"):
+        import plotext
 
     plotext.clear_figure()
     plotext.theme("clear")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from t2t_jax.config import Config
 from t2t_jax.config.tables import environment_of
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.sweep.cell import Cell, train_and_score
 from t2t_jax.sweep.gpus import Gpus, find_gpus
 from t2t_jax.system.atomic_file import write_whole
@@ -166,9 +166,11 @@ class Cluster:
           cluster: the kind of cluster, by submitit's name for it.
 
         Raises:
-          UserError: a setting is unknown or missing, or there is no such cluster here.
+          UserError: a setting is unknown or missing, or there is no such cluster here, or submitit
+            is not installed.
         """
-        import submitit
+        with needs_extra("slurm", "--launcher slurm"):
+            import submitit
 
         if isinstance(workdir, BucketPath):
             raise UserError(

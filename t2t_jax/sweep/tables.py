@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from t2t_jax.config.file import Grid
+from t2t_jax.errors import UserError, needs_extra, warn
 from t2t_jax.sweep.comparison import SIGNIFICANT, Change, Results, VariantRow, compare
 from t2t_jax.sweep.published_columns import PublishedColumns, published_columns
 from t2t_jax.system.atomic_file import write_whole
@@ -23,6 +24,8 @@ def write_tables(
     grid: Grid, results: Results, workdir: Path, left_out: Sequence[str] = ()
 ) -> list[VariantRow]:
     """Write `table.md`, `table.csv` and `table.png` into a grid's directory.
+
+    Without the library that draws it, `table.png` is left out with a warning.
 
     Args:
       grid: the variants.
@@ -44,7 +47,10 @@ def write_tables(
         text += f"- Left out, as of another config or damaged: {', '.join(left_out)}.\n"
     write_whole(markdown, text.encode())
     write_whole(table, _csv(rows, columns, results).encode())
-    write_whole(plot, _plot(grid, rows, columns))
+    try:
+        write_whole(plot, _plot(grid, rows, columns))
+    except UserError as error:  # a library is missing
+        warn(str(error))
     return rows
 
 
@@ -208,7 +214,8 @@ def _csv(rows: Sequence[VariantRow], columns: PublishedColumns | None, results: 
 def _plot(grid: Grid, rows: Sequence[VariantRow], columns: PublishedColumns | None) -> bytes:
     """A PNG of each variant's differences from the base, with 95% intervals, and of published
     ones."""
-    from matplotlib.figure import Figure  # without pyplot: no display, no global state
+    with needs_extra("plots", "table.png"):
+        from matplotlib.figure import Figure  # without pyplot: no display, no global state
 
     base = next((row for row in rows if row.variant == grid.base), rows[0])
     others = [row for row in rows if row.variant != grid.base]

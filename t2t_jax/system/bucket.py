@@ -21,12 +21,12 @@ import tempfile
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path, PosixPath
 from typing import Any
 
-import platformdirs
-
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, needs_extra
+from t2t_jax.system.folders import user_folder
 
 _SETTINGS: dict[str, dict[str, Any]] = {
     "s3": {"config_kwargs": {"connect_timeout": 10}},
@@ -74,7 +74,7 @@ def on_this_machine(path: Path) -> Path:
     """
     if not isinstance(path, BucketPath):
         return path
-    return platformdirs.user_state_path("t2t_jax") / "buckets" / str(path).replace("://", "/", 1)
+    return user_folder("state") / "buckets" / str(path).replace("://", "/", 1)
 
 
 def is_directory(path: Path) -> bool:
@@ -351,15 +351,11 @@ def _file_system(scheme: str, process: int) -> Any:
     """The store of a scheme. A forked process has its own: connections belong to one process."""
     del process
     package, extra = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}[scheme]
-    try:
+    with needs_extra(extra, f"{scheme}://"):
+        import_module(package)
         import fsspec
-
-        # What other processes write is to be seen, so no list of objects is kept.
-        return fsspec.filesystem(scheme, use_listings_cache=False, **_SETTINGS[scheme])
-    except ImportError as error:
-        raise UserError(
-            f"{scheme}:// needs the package {package}; install it: pip install -e '.[{extra}]'"
-        ) from error
+    # What other processes write is to be seen, so no list of objects is kept.
+    return fsspec.filesystem(scheme, use_listings_cache=False, **_SETTINGS[scheme])
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from t2t_jax.errors import UserError, way_out_of
+from t2t_jax.system.folders import user_folder
 from t2t_jax.system.host import (
     collect_garbage_seldom,
     keep_freed_memory,
@@ -81,12 +82,9 @@ def prepare_process() -> None:
     """Set what is global to the process of a program, before it imports JAX."""
     import absl.logging
 
-    # What one run compiles, the next one finds. Without a place for it, nothing is kept. A bare
-    # machine, where a benchmark runs from a checkout, may not have platformdirs.
-    with contextlib.suppress(OSError, ModuleNotFoundError):
-        import platformdirs
-
-        compiled = platformdirs.user_cache_path("t2t_jax") / "compiled"
+    # What one run compiles, the next one finds. Without a place for it, nothing is kept.
+    with contextlib.suppress(OSError):
+        compiled = user_folder("cache") / "compiled"
         compiled.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(compiled))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -141,8 +142,8 @@ def test_what_pmap_would_run_is_not_compiled():
 @pytest.mark.parametrize(
     ("topology", "installed", "message"),
     [
-        ("v5e:4x4", {}, r"needs libtpu.*pip install -e '\.\[tpu\]'"),
-        ("h200:8", {}, r"needs XLA's compiler for NVIDIA GPUs.*pip install -e '\.\[cuda13\]'"),
+        ("v5e:4x4", {}, r"needs libtpu, .*pip install 't2t-jax\[tpu\]'"),
+        ("h200:8", {}, r"needs jax-cuda13-plugin, .*pip install 't2t-jax\[cuda13\]'"),
         (
             "h200:8",
             {"jax-cuda13-plugin": "0.4.1"},
@@ -153,7 +154,12 @@ def test_what_pmap_would_run_is_not_compiled():
 def test_without_its_compiler_the_error_says_how_to_install_it(
     topology, installed, message, monkeypatch
 ):
-    monkeypatch.setattr(topologies, "_version", installed.get)
+    def version(package):
+        if package not in installed:
+            raise PackageNotFoundError(package)
+        return installed[package]
+
+    monkeypatch.setattr(topologies, "version", version)
     with pytest.raises(UserError, match=message) as refusal:
         devices_of(topology)
     assert "\n" not in str(refusal.value)

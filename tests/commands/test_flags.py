@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-import platformdirs
 import pytest
 
 import t2t_jax.run.loading
@@ -24,6 +23,7 @@ from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config, DecodingConfig, MeshConfig, walk
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.system.folders import user_folder
 from t2t_jax.system.program import run
 from t2t_jax.workdir import read_config
 
@@ -345,7 +345,7 @@ def test_compiled_code_is_kept_where_the_user_says_or_in_the_user_cache(environm
             environment["JAX_COMPILATION_CACHE_DIR"] = given
         with pytest.raises(SystemExit):
             run(lambda arguments: 0)
-        expected = given or str(platformdirs.user_cache_path("t2t_jax") / "compiled")
+        expected = given or str(user_folder("cache") / "compiled")
         assert environment["JAX_COMPILATION_CACHE_DIR"] == expected
 
 

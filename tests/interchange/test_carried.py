@@ -1,23 +1,29 @@
 """A format carries what it lists, and refuses every other option by its name."""
 
+import copy
 import dataclasses
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal, get_origin, get_type_hints
 
 import pytest
 
 from t2t_jax import UserError
 from t2t_jax.config import Config
 from t2t_jax.config.config import walk
-from t2t_jax.config.fields import added_later
+from t2t_jax.config.fields import NOT_EXPORTED, added_later
+from t2t_jax.config.tables import TABLES
 from t2t_jax.interchange import ctranslate2
-from t2t_jax.interchange.carried import refuse_other_options
+from t2t_jax.interchange.carried import refuse_other_models
 from t2t_jax.interchange.formats import WRITTEN, form_of, read_model, write_model
 from t2t_jax.interchange.portable import PortableModel
 from tests.interchange.models import OPTIONS, portable
 from tests.interchange.test_ctranslate2 import REFUSED
 
+_LATER = added_later(before=False)
 _GOLDENS = Path(__file__).parents[1] / "goldens" / "pretrained"
 _WHOLE = {
     "safetensors": ("model", "data", "decoding"),
@@ -32,12 +38,19 @@ def _model(name: str) -> PortableModel:
     return read_model(name, _GOLDENS / name) if name in ("gpt2", "bert", "vit") else portable({})
 
 
-def _with_a_later_option(config: Config, section: str, value: Any) -> Config:
+def _refuse(name: str, model: PortableModel, config: Config) -> None:
+    """Refuse what the format does not carry of the model with another config."""
+    refuse_other_models(name, form_of(name), dataclasses.replace(model, config=config))
+
+
+def _with_a_later_option(
+    config: Config, section: str, value: Any, metadata: Mapping[str, Any] = MappingProxyType({})
+) -> Config:
     """The config as a later release may have it, with one option more."""
     old = getattr(config, section)
     later = dataclasses.make_dataclass(
         "Later",
-        [("later_option", bool, field(default=False, metadata=added_later(before=False)))],
+        [("later_option", bool, field(default=False, metadata={**_LATER, **metadata}))],
         bases=(type(old),),
         frozen=True,
     )
@@ -45,16 +58,24 @@ def _with_a_later_option(config: Config, section: str, value: Any) -> Config:
     return dataclasses.replace(config, **{section: later(**given, later_option=value)})
 
 
+def _with_a_later_value(config: Config, section: str, option: str) -> Config:
+    """The config as a later release may have it, with a value that an option does not have yet."""
+    changed = copy.copy(getattr(config, section))
+    object.__setattr__(changed, option, "later_value")
+    whole = copy.copy(config)
+    object.__setattr__(whole, section, changed)
+    return whole
+
+
 @pytest.mark.parametrize("section", ["model", "data", "decoding"])
 @pytest.mark.parametrize("name", WRITTEN)
 def test_an_option_that_no_format_knows_of_is_refused_by_every_one(name, section, tmp_path):
     model = _model(name)
-    carried = form_of(name).carried
-    unused = _with_a_later_option(model.config, section, False)
-    refuse_other_options(name, unused, carried(unused))
+    _refuse(name, model, _with_a_later_option(model.config, section, False))
+    _refuse(name, model, _with_a_later_option(model.config, section, True, NOT_EXPORTED))
     used = _with_a_later_option(model.config, section, True)
     if section in _WHOLE.get(name, ()):
-        refuse_other_options(name, used, carried(used))
+        _refuse(name, model, used)
         return
     option = f"{section}.later_option=True in place of False"
     with pytest.raises(UserError, match=f"{name} cannot have this model, which has {option}"):
@@ -64,8 +85,29 @@ def test_an_option_that_no_format_knows_of_is_refused_by_every_one(name, section
 
 @pytest.mark.parametrize("section", ["training", "checkpoint", "evaluation", "parallel"])
 def test_an_option_of_training_is_no_matter_of_formats(section):
-    config = _with_a_later_option(Config(), section, True)
-    refuse_other_options("marian", config, form_of("marian").carried(config))
+    _refuse("marian", portable({}), _with_a_later_option(Config(), section, True))
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_value_that_no_format_knows_of_is_refused_by_every_one(name):
+    model = _model(name)
+    unread = {"model.start_token"} if name in ("bert", "vit") else set()  # they have no targets
+    tried = set()
+    for path, leaf, _ in walk(model.config):
+        section, _, option = path.partition(".")
+        hint = get_type_hints(type(getattr(model.config, section)))[option]
+        has_names = get_origin(hint) is Literal or option in TABLES
+        if section not in ("model", "data", "decoding") or not has_names or path in unread:
+            continue
+        is_carried = section in _WHOLE.get(name, ()) or "exported" in leaf.metadata
+        config = _with_a_later_value(model.config, section, option)
+        if option.startswith("rotary"):  # other positions do not read it
+            object.__setattr__(config.model, "position", "rotary")
+        why = f"{name} cannot have this model, .*{path}='later_value' in place of "
+        with nullcontext() if is_carried else pytest.raises(UserError, match=why):
+            _refuse(name, model, config)
+        tried.add(option)
+    assert tried >= {"position", "rotary_scaling", "score_function", "beam_rule", "task"}
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -96,7 +138,27 @@ def test_a_setting_without_a_counterpart_is_refused_by_name(name, fields, why, t
 def test_what_a_network_does_not_read_is_not_refused():
     unread = {"model.rotary_scale": 4.0, "model.rotary_scaling": "ntk", "model.image_size": 32}
     config = Config().replace({**unread, "model.max_positions": 9, "model.dropout_rate": 0.3})
-    refuse_other_options("marian", config, form_of("marian").carried(config))
+    _refuse("marian", portable({}), config)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("bert", "vit"),
+        ("gpt2", "vit"),
+        ("vit", "bert"),
+        ("program", "gpt2"),
+        ("ctranslate2", "gpt2"),
+    ],
+)
+def test_another_kind_of_vocabulary_is_refused_by_name(name, other):
+    vocabulary = _model(other).vocabulary
+    model = dataclasses.replace(_model(name), vocabulary=vocabulary)
+    kind = type(vocabulary).__name__
+    with pytest.raises(
+        UserError, match=f"cannot have this model, which has a {kind} in place of a "
+    ):
+        _refuse(name, model, model.config)
 
 
 def test_each_value_that_ctranslate2_lists_is_in_a_model_that_it_is_compared_with():
@@ -104,4 +166,5 @@ def test_each_value_that_ctranslate2_lists_is_in_a_model_that_it_is_compared_wit
     seen = {(path, value) for config in compared for path, _, value in walk(config)}
     listed = {path: values for path, values in ctranslate2.carried(Config()).items() if values}
     del listed["model.d_v"]  # its values follow from that of d_k
+    del listed["decoding.beam_rule"]  # README.md says how the searches differ
     assert {(path, value) for path, values in listed.items() for value in values} <= seen

@@ -15,7 +15,7 @@ from sacremoses import MosesDetokenizer, MosesTokenizer
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end
-from t2t_jax.errors import UserError
+from t2t_jax.errors import needs_extra
 from t2t_jax.system.records import Schema, parse_object
 
 _SCHEMA = Schema(
@@ -194,13 +194,8 @@ def _merges(codes: str) -> Any:
       ValueError: they are damaged.
       UserError: subword-nmt is not installed.
     """
-    try:
+    with needs_extra("interchange", "a vocabulary of Moses"):
         from subword_nmt.apply_bpe import BPE
-    except ImportError as error:
-        raise UserError(
-            "subword-nmt is not installed, which splits words as this vocabulary does: pip install "
-            "-e '.[moses]' in the clone of t2t_jax"
-        ) from error
     version, *lines = codes.rstrip("\n").split("\n")
     if not version.startswith("#version:"):
         lines = [version, *lines]

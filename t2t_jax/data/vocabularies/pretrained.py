@@ -11,7 +11,7 @@ from typing import Any
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
 from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end
-from t2t_jax.errors import UserError
+from t2t_jax.errors import needs_extra
 from t2t_jax.system.records import Each, Schema, parse_object
 
 _SCHEMA = Schema({"kind": str, "tokenizer": str, "order": Each(list, int), "unknown": int})
@@ -131,13 +131,8 @@ def _parsed(serialized: bytes) -> dict[str, Any]:
 
 
 def _tokenizer(definition: str) -> Any:
-    try:
+    with needs_extra("interchange", "a vocabulary of transformers"):
         from tokenizers import Tokenizer
-    except ImportError as error:
-        raise UserError(
-            "the vocabulary is one of the library tokenizers; install it with: pip install "
-            "-e '.[huggingface]' in the clone of t2t_jax"
-        ) from error
     try:
         tokenizer = Tokenizer.from_str(definition)
         # Lines are neither cut nor filled here, whatever the file was saved with.

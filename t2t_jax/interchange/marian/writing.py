@@ -30,8 +30,9 @@ from safetensors.numpy import save
 
 from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.config import Config, ModelConfig
+from t2t_jax.data.vocabularies.paired import PairedVocabulary
+from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.errors import UserError
 from t2t_jax.interchange.carried import (
     Carried,
     any_value,
@@ -53,6 +54,7 @@ from t2t_jax.interchange.rewriting import (
 from t2t_jax.modules.models import start_id
 
 DTYPES = ("float32",)
+VOCABULARIES = SharedVocabulary, PairedVocabulary
 
 _README = """\
 # A Transformer of t2t_jax as a Marian model
@@ -99,9 +101,6 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
       model: the model.
       directory: an empty directory.
       dtype: one of `DTYPES`.
-
-    Raises:
-      UserError: a Marian model of transformers cannot be such a model.
     """
     del dtype  # there is one
     vocabulary, decoding = model.vocabulary, model.config.decoding
@@ -125,7 +124,8 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
         },
     }
     for name in ("source.spm", "target.spm"):
-        (directory / name).write_bytes(_splitter(vocabulary, name))
+        files = vocabulary.files
+        (directory / name).write_bytes(files.get(name) or files["vocabulary.model"])
     for name, content in described.items():
         text = json.dumps(content, indent=2, ensure_ascii=False)
         (directory / name).write_text(text + "\n", encoding="utf-8")
@@ -137,18 +137,6 @@ def _pieces(vocabulary: Vocabulary) -> list[list[str]]:
     (of_sources,) = vocabulary.pieces([range(vocabulary.source_size)])
     (of_targets,) = vocabulary.target_pieces([range(len(vocabulary))])
     return [of_sources] if of_sources == of_targets else [of_sources, of_targets]
-
-
-def _splitter(vocabulary: Vocabulary, name: str) -> bytes:
-    """The SentencePiece model that is asked for as source.spm or target.spm."""
-    files = vocabulary.files
-    found = files.get(name, files.get("vocabulary.model"))
-    if found is None:
-        raise UserError(
-            "A Marian model of transformers cannot have this model, whose vocabulary is no "
-            "SentencePiece model; export it --to safetensors or ctranslate2"
-        )
-    return found
 
 
 def _their_arrays(

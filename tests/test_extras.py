@@ -1,0 +1,182 @@
+"""What the package needs, what its extras add, and what is said where one is missing."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t2t_jax.config import DataConfig, ModelConfig
+from t2t_jax.data.images import checked_image, image_splits
+from t2t_jax.data.vocabularies import moses, pretrained
+from t2t_jax.errors import UserError
+from t2t_jax.run.terminal_plot import Curve, plot
+from t2t_jax.sweep.launchers import Cluster
+from tests.sweep.test_comparison import GRID, result
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+ALWAYS = {"jax", "flax", "optax", "orbax-checkpoint", "tensorflow-datasets", "sacrebleu"}
+UNDECLARED = {"importlib-resources"}  # tensorflow-datasets imports it, and does not declare it
+BROUGHT = {"fsspec"}  # by s3fs and gcsfs
+LAZY_ROOMS = "figures", "interchange", "serving"
+"""The folders that are imported within `needs_extra`."""
+
+
+def _name(requirement: str) -> str:
+    return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=; ]", requirement)[0]).lower()
+
+
+def _extras() -> set[str]:
+    """The distributions that extras other than those of developers install."""
+    others = {"all", "bench", "dev", "docs", "cuda12", "cuda13", "tpu"}
+    return {
+        _name(each)
+        for extra, names in PROJECT["optional-dependencies"].items()
+        for each in names
+        if extra not in others
+    }
+
+
+def _imports(node: ast.AST, *, lazy: bool) -> Iterator[str]:
+    """The top-level names of what a module imports: all, or what it does as it is imported."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in each.names)
+        elif isinstance(each, ast.ImportFrom) and each.module:
+            yield each.module.partition(".")[0]
+        elif lazy or not isinstance(each, ast.FunctionDef):
+            yield from _imports(each, lazy=lazy)
+
+
+def _imported(*, lazy: bool, without: tuple[str, ...] = ()) -> set[str]:
+    """The distributions that the package imports."""
+    package = ROOT / "t2t_jax"
+    files = [
+        file for file in package.rglob("*.py") if file.relative_to(package).parts[0] not in without
+    ]
+    assert len(files) > 100
+    modules = {name for file in files for name in _imports(ast.parse(file.read_text()), lazy=lazy)}
+    known = packages_distributions()
+    return {
+        _name(known.get(name, [name])[0])
+        for name in modules - sys.stdlib_module_names - {"t2t_jax", "configs"}
+    }
+
+
+def test_what_is_always_installed_is_little_and_all_of_it_is_used():
+    needed = set(map(_name, PROJECT["dependencies"]))
+    assert needed >= ALWAYS
+    assert len(needed) <= 18
+    assert needed - UNDECLARED <= _imported(lazy=True)
+
+
+def test_whatever_is_imported_is_declared():
+    declared = set(map(_name, PROJECT["dependencies"])) | _extras() | BROUGHT
+    assert _imported(lazy=True) <= declared
+
+
+def test_importing_a_module_needs_no_extra():
+    assert not _imported(lazy=False, without=LAZY_ROOMS) & _extras()
+
+
+def test_one_extra_has_all_that_users_may_need():
+    extras = PROJECT["optional-dependencies"]
+    [everything] = extras["all"]
+    named = set(re.findall(r"\w+", everything.partition("[")[2]))
+    assert named == extras.keys() - {"all", "bench", "dev", "docs", "cuda12", "cuda13", "tpu"}
+
+
+def _curve() -> object:
+    return plot("loss", [Curve([1, 2], [3.0, 2.0])], 60, 10, False)
+
+
+def _slurm() -> object:
+    return Cluster(Path("grid"), ["timeout_min=1"])
+
+
+def _image() -> object:
+    model = ModelConfig(
+        architecture="encoder_only", patch_size=2, image_size=4, share_embeddings=False
+    )
+    return checked_image(np.zeros((8, 8, 3), np.uint8), model, "image 1", resize=True)
+
+
+def _digits() -> object:
+    return list(image_splits("digits:", DataConfig())["train"].read())
+
+
+def _tfds() -> object:
+    return image_splits("tfds:cifar10", DataConfig())
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra", "use"),
+    [
+        ("plotext", "plots", _curve),
+        ("submitit", "slurm", _slurm),
+        ("PIL", "images", _image),
+        ("PIL", "images", _tfds),
+        ("sklearn.datasets", "digits", _digits),
+        ("subword_nmt.apply_bpe", "interchange", lambda: moses._merges("#version: 0.2")),
+        ("tokenizers", "interchange", lambda: pretrained._tokenizer("{}")),
+    ],
+)
+def test_a_missing_package_is_one_line_that_names_the_extra(missing, extra, use, monkeypatch):
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(UserError) as refusal:
+        use()
+    _check(refusal.value, missing, extra)
+
+
+def _check(error: BaseException, missing: str, extra: str) -> None:
+    package = missing.partition(".")[0]
+    assert f" needs {package}, which is not installed: pip install 't2t-jax[{extra}]'" in str(error)
+    assert len(str(error).splitlines()) == 1
+
+
+@pytest.fixture
+def forget(monkeypatch):
+    """A function that has the modules of a package imported anew."""
+
+    def forget(package: str) -> None:
+        for name in [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
+            monkeypatch.delitem(sys.modules, name)
+
+    return forget
+
+
+def test_without_the_library_of_pictures_there_are_none(forget, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    forget("t2t_jax.figures")
+    with pytest.raises(UserError) as refusal:
+        import_module("t2t_jax.figures.heads")
+    _check(refusal.value, "matplotlib", "plots")
+
+
+@pytest.mark.parametrize(
+    ("missing", "name"), [("safetensors", "safetensors"), ("yaml", "marian-nmt")]
+)
+def test_without_its_library_a_format_is_refused(missing, name, forget, monkeypatch):
+    monkeypatch.setitem(sys.modules, missing, None)
+    forget("t2t_jax.interchange")
+    with pytest.raises(UserError) as refusal:
+        import_module("t2t_jax.interchange.formats").form_of(name)
+    _check(refusal.value, missing, "interchange")
+
+
+def test_without_the_library_of_pictures_a_grid_has_its_other_tables(tmp_path, monkeypatch, capsys):
+    from t2t_jax.sweep.tables import write_tables
+
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    write_tables(GRID, {"base": [result(5.0, 20.0)]}, tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {"table.md", "table.csv"}
+    warning = capsys.readouterr().err
+    assert warning.startswith("warning: table.png needs matplotlib")
+    assert warning.endswith("pip install 't2t-jax[plots]'\n")
