@@ -10,7 +10,6 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import Network
-from t2t_jax.run.log import RunLog
 from t2t_jax.system.bucket import as_path
 from t2t_jax.training.averaging import load_parameters
 from t2t_jax.training.checkpoint import Checkpoints
@@ -115,19 +114,3 @@ def _parameters_of(config: Config, mesh: Mesh, own: Parameters) -> Parameters:
     if config.data.task not in LABELLING:
         return found
     return {name: found.get(name, x) if name not in _HEAD else x for name, x in own.items()}
-
-
-def introduce_start(config: Config, state: TrainState, log: RunLog) -> None:
-    """Say which run a new one starts from.
-
-    Args:
-      config: the config of the run.
-      state: the state that the run goes on from.
-      log: the log of the run.
-    """
-    if config.training.init_from is not None and not int(state.step):
-        step = config.training.init_step
-        which = "" if step is None else f", step {step}"
-        log.say(
-            f"starts with the parameters and the vocabulary of {config.training.init_from}{which}"
-        )
