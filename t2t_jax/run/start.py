@@ -29,10 +29,7 @@ _FREE = "dropout_rate", "attention_dropout_rate", "activation_dropout_rate", "co
 
 
 def check_start(config: Config) -> None:
-    """Refuse to start from a run whose model is another.
-
-    Args:
-      config: the config of a new run.
+    """Refuse a new run that is to start from a run whose model is another.
 
     Raises:
       UserError: `training.init_from` is no run, or lacks the checkpoint, or has another network or
@@ -70,13 +67,7 @@ def check_start(config: Config) -> None:
 def initial_state(
     config: Config, model: Network, mesh: Mesh, checkpoints: Checkpoints
 ) -> TrainState:
-    """The state that a run goes on from: the newest checkpoint, or that before the first step.
-
-    Args:
-      config: the config of the run.
-      model: the network of the run.
-      mesh: the devices.
-      checkpoints: the checkpoints of the run.
+    """Return the state that a run goes on from: its newest checkpoint, or that before step 1.
 
     Raises:
       UserError: no checkpoint can be read, or those of `training.init_from` cannot.
@@ -94,15 +85,10 @@ def initial_state(
 
 
 def _parameters_of(config: Config, mesh: Mesh, own: Parameters) -> Parameters:
-    """The parameters of the run that another starts from.
+    """Return the parameters of the run that another starts from, in place of its `own`.
 
     A model that predicts labels keeps its own parameters after the stack of layers, as labels may
     be others.
-
-    Args:
-      config: the config of the new run.
-      mesh: the devices.
-      own: the new run's parameters before the first step.
     """
     start = config.training
     assert start.init_from is not None
