@@ -25,7 +25,7 @@ from t2t_jax.modules.settling import settled
 from t2t_jax.parallel.compiler_options import described_options
 from t2t_jax.parallel.memory import within_memory
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout
-from t2t_jax.parallel.processes import bound_together, check_same, is_main
+from t2t_jax.parallel.processes import bound_together, check_same
 from t2t_jax.parallel.slices import described_slices
 from t2t_jax.run.early_stopping import reason_to_stop
 from t2t_jax.run.evaluation import prepare_evaluation
@@ -44,11 +44,10 @@ from t2t_jax.training.schedule import settled_schedule
 from t2t_jax.training.state import TrainState, abstract_state
 from t2t_jax.training.step import training_mesh
 from t2t_jax.workdir import (
+    begin_run,
     check_workdir,
     claim,
     fingerprints,
-    give_up,
-    is_run,
     locked,
     read_config,
     run_vocabulary,
@@ -145,8 +144,9 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
     """
     begun = time.monotonic()
     plan = _planned(config, workdir)
+    owned = plan.config, plan.corpus, plan.vocabulary
     with locked(workdir), StopSignal() as stop:
-        _make_it_a_run(plan)
+        begin_run(workdir, *owned)
         identity = Identity(plan.config, fingerprints(plan.corpus, plan.vocabulary))
         with (
             orbax_kept_quiet(),
@@ -155,7 +155,7 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
             within_memory(),
         ):
             state = initial_state(plan.config, plan.model, plan.mesh, checkpoints)
-            _claim(plan)  # fields that may change, now that all fits
+            claim(workdir, *owned)  # fields that may change, now that all fits
             first = int(state.step)
             with RunLog(workdir, first, plan.last, plan.health, predicted_by(plan.task)) as log:
                 log.checkpoint(first or None)
@@ -221,21 +221,6 @@ def _facts(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> dict[str, 
         **{f"the {name}": one for name, one in fingerprints(corpus, vocabulary).items()},
         **{f"the file of {one.title}": str(one.source) for one in named_entries(config).values()},
     }
-
-
-def _make_it_a_run(plan: Plan) -> None:
-    """Make a run of a directory before anything else is written: a kill from here on leaves a run.
-
-    The other processes may have made files by now; a run is there only if another start had the
-    lock before this one.
-    """
-    if is_main() and not (is_run(plan.workdir) and check_workdir(plan.config, plan.workdir)):
-        give_up(plan.workdir)
-        _claim(plan)
-
-
-def _claim(plan: Plan) -> None:
-    claim(plan.workdir, plan.config, plan.corpus, plan.vocabulary)
 
 
 def _introduction(run: Run, begun: float) -> Iterator[str]:
