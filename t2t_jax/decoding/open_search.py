@@ -93,15 +93,17 @@ class _Request(Waiting):
 
         Where it was given up, `concurrent.futures.wait` hears of that.
         """
-        try:
+        outcome: Any = result
+        if not isinstance(result, Exception):
             try:
-                if isinstance(result, Exception):
-                    raise result
-                self.future.set_result(self.read(result))
-            except InvalidStateError:
-                raise
+                outcome = self.read(result)
             except Exception as error:
-                self.future.set_exception(error)
+                outcome = error
+        try:
+            if isinstance(outcome, Exception):
+                self.future.set_exception(outcome)
+            else:
+                self.future.set_result(outcome)
         except InvalidStateError:
             if self.future.cancelled():
                 self.future.set_running_or_notify_cancel()
