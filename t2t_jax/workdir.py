@@ -309,13 +309,16 @@ def _vocabulary_of(config: Config, other: Path) -> Vocabulary:
     return vocabulary
 
 
-def give_up(workdir: Path) -> None:
-    """Remove what makes a directory the run's that was started there, and has no checkpoint.
+def begin_run(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
+    """Make a run of a directory before anything else is written: a kill from here on leaves a run.
 
-    Of several processes, process 0 calls it.
+    The other processes may have made files by now; a run is there only if another start had the
+    lock before this one. One with another config, which has no checkpoint, gives way.
     """
-    for name in (_VOCABULARY, _VOCABULARY_HASH, _CORPUS):
-        (workdir / name).unlink(missing_ok=True)
+    if is_main() and not (is_run(workdir) and check_workdir(config, workdir)):
+        for name in (_VOCABULARY, _VOCABULARY_HASH, _CORPUS):
+            (workdir / name).unlink(missing_ok=True)
+        claim(workdir, config, corpus, vocabulary)
 
 
 def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:

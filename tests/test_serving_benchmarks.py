@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from t2t_jax import UserError, score
+from t2t_jax.decoding.open_search import ClosedError, QueueFullError
 from t2t_jax.decoding.translator import Hypothesis
 from t2t_jax.interchange.runs import write_run
-from t2t_jax.serving.engine import EngineClosedError, EngineFullError, Wanted
+from t2t_jax.serving.engine import Wanted
 from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
 
 ROOT = Path(__file__).parents[1]
@@ -160,7 +161,7 @@ def test_what_waits_while_a_batch_is_translated_is_the_next_batch(module):
     _until(lambda: toolkit.batches)
     waiting = [submit("b"), submit("c", timeout=-1.0), submit("d"), submit("explode")]
     assert tuple(engine.load()) == (4, 1, 3)
-    with pytest.raises(EngineFullError, match="4 sentences wait already"):
+    with pytest.raises(QueueFullError, match="4 sentences wait already"):
         submit("e")
     assert waiting[2].cancel()
     for _ in range(3):
@@ -171,7 +172,7 @@ def test_what_waits_while_a_batch_is_translated_is_the_next_batch(module):
     assert isinstance(waiting[3].exception(30), ZeroDivisionError)
     assert toolkit.batches == [["a"], ["b"], ["explode"]]
     engine.close()
-    with pytest.raises(EngineClosedError):
+    with pytest.raises(ClosedError):
         submit("f")
 
 

@@ -14,9 +14,10 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from t2t_jax.decoding.alignments import Links
+from t2t_jax.decoding.open_search import ClosedError, QueueFullError
 from t2t_jax.decoding.translator import Hypothesis
 from t2t_jax.run.calibration import confidence
-from t2t_jax.serving.engine import EngineClosedError, EngineFullError, Load, Wanted
+from t2t_jax.serving.engine import Load, Wanted
 
 
 class Toolkit(Protocol):
@@ -89,9 +90,9 @@ class Batching:
         """Have a sentence translated; see `Engine`. What is wanted beyond that is left aside."""
         del wanted, listener
         if self._closed:
-            raise EngineClosedError
+            raise ClosedError
         if self._waiting.qsize() >= self._most_waiting:
-            raise EngineFullError(f"{self._waiting.qsize()} sentences wait already")
+            raise QueueFullError(f"{self._waiting.qsize()} sentences wait already")
         request = _Request(tokens, Future(), time.monotonic() + timeout)
         self._waiting.put(request)
         return request.future

@@ -1,6 +1,5 @@
 """The flags by which commands choose a model, and how it decodes."""
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,11 +93,10 @@ class DecodingFlags(ModelFlags):
         done = 0
         with reading(path) as chunks:
             for texts in chunks:
-                settings = dataclasses.asdict(self.decoding)
-                translator.check_lines(texts, first_line=done + 1, **settings)
+                translator.check_lines(texts, first_line=done + 1, decoding=self.decoding)
                 done += len(texts)
 
     @property
     def settings(self) -> dict[str, Any]:
         """The keyword arguments of `Translator.translate`."""
-        return {"seed": self.seed, **dataclasses.asdict(self.decoding)}
+        return {"seed": self.seed, "decoding": self.decoding}

@@ -119,7 +119,7 @@ class OnSplit(ModelFlags):
         )
         if file:
             file.writelines(f"{line}\n".encode() for line in evaluation.hypotheses)
-        record = score_record(translator, corpus, evaluation, self.settings)
+        record = score_record(translator, corpus, evaluation, **self.settings)
         if len(self.workdir) == 1:
             record_scores(self.workdir[0], record)
         return record

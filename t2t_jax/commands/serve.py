@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -157,7 +157,7 @@ class ServeCommand(LoadFlags):
         from t2t_jax.serving.searches import Searches
 
         translator = load(run, average=self.average, step=self.step, parallel=self.parallel)
-        given = {
+        given: dict[str, Any] = {
             "beam_size": self.beam_size,
             "quantize": self.quantize,
             "long_lines": self.long_lines,

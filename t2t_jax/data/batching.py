@@ -75,7 +75,7 @@ class Batches:
             )
         self._seed = seed
         self._prefetch = config.prefetch
-        self._examples = examples
+        self.examples = examples
         lengths = examples.source_lengths, examples.target_lengths
         pack = config.batching == "pack"
         self._layout = _pack(*lengths, config, seed) if pack else _bucket(*lengths, config)
@@ -101,7 +101,7 @@ class Batches:
         """Fraction of an epoch's `source` and `target` positions that hold padding."""
         counts = np.bincount(self._cuts.classes, minlength=len(self._layout.shapes))
         rows, *lengths = np.array(self._shapes).T
-        examples = self._examples
+        examples = self.examples
         sides = {"source": examples.source_lengths, "target": examples.target_lengths}
         tokens = {name: int(own.sum(dtype=np.int64)) for name, own in sides.items()}
         room = {name: int(counts @ (rows * own)) for name, own in zip(sides, lengths, strict=True)}
@@ -125,7 +125,7 @@ class Batches:
         shape = self.shape(step)
         numbers = np.arange(shape.rows) if rows is None else rows
         shape = shape._replace(rows=len(numbers))
-        return self._examples.batch(self.chosen(step, rows), shape, step, numbers)
+        return self.examples.batch(self.chosen(step, rows), shape, step, numbers)
 
     def chosen(self, step: int, rows: Integer[np.ndarray, " n"] | None = None) -> Chosen:
         """The examples in rows of the global batch of a step; arguments as for `__call__`."""
@@ -187,8 +187,9 @@ class Batches:
         return _Plan(rows, batches)
 
 
-def describe_corpus(split: Examples, batches: Batches) -> str:
-    """Two lines for the log about a corpus: pairs kept and skipped, and the share of padding."""
+def describe_corpus(batches: Batches) -> str:
+    """Return two lines for the log: the pairs kept and skipped, and the share of padding."""
+    split = batches.examples
     waste = [f"{share:.1%} of {side}" for side, share in batches.padding_waste.items()]
     what = f"{split.num_pairs_read:,} pairs read, {len(split):,} kept ({_reasons(split.skipped)})"
     if not split.skipped:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 from jax.sharding import Mesh
@@ -73,7 +73,8 @@ class _Request(Waiting):
     """A sentence that waits or is under way."""
 
     sentence: Sentence = field(compare=False)
-    future: "Future[SearchResult]" = field(compare=False)
+    future: "Future[Any]" = field(compare=False)
+    read: Callable[[SearchResult], Any] = field(compare=False)
     deadline: float = field(compare=False)
     listener: Listener | None = field(compare=False)
     passed: int = field(compare=False, default=0)
@@ -84,8 +85,28 @@ class _Request(Waiting):
             self.future.set_running_or_notify_cancel()
             return True
         if time.monotonic() > self.deadline:
-            _tell(self.future, TimeoutError("the time for a translation is over"))
+            self.tell(TimeoutError("the time for a translation is over"))
         return self.future.done()
+
+    def tell(self, result: SearchResult | Exception) -> None:
+        """Give who waits what `read` makes of a result, or an error.
+
+        Where it was given up, `concurrent.futures.wait` hears of that.
+        """
+        outcome: Any = result
+        if not isinstance(result, Exception):
+            try:
+                outcome = self.read(result)
+            except Exception as error:
+                outcome = error
+        try:
+            if isinstance(outcome, Exception):
+                self.future.set_exception(outcome)
+            else:
+                self.future.set_result(outcome)
+        except InvalidStateError:
+            if self.future.cancelled():
+                self.future.set_running_or_notify_cancel()
 
 
 class OpenSearch:
@@ -161,7 +182,8 @@ class OpenSearch:
         listener: Listener | None = None,
         client: Hashable = None,
         request: Hashable = None,
-    ) -> "Future[SearchResult]":
+        read: Callable[[SearchResult], Any] = lambda result: result,
+    ) -> "Future[Any]":
         """Have a sentence searched for.
 
         Args:
@@ -172,6 +194,7 @@ class OpenSearch:
           listener: is called, in a thread of the search, with the tokens so far of a greedy search.
           client: who sent its request: clients take turns; None is somebody who sent no other.
           request: what it was sent with: a client's requests take turns; None is nothing else.
+          read: what the future gives of the hypotheses; without it, themselves.
 
         Returns:
           The future of its hypotheses `[num_best, t]`. `cancel` gives up the sentence at any time.
@@ -185,7 +208,7 @@ class OpenSearch:
         sentence = Sentence(tokens, most if limit is None else limit, number)
         self._check(sentence, most, listener)
         now, patience = time.monotonic(), len(tokens) * self.limits.seconds_per_token
-        future: Future[SearchResult] = Future()
+        future: Future[Any] = Future()
         request = object() if request is None else request
         with self._changed:
             if self._closed:
@@ -203,6 +226,7 @@ class OpenSearch:
                     shares=(request if client is None else client, request),
                     sentence=sentence,
                     future=future,
+                    read=read,
                     deadline=now + timeout,
                     listener=listener,
                 )
@@ -302,7 +326,7 @@ class OpenSearch:
                 self._turn(group, arrivals, under_way)
             except Exception as error:
                 for request in under_way.values():
-                    _tell(request.future, error)
+                    request.tell(error)
                 under_way.clear()
                 group = None
             self._num_held[number] = len(under_way)
@@ -319,7 +343,7 @@ class OpenSearch:
         group.let_in(coming, self._places_among(group.sizes.rows), self._lengths)
         progress = group.search_on(leave, self.limits.most_steps)
         for number, result in group.collect(progress):
-            _tell(under_way.pop(number).future, result)
+            under_way.pop(number).tell(result)
         for number, tokens in group.so_far():
             if (listener := under_way[number].listener) is not None:
                 listener(tokens)
@@ -401,15 +425,3 @@ def _ladder(longest: int) -> Iterator[int]:
         yield length
         length *= 2
     yield length
-
-
-def _tell(future: "Future[SearchResult]", result: SearchResult | Exception) -> None:
-    """Give who waits its result; where it was given up, `concurrent.futures.wait` hears of that."""
-    try:
-        if isinstance(result, Exception):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
-    except InvalidStateError:
-        if future.cancelled():
-            future.set_running_or_notify_cancel()

@@ -1,5 +1,6 @@
 """A trained model that translates text: lines in, lines out."""
 
+import dataclasses
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -148,7 +149,7 @@ class Translator:
           prefixes: for each line the text with which its translation must begin, or "".
           seed: seed of sampling (`temperature` above 0).
           first_line: number of the first line, where these are a part of something longer.
-          overrides: fields of `DecodingConfig`.
+          overrides: settings of the search, as `configured` takes them.
 
         Returns:
           The translations, in the order of the lines.
@@ -184,7 +185,7 @@ class Translator:
           seed: seed of sampling (`temperature` above 0), below 2**32.
           first_line: number of the first line, where these are a part of something longer. Errors
             name lines by it.
-          overrides: fields of `DecodingConfig`.
+          overrides: settings of the search, as `configured` takes them.
 
         Returns:
           For each line between 1 and `num_best` hypotheses, best first.
@@ -217,7 +218,7 @@ class Translator:
         Args:
           lines: sentences.
           first_line: number of the first line.
-          overrides: fields of `DecodingConfig`.
+          overrides: settings of the search, as `configured` takes them.
 
         Raises:
           TypeError: an argument is of the wrong type.
@@ -235,13 +236,25 @@ class Translator:
         """Subword ids of each target, with the end of sentence; a line break counts as a space."""
         return self.vocabulary.encode_targets(_stripped(lines))
 
-    def configured(self, **overrides: Any) -> Config:
-        """The config with other fields of `DecodingConfig`.
+    def configured(self, decoding: DecodingConfig | None = None, **overrides: Any) -> Config:
+        """Return the config with other settings of the search.
+
+        Args:
+          decoding: the settings; None is those of `config`.
+          overrides: fields of `DecodingConfig` that are to be others.
 
         Raises:
-          UserError: an override is refused.
+          TypeError: `decoding` is something else.
+          UserError: a field is refused.
         """
-        return self.config.replace({f"decoding.{name}": value for name, value in overrides.items()})
+        if decoding is None:
+            config = self.config
+        elif isinstance(decoding, DecodingConfig):
+            config = dataclasses.replace(self.config, decoding=decoding)
+        else:
+            kind = type(decoding).__name__
+            raise TypeError(f"decoding is of type {kind}; give a DecodingConfig")
+        return config.replace({f"decoding.{name}": value for name, value in overrides.items()})
 
     def parts(
         self,

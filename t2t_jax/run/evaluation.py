@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from t2t_jax.config import Config
+from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.rows import Examples
@@ -84,7 +83,7 @@ def evaluate(
       num_sentences: how many sentences to decode, from the first on; None means all. The losses
         do not depend on it.
       seed: seed of sampling (`temperature` above 0).
-      overrides: fields of `DecodingConfig`, for the decoding.
+      overrides: settings of the search, as `Translator.configured` takes them.
 
     Raises:
       TypeError: an argument is of the wrong type.
@@ -102,21 +101,28 @@ def evaluate(
     pairs = prepare_evaluation(config, corpus, translator.vocabulary, split, longest=longest)
     loss = cache(partial(corpus_loss, translator, pairs))
     task = task_of(corpus.name, corpus.task)
-    scored = task.scored(translator, corpus, split, loss, num_sentences, seed, overrides)
+    scored = task.scored(translator, corpus, split, loss, num_sentences, seed, config.decoding)
     return Evaluation(split, loss(), *scored, seconds=time.monotonic() - start)
 
 
 def score_record(
-    translator: Translator, corpus: Corpus, evaluation: Evaluation, settings: Mapping[str, Any]
+    translator: Translator,
+    corpus: Corpus,
+    evaluation: Evaluation,
+    *,
+    seed: int | None = None,
+    decoding: DecodingConfig | None = None,
 ) -> Record:
-    """The record that `scores.jsonl` keeps of an evaluation: what was scored, how, and the figures.
+    """Return the record that `scores.jsonl` keeps: what was scored, how, and the figures.
 
     Args:
       translator: the model that was evaluated.
       corpus: where the split is.
       evaluation: the evaluation of the model on the split.
-      settings: the settings of the decoding, by field of `DecodingConfig`.
+      seed: the seed of the decoding, where it is to be recorded.
+      decoding: the settings of the decoding; None where there was none.
     """
+    how = {} if decoding is None else dataclasses.asdict(decoding)
     figures = evaluation.summary()
     averages = {"ema_decays": list(translator.ema_decays)} if translator.ema_decays else {}
     return {
@@ -126,7 +132,7 @@ def score_record(
         **figures,
         "checkpoints": list(translator.steps),
         **averages,
-        "decoding": dict(settings),
+        "decoding": how if seed is None else {"seed": seed, **how},
     }
 
 

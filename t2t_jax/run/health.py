@@ -16,7 +16,6 @@ from jaxtyping import Integer
 
 from t2t_jax.config import Config
 from t2t_jax.data.batching import Batches
-from t2t_jax.data.rows import Examples
 from t2t_jax.run.early_stopping import plateau
 from t2t_jax.run.history import History
 from t2t_jax.system.records import Record
@@ -48,14 +47,13 @@ Rule = Callable[[Config, CorpusFigures, History], str | None]
 """Says what it observed, why that is bad and what helps; None if there is nothing to say."""
 
 
-def corpus_figures(split: Examples, batches: Batches) -> CorpusFigures:
-    """The figures of a train split that the rules look at.
+def corpus_figures(batches: Batches) -> CorpusFigures:
+    """Return the figures of a train split that the rules look at.
 
     Args:
-      split: the tokenised pairs.
-      batches: the batches that are made of them.
+      batches: the batches that are made of it.
     """
-    waste = batches.padding_waste
+    split, waste = batches.examples, batches.padding_waste
     tokens = {"source": int(split.source_lengths.sum()), "target": int(split.target_lengths.sum())}
     positions = sum(tokens[side] / (1 - share) for side, share in waste.items())
     padding = 1 - sum(tokens[side] for side in waste) / positions

@@ -56,7 +56,8 @@ def load(
                 f"workdir={each!r} is a {type(each).__name__}; give the path of a run directory, "
                 "or a list of several"
             )
-    runs = [_open(as_path(each)) for each in given]
+    places = [as_path(each) for each in given]
+    runs = [_Run(place, read_config(place), read_vocabulary(place)) for place in places]
     if not runs:
         raise UserError("no run directory is given; name one, or several for an ensemble")
     for other in runs[1:]:
@@ -89,10 +90,6 @@ class _Run(NamedTuple):
     workdir: Path
     config: Config
     vocabulary: Vocabulary
-
-
-def _open(workdir: Path) -> _Run:
-    return _Run(workdir, read_config(workdir), read_vocabulary(workdir))
 
 
 def _check_same(first: _Run, other: _Run) -> None:

@@ -10,7 +10,6 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import Network
-from t2t_jax.run.log import RunLog
 from t2t_jax.system.bucket import as_path
 from t2t_jax.training.averaging import load_parameters
 from t2t_jax.training.checkpoint import Checkpoints
@@ -30,10 +29,7 @@ _FREE = "dropout_rate", "attention_dropout_rate", "activation_dropout_rate", "co
 
 
 def check_start(config: Config) -> None:
-    """Refuse to start from a run whose model is another.
-
-    Args:
-      config: the config of a new run.
+    """Refuse a new run that is to start from a run whose model is another.
 
     Raises:
       UserError: `training.init_from` is no run, or lacks the checkpoint, or has another network or
@@ -71,13 +67,7 @@ def check_start(config: Config) -> None:
 def initial_state(
     config: Config, model: Network, mesh: Mesh, checkpoints: Checkpoints
 ) -> TrainState:
-    """The state that a run goes on from: the newest checkpoint, or that before the first step.
-
-    Args:
-      config: the config of the run.
-      model: the network of the run.
-      mesh: the devices.
-      checkpoints: the checkpoints of the run.
+    """Return the state that a run goes on from: its newest checkpoint, or that before step 1.
 
     Raises:
       UserError: no checkpoint can be read, or those of `training.init_from` cannot.
@@ -95,15 +85,10 @@ def initial_state(
 
 
 def _parameters_of(config: Config, mesh: Mesh, own: Parameters) -> Parameters:
-    """The parameters of the run that another starts from.
+    """Return the parameters of the run that another starts from, in place of its `own`.
 
     A model that predicts labels keeps its own parameters after the stack of layers, as labels may
     be others.
-
-    Args:
-      config: the config of the new run.
-      mesh: the devices.
-      own: the new run's parameters before the first step.
     """
     start = config.training
     assert start.init_from is not None
@@ -115,19 +100,3 @@ def _parameters_of(config: Config, mesh: Mesh, own: Parameters) -> Parameters:
     if config.data.task not in LABELLING:
         return found
     return {name: found.get(name, x) if name not in _HEAD else x for name, x in own.items()}
-
-
-def introduce_start(config: Config, state: TrainState, log: RunLog) -> None:
-    """Say which run a new one starts from.
-
-    Args:
-      config: the config of the run.
-      state: the state that the run goes on from.
-      log: the log of the run.
-    """
-    if config.training.init_from is not None and not int(state.step):
-        step = config.training.init_step
-        which = "" if step is None else f", step {step}"
-        log.say(
-            f"starts with the parameters and the vocabulary of {config.training.init_from}{which}"
-        )

@@ -1,6 +1,7 @@
 """What a client asks for and gets: LibreTranslate's API, and the fuller one of this project.
 
-Each function reads the fields of a request, and gives what is sent back as JSON.
+Each method that `routes` names takes what a request asks for, and returns what is sent back as
+JSON, or raises a `RefusedError`.
 """
 
 import asyncio
@@ -11,24 +12,13 @@ from typing import Any
 
 from t2t_jax.decoding.alignments import Links
 from t2t_jax.decoding.translator import Hypothesis
-from t2t_jax.serving.bodies import (
-    Fields,
-    check_known,
-    choice_of,
-    known_fields,
-    number_of,
-    text_of,
-    texts_of,
-    truth_of,
-)
 from t2t_jax.serving.documents import Document, html_document, text_document
 from t2t_jax.serving.engine import Wanted
+from t2t_jax.serving.fields import Asked
 from t2t_jax.serving.languages import Detected, Languages, is_auto
 from t2t_jax.serving.metrics import Metrics
 from t2t_jax.serving.service import Service, Translated, prepared
 from t2t_jax.serving.settings import Bounds, RefusedError, Split
-
-_SPLITS = "sentences", "lines"
 
 
 @dataclass(frozen=True)
@@ -47,83 +37,51 @@ class Answers:
     metrics: Metrics
     split: Split = "sentences"
 
-    async def translate(self, fields: Fields, client: str) -> dict[str, Any]:
-        """Answer `POST /translate` of LibreTranslate.
-
-        Args:
-          fields: the fields of the request.
-          client: what its client is known by.
-
-        Raises:
-          RefusedError: it cannot be answered.
-        """
-        fields = known_fields(fields, ("q", "source", "target", "format", "alternatives"))
-        texts, is_list = texts_of(fields, "q", self.bounds)
-        service, detected = await self._service(fields, texts)
-        documents = await self._documents(fields, service, texts)
-        more = number_of(fields, "alternatives", 0, 0, 100)
+    async def translate(self, asked: Asked) -> dict[str, Any]:
+        """Answer `POST /translate` of LibreTranslate."""
+        (texts, is_list), (service, detected) = asked["q"], await self._service(asked)
+        documents = await self._documents(asked, service, self.split)
+        more = asked["alternatives"]
         num_best = min(more + 1, service.engine.most_best)
-        translated = await self._translated(service, documents, Wanted(num_best, client=client))
+        wanted = Wanted(num_best, client=asked.client)
+        translated = await self._translated(service, documents, wanted)
         found = translated.texts(documents, num_best)
         one: Any = list if is_list else _only
         answer = {"translatedText": one([best[0].text for best in found])}
         if more:
             answer["alternatives"] = one([[other.text for other in best[1:]] for best in found])
         if detected is not None:
-            said = {"language": detected.language, "confidence": _percent(detected)}
-            answer["detectedLanguage"] = one([said for _ in texts])
+            answer["detectedLanguage"] = one([_described(detected) for _ in texts])
         return answer
 
-    async def detect(self, fields: Fields) -> list[dict[str, Any]]:
-        """Answer `POST /detect` of LibreTranslate.
+    async def detect(self, asked: Asked) -> list[dict[str, Any]]:
+        """Answer `POST /detect` of LibreTranslate."""
+        found = await asyncio.to_thread(self.languages.detect, asked["q"][0])
+        return [_described(one) for one in found]
 
-        Args:
-          fields: the fields of the request.
-
-        Raises:
-          RefusedError: it cannot be answered, or there is no detector.
-        """
-        fields = known_fields(fields, ("q",))
-        texts, _ = texts_of(fields, "q", self.bounds)
-        found = await asyncio.to_thread(self.languages.detect, texts)
-        return [{"language": one.language, "confidence": _percent(one)} for one in found]
-
-    async def translations(self, fields: Fields, client: str) -> dict[str, Any]:
-        """Answer `POST /v1/translations`: n-best, scores, alignments.
-
-        Args:
-          fields: the fields of the request.
-          client: what its client is known by.
-
-        Raises:
-          RefusedError: it cannot be answered.
-        """
-        asked = await self._asked(fields, client)
-        translated = await self._translated(asked.service, asked.documents, asked.wanted)
-        return await self._described(asked, translated)
-
-    async def streamed(self, fields: Fields, client: str) -> AsyncGenerator[str, None]:
-        """Answer `POST /v1/translations` with a stream of events, as tokens are chosen.
-
-        Args:
-          fields: the fields of the request.
-          client: what its client is known by.
-
-        Raises:
-          RefusedError: it cannot be answered.
-        """
-        asked = await self._asked(fields, client)
-        if asked.wanted.num_best > 1:
+    async def translations(self, asked: Asked) -> dict[str, Any] | AsyncGenerator[str, None]:
+        """Answer `POST /v1/translations`: n-best, scores, alignments; events, if it is a stream."""
+        is_stream, (service, _) = asked["stream"], await self._service(asked)
+        num_best, beam_size, most = asked["num_best"], asked["beam_size"], service.engine.most_best
+        if num_best > beam_size:
+            raise RefusedError(400, f"num_best={num_best} is more than beam_size={beam_size}")
+        if is_stream and num_best > 1:
             raise RefusedError(400, "a stream has one translation of a text; leave num_best out")
-        return self._stream(asked)
+        is_greedy = is_stream or beam_size == 1 < most
+        wanted = Wanted(num_best, is_greedy, asked["max_tokens"], asked.client)
+        documents = await self._documents(asked, service, asked["split"])
+        job = _Job(service, documents, wanted, asked["alignments"])
+        if is_stream:
+            return self._stream(job)
+        return await self._described(job, await self._translated(service, documents, wanted))
 
-    async def _stream(self, asked: "_Asked") -> AsyncGenerator[str, None]:
+    async def _stream(self, job: "_Job") -> AsyncGenerator[str, None]:
         """Events: `partial` for each sentence as it grows, then `done`."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
         news: dict[int, str] = {}  # of each sentence the last: a client that is slow misses some
         places = [
             (text, sentence)
-            for text, document in enumerate(asked.documents)
+            for text, document in enumerate(job.documents)
             for sentence in range(len(document.sentences))
         ]
 
@@ -134,8 +92,8 @@ class Answers:
         def tell(number: int, so_far: str) -> None:
             loop.call_soon_threadsafe(hear, number, so_far)
 
-        wanted = asked.wanted._replace(greedy=True)
-        work = asyncio.create_task(self._translated(asked.service, asked.documents, wanted, tell))
+        translated = self._translated(job.service, job.documents, job.wanted, tell)
+        work = asyncio.create_task(translated)
         work.add_done_callback(lambda _: changed.set())
         try:
             while news or not work.done():
@@ -147,40 +105,22 @@ class Answers:
                 changed.clear()
                 if not work.done():
                     await changed.wait()
-            yield event("done", await self._described(asked, await work))
+            yield event("done", await self._described(job, await work))
         finally:
             work.cancel()
 
-    async def _asked(self, fields: Fields, client: str) -> "_Asked":
-        """What a request to `/v1/translations` asks for."""
-        check_known(fields, _FIELDS)
-        texts, _ = texts_of(fields, "q", self.bounds)
-        service, detected = await self._service(fields, texts)
-        most = service.engine.most_best
-        num_best = number_of(fields, "num_best", 1, 1, most)
-        beam_size = number_of(fields, "beam_size", most, 1, 1000)
-        if beam_size not in (1, most):
-            raise RefusedError(400, f"beam_size={beam_size} is neither 1 nor this server's {most}")
-        if num_best > beam_size:
-            raise RefusedError(400, f"num_best={num_best} is more than beam_size={beam_size}")
-        max_tokens = number_of(fields, "max_tokens", 0, 1, 100_000) if "max_tokens" in fields else 0
-        wanted = Wanted(num_best, beam_size == 1 < most, max_tokens or None, client)
-        documents = await self._documents(fields, service, texts)
-        return _Asked(service, documents, wanted, truth_of(fields, "alignments"), detected)
+    async def _service(self, asked: Asked) -> tuple[Service, Detected | None]:
+        """Return the service that a request is for, whose bounds hold for the rest of it."""
+        (texts, _), pair = asked["q"], (asked["source"], asked["target"])
+        if is_auto(pair[0]):
+            found = await asyncio.to_thread(self.languages.service, *pair, texts)
+        else:
+            found = self.languages.service(*pair, texts)
+        asked.bound(found[0].engine.most_best)
+        return found
 
-    async def _service(
-        self, fields: Fields, texts: Sequence[str]
-    ) -> tuple[Service, Detected | None]:
-        source, target = text_of(fields, "source", "auto"), text_of(fields, "target")
-        if is_auto(source):
-            return await asyncio.to_thread(self.languages.service, source, target, texts)
-        return self.languages.service(source, target, texts)
-
-    async def _documents(
-        self, fields: Fields, service: Service, texts: Sequence[str]
-    ) -> list[Document]:
-        split: Any = self.split if "split" not in fields else choice_of(fields, "split", _SPLITS)
-        is_html = choice_of(fields, "format", ("text", "html")) == "html"
+    async def _documents(self, asked: Asked, service: Service, split: Split) -> list[Document]:
+        (texts, _), is_html = asked["q"], asked["format"] == "html"
 
         def document(text: str) -> Document:
             if is_html:
@@ -199,11 +139,11 @@ class Answers:
         self.metrics.tokens.labels(service.name, "out").inc(found.target_tokens)
         return found
 
-    async def _described(self, asked: "_Asked", translated: Translated) -> dict[str, Any]:
+    async def _described(self, job: "_Job", translated: Translated) -> dict[str, Any]:
         """The translations of all texts, with their sentences."""
-        num_best, engine = asked.wanted.num_best, asked.service.engine
-        whole = translated.texts(asked.documents, num_best)
-        links = iter(await self._links(asked, translated))
+        num_best, engine = job.wanted.num_best, job.service.engine
+        whole = translated.texts(job.documents, num_best)
+        links = iter(await self._links(job, translated))
 
         def hypothesis(one: Hypothesis) -> dict[str, Any]:
             return {
@@ -219,8 +159,8 @@ class Answers:
             return said if link is None else said | {"alignment": link}
 
         return {
-            "source": asked.service.source,
-            "target": asked.service.target,
+            "source": job.service.source,
+            "target": job.service.target,
             "translations": [
                 {
                     "hypotheses": [hypothesis(one) for one in of_text],
@@ -230,43 +170,36 @@ class Answers:
                     ],
                 }
                 for of_text, document, of_sentences in zip(
-                    whole, asked.documents, translated.sentences, strict=True
+                    whole, job.documents, translated.sentences, strict=True
                 )
             ],
         }
 
-    async def _links(self, asked: "_Asked", translated: Translated) -> Sequence[Links | None]:
+    async def _links(self, job: "_Job", translated: Translated) -> Sequence[Links | None]:
         """The links between words of each sentence and its best translation, if asked for."""
-        sources = [one for document in asked.documents for one in document.sentences]
+        sources = [one for document in job.documents for one in document.sentences]
         best = [found[0].text for one in translated.sentences for found in one]
-        align = asked.service.engine.align
-        links = await asyncio.to_thread(align, sources, best) if asked.alignments else None
+        align = job.service.engine.align
+        links = await asyncio.to_thread(align, sources, best) if job.alignments else None
         return [None] * len(best) if links is None else links
 
 
-_FIELDS = (
-    *("q", "source", "target", "format", "split", "num_best", "beam_size", "max_tokens"),
-    *("alignments", "stream", "api_key"),
-)
-
-
 @dataclass(frozen=True)
-class _Asked:
-    """What a request to `/v1/translations` asks for."""
+class _Job:
+    """What a request to `/v1/translations` has translated."""
 
     service: Service
     documents: list[Document]
     wanted: Wanted
     alignments: bool
-    detected: Detected | None
 
 
 def _only(found: Sequence[Any]) -> Any:
     return found[0]
 
 
-def _percent(detected: Detected) -> float:
-    return round(100 * detected.confidence, 1)
+def _described(detected: Detected) -> dict[str, Any]:
+    return {"language": detected.language, "confidence": round(100 * detected.confidence, 1)}
 
 
 def event(name: str, data: dict[str, Any]) -> str:

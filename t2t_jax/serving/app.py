@@ -8,7 +8,7 @@ import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, partial
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -22,19 +22,20 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from t2t_jax.decoding.open_search import ClosedError, QueueFullError
 from t2t_jax.serving.access import Access
 from t2t_jax.serving.answers import Answers, event
-from t2t_jax.serving.bodies import Fields, fields_of, read_body, truth_of
+from t2t_jax.serving.bodies import Fields, fields_of, read_body
 from t2t_jax.serving.description import description
-from t2t_jax.serving.service import stopping, too_slow
-from t2t_jax.serving.settings import RefusedError
+from t2t_jax.serving.fields import Asked
+from t2t_jax.serving.routes import GET_ROUTES, POST_ROUTES, PostRoute
+from t2t_jax.serving.settings import Bounds, RefusedError
 
 log = logging.getLogger("t2t_jax.serving")
 """Where requests are written down, without their texts."""
 
 _T = TypeVar("_T")
 _GONE = 499  # what nginx calls it: nobody reads this answer
-_FAILED = "the server has failed; it has written down why"
 _OUTCOME = "t2t_jax.outcome"
 """Where the scope of a request has the status of a stream that fails once its head is sent."""
 _HEADERS = {
@@ -61,10 +62,6 @@ class _Cors(CORSMiddleware):
         }
         message = f"this page of another origin may not call the server so: {what}"
         return JSONResponse({"error": message}, answer.status_code, headers)
-
-
-class _ClientGoneError(Exception):
-    """The client has closed the connection."""
 
 
 @dataclass
@@ -96,18 +93,9 @@ class Server:
     def app(self) -> ASGIApp:
         """The application, for any server of ASGI."""
         routes = [
-            Route("/translate", self._posted(self.answers.translate), methods=["POST"]),
-            Route(
-                "/detect",
-                self._posted(lambda fields, _: self.answers.detect(fields)),
-                methods=["POST"],
-            ),
-            Route("/v1/translations", self._posted(self._translations), methods=["POST"]),
-            Route("/languages", self._languages),
-            Route("/health", self._health),
-            Route("/live", _live),
-            Route("/metrics", self._metrics),
-            Route("/openapi.json", self._description),
+            *(Route(path, self._post(one), methods=["POST"]) for path, one in POST_ROUTES.items()),
+            *(Route(path, self._get(one.respond)) for path, one in GET_ROUTES.items()),
+            Route("/openapi.json", self._get(Server._description)),
             Route("/docs", _file("docs.html", "text/html")),
             Route("/", _file("page.html", "text/html")),
             Route("/page.css", _file("page.css", "text/css")),
@@ -123,49 +111,51 @@ class Server:
                 allow_headers=["authorization", "content-type"],
             )
         ]
-        handlers: Any = {
-            HTTPException: _not_found,
-            RefusedError: _refused,
-            Exception: _failed,
-        }
+        facts = RefusedError, QueueFullError, ClosedError, TimeoutError, Exception
+        handlers: Any = {HTTPException: _not_found, **dict.fromkeys(facts, self._refused)}
         app = Starlette(
             routes=routes, middleware=cors if self.cors else [], exception_handlers=handlers
         )
         app.router.redirect_slashes = False  # it would lead where the header Host says
         return _Watched(app, self)
 
-    def _posted(
-        self, answer: Callable[[Fields, str], Awaitable[Any]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _post(self, route: PostRoute) -> Callable[[Request], Awaitable[Response]]:
         """The endpoint that answers the fields of a request's body."""
+        bounds, fields = self.answers.bounds, cache(partial(route.fields, self.answers))
+
+        async def answered(request: Request, body: bytes, client: str | None) -> Any:
+            given = await fields_of(request, body)
+            client = self._admit(request, given) if client is None else client
+            if self.log_texts:
+                log.info("%s", json.dumps(given.get("q"), ensure_ascii=True))
+            asked = Asked(fields, given, client, lenient=route.is_lenient)
+            return await route.respond(self.answers, asked)
 
         async def endpoint(request: Request) -> Response:
             if not self.is_ready:
-                raise stopping()
-            bounds = self.answers.bounds
+                raise ClosedError
             client = self._admit_early(request)
-
-            async def answered(body: bytes) -> Any:
-                fields = await fields_of(request, body)
-                known_by = self._admit(request, fields) if client is None else client
-                if self.log_texts:
-                    log.info("%s", json.dumps(fields.get("q"), ensure_ascii=True))
-                return await answer(fields, known_by)
-
             try:
                 body = await read_body(request, bounds)
                 async with asyncio.timeout(bounds.timeout):
-                    found = await _while_connected(request, answered(body))
-            except (ClientDisconnect, _ClientGoneError):
+                    found = await _while_connected(request, answered(request, body, client))
+            except ClientDisconnect:
                 return Response(status_code=_GONE)
-            except TimeoutError:
-                raise too_slow(bounds) from None
             if isinstance(found, AsyncGenerator):
-                events = _with_failure(found, request.scope)
+                events = self._with_failure(found, request.scope)
                 return StreamingResponse(
                     events, media_type="text/event-stream", headers=_OF_STREAMS
                 )
             return JSONResponse(found)
+
+        return endpoint
+
+    def _get(self, respond: Callable[["Server"], Any]) -> Callable[[Request], Awaitable[Response]]:
+        """The endpoint of a route that reads nothing."""
+
+        async def endpoint(_: Request) -> Response:
+            found = respond(self)
+            return found if isinstance(found, Response) else JSONResponse(found)
 
         return endpoint
 
@@ -187,39 +177,52 @@ class Server:
             raise RefusedError(400, "api_key is no string")
         return self.access.admit(key or None, _address(request.scope))
 
-    async def _translations(self, fields: Fields, client: str) -> Any:
-        if truth_of(fields, "stream"):
-            return await self.answers.streamed(fields, client)
-        return await self.answers.translations(fields, client)
+    def _description(self) -> dict[str, Any]:
+        return description(self.answers, needs_key=self.access.needs_key)
 
-    async def _languages(self, request: Request) -> Response:
-        del request
-        return JSONResponse(self.answers.languages.described())
+    async def _refused(self, _: Request, error: Exception) -> Response:
+        found = refusal(error, self.answers.bounds)
+        return JSONResponse({"error": str(found)}, found.status, found.headers)
 
-    async def _health(self, request: Request) -> Response:
-        del request
-        if not self.is_ready:
-            raise stopping()
-        return JSONResponse({"status": "ok"})
+    async def _with_failure(
+        self, events: AsyncGenerator[str, None], scope: Scope
+    ) -> AsyncGenerator[str, None]:
+        """Yield the events of a stream; where it fails, whose head is sent, the last is `error`."""
+        try:
+            async with aclosing(events):
+                async for one in events:
+                    yield one
+        except Exception as error:
+            found = refusal(error, self.answers.bounds)
+            scope[_OUTCOME] = found.status
+            if found.status == 500:
+                _write_down(error, scope)
+            yield event("error", {"status": found.status, "error": str(found)})
 
-    async def _metrics(self, request: Request) -> Response:
-        del request
-        page = self.answers.metrics.page()
-        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    async def _description(self, request: Request) -> Response:
-        del request
-        return JSONResponse(description(self.answers, needs_key=self.access.needs_key))
+def refusal(error: Exception, bounds: Bounds) -> RefusedError:
+    """Return how a request is refused, or a stream ends, for what went wrong with it.
+
+    Args:
+      error: what went wrong.
+      bounds: what is allowed.
+    """
+    if isinstance(error, RefusedError):
+        return error
+    if isinstance(error, QueueFullError):
+        return RefusedError(429, f"{error}; try again later", Retry_After="1")
+    if isinstance(error, ClosedError):
+        again = {"Retry_After": "5", "Connection": "close"}
+        return RefusedError(503, "the server is stopping; try again", **again)
+    if isinstance(error, TimeoutError):
+        took = f"the translation took longer than {bounds.timeout:g} s"
+        return RefusedError(504, f"{took}; send less at once")
+    return RefusedError(500, "the server has failed; it has written down why")
 
 
 def _address(scope: Scope) -> str:
     """The address of a client, or of the one that a trusted proxy names."""
     return scope["client"][0] if scope.get("client") else ""
-
-
-async def _live(request: Request) -> Response:
-    del request
-    return JSONResponse({"status": "ok"})
 
 
 def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
@@ -237,7 +240,7 @@ async def _while_connected(request: Request, work: Awaitable[_T]) -> _T:
     """Wait for work; where the client goes away, cancel it, which frees its rows.
 
     Raises:
-      _ClientGoneError: the client has gone away.
+      ClientDisconnect: the client has gone away.
     """
 
     this, is_gone = asyncio.current_task(), False
@@ -255,7 +258,7 @@ async def _while_connected(request: Request, work: Awaitable[_T]) -> _T:
         return await work
     except asyncio.CancelledError:
         if is_gone and not this.uncancel():
-            raise _ClientGoneError from None
+            raise ClientDisconnect from None
         raise
     finally:
         watching.cancel()
@@ -269,34 +272,6 @@ async def _not_found(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         message = f"{_shown(request.scope['path'])} does not take {request.method}; see /docs"
     return JSONResponse({"error": message}, error.status_code, error.headers)
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    del request
-    assert isinstance(error, RefusedError)
-    return JSONResponse({"error": str(error)}, error.status, error.headers)
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    del request, error
-    return JSONResponse({"error": _FAILED}, 500)
-
-
-async def _with_failure(
-    events: AsyncGenerator[str, None], scope: Scope
-) -> AsyncGenerator[str, None]:
-    """The events of a stream; where it fails, the last is `error`, as its head has been sent."""
-    try:
-        async with aclosing(events):
-            async for one in events:
-                yield one
-    except RefusedError as error:
-        scope[_OUTCOME] = error.status
-        yield event("error", {"status": error.status, "error": str(error)})
-    except Exception as error:
-        scope[_OUTCOME] = 500
-        _write_down(error, scope)
-        yield event("error", {"status": 500, "error": _FAILED})
 
 
 class _Watched:

@@ -23,14 +23,6 @@ class Wanted(NamedTuple):
     """What the sentences of one request have in common: they take turns with those of others."""
 
 
-class EngineClosedError(Exception):
-    """The engine takes no more sentences: another one has taken its place."""
-
-
-class EngineFullError(Exception):
-    """More sentences wait than may."""
-
-
 class Load(NamedTuple):
     """How busy an engine is."""
 
@@ -76,8 +68,8 @@ class Engine(Protocol):
           listener: is told the text so far, of a greedy search.
 
         Raises:
-          EngineFullError: too many sentences wait.
-          EngineClosedError: the engine is closed.
+          QueueFullError: too many sentences wait (`decoding.open_search`).
+          ClosedError: the engine takes no more sentences (`decoding.open_search`).
         """
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links] | None:

@@ -57,6 +57,11 @@ class Languages:
         """The codes of source languages."""
         return list(dict.fromkeys(source for source, _ in self.services))
 
+    @property
+    def targets(self) -> list[str]:
+        """The codes of target languages."""
+        return sorted({target for _, target in self.services})
+
     def described(self) -> list[dict[str, Any]]:
         """Each source language with its name and the codes of its targets."""
         return [
@@ -67,14 +72,6 @@ class Languages:
             }
             for source in self.sources
         ]
-
-    def name(self, code: str) -> str:
-        """The English name of a language, or its code where there is none.
-
-        Args:
-          code: the code.
-        """
-        return _NAMES.get(code, code)
 
     def service(
         self, source: str, target: str, texts: Sequence[str]

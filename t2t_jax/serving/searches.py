@@ -8,15 +8,13 @@ request needs another program, and nothing is compiled under a request.
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
 
 from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding.alignments import Links, PairAligner
-from t2t_jax.decoding.hypotheses import SearchResult
-from t2t_jax.decoding.open_search import ClosedError, Limits, OpenSearch, QueueFullError
+from t2t_jax.decoding.open_search import Limits, OpenSearch
 from t2t_jax.decoding.translator import Hypothesis, Translator, is_blank
 from t2t_jax.run.calibration import Calibration, confidence
-from t2t_jax.serving.engine import EngineClosedError, EngineFullError, Load, Wanted
+from t2t_jax.serving.engine import Load, Wanted
 
 _ROWS_OF_OTHERS = 4  # for what is asked for seldom: several translations, and streams
 
@@ -90,20 +88,15 @@ class Searches:
                 listener(self._translator.vocabulary.decode([so_far])[0])
 
         told = None if listener is None else tell
-        try:
-            asked = search.submit(
-                tokens,
-                limit=limit,
-                timeout=timeout,
-                listener=told,
-                client=wanted.client,
-                request=wanted.request,
-            )
-        except QueueFullError as error:
-            raise EngineFullError(str(error)) from error
-        except ClosedError as error:
-            raise EngineClosedError(str(error)) from error
-        return self._read(asked)
+        return search.submit(
+            tokens,
+            limit=limit,
+            timeout=timeout,
+            listener=told,
+            client=wanted.client,
+            request=wanted.request,
+            read=self._translator.read,
+        )
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links] | None:
         """The links between words; see `Engine`."""
@@ -137,22 +130,3 @@ class Searches:
     def _search(self, wanted: Wanted) -> OpenSearch:
         kind = "several" if wanted.num_best > 1 else "greedy" if wanted.greedy else "best"
         return self._searches.get(kind, self._searches["best"])
-
-    def _read(self, asked: "Future[SearchResult]") -> "Future[list[Hypothesis]]":
-        """The future of the hypotheses that a search finds; to cancel it gives the sentence up."""
-        found: Future[list[Hypothesis]] = Future()
-
-        def finish(asked: "Future[SearchResult]") -> None:
-            if found.set_running_or_notify_cancel():
-                try:
-                    found.set_result(self._translator.read(asked.result()))
-                except BaseException as error:
-                    found.set_exception(error)
-
-        def give_up(found: "Future[Any]") -> None:
-            if found.cancelled():
-                asked.cancel()
-
-        found.add_done_callback(give_up)
-        asked.add_done_callback(finish)
-        return found

@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
+from t2t_jax.decoding.open_search import ClosedError
 from t2t_jax.decoding.translator import Hypothesis, best_choices, joined
 from t2t_jax.errors import UserError
 from t2t_jax.serving.documents import Document
-from t2t_jax.serving.engine import Engine, EngineClosedError, EngineFullError, Wanted
+from t2t_jax.serving.engine import Engine, Wanted
 from t2t_jax.serving.settings import Bounds, RefusedError
 
 _FEW, _FEW_CHARACTERS = 16, 2000
@@ -120,8 +122,10 @@ class Service:
             documents.
 
         Raises:
-          RefusedError: there are too many sentences, or one is too long (400), too many wait (429),
-            or the time is over (504).
+          RefusedError: there are too many sentences, or one is too long.
+          QueueFullError: too many sentences wait.
+          ClosedError: the server is stopping.
+          TimeoutError: the time for a request is over.
         """
         sentences = [one for document in documents for one in document.sentences]
         if len(sentences) > self._bounds.max_lines:
@@ -135,8 +139,6 @@ class Service:
         try:
             async with asyncio.timeout(self._bounds.timeout):
                 found = await asyncio.gather(*map(asyncio.wrap_future, chain(*futures)))
-        except TimeoutError:
-            raise too_slow(self._bounds) from None
         finally:
             for future in chain(*futures):
                 future.cancel()
@@ -156,15 +158,14 @@ class Service:
             engine = self.engine
             try:
                 parts = await prepared(engine.prepare, sentences)
-                # Within one turn of the event loop, so that no other engine comes in between.
-                return parts, self._submit(engine, parts, wanted, listener)
             except UserError as error:
                 raise RefusedError(400, str(error)) from error
-            except EngineClosedError:
+            try:
+                # Within one turn of the event loop, so that no other engine comes in between.
+                return parts, self._submit(engine, parts, wanted, listener)
+            except ClosedError:
                 if engine is self.engine:
-                    raise stopping() from None
-            except EngineFullError as error:
-                raise RefusedError(429, f"{error}; try again later", Retry_After="1") from error
+                    raise
 
     def _submit(
         self,
@@ -178,9 +179,9 @@ class Service:
         try:
             for number, of_sentence in enumerate(parts):
                 futures.append([])
-                tell = None if listener is None else _Telling(listener, number, len(of_sentence))
-                for order, tokens in enumerate(of_sentence):
-                    told = None if tell is None else tell.part(order)
+                so_far = [""] * len(of_sentence)
+                for part, tokens in enumerate(of_sentence):
+                    told = listener and partial(_tell, listener, number, so_far, part)
                     timeout = self._bounds.timeout
                     asked = engine.submit(tokens, wanted, timeout=timeout, listener=told)
                     futures[-1].append(asked)
@@ -191,31 +192,7 @@ class Service:
         return futures
 
 
-class _Telling:
-    """Tells the text so far of a sentence that may be translated in parts."""
-
-    def __init__(self, listener: Listener, number: int, parts: int) -> None:
-        self._listener, self._number, self._texts = listener, number, [""] * parts
-
-    def part(self, order: int) -> Callable[[str], None]:
-        """What is told the text so far of a part."""
-
-        def tell(text: str) -> None:
-            self._texts[order] = text
-            self._listener(self._number, " ".join(filter(None, self._texts)))
-
-        return tell
-
-
-def too_slow(bounds: Bounds) -> RefusedError:
-    """The refusal of what takes longer than a request may."""
-    return RefusedError(
-        504, f"the translation took longer than {bounds.timeout:g} s; send less at once"
-    )
-
-
-def stopping() -> RefusedError:
-    """The refusal of a server that is about to end."""
-    return RefusedError(
-        503, "the server is stopping; try again", Retry_After="5", Connection="close"
-    )
+def _tell(listener: Listener, number: int, so_far: list[str], part: int, text: str) -> None:
+    """Tell the text so far of a sentence that may be translated in parts."""
+    so_far[part] = text
+    listener(number, " ".join(filter(None, so_far)))

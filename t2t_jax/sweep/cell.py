@@ -6,7 +6,6 @@ GRID/VARIANT/seedN.log           what the process of the cell printed
 """
 
 import ctypes
-import dataclasses
 import json
 import math
 import os
@@ -231,7 +230,7 @@ def train_and_score(config: Config, workdir: Path) -> int:
             f"{config.training.num_train_steps} of its variant; move that directory away"
         )
     evaluation = evaluate(translator, corpus, SPLIT)
-    record = score_record(translator, corpus, evaluation, dataclasses.asdict(config.decoding))
+    record = score_record(translator, corpus, evaluation, decoding=config.decoding)
     record_scores(workdir, record)
     log = read_log(workdir)
     result = {

@@ -1,12 +1,12 @@
 """What tasks have in common whose models predict labels: of words, sentences or images."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from t2t_jax.config import Config
+from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.rows import Examples
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary
@@ -104,10 +104,10 @@ class Labelling(ABC):
         loss: Callable[[], CorpusLoss],
         num_sentences: int | None,
         seed: int,
-        settings: Mapping[str, Any],
+        decoding: DecodingConfig,
     ) -> Scored:
         """Label the inputs of a split, and compare the labels with those of the corpus."""
-        del loss, seed, settings
+        del loss, seed, decoding
         inputs, targets = (lines[:num_sentences] for lines in corpus.lines(split))
         labels = [[label.name for label in one] for one in self.predicted(translator, inputs)]
         gold = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from t2t_jax.config import Config
+from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
@@ -118,7 +118,7 @@ class LanguageModelling:
         loss: Callable[[], CorpusLoss],
         num_sentences: int | None,
         seed: int,
-        settings: Mapping[str, Any],
+        decoding: DecodingConfig,
     ) -> Scored:
         """The likelihood of a split, and how a model continues the beginnings of some documents."""
         _, documents = corpus.lines(split)
@@ -137,7 +137,7 @@ class LanguageModelling:
         begins = [_beginning(translator, document, length // 2) for document in shown]
         rests = [text[len(begin) :] for text, begin in zip(shown, begins, strict=True)]
         most = min(_SHOWN_TOKENS, length - length // 2)
-        continued = generate(translator, begins, max_tokens=most, seed=seed, **settings)
+        continued = generate(translator, begins, max_tokens=most, seed=seed, decoding=decoding)
         return Scored(scores, begins, continued, rests)
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
@@ -178,7 +178,7 @@ def generate(
       stop: strings before the first of which a continuation ends.
       seed: seed of sampling (`temperature` above 0).
       first_line: number of the first prompt, on which sampling depends, and which errors name.
-      overrides: fields of `DecodingConfig`, such as `temperature`, `top_p` or `beam_size`.
+      overrides: settings of the search, as `Translator.configured` takes them.
 
     Returns:
       The continuations, in the order of the prompts; a prompt and its continuation together are the

@@ -1,14 +1,14 @@
 """Masked language modelling: what is hidden in a text is predicted from both sides (BERT)."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from t2t_jax.batch import BOS_ID, EOS_ID
-from t2t_jax.config import Config, DataConfig
+from t2t_jax.config import Config, DataConfig, DecodingConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.labelled import Labelled, LabelledText, flat
@@ -126,10 +126,10 @@ class MaskedLanguageModelling:
         loss: Callable[[], CorpusLoss],
         num_sentences: int | None,
         seed: int,
-        settings: Mapping[str, Any],
+        decoding: DecodingConfig,
     ) -> Scored:
         """How much of what is hidden in a split is found, and words filled into some documents."""
-        del seed, settings
+        del seed, decoding
         config, vocabulary = translator.config, translator.vocabulary
         examples = self.examples(config, corpus, vocabulary, split, translator.longest_sentence)
         right = np.concatenate(

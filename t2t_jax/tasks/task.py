@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from t2t_jax import paper
-from t2t_jax.config import Config
+from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.rows import Examples
 from t2t_jax.data.vocabulary import Vocabulary
@@ -241,7 +241,7 @@ class Task(Protocol):
         loss: Callable[[], CorpusLoss],
         num_sentences: int | None,
         seed: int,
-        settings: Mapping[str, Any],
+        decoding: DecodingConfig,
     ) -> Scored:
         """Let a model answer the sentences of a split, and score its answers.
 
@@ -252,7 +252,7 @@ class Task(Protocol):
           loss: gives the losses over `examples`.
           num_sentences: how many sentences, from the first on; None means all.
           seed: seed of sampling.
-          settings: fields of `DecodingConfig`, for the decoding.
+          decoding: the settings of the decoding.
 
         Raises:
           UserError: there are no sentences, or the model refuses something.

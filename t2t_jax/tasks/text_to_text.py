@@ -1,10 +1,10 @@
 """What tasks have in common whose models are given sentences and write others."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
-from t2t_jax.config import Config
+from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.tokenized import (
     TokenizedSplit,
@@ -73,12 +73,12 @@ class TextToText(ABC):
         loss: Callable[[], CorpusLoss],
         num_sentences: int | None,
         seed: int,
-        settings: Mapping[str, Any],
+        decoding: DecodingConfig,
     ) -> Scored:
         """Let a model write what it makes of the sources of a split, and score that."""
         del loss
         sources, targets = (lines[:num_sentences] for lines in corpus.lines(split))
-        outputs = translator.translate(sources, seed=seed, **settings)
+        outputs = translator.translate(sources, seed=seed, decoding=decoding)
         language = translator.config.data.target_language
         return self.score_outputs(sources, outputs, targets, language)
 

@@ -374,7 +374,7 @@ def test_threads_on_both_sides_of_an_epoch_get_the_same_batches() -> None:
 def test_the_report_states_pairs_steps_and_padding() -> None:
     # Two rows of 8 + 8 cells with 4 + 8 tokens each, in a batch of 24 rows.
     split = make_split([(4, 8), (4, 8)])
-    report = describe_corpus(split, Batches(split, make_config(), 0))
+    report = describe_corpus(Batches(split, make_config(), 0))
     assert report == (
         "4 pairs read, 2 kept (skipped: 2 too long)\n"
         "1 steps an epoch in 1 batch shapes; padding 95.8% of source, 91.7% of target positions"

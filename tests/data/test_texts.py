@@ -94,7 +94,7 @@ def test_an_epoch_has_every_token_once_and_no_place_for_sources(config, batching
             found += [tokens[segments == number].tolist() for number in numbers]
     assert sorted(found) == sorted(sequences(split))
     assert batches.padding_waste.keys() == {"target"}
-    assert "3 documents read" in describe_corpus(split, batches)
+    assert "3 documents read" in describe_corpus(batches)
 
 
 def test_a_corpus_without_text_of_one_language_is_refused(config, tmp_path):

@@ -13,6 +13,7 @@ from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.open_search import ClosedError, Limits, OpenSearch, QueueFullError
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode
+from t2t_jax.errors import UserError
 
 _EXTRA = 6
 _LIMITS = Limits(rows=6, longest=32, most_steps=3, most_waiting=500)
@@ -155,6 +156,19 @@ def test_a_sentence_that_is_given_up_makes_way(tiny, params, opened, sources, mo
     for future in (given_up, cancelled):
         with pytest.raises(CancelledError):
             future.result(0)
+
+
+def test_a_result_is_what_is_read_of_it_and_an_error_is_of_one_sentence_alone(opened, sources):
+    search = opened()
+
+    def refuse(_):
+        raise UserError("it is not finite")
+
+    failed = search.submit(sources[0], read=refuse)
+    read = search.submit(sources[0], read=lambda result: int(result.lengths[0]))
+    assert read.result(60) == search.submit(sources[0]).result(60).lengths[0]
+    with pytest.raises(UserError, match="it is not finite"):
+        failed.result(60)
 
 
 def test_shorter_sentences_overtake_within_a_bound(opened, sources, monkeypatch):

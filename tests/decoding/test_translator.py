@@ -318,6 +318,20 @@ def test_an_unknown_override_is_refused_with_a_hint(translator):
         translator.translate(["rot"], beamsize=3)
 
 
+def test_the_settings_of_a_search_are_given_whole_or_by_field(translator):
+    lines = ["rot haus", "ein baum"]
+    decoding = dataclasses.replace(translator.config.decoding, beam_size=2, length_penalty=1.0)
+    given = translator.configured(decoding=decoding, beam_size=3)
+    assert given == translator.configured(beam_size=3, length_penalty=1.0)
+    assert given.decoding == dataclasses.replace(decoding, beam_size=3)
+    found = translator.nbest(lines, 2, decoding=decoding)
+    assert found == translator.nbest(lines, 2, beam_size=2, length_penalty=1.0)
+    with pytest.raises(TypeError, match="DecodingConfig"):
+        translator.translate(lines, decoding={"beam_size": 2})
+    with pytest.raises(UserError, match=r"outside \[1, 1000\]"):
+        translator.check_lines(lines, decoding=decoding, beam_size=0)
+
+
 @pytest.mark.parametrize(
     ("num_best", "overrides", "message"),
     [

@@ -133,7 +133,7 @@ def test_the_figures_of_a_corpus():
     )
     bounds = {"data.max_length": 8, "data.source_tokens_per_step": 24}
     config = Config().replace(bounds | {"data.target_tokens_per_step": 24})
-    figures = corpus_figures(split, Batches(split, config.data, 0))
+    figures = corpus_figures(Batches(split, config.data, 0))
     assert figures == (4, {"too_long": 1}, pytest.approx(12 / 48), 0)
 
 

@@ -139,7 +139,7 @@ def test_a_new_directory_is_a_run_before_checkpoints_are_made(config, tmp_path, 
     def killed(*_):
         raise RuntimeError("killed")
 
-    monkeypatch.setattr("t2t_jax.run.trainer.Checkpoints", killed)
+    monkeypatch.setattr("t2t_jax.run.preparing.Checkpoints", killed)
     with pytest.raises(RuntimeError, match="killed"):
         train(config, tmp_path / "run")
     assert Config.from_json((tmp_path / "run" / "config.json").read_text()) == config
@@ -318,8 +318,8 @@ def test_a_run_without_dev_says_so_and_trains(directory, config, tmp_path, capsy
 def test_the_log_has_the_flags_of_the_compiler_and_what_crosses_slices(
     directory, config, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr("t2t_jax.run.trainer.described_options", lambda _: "--xla_a=true")
-    monkeypatch.setattr("t2t_jax.run.trainer.described_slices", lambda _: "slow links: data")
+    monkeypatch.setattr("t2t_jax.run.preparing.described_options", lambda _: "--xla_a=true")
+    monkeypatch.setattr("t2t_jax.run.preparing.described_slices", lambda _: "slow links: data")
     one_step = config.replace({"training.num_train_steps": 1, "training.warmup_steps": 1})
     assert train(one_step, tmp_path / "run").exit_code == 0
     told = capsys.readouterr().out

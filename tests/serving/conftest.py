@@ -10,12 +10,12 @@ import httpx
 import pytest
 import uvicorn
 
-from t2t_jax.decoding.open_search import Limits
+from t2t_jax.decoding.open_search import Limits, QueueFullError
 from t2t_jax.decoding.translator import Hypothesis
 from t2t_jax.serving.access import Access
 from t2t_jax.serving.answers import Answers
 from t2t_jax.serving.app import Server
-from t2t_jax.serving.engine import EngineFullError, Load
+from t2t_jax.serving.engine import Load
 from t2t_jax.serving.languages import Languages
 from t2t_jax.serving.metrics import Metrics
 from t2t_jax.serving.searches import Searches
@@ -55,7 +55,7 @@ class Patient:
 
     def submit(self, tokens, wanted, *, timeout, listener=None):
         if sum(not future.done() for _, future in self.asked) >= self.room:
-            raise EngineFullError("sentences wait already")
+            raise QueueFullError("sentences wait already")
         future = Future()
         self.asked.append((tokens, future))
         return future

@@ -225,14 +225,14 @@ def test_a_server_that_stops_refuses_what_is_new_and_finishes_the_rest():
 
 
 def test_a_request_that_meets_a_reload_is_translated_by_the_new_engine():
-    from t2t_jax.serving.engine import EngineClosedError
+    from t2t_jax.decoding.open_search import ClosedError
 
     class Replaced(Patient):
         """An engine whose place another takes while a request is prepared."""
 
         def submit(self, *given, **options):
             assert service.replace(Quick()) is self
-            raise EngineClosedError
+            raise ClosedError
 
     with running({("en", "de"): Replaced()}) as (client, server):
         [service] = server.answers.languages.services.values()

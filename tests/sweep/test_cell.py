@@ -118,7 +118,7 @@ def _trained_to(step, monkeypatch):
         "evaluation.evaluate": lines,
         "evaluation.score_record": record,
     }.items():
-        monkeypatch.setattr(f"t2t_jax.run.{name}", lambda *_, what=what: what)
+        monkeypatch.setattr(f"t2t_jax.run.{name}", lambda *_, what=what, **__: what)
 
 
 def test_a_cell_whose_training_ended_early_is_finished_until_more_is_asked_for(

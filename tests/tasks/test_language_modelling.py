@@ -86,7 +86,7 @@ def test_scores_are_the_likelihood_of_every_token_in_its_window(translator):
     assert scores.bits_per_byte == pytest.approx(nll / math.log(2) / num_bytes, rel=1e-4)
     assert scores.bits_per_character > scores.bits_per_byte  # as some characters have two bytes
     assert scores.best == -scores.bits_per_byte
-    record = score_record(translator, corpus, evaluation, {})
+    record = score_record(translator, corpus, evaluation)
     rows = list(TASK.score_rows(record))
     assert rows[0][:2] == ("bits per byte", f"{scores.bits_per_byte:.4f}")
     assert task_of(record["corpus"], record["task"]) is TASK

@@ -1,0 +1,255 @@
+"""Preparing a run: all that has to be there, and on the disk, before its next step."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Int
+
+from t2t_jax.config import Config, walk
+from t2t_jax.config.sections import LABELLING
+from t2t_jax.config.tables import named_entries
+from t2t_jax.data.batching import Batches, describe_corpus
+from t2t_jax.data.corpus import Corpus, open_corpus
+from t2t_jax.data.rows import BatchShape
+from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.errors import UserError
+from t2t_jax.modules.models import make_model
+from t2t_jax.modules.network import Network
+from t2t_jax.modules.settling import settled
+from t2t_jax.parallel.compiler_options import described_options
+from t2t_jax.parallel.memory import within_memory
+from t2t_jax.parallel.mesh import BatchLayout, batch_layout
+from t2t_jax.parallel.processes import bound_together, check_same
+from t2t_jax.parallel.slices import described_slices
+from t2t_jax.run.early_stopping import reason_to_stop
+from t2t_jax.run.evaluation import prepare_evaluation
+from t2t_jax.run.health import Health, corpus_figures
+from t2t_jax.run.log import RunLog
+from t2t_jax.run.start import check_start, initial_state
+from t2t_jax.system.quiet import orbax_kept_quiet
+from t2t_jax.system.signals import StopSignal
+from t2t_jax.tasks import task_of
+from t2t_jax.tasks.task import Task, predicted_by
+from t2t_jax.training.averaging import check_average
+from t2t_jax.training.checkpoint import Checkpoints
+from t2t_jax.training.memory import check_gathering, check_memory
+from t2t_jax.training.origin import Identity
+from t2t_jax.training.schedule import settled_schedule
+from t2t_jax.training.state import TrainState, abstract_state
+from t2t_jax.training.step import training_mesh
+from t2t_jax.workdir import (
+    begin_run,
+    check_workdir,
+    claim,
+    fingerprints,
+    locked,
+    read_config,
+    run_vocabulary,
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run is, all of which is known before anything in its directory changes."""
+
+    workdir: Path
+    config: Config
+    """The config with all choices made that were left open."""
+    mesh: Mesh
+    corpus: Corpus
+    task: Task
+    vocabulary: Vocabulary
+    batches: Batches
+    health: Health
+    """The rules that the log of the run is held against."""
+    model: Network
+
+    @property
+    def has_dev(self) -> bool:
+        """Whether there is a split on which the model is scored while it is trained."""
+        return "dev" in self.corpus.splits
+
+    @property
+    def last(self) -> int:
+        """The number of the last step."""
+        return self.config.training.num_train_steps
+
+    def layout(self, shape: BatchShape) -> BatchLayout:
+        """Return how a batch of a shape lies on the devices."""
+        rows, *lengths = shape
+        return batch_layout(self.mesh, rows, max(lengths), self.config.parallel.pass_tokens)
+
+    def local_rows(self, shape: BatchShape) -> Int[np.ndarray, " n"]:
+        """Return which rows of a batch of a shape are those of this process."""
+        return self.layout(shape).local_rows()
+
+
+@dataclass(frozen=True)
+class Run(Plan):
+    """A run that is ready for its next step, with its directory held and its files open."""
+
+    state: TrainState
+    """The state before the next step."""
+    checkpoints: Checkpoints
+    log: RunLog
+    stop: StopSignal
+
+    @property
+    def reason_to_stop(self) -> str | None:
+        """Why the evaluations so far end the run before its last step; None if they do not."""
+        return reason_to_stop(self.config.training, self.log.history.evaluations)
+
+
+def _planned(config: Config, workdir: Path) -> Plan:
+    """Settle what a run is, and refuse all that can be refused. Nothing is written."""
+    goes_on = workdir if check_workdir(config, workdir) else None
+    mesh = training_mesh(config.parallel)
+    config = _settled(config, mesh, goes_on)
+    if goes_on is None:
+        check_average(config)
+        check_start(config)
+    check_memory(config, config.data.vocab_size, mesh)
+    corpus = open_corpus(config.data)
+    task = task_of(corpus.name, corpus.task)
+    vocabulary = run_vocabulary(config, corpus, goes_on, task.vocabulary)
+    config = _with_sources(config, vocabulary)
+    split = task.training_examples(config, corpus, vocabulary)
+    batches = Batches(split, config.data, config.training.seed)
+    check_memory(config, len(vocabulary), mesh, batches.shapes)
+    _check_dev(config, corpus, vocabulary)
+    health = Health(config, corpus_figures(batches))
+    check_same(_facts(config, corpus, vocabulary))
+    model = make_model(config, len(vocabulary), mesh)
+    check_gathering(abstract_state(config, model, mesh), workdir)
+    return Plan(workdir, config, mesh, corpus, task, vocabulary, batches, health, model)
+
+
+@contextmanager
+def open_run(config: Config, workdir: Path) -> Iterator[Run]:
+    """Return a context with a run that is ready for its next step; it closes all that it opened.
+
+    Args:
+      config: the config as it was asked for.
+      workdir: the directory of the run.
+
+    Raises:
+      UserError: the config, the corpus or the directory does not fit, another process trains in
+        there, or no checkpoint of the run can be read.
+    """
+    begun = time.monotonic()
+    plan = _planned(config, workdir)
+    owned = plan.config, plan.corpus, plan.vocabulary
+    with locked(workdir), StopSignal() as stop:
+        begin_run(workdir, *owned)
+        identity = Identity(plan.config, fingerprints(plan.corpus, plan.vocabulary))
+        with (
+            orbax_kept_quiet(),
+            Checkpoints(workdir, identity) as checkpoints,
+            bound_together(),
+            within_memory(),
+        ):
+            state = initial_state(plan.config, plan.model, plan.mesh, checkpoints)
+            claim(workdir, *owned)  # fields that may change, now that all fits
+            first = int(state.step)
+            with RunLog(workdir, first, plan.last, plan.health, predicted_by(plan.task)) as log:
+                log.checkpoint(first or None)
+                log.say(describe_corpus(plan.batches))
+                log.look(first)
+                run = Run(**vars(plan), state=state, checkpoints=checkpoints, log=log, stop=stop)
+                for line in _introduction(run, begun):
+                    log.say(line)
+                yield run
+
+
+def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:
+    """Return the config with the choices made that it leaves open, as is best or as a run has them.
+
+    `workdir` is the directory of the run that goes on; None for a new run.
+    """
+    if workdir is None:
+        return settled_schedule(settled(config, mesh))
+    own = read_config(workdir)
+    chosen = {path: value for path, leaf, value in walk(own) if "left_open" in leaf.metadata}
+    if config.parallel.tokens_per_device == "auto":
+        chosen["parallel.tokens_per_device"] = own.parallel.tokens_per_device
+    return settled(config.replace(chosen), mesh)
+
+
+def _with_sources(config: Config, vocabulary: Vocabulary) -> Config:
+    """The config with as many entries for sources as the vocabulary has, where targets are labels.
+
+    Raises:
+      UserError: the vocabulary has more or fewer entries for sources than the model.
+    """
+    if config.data.task in LABELLING and config.model.source_vocab_size is None:
+        size = vocabulary.source_size or None  # images have none
+        return config.replace({"model.source_vocab_size": size})
+    size, wanted = vocabulary.source_size, config.model.source_vocab_size or len(vocabulary)
+    if size != wanted:
+        raise UserError(
+            f"model.source_vocab_size={config.model.source_vocab_size}, but the vocabulary has "
+            f"{size} entries for sources; leave that field out, or give training.init_from a run "
+            "whose vocabulary has as many"
+        )
+    return config
+
+
+def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
+    """Refuse a dev split that cannot be scored, and a config that needs one where there is none."""
+    if "dev" in corpus.splits:
+        prepare_evaluation(config, corpus, vocabulary, "dev")
+        return
+    patience = config.training.stop_after_evaluations_without_gain
+    if patience is not None:
+        raise UserError(
+            f"training.stop_after_evaluations_without_gain={patience} has no effect, as "
+            f"{corpus.name} has no dev split; add one, or leave the field out"
+        )
+
+
+def _facts(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> dict[str, str]:
+    """The facts that all processes must agree on: all but where each of them keeps its data."""
+    places = {"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1}
+    return {
+        "the config": config.replace(places).to_json(),
+        **{f"the {name}": one for name, one in fingerprints(corpus, vocabulary).items()},
+        **{f"the file of {one.title}": str(one.source) for one in named_entries(config).values()},
+    }
+
+
+def _introduction(run: Run, begun: float) -> Iterator[str]:
+    """Yield the lines that say what is about to be trained; `begun` is when the program began."""
+    config, training = run.config, run.config.training
+    first, last, end = int(run.state.step), run.last, training.schedule_end
+    if training.init_from is not None and not first:
+        which = "" if training.init_step is None else f", step {training.init_step}"
+        yield f"starts with the parameters and the vocabulary of {training.init_from}{which}"
+    if not run.has_dev:
+        yield f"{run.corpus.name} has no dev split: no scores, no best checkpoint"
+    elif training.ema_decay is not None:
+        yield f"dev is scored with a moving average of the parameters, decay {training.ema_decay}"
+    size = sum(x.size for x in jax.tree.leaves(run.state.params))
+    axes = " x ".join(f"{name} {size}" for name, size in run.mesh.shape.items())
+    platform, hosts = run.mesh.devices.flat[0].platform, jax.process_count()
+    yield (
+        f"{size:,} parameters on {run.mesh.size} {platform} device(s) of {hosts} process(es): "
+        f"{axes}, in {config.model.compute_dtype}"
+    )
+    if slices := described_slices(run.mesh):
+        yield slices
+    if config.parallel.backend == "jit" and (options := described_options(run.mesh)):
+        yield f"compiled with {options}"
+    if first < last and run.reason_to_stop is None:
+        if end is not None and end < last:
+            yield (
+                f"the learning rate is 0 from training.schedule_steps={end} on: the steps after it "
+                "change no parameter"
+            )
+        seconds = time.monotonic() - begun
+        yield f"step {first + 1:,} of {last:,} begins {seconds:.1f} s after the start"

@@ -1,0 +1,196 @@
+"""The fields of requests: each has one JSON Schema, which it is read, bounded and described by."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+from t2t_jax.serving.bodies import Fields
+from t2t_jax.serving.settings import Bounds, RefusedError
+
+Schema: TypeAlias = dict[str, Any]
+"""A JSON Schema, as OpenAPI has it."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_KINDS: Mapping[type, str] = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+}
+"""What JSON calls a value."""
+
+
+class Field(NamedTuple):
+    """A field of a request."""
+
+    schema: Schema
+    """The values that it may have, for the description."""
+    read: Callable[[str, Any, Schema], Any]
+    """Takes the name of the field, a value and the schema, and returns the value in the type that
+    it is used in, or raises a `RefusedError`."""
+    default: Any = None
+    """What it is where a request leaves it out."""
+    missing: str | None = None
+    """What follows on `... is missing` in the refusal of a request that leaves it out; None where
+    that is allowed."""
+
+
+class Asked:
+    """The fields of a request, each of which is read when it is looked up.
+
+    Attributes:
+      client: what the client of the request is known by.
+    """
+
+    def __init__(
+        self, of: Callable[[int], Mapping[str, Field]], given: Fields, client: str, *, lenient: bool
+    ) -> None:
+        """Take what is given for the fields `of` an engine with so many translations of a sentence.
+
+        A lenient route ignores fields that it does not have and leaves out empty ones; any other
+        refuses them with a `RefusedError`.
+        """
+        self.client, self._of, self._fields = client, of, of(1)
+        self._given, self._read = given, dict[str, Any]()
+        if lenient:
+            said = (one for one in given.items() if one[0] == "q" or one[1] not in (None, ""))
+            self._given = dict(said)
+        elif unknown := [name for name in given if name not in self._fields]:
+            known = ", ".join(self._fields)
+            raise RefusedError(400, f"unknown field {unknown[0]!r:.80}; there are {known}")
+
+    def bound(self, most_best: int) -> None:
+        """Read from now on with the bounds of an engine of so many translations of a sentence."""
+        self._fields = self._of(most_best)
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a field, or its default.
+
+        Raises:
+          RefusedError: the value is refused, or the field is left out and has no default.
+        """
+        field = self._fields[name]
+        if name not in self._given:
+            if field.missing is not None:
+                raise RefusedError(400, f"{name} is missing{field.missing}")
+            return field.default
+        if name not in self._read:
+            self._read[name] = field.read(name, self._given[name], field.schema)
+        return self._read[name]
+
+
+def texts(about: str, bounds: Bounds) -> Field:
+    """Return a field of a text or a list of texts, read with whether it is a list."""
+    text = {"type": "string", "maxLength": bounds.max_characters}
+    schema = {"oneOf": [text, {"type": "array", "items": text}], "description": about}
+    missing = ": the text to translate, or a list of texts"
+    return Field(schema, partial(_read_texts, bounds), missing=missing)
+
+
+def text(about: str, known: Sequence[str] | None = None, default: str | None = None) -> Field:
+    """Return a field of a short text; the known values are for the description only."""
+    schema = _schema("string", about, enum=known, default=default)
+    return Field(schema, _read_text, default, "" if default is None else None)
+
+
+def word(about: str, words: Sequence[str], default: str) -> Field:
+    """Return a field of one of a few words."""
+    return Field(_schema("string", about, enum=words, default=default), _read_word, default)
+
+
+def whole(about: str, least: int, most: int, default: int | None = None) -> Field:
+    """Return a field of a whole number, of which a form has the digits."""
+    return Field(_schema("integer", about, minimum=least, maximum=most), _read_whole, default)
+
+
+def beam_size(about: str, most: int) -> Field:
+    """Return the field of the beam size: 1 or `most`, for which there are programs."""
+    return Field(_schema("integer", about, enum=sorted({1, most})), _read_beam_size, most)
+
+
+def truth(about: str) -> Field:
+    """Return a field of true or false, which is false where it is left out."""
+    return Field(_schema("boolean", about, default=False), _read_truth, False)
+
+
+def _schema(kind: str, about: str, **more: Any) -> Schema:
+    given = {name: value for name, value in more.items() if value is not None}
+    return {"type": kind, **given, "description": about}
+
+
+def _read_texts(bounds: Bounds, name: str, value: Any, schema: Schema) -> tuple[list[str], bool]:
+    found = value if isinstance(value, list) else [value]
+    _check_amount(name, len(found), "texts", bounds.max_lines)
+    for number, one in enumerate(found):
+        _check_text(f"{name}[{number}]" if isinstance(value, list) else name, one)
+    _check_amount(name, sum(map(len, found)), "characters", bounds.max_characters)
+    return found, isinstance(value, list)
+
+
+def _check_amount(name: str, amount: int, what: str, most: int) -> None:
+    if amount > most:
+        raise RefusedError(
+            400, f"{name} has {amount:,} {what}, more than {most:,}; send less at once"
+        )
+
+
+def _check_text(called: str, given: Any) -> None:
+    if not isinstance(given, str):
+        raise _wrong(called, given, "a string")
+    for pattern, what in (
+        (_CONTROL, "the control character"),
+        (_SURROGATE, "half of a surrogate pair,"),
+    ):
+        if found := pattern.search(given):
+            code = f"U+{ord(found[0]):04X}"
+            raise RefusedError(
+                400, f"{called} has {what} {code} at character {found.start() + 1}; remove it"
+            )
+
+
+def _read_text(name: str, value: Any, schema: Schema) -> str:
+    if value is None:
+        raise RefusedError(400, f"{name} is missing")
+    _check_text(name, value)
+    return str(value)
+
+
+def _read_word(name: str, value: Any, schema: Schema) -> str:
+    found = _read_text(name, value, schema)
+    if found not in schema["enum"]:
+        raise RefusedError(400, f"{name}={found!r:.80} is none of {', '.join(schema['enum'])}")
+    return found
+
+
+def _read_whole(name: str, value: Any, schema: Schema) -> int:
+    if isinstance(value, str) and re.fullmatch("-?[0-9]{1,9}", value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _wrong(name, value, "a whole number")
+    if not schema["minimum"] <= value <= schema["maximum"]:
+        bounds = f"[{schema['minimum']}, {schema['maximum']}]"
+        raise RefusedError(400, f"{name}={value} is outside {bounds}")
+    return value
+
+
+def _read_beam_size(name: str, value: Any, schema: Schema) -> int:
+    number = _read_whole(name, value, {"minimum": 1, "maximum": 1000})
+    if number not in schema["enum"]:
+        most = schema["enum"][-1]
+        raise RefusedError(400, f"{name}={number} is neither 1 nor this server's {most}")
+    return number
+
+
+def _read_truth(name: str, value: Any, schema: Schema) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(name, value, "true or false")
+    return value
+
+
+def _wrong(name: str, value: Any, wanted: str) -> RefusedError:
+    return RefusedError(400, f"{name} is {_KINDS[type(value)]}; give {wanted}")

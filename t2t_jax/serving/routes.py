@@ -1,0 +1,188 @@
+"""The routes of the API: for each its fields, its answer, and the function that answers it.
+
+From these tables `app` serves the routes, and `description` describes them.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import Response
+
+from t2t_jax.decoding.open_search import ClosedError
+from t2t_jax.serving import fields
+from t2t_jax.serving.answers import Answers
+from t2t_jax.serving.fields import Asked, Field, Schema
+
+_TEXT = {"type": "string"}
+_ABOUT_TEXTS = "A text, or a list of texts. Each has as many lines in its translation."
+_LINKS = {
+    "type": "array",
+    "items": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
+    "description": "Pairs of a source word and a target word, counted from 0; words are what "
+    "spaces separate.",
+}
+
+
+@dataclass(frozen=True)
+class PostRoute:
+    """A route that reads the fields of a request."""
+
+    about: str
+    """What it does, for the description."""
+    fields: Callable[[Answers, int], Mapping[str, Field]]
+    """Its fields, of a server and the most translations of a sentence that it gives."""
+    answer: Schema
+    """The JSON Schema of its answer."""
+    respond: Callable[[Answers, Asked], Awaitable[Any]]
+    """Answers a request with what becomes JSON, or with the events of a stream."""
+    is_lenient: bool = True
+    """Whether fields that it does not have are ignored and empty ones left out, as LibreTranslate
+    does it, or refused."""
+
+
+@dataclass(frozen=True)
+class GetRoute:
+    """A route that reads nothing."""
+
+    about: str
+    """What it does, for the description."""
+    respond: Callable[[Any], Any]
+    """Answers, of the `Server`, with what becomes JSON, or with a whole response."""
+    refusals: tuple[str, ...] = ()
+    """The statuses with which it refuses."""
+
+
+def _object(**properties: Any) -> Schema:
+    return {"type": "object", "properties": properties}
+
+
+def _list(items: Schema, **more: Any) -> Schema:
+    return {"type": "array", "items": items, **more}
+
+
+def _fields(answers: Answers, **more: Field) -> dict[str, Field]:
+    """Return the fields of a route that has texts and these."""
+    key = fields.text("An API key, unless a header has it.")._replace(missing=None)
+    return {"q": fields.texts(_ABOUT_TEXTS, answers.bounds), **more, "api_key": key}
+
+
+def _of_translation(answers: Answers, **more: Field) -> dict[str, Field]:
+    """Return the fields of a route that translates, and has these besides."""
+    languages = answers.languages
+    about_source = "The language of the texts; `auto` has it detected."
+    about_format = (
+        "Of html, every tag stays where it is; the text between two tags is translated by itself."
+    )
+    return _fields(
+        answers,
+        source=fields.text(about_source, [*languages.sources, "auto"], "auto"),
+        target=fields.text("The language to translate to.", languages.targets),
+        format=fields.word(about_format, ["text", "html"], "text"),
+        **more,
+    )
+
+
+def _of_detection(answers: Answers, most: int) -> dict[str, Field]:
+    del most
+    return _fields(answers)
+
+
+def _of_libretranslate(answers: Answers, most: int) -> dict[str, Field]:
+    del most
+    more = fields.whole("Other translations of each text.", 0, 100, default=0)
+    return _of_translation(answers, alternatives=more)
+
+
+def _of_own(answers: Answers, most: int) -> dict[str, Field]:
+    about_beam = "1 chooses the most probable token each time."
+    about_tokens = "The most subwords of the translation of a sentence."
+    about_stream = (
+        "Answer with server-sent events: `partial` whenever subwords of a sentence were chosen, "
+        "with beam_size 1; then `done` with the whole answer, or `error`."
+    )
+    return _of_translation(
+        answers,
+        split=fields.word("What is translated as one.", ["sentences", "lines"], answers.split),
+        num_best=fields.whole("Translations of each text, best first.", 1, most, default=1),
+        beam_size=fields.beam_size(about_beam, most),
+        max_tokens=fields.whole(about_tokens, 1, 100_000),
+        alignments=fields.truth("Link words."),
+        stream=fields.truth(about_stream),
+    )
+
+
+_CONFIDENCE = (
+    "From 0 to 1: the geometric mean of the probabilities of its subwords, or of a model that is "
+    "calibrated, the chrF expected of it."
+)
+_HYPOTHESES = _list(
+    _object(
+        text=_TEXT,
+        score={"type": "number", "description": "What hypotheses are ranked by."},
+        log_prob={"type": "number", "description": "Log-probability, in nats."},
+        confidence={"type": "number", "description": _CONFIDENCE},
+    )
+)
+_DETECTED = _object(language=_TEXT, confidence={"type": "number", "description": "In percent."})
+_ABOUT_DETECTED = "Only with source `auto`; of a list, one for each text."
+
+POST_ROUTES: Mapping[str, PostRoute] = {
+    "/translate": PostRoute(
+        "Translate texts, as LibreTranslate does.",
+        _of_libretranslate,
+        _object(
+            translatedText={"oneOf": [_TEXT, _list(_TEXT)], "description": _ABOUT_TEXTS},
+            alternatives=_list(_TEXT, description="Of a list of texts, a list for each."),
+            detectedLanguage=_DETECTED | {"description": _ABOUT_DETECTED},
+        ),
+        Answers.translate,
+    ),
+    "/detect": PostRoute(
+        "Say which of the source languages a text is written in.",
+        _of_detection,
+        _list(_DETECTED),
+        Answers.detect,
+    ),
+    "/v1/translations": PostRoute(
+        "Translate texts: several translations, scores, alignments, streams.",
+        _of_own,
+        _object(
+            source=_TEXT,
+            target=_TEXT,
+            translations=_list(
+                _object(
+                    hypotheses=_HYPOTHESES,
+                    sentences=_list(
+                        _object(source=_TEXT, hypotheses=_HYPOTHESES, alignment=_LINKS)
+                    ),
+                )
+            ),
+        ),
+        Answers.translations,
+        is_lenient=False,
+    ),
+}
+
+
+def _languages(server: Any) -> Any:
+    return server.answers.languages.described()
+
+
+def _health(server: Any) -> Any:
+    if not server.is_ready:
+        raise ClosedError
+    return {"status": "ok"}
+
+
+def _metrics(server: Any) -> Response:
+    page = server.answers.metrics.page()
+    return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+GET_ROUTES: Mapping[str, GetRoute] = {
+    "/languages": GetRoute("The language pairs.", _languages),
+    "/health": GetRoute("Whether requests are taken.", _health, ("503",)),
+    "/live": GetRoute("Whether the process answers.", lambda _: {"status": "ok"}),
+    "/metrics": GetRoute("Counters, in the format of Prometheus.", _metrics),
+}

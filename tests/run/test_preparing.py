@@ -1,0 +1,40 @@
+"""A run that is prepared: what the loop is given, and what is held until it has ended."""
+
+import pytest
+
+from t2t_jax.config.file import load_config
+from t2t_jax.errors import UserError
+from t2t_jax.run.preparing import open_run
+from t2t_jax.workdir import locked, read_config
+
+
+@pytest.fixture
+def config(tiny_run):
+    return load_config(str(tiny_run.folder / "tiny.py"))
+
+
+def test_a_run_is_ready_for_its_first_step_and_its_directory_is_held(config, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    with open_run(config, workdir) as run:
+        assert int(run.state.step) == 0
+        assert run.last == config.training.num_train_steps
+        assert run.has_dev
+        assert run.reason_to_stop is None
+        assert read_config(workdir) == run.config
+        rows = run.batches.shape(0).rows
+        assert run.local_rows(run.batches.shape(0)).tolist()[:rows] == [*range(rows)]
+        with pytest.raises(UserError, match="another process trains"), locked(workdir):
+            pass
+    with locked(workdir):  # which is free again
+        pass
+    assert f"step 1 of {run.last} begins" in capsys.readouterr().out
+    assert (workdir / "log.jsonl").read_text() == ""
+
+
+def test_what_is_refused_leaves_no_directory(config, tmp_path):
+    with (
+        pytest.raises(UserError, match=r"parallel\.data=99"),
+        open_run(config.replace({"parallel.data": 99}), tmp_path / "run"),
+    ):
+        pass
+    assert not (tmp_path / "run").exists()
