@@ -3,16 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from t2t_jax.config.tasks import TASKS
 from t2t_jax.system.records import Record
 from t2t_jax.workdir import END, WARNING
 
-_SCORES = {
-    "bleu": "BLEU",
-    "f1": "F1",
-    "bits_per_byte": "-bits per byte",
-    "masked_nll": "-NLL of what is hidden",
-    "accuracy": "accuracy",
-}
+_SCORES = dict(TASKS[name].score for name in TASKS)
 """The scores by which tasks choose the best checkpoint, and their names for a reader."""
 
 

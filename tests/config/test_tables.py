@@ -10,7 +10,8 @@ import pytest
 import t2t_jax
 from t2t_jax.config import Config, ModelConfig, NormConfig
 from t2t_jax.config.file import checked_grid, load_config, load_grid
-from t2t_jax.config.tables import FILES, TABLES, Parameter, Source, environment_of, named_entries
+from t2t_jax.config.registry import FILES, Parameter, Source
+from t2t_jax.config.tables import TABLES, environment_of, named_entries
 from t2t_jax.errors import UserError
 
 _REGISTER = (

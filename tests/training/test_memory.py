@@ -18,14 +18,14 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import load_config, load_grid
 from t2t_jax.data.batching import batch_shape
 from t2t_jax.errors import UserError
-from t2t_jax.modules.cost import num_parameters, training_memory
-from t2t_jax.modules.settling import settled
+from t2t_jax.modules.cost import num_parameters
 from t2t_jax.parallel import memory as memory_module
 from t2t_jax.parallel.memory import out_of_memory
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.bucket import as_path
 from t2t_jax.training import bucket_manager
-from t2t_jax.training.memory import check_gathering, check_memory
+from t2t_jax.training.memory import check_gathering, check_memory, training_memory
+from t2t_jax.training.settling import settled
 
 _GIB = 1 << 30
 _TINY = {
