@@ -315,7 +315,7 @@ def test_a_bad_command_line_of_train_is_refused(arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "takes a command first (bleu, translate, score, report, parse"),
+        ("", "takes a command first (watch, translate, parse, bleu, parseval"),
         ("blue --workdir w", "not 'blue'"),
         ("--workdir w bleu", "takes a command first"),
         ("bleu", "Missing from eval.py bleu: --workdir"),

@@ -152,7 +152,7 @@ def test_a_rotation_preserves_the_norm_of_every_pair(seed, first):
 def test_positions_times_the_scale_turn_as_positions_without_it(scale):
     x, positions = _normal(0, 2, 5, 1, 8), np.arange(10, dtype=np.int32).reshape(2, 5)
     divided = rotary_frequencies(8, divisors=partial(linear_scaling, scale=scale))
-    scaled = _rotate(x, scale * positions, divided)
+    scaled = _rotate(x, int(scale) * positions, divided)
     np.testing.assert_allclose(scaled, _rotate(x, positions, rotary_frequencies(8)), atol=1e-6)
 
 
