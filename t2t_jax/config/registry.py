@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from t2t_jax.errors import UserError, did_you_mean
 
@@ -101,7 +101,7 @@ def load(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
-class Rows(Generic[Row]):
+class Rows(Mapping[str, Row]):
     """Rows of one kind by their names."""
 
     def __init__(self, **rows: Row) -> None:
@@ -115,6 +115,10 @@ class Rows(Generic[Row]):
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names, in the order in which they were added."""
         return iter(tuple(self._rows))
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._rows)
 
     def __getitem__(self, name: str) -> Row:
         """Return the row of a name that `check` has accepted."""

@@ -44,8 +44,7 @@ class _Tasks(Rows[TaskFacts]):
     @property
     def names(self) -> tuple[str, ...]:
         """The values of `data.task`."""
-        named = (name for name in self if self[name].schemes is None)
-        return (_FROM_SCHEME, *named)
+        return (_FROM_SCHEME, *(name for name, row in self.items() if row.schemes is None))
 
 
 _OF_LABELS = ("predict", "accuracy", "explore")
@@ -115,6 +114,5 @@ def task_name(corpus: str, task: str) -> str:
     if task != _FROM_SCHEME:
         return task
     scheme = corpus.partition(":")[0]
-    of_schemes = {name: TASKS[name].schemes for name in TASKS}
-    others = next(name for name, schemes in of_schemes.items() if schemes == ())
-    return next((name for name, schemes in of_schemes.items() if scheme in (schemes or ())), others)
+    others = next(name for name, row in TASKS.items() if row.schemes == ())
+    return next((name for name, row in TASKS.items() if scheme in (row.schemes or ())), others)

@@ -15,7 +15,7 @@ from t2t_jax.config.tasks import TASKS
 from t2t_jax.data.download.catalogue import CORPORA
 from t2t_jax.errors import UserError
 
-_OF_TASKS = (scheme for name in TASKS for scheme in TASKS[name].schemes or ())
+_OF_TASKS = (scheme for row in TASKS.values() for scheme in row.schemes or ())
 SCHEMES: tuple[str, ...] = ("bundled", "text", "tfds", *_OF_TASKS, *CORPORA)
 """What a corpus can be kept as: the part of its name before the colon."""
 

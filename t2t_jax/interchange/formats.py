@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from t2t_jax.config.registry import Rows
 from t2t_jax.errors import UserError
-from t2t_jax.interchange.carried import refuse_other_options
 from t2t_jax.system.atomic_file import writing_directory
 
 if TYPE_CHECKING:
@@ -57,14 +56,14 @@ FORMATS = Rows(
 )
 """The formats by name."""
 
-WRITTEN = Rows(**{name: FORMATS[name].written for name in FORMATS if FORMATS[name].written})
-READ = Rows(**{name: FORMATS[name].read for name in FORMATS if FORMATS[name].read})
+WRITTEN = Rows(**{name: one.written for name, one in FORMATS.items() if one.written})
+READ = Rows(**{name: one.read for name, one in FORMATS.items() if one.read})
 """The formats that are written, and those that are read, each with its phrase."""
 
 
 def described(formats: Rows[str]) -> str:
     """Return the help of a flag that names one of `WRITTEN` or `READ`."""
-    return f"The format: {', '.join(f'{name} ({formats[name]})' for name in formats)}."
+    return f"The format: {', '.join(f'{name} ({phrase})' for name, phrase in formats.items())}."
 
 
 def write_model(
@@ -82,6 +81,8 @@ def write_model(
       UserError: the format cannot have such a model or such a dtype, a library is missing, or the
         directory cannot be written.
     """
+    from t2t_jax.interchange.carried import refuse_other_options
+
     check_dtype(name, dtype)
     form = form_of(name)
     refuse_other_options(name, model.config, form.carried(model.config))

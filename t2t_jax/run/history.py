@@ -61,5 +61,5 @@ def score_name(evaluation: Record) -> str:
 
 def _score(evaluation: Record) -> tuple[str, str]:
     """The score that chooses the best checkpoint: its field, and its name for a reader."""
-    scores = (TASKS[name].score for name in TASKS)
-    return next((score for score in scores if score[0] in evaluation), ("score", "score"))
+    scores = (task.score for task in TASKS.values() if task.score[0] in evaluation)
+    return next(scores, ("score", "score"))
