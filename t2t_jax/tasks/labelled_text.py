@@ -9,7 +9,6 @@ from t2t_jax.batch import BOS_ID, EOS_ID
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.labelled import Labelled, LabelledText, flat
-from t2t_jax.data.rows import BatchShape
 from t2t_jax.data.splits import Chunk, Split, digest
 from t2t_jax.data.tokenized import TokenizedSplit, kept, prepare_vocabulary
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary, labelled_vocabulary
@@ -17,7 +16,6 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.errors import UserError
 from t2t_jax.tasks.labelling import Labelling, labels_in, nothing_to_score
-from t2t_jax.tasks.task import longest_rows
 
 _FORMAT_VERSION = 1
 """Raised whenever the same text would become other arrays."""
@@ -33,10 +31,6 @@ class LabellingOfText(Labelling):
         Args:
           words: the ids of each word's subwords.
         """
-
-    def largest_shape(self, config: Config) -> BatchShape:
-        """Sentences, and a label of each position at most; see `Task.largest_shape`."""
-        return longest_rows(config.data)
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None

@@ -22,6 +22,7 @@ from t2t_jax.tasks.task import (
     PublishedExperiment,
     Scored,
     beside_base_model,
+    longest_rows,
 )
 
 if TYPE_CHECKING:
@@ -54,9 +55,9 @@ class Labelling(ABC):
     model: str
     """What a model of this task is; see `Task.model`."""
 
-    @abstractmethod
     def largest_shape(self, config: Config) -> BatchShape:
-        """See `Task.largest_shape`."""
+        """Inputs, and a label of each position at most; see `Task.largest_shape`."""
+        return longest_rows(config.data)
 
     @abstractmethod
     def vocabulary(
