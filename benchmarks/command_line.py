@@ -48,8 +48,8 @@ def command(
     if asked.repeats < 1:
         raise UserError(f"repeats={asked.repeats} is not positive")
     if "auto" in (asked.fields.model.compute_dtype, asked.fields.parallel.tokens_per_device):
-        from t2t_jax.modules.settling import settled
         from t2t_jax.parallel.mesh import make_mesh
+        from t2t_jax.training.settling import settled
 
         asked = replace(asked, fields=settled(asked.fields, make_mesh(asked.fields.parallel)))
     return asked

@@ -33,10 +33,10 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import load_grid
 from t2t_jax.functional.attention import additive_scores, attention_weights
 from t2t_jax.modules.models import make_decoding_model, make_model
-from t2t_jax.modules.settling import settled
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.console import ResultConsole
 from t2t_jax.system.program import run
+from t2t_jax.training.settling import settled
 from t2t_jax.training.state import create_state
 
 _FIGURES = "deviation of scores", "largest weight", "norm of derivative", "share above 0.99"

@@ -33,7 +33,6 @@ import measuring
 
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.tokenized import prepare
 from t2t_jax.errors import UserError
 from t2t_jax.system.program import run
 from t2t_jax.tasks import task_of
@@ -84,9 +83,11 @@ def _with_small_step(config: Config) -> Config:
 def _prepare(config: Config) -> None:
     """Fill the cache of corpora with everything that a run would write to it."""
     corpus = open_corpus(config.data)
-    vocabulary = task_of(config.data.corpus, config.data.task).vocabulary(config, corpus)
-    for split in {"train", "dev"}.intersection(corpus.splits):
-        prepare(config.data, corpus, vocabulary, split)
+    task = task_of(config.data.corpus, config.data.task)
+    vocabulary = task.vocabulary(config, corpus)
+    task.training_examples(config, corpus, vocabulary)
+    if "dev" in corpus.splits:
+        task.examples(config, corpus, vocabulary, "dev", config.model.longest_sentence)
 
 
 def _python(code: str) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from t2t_jax.config import Config as Config
     from t2t_jax.config import MeshConfig as MeshConfig
     from t2t_jax.config.file import product as product
-    from t2t_jax.config.tables import Parameter as Parameter
+    from t2t_jax.config.registry import Parameter as Parameter
     from t2t_jax.config.tables import register_activation as register_activation
     from t2t_jax.config.tables import register_normalization as register_normalization
     from t2t_jax.config.tables import register_score_function as register_score_function
@@ -67,7 +67,7 @@ __all__ = [
 _HOMES = {
     "Config": "t2t_jax.config",
     "MeshConfig": "t2t_jax.config",
-    "Parameter": "t2t_jax.config.tables",
+    "Parameter": "t2t_jax.config.registry",
     "TrainedRun": "t2t_jax.run.trained_run",
     "Translator": "t2t_jax.decoding.translator",
     "UserError": "t2t_jax.errors",

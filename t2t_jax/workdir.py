@@ -22,7 +22,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from t2t_jax.config import Config, differences, format_differences
-from t2t_jax.config.tables import FILES, TABLES, UnregisteredError, named_entries
+from t2t_jax.config.registry import FILES, UnregisteredError
+from t2t_jax.config.tables import TABLES, named_entries
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError

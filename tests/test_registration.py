@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from t2t_jax.config import tables
+from t2t_jax.config import registry, tables
 from t2t_jax.config.file import load_config, load_grid
 from t2t_jax.errors import UserError
 from t2t_jax.interchange import safetensors
@@ -49,7 +49,7 @@ def trained(tiny_run, tmp_path_factory):
     yield path, folder / "run"
     for table in tables.TABLES.values():
         for name in ("doubled", "plain"):
-            table._entries.pop(name, None)
+            table._rows.pop(name, None)
 
 
 def test_a_run_keeps_the_file_that_registered_what_its_config_names(trained):
@@ -68,7 +68,7 @@ def test_nothing_of_a_run_is_executed_unless_its_reader_says_so(trained, monkeyp
     assert said.startswith(f"{workdir}/config.json: model.feed_forward='doubled' is not one of")
     assert f"read {kept}, and name it in T2T_JAX_REGISTER" in said
     assert "\n" not in said
-    monkeypatch.setenv(tables.FILES, str(kept))
+    monkeypatch.setenv(registry.FILES, str(kept))
     assert read_config(workdir).model.norm == "plain"
     assert load(workdir).translate(["a dog"]) == load(workdir).translate(["a dog"])
 

@@ -20,7 +20,7 @@ from sphinx.util.docutils import SphinxDirective
 from t2t_jax import paper
 from t2t_jax.commands.entry import COMMANDS, entry_command
 from t2t_jax.config import Config
-from t2t_jax.config.tables import TABLES
+from t2t_jax.config.tables import NAMED
 
 # What the paper states of these is stated of what follows from them.
 _STATED_OF = {"model.d_k": "model.key_size", "model.d_v": "model.value_size"}
@@ -40,7 +40,7 @@ def config_reference() -> str:
         for field in dataclasses.fields(section):
             lines += [
                 f"```{{confval}} {name}.{field.name}",
-                f":type: `{_values(field.name) or _type(hints[field.name])}`",
+                f":type: `{_values(f'{name}.{field.name}') or _type(hints[field.name])}`",
                 f":default: `{field.default!r}`",
                 "",
                 *meanings[field.name],
@@ -51,9 +51,9 @@ def config_reference() -> str:
     return "\n".join(lines)
 
 
-def _values(field: str) -> str:
+def _values(path: str) -> str:
     """The names that a field takes, where there is a table of them."""
-    return " | ".join(map(repr, TABLES[field])) if field in TABLES else ""
+    return " | ".join(map(repr, NAMED[path].names)) if path in NAMED else ""
 
 
 def _type(hint: Any) -> str:

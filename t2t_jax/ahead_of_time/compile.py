@@ -14,19 +14,18 @@ from t2t_jax.ahead_of_time.hlo import parse
 from t2t_jax.ahead_of_time.kernels import kernels
 from t2t_jax.ahead_of_time.report import StepMemory, StepReport
 from t2t_jax.config import Config
-from t2t_jax.data.batching import batch_shape, ladder_length, length_ladder
-from t2t_jax.data.masking import masked_room
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
 from t2t_jax.modules.cost import model_flops_per_step, num_parameters
 from t2t_jax.modules.models import make_model
-from t2t_jax.modules.settling import settled
 from t2t_jax.parallel.compiler_options import described_options
 from t2t_jax.parallel.hardware import peaks, usable_memory
 from t2t_jax.parallel.memory import bytes_of_a_device
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
 from t2t_jax.parallel.slices import described_slices
 from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.tasks import task_of
+from t2t_jax.training.settling import settled
 from t2t_jax.training.state import abstract_state
 from t2t_jax.training.step import abstract_batch, compile_train_step
 
@@ -58,7 +57,7 @@ def compile_ahead(
     mesh = make_mesh(config.parallel, devices)
     config = settled(config, mesh)
     model = make_model(config, config.data.vocab_size, mesh)
-    shape = _largest_shape(config)
+    shape = task_of(config.data.corpus, config.data.task).largest_shape(config)
     longest = max(shape[1:])
     layout = batch_layout(mesh, shape.rows, longest, config.parallel.pass_tokens)
     state = abstract_state(config, model, mesh)
@@ -95,21 +94,6 @@ def compile_ahead(
     if write_program is not None:
         write_whole(write_program, text.encode())
     return _with_program(report, program, text)
-
-
-def _largest_shape(config: Config) -> BatchShape:
-    """The shape of a batch whose rows are as long as they may be, one example in each."""
-    data = config.data
-    if config.model.num_patches:
-        length = config.model.num_positions
-        return batch_shape(data, ladder_length(length), ladder_length(length))._replace(
-            source_length=length, target_length=1
-        )
-    longest = length_ladder(data.max_length)[-1]
-    shape = batch_shape(data, longest * (data.task != "language_modelling"), longest)
-    if data.task == "masked_language_modelling":
-        return shape._replace(target_length=masked_room(data.masked_share, longest))
-    return shape._replace(target_length=1) if data.task == "classification" else shape
 
 
 def _with_program(report: StepReport, program: jax.stages.Compiled, text: str) -> StepReport:

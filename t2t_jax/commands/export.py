@@ -2,11 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import tyro
 
+from t2t_jax.interchange.formats import WRITTEN, check_dtype, described, write_model
 from t2t_jax.system.console import ResultConsole
+
+if TYPE_CHECKING:
+    _Format: TypeAlias = str
+else:
+    _Format = WRITTEN.choice
 
 
 @dataclass(frozen=True)
@@ -19,12 +25,7 @@ class ExportCommand:
     """Directory of the run."""
     output: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")] = tyro.MISSING
     """The directory to write."""
-    to: Literal["safetensors", "ctranslate2", "marian", "gpt2", "bert", "vit", "program"] = (
-        tyro.MISSING
-    )
-    """The format: safetensors (every parameter under its name in the paper), ctranslate2 (a fast
-    engine), marian, gpt2, bert or vit (the library transformers of Hugging Face), or program
-    (compiled by JAX, which alone runs it)."""
+    to: Annotated[_Format, tyro.conf.arg(help=described(WRITTEN))] = tyro.MISSING
     dtype: str | None = None
     """Dtype of the weights, as float32, float16 or int8; None is what is usual for the format."""
     average: int | None = None
@@ -35,7 +36,6 @@ class ExportCommand:
 
     def run(self) -> int:
         """Write the model; returns the exit code."""
-        from t2t_jax.interchange.formats import check_dtype, write_model
         from t2t_jax.interchange.portable import portable_model
 
         check_dtype(self.to, self.dtype)

@@ -1,55 +1,130 @@
-"""The map of all commands, and which of them are for the model of a run."""
+"""The table of commands, and which of them are for the model of a run."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
+from t2t_jax.config.tasks import TaskFacts
 from t2t_jax.errors import UserError
 
-if TYPE_CHECKING:
-    from t2t_jax.tasks.task import Task
 
-COMMANDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+class CommandRow(NamedTuple):
+    """A command."""
+
+    about: str
+    """A line about it."""
+    place: str
+    """The place, as MODULE:NAME in this package, of the dataclass of its flags, whose `run` does
+    what was asked for; or of a function that makes one, of the flags and the program's name."""
+    in_eval: bool = False
+    """Whether `eval.py` has it too."""
+
+
+COMMANDS: Mapping[str, Mapping[str, CommandRow]] = MappingProxyType(
     {
         "data": {
-            "data": "fetch a public corpus, such as WMT14, and prepare it as text",
+            "data": CommandRow(
+                "fetch a public corpus, such as WMT14, and prepare it as text", "data:data_command"
+            ),
         },
         "training": {
-            "train": "train a model, or go on with a run that was stopped",
-            "watch": "draw the curves of runs, finished or under way, in the terminal",
-            "sweep": "train every variant of a grid, and compare them in a table",
+            "train": CommandRow(
+                "train a model, or go on with a run that was stopped", "train:train_command"
+            ),
+            "watch": CommandRow(
+                "draw the curves of runs, finished or under way, in the terminal",
+                "watch:WatchCommand",
+                in_eval=True,
+            ),
+            "sweep": CommandRow(
+                "train every variant of a grid, and compare them in a table", "sweep:sweep_command"
+            ),
         },
         "using a trained model": {
-            "translate": "translate text, line by line",
-            "serve": "serve translations over HTTP, and a page to type into",
-            "parse": "parse sentences into constituency trees",
-            "generate": "continue text with a language model",
-            "predict": "label text or images, or fill in hidden words",
-            "calibrate": "make confidences of a run estimates of its quality",
+            "translate": CommandRow(
+                "translate text, line by line", "translate:TranslateCommand", in_eval=True
+            ),
+            "serve": CommandRow(
+                "serve translations over HTTP, and a page to type into", "serve:ServeCommand"
+            ),
+            "parse": CommandRow(
+                "parse sentences into constituency trees", "parse:ParseCommand", in_eval=True
+            ),
+            "generate": CommandRow(
+                "continue text with a language model", "generate:GenerateCommand"
+            ),
+            "predict": CommandRow(
+                "label text or images, or fill in hidden words", "predict:PredictCommand"
+            ),
+            "calibrate": CommandRow(
+                "make confidences of a run estimates of its quality", "calibrate:CalibrateCommand"
+            ),
         },
         "inside a model": {
-            "explore": "write a page that shows a model at work on a sentence",
-            "heads": "say what each attention head is worth, and what it looks at",
-            "figures": "draw the paper's pictures, with the shapes of a run",
+            "explore": CommandRow(
+                "write a page that shows a model at work on a sentence", "explore:ExploreCommand"
+            ),
+            "heads": CommandRow(
+                "say what each attention head is worth, and what it looks at", "heads:HeadsCommand"
+            ),
+            "figures": CommandRow(
+                "draw the paper's pictures, with the shapes of a run", "figures:FiguresCommand"
+            ),
         },
         "models in and out": {
-            "export": "write a model for CTranslate2, transformers or JAX alone",
-            "import": "make a run of a model that came from elsewhere",
+            "export": CommandRow(
+                "write a model for CTranslate2, transformers or JAX alone", "export:ExportCommand"
+            ),
+            "import": CommandRow(
+                "make a run of a model that came from elsewhere", "import_:ImportCommand"
+            ),
         },
         "measuring": {
-            "bleu": "score a model on a test set: BLEU, chrF, perplexity",
-            "parseval": "score a parser on a treebank: recall, precision, F1",
-            "perplexity": "score a language model: bits per byte, perplexity",
-            "accuracy": "score a tagger or classifier: accuracy, F1, confusion table",
-            "score": "say how probable a model finds given translations",
-            "compare": "score files of translations, and test their differences",
-            "compare-trees": "score files of trees against a treebank",
-            "report": "set a run beside the paper: constants, cost, curves, scores",
+            "bleu": CommandRow(
+                "score a model on a test set: BLEU, chrF, perplexity",
+                "bleu:BleuCommand",
+                in_eval=True,
+            ),
+            "parseval": CommandRow(
+                "score a parser on a treebank: recall, precision, F1",
+                "parseval:ParsevalCommand",
+                in_eval=True,
+            ),
+            "perplexity": CommandRow(
+                "score a language model: bits per byte, perplexity",
+                "perplexity:PerplexityCommand",
+                in_eval=True,
+            ),
+            "accuracy": CommandRow(
+                "score a tagger or classifier: accuracy, F1, confusion table",
+                "accuracy:AccuracyCommand",
+                in_eval=True,
+            ),
+            "score": CommandRow(
+                "say how probable a model finds given translations",
+                "score:ScoreCommand",
+                in_eval=True,
+            ),
+            "compare": CommandRow(
+                "score files of translations, and test their differences",
+                "compare:CompareCommand",
+                in_eval=True,
+            ),
+            "compare-trees": CommandRow(
+                "score files of trees against a treebank",
+                "compare_trees:CompareTreesCommand",
+                in_eval=True,
+            ),
+            "report": CommandRow(
+                "set a run beside the paper: constants, cost, curves, scores",
+                "report:ReportCommand",
+                in_eval=True,
+            ),
         },
     }
 )
-"""The commands of `t2t-jax` in groups, with a line about each."""
+"""The commands of `t2t-jax` in groups: a command is a row of this table, and a file."""
 
 _FOR_EVERY_MODEL = "figures", "export"
 
@@ -69,12 +144,12 @@ def check_fits(command: str, runs: Iterable[Path]) -> None:
 
     for run in runs:
         data = read_config(run).data
-        task = task_of(data.corpus, data.task)
-        if command not in task.commands:
-            raise wrong_command(command, f"{run} is {task.model}", task)
+        if command not in data.facts.commands:
+            what = task_of(data.corpus, data.task).model
+            raise wrong_command(command, f"{run} is {what}", data.facts)
 
 
-def wrong_command(command: str, what_it_is: str, task: "Task") -> UserError:
+def wrong_command(command: str, what_it_is: str, facts: TaskFacts) -> UserError:
     """The error of a command that is not for the models of a task.
 
     It names one of the same group that is, or else one of the group for every model.
@@ -82,10 +157,10 @@ def wrong_command(command: str, what_it_is: str, task: "Task") -> UserError:
     Args:
       command: the command that was asked for.
       what_it_is: a sentence that says what kind of a model it was asked for.
-      task: the task of that model.
+      facts: the facts of the task of that model.
     """
     [group] = (commands for commands in COMMANDS.values() if command in commands)
-    fits = next(name for name in (*task.commands, *_FOR_EVERY_MODEL) if name in group)
+    fits = next(name for name in (*facts.commands, *_FOR_EVERY_MODEL) if name in group)
     return UserError(
         f"{what_it_is}, and t2t-jax {command} is not for such a model; use t2t-jax {fits}"
     )

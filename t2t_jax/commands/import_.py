@@ -2,11 +2,17 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import tyro
 
+from t2t_jax.interchange.formats import FORMATS, READ, described, read_model
 from t2t_jax.system.console import ResultConsole
+
+if TYPE_CHECKING:
+    _Format: TypeAlias = str
+else:
+    _Format = READ.choice
 
 
 @dataclass(frozen=True)
@@ -17,15 +23,9 @@ class ImportCommand:
     as any other, or continues text, fills in words or labels images.
     """
 
-    format: Annotated[
-        Literal["safetensors", "marian", "marian-nmt", "fairseq", "gpt2", "bert", "vit"],
-        tyro.conf.Positional,
-    ] = tyro.MISSING
-    """The format: safetensors (what export --to safetensors wrote), marian (what save_pretrained of
-    transformers wrote for a Marian model, such as OPUS-MT's), marian-nmt (an .npz of marian-nmt, or
-    its directory), fairseq (a checkpoint of its transformer, or its directory), or gpt2, bert or
-    vit (what save_pretrained wrote for GPT2LMHeadModel, BertForMaskedLM or
-    ViTForImageClassification)."""
+    format: Annotated[_Format, tyro.conf.Positional, tyro.conf.arg(help=described(READ))] = (
+        tyro.MISSING
+    )
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")] = tyro.MISSING
     """The model's directory."""
     run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
@@ -45,10 +45,9 @@ class ImportCommand:
 
     def run(self) -> int:
         """Write the run directory; returns the exit code."""
-        from t2t_jax.interchange.formats import read_model
         from t2t_jax.interchange.runs import write_run
 
-        options = {"positions": self.positions} if self.format == "marian" else {}
+        options = {name: getattr(self, name) for name in FORMATS[self.format].options}
         model = read_model(self.format, self.path, **options)
         named = {"source": self.source_language, "target": self.target_language}
         languages = {f"data.{side}_language": name for side, name in named.items() if name}

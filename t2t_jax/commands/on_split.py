@@ -93,7 +93,8 @@ class OnSplit(ModelFlags):
         corpus = open_corpus(dataclasses.replace(data, corpus=self.corpus or data.corpus))
         task = task_of(corpus.name, corpus.task)
         if task.command != self.command:
-            raise wrong_command(self.command, f"{corpus.name} is for {task.model}", task)
+            what = f"{corpus.name} is for {task.model}"
+            raise wrong_command(self.command, what, corpus.facts)
         return corpus
 
     def measure(

@@ -1,17 +1,14 @@
 """The command that lets an encoder alone label text or images, or fill in what is hidden."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from t2t_jax.commands.model_flags import RunFlags, load_for
 from t2t_jax.commands.streams import reading, writing
 from t2t_jax.errors import UserError
-
-if TYPE_CHECKING:
-    from t2t_jax.decoding.translator import Translator
-    from t2t_jax.tasks.labelling import Label
 
 
 @dataclass(frozen=True)
@@ -33,42 +30,26 @@ class PredictCommand(RunFlags):
 
     def run(self) -> int:
         """Write a line for every input; returns the exit code."""
+        from t2t_jax.tasks import task_of
+        from t2t_jax.tasks.task import Predicting
 
         with writing(self.output) as file:
             translator = load_for("predict", [self.run_directory], self)
-            images = translator.config.data.task == "image_classification"
-            lines = self._of_images(translator) if images else self._of_text(translator)
-            for line in lines:
-                file.write(f"{line}\n".encode())
+            data, done = translator.config.data, 0
+            task = task_of(data.corpus, data.task)
+            assert isinstance(task, Predicting)
+            with self._inputs(data.facts.reads_images) as chunks:
+                for inputs in chunks:
+                    lines = task.lines(translator, inputs, done + 1, self.probabilities)
+                    file.writelines(f"{line}\n".encode() for line in lines)
+                    done += len(inputs)
         return 0
 
-    def _of_text(self, translator: "Translator") -> Iterator[str]:
-        from t2t_jax.tasks import task_of
-        from t2t_jax.tasks.labelling import Labelling
-        from t2t_jax.tasks.masked_language_modelling import fill
-
-        data, done = translator.config.data, 0
-        task = task_of(data.corpus, data.task)
-        with reading(self.input) as chunks:
-            for texts in chunks:
-                if isinstance(task, Labelling):
-                    yield from self._written(task.predicted(translator, texts, done + 1))
-                else:
-                    yield from fill(translator, texts, first_line=done + 1)
-                done += len(texts)
-
-    def _of_images(self, translator: "Translator") -> Iterator[str]:
+    def _inputs(self, are_images: bool) -> AbstractContextManager[Iterable[list[Any]]]:
         from t2t_jax.data.images import images_in
-        from t2t_jax.tasks.image_classification import TASK
 
+        if not are_images:
+            return reading(self.input)
         if self.input is None:
             raise UserError("the model reads images; give a file of arrays with --input FILE.npz")
-        yield from self._written(TASK.predicted(translator, images_in(self.input)))
-
-    def _written(self, found: list[list["Label"]]) -> Iterator[str]:
-        for labels in found:
-            shown = (
-                f"{label.name}:{label.probability:.4f}" if self.probabilities else label.name
-                for label in labels
-            )
-            yield " ".join(shown)
+        return nullcontext([images_in(self.input)])

@@ -9,7 +9,6 @@ from typing import Any, get_origin, get_type_hints
 from t2t_jax.config.checks import require
 from t2t_jax.config.model import ModelConfig
 from t2t_jax.config.sections import (
-    LABELLING,
     CheckpointConfig,
     DataConfig,
     DecodingConfig,
@@ -19,9 +18,6 @@ from t2t_jax.config.sections import (
 from t2t_jax.config.training import TrainingConfig
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.records import Schema, parse_object
-
-_ARCHITECTURES: dict[str, str] = {"auto": "encoder_decoder", "language_modelling": "decoder_only"}
-"""The architecture that a task needs, where it is not the encoder alone."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class Config:
         self._check_task()
         longest, reason = self._longest_row()
         require(
-            self.model.position != "learned" or self.model.max_positions >= longest,
+            not self.model.positions.has_table or self.model.max_positions >= longest,
             f"model.max_positions={self.model.max_positions} is less than {reason}; raise "
             f"model.max_positions to {longest}",
         )
@@ -49,28 +45,26 @@ class Config:
     def _check_task(self) -> None:
         """Check that the network is one that the task takes."""
         model, kind, task = self.model, self.model.architecture, self.data.task
-        needed = _ARCHITECTURES.get(task, "encoder_only")
-        suits = kind == needed if task != "auto" else kind != "encoder_only"
+        facts = self.data.facts
         require(
-            suits,
+            kind in facts.architectures,
             f"data.task={task!r} is not for model.architecture={kind!r}; set model.architecture="
-            f"{needed!r}"
-            + (", or data.task to what an encoder alone can learn" if task == "auto" else ""),
+            f"{facts.architectures[0]!r}, or data.task to what such a network can learn",
         )
         require(
-            (task == "image_classification") == (model.patch_size is not None),
+            facts.reads_images == (model.patch_size is not None),
             f"data.task={task!r} reads {'images' if model.patch_size is None else 'text'}, but "
             f"model.patch_size={model.patch_size}; "
             + ("set it" if model.patch_size is None else "leave it out"),
         )
         require(
             not self.training.source_loss
-            or (task == "auto" and kind == "decoder_only" and not model.prefix_attention),
+            or (facts.writes_text and kind == "decoder_only" and not model.prefix_attention),
             "training.source_loss is for model.architecture='decoder_only' with causal attention, "
             "which predicts a source from left to right, and for data.task='auto'; leave it out",
         )
         require(
-            task not in LABELLING or not model.share_embeddings,
+            not (facts.predicts_labels and model.share_embeddings),
             f"data.task={task!r} predicts labels, which share no matrix with subwords; set "
             "model.share_embeddings=False",
         )
@@ -78,10 +72,10 @@ class Config:
     def _longest_row(self) -> tuple[int, str]:
         """Positions that training and decoding may need, and the fields that they follow from."""
         length, extra = self.data.max_length, self.decoding.max_extra_length
-        if self.data.task == "image_classification":
+        if self.data.facts.reads_images:
             return 0, "nothing"
         fields = f"data.max_length={length}"
-        if self.data.task != "auto":  # a text that goes on beyond it can be cut
+        if not self.data.facts.writes_text:  # a text that goes on beyond it can be cut
             return length, fields
         both = f"{fields} plus decoding.max_extra_length={extra}"
         if self.model.architecture == "decoder_only":

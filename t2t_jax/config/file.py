@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from t2t_jax.config.config import Config, differences, from_dict, to_dict
+from t2t_jax.config.registry import FILES
 from t2t_jax.config.running import guarded, run_file
-from t2t_jax.config.tables import FILES, named_entries
+from t2t_jax.config.tables import named_entries
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.paper import Table3Row
 from t2t_jax.published import PublishedDifference

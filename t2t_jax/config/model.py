@@ -1,7 +1,7 @@
 """The config of the network: section 3 of the paper."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from t2t_jax.config.attention import AttentionConfig, NormConfig
 from t2t_jax.config.checks import (
@@ -13,18 +13,18 @@ from t2t_jax.config.checks import (
     require,
 )
 from t2t_jax.config.fields import NOT_EXPORTED, added_later, left_open, read_where
-from t2t_jax.config.tables import ACTIVATIONS, TABLES
+from t2t_jax.config.tables import ACTIVATIONS, POSITIONS, ROTARY_SCALINGS, PositionFacts
 
 StartToken: TypeAlias = Literal["begin", "end", "padding"]
 NormOrder: TypeAlias = Literal["post", "pre", "deep"]
 Architecture: TypeAlias = Literal["encoder_decoder", "decoder_only", "encoder_only"]
-Position: TypeAlias = Literal[
-    "sinusoidal", "sinusoidal_t2t", "learned", "rotary", "alibi", "relative_bias", "none"
-]
-RELATIVE_BUCKETS = 32
-"""Learned numbers of each head for relative positions, as in T5 (Raffel et al. 2020)."""
-_ROTARY = read_where(lambda model: model.position == "rotary")
+_ROTARY = read_where(lambda model: model.positions.turns)
 _IMAGES = read_where(lambda model: model.patch_size is not None)
+if TYPE_CHECKING:
+    _Position: TypeAlias = str
+    _RotaryScaling: TypeAlias = str
+else:
+    _Position, _RotaryScaling = POSITIONS.choice, ROTARY_SCALINGS.choice
 
 
 class Stack(NamedTuple):
@@ -126,26 +126,26 @@ class ModelConfig:
     norm_order: NormOrder = "post"
     """The norm after the residual sum (the paper, section 3.1), before the sub-layer, or as "post"
     with the residuals scaled by depth (DeepNorm, Wang et al. 2022)."""
-    position: Position = "sinusoidal"
+    position: _Position = "sinusoidal"
     """Fixed sinusoids (section 3.5), tensor2tensor's own, or a learned table (Table 3, row E),
     added to embeddings; in self-attention rotary positions (Su et al. 2021), ALiBi (Press et al.
     2022) or T5's learned bias (Raffel et al. 2020); or none."""
     first_position: int = field(
         default=0,
         metadata=added_later(before=0)
-        | read_where(lambda model: model.position.startswith("sinusoidal")),
+        | read_where(lambda model: model.positions.sinusoids is not None),
     )
     """Position of the first token, where positions are sinusoids (the paper: 0; fairseq: 2)."""
     max_positions: int = field(
         default=1024,
-        metadata=read_where(lambda model: model.position == "learned" and not model.patch_size),
+        metadata=read_where(lambda model: model.positions.has_table and not model.patch_size),
     )
     """Rows of the learned position table; other positions have no limit and do not read it."""
     rotary_base: float = field(default=10_000.0, metadata=added_later(before=10_000.0) | _ROTARY)
     """Base of the wavelengths of rotary positions."""
     rotary_scale: float = field(default=1.0, metadata=added_later(before=1.0) | _ROTARY)
     """How many times longer than in training texts are that rotary positions are meant for."""
-    rotary_scaling: Literal["linear", "ntk"] = field(
+    rotary_scaling: _RotaryScaling = field(
         default="linear", metadata=added_later(before="linear") | _ROTARY
     )
     """What rotary_scale does: divide the positions (Chen et al. 2023), or raise the base so that
@@ -198,8 +198,6 @@ class ModelConfig:
     def __post_init__(self) -> None:
         """Check every field."""
         check_fields(self)
-        for name, table in TABLES.items():
-            table.check(f"model.{name}", getattr(self, name))
         sizes = ("d_model", "num_heads", "d_ff", "max_positions")
         check_range(self, 1, INFINITY, *sizes, "num_encoder_layers", "num_decoder_layers")
         check_fits(self, *sizes, "num_encoder_layers", "num_decoder_layers", "d_k", "d_v")
@@ -290,7 +288,7 @@ class ModelConfig:
             "one of them out",
         )
         require(
-            not others or self.position not in ("alibi", "relative_bias"),
+            not others or self.positions.bias is None,
             f"model.{others and others[0]} is not for model.position={self.position!r}, which has "
             "numbers for each of num_heads heads; choose another position",
         )
@@ -301,12 +299,12 @@ class ModelConfig:
         check_range(self, 2, INFINITY, "rotary_base")
         check_fits(self, "rotary_scale", "rotary_base")
         require(
-            not self.position.startswith("sinusoidal") or self.d_model % 2 == 0,
+            self.positions.sinusoids is None or self.d_model % 2 == 0,
             f"d_model={self.d_model} is odd, but sinusoidal positions come in pairs of sine and "
             "cosine; use an even d_model or position='learned'",
         )
         require(
-            self.position != "rotary" or self.key_size % 2 == 0,
+            not self.positions.turns or self.key_size % 2 == 0,
             f"d_k={self.key_size} is odd, but rotary positions turn pairs of numbers; use an even "
             "d_k or another position",
         )
@@ -330,6 +328,11 @@ class ModelConfig:
     def is_gated(self) -> bool:
         """Whether the feed-forward network has a gate: a third matrix, and no biases."""
         return ACTIVATIONS[self.feed_forward].is_gated
+
+    @property
+    def positions(self) -> PositionFacts:
+        """What follows from `position`."""
+        return POSITIONS[self.position]
 
     @property
     def normalization(self) -> NormConfig:
@@ -433,6 +436,6 @@ class ModelConfig:
 
         A decoder alone has one sequence for source and target, so half of the positions for each.
         """
-        if self.position != "learned":
+        if not self.positions.has_table:
             return INFINITY
         return self.num_positions // (2 if self.architecture == "decoder_only" else 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from t2t_jax.config.tables import registering
+from t2t_jax.config.registry import registering
 from t2t_jax.errors import UserError
 from t2t_jax.system.process_state import ProcessState
 

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from t2t_jax.config.checks import (
     INFINITY,
@@ -13,17 +13,12 @@ from t2t_jax.config.checks import (
     require,
 )
 from t2t_jax.config.fields import MAY_CHANGE, NOT_EXPORTED, added_later
+from t2t_jax.config.tasks import TASKS, TaskFacts, task_name
 
-Task: TypeAlias = Literal[
-    "auto",
-    "language_modelling",
-    "masked_language_modelling",
-    "classification",
-    "tagging",
-    "image_classification",
-]
-LABELLING: frozenset[Task] = frozenset({"classification", "tagging", "image_classification"})
-"""The tasks whose targets are labels, and no text."""
+if TYPE_CHECKING:
+    _Task: TypeAlias = str
+else:
+    _Task = TASKS.choice
 _WIDEST_BEAM = 1000
 # Pieces that a vocabulary has for itself: its special ids, the bytes, and the mark of a space.
 _OWN_PIECE = re.compile(r"<pad>|</s>|<s>|<unk>|<0x[0-9A-F]{2}>")
@@ -44,7 +39,7 @@ class DataConfig:
     """Language translated from; the file suffix or the TFDS feature name."""
     target_language: str = field(default="de", metadata=NOT_EXPORTED)
     """Language translated to; the file suffix or the TFDS feature name."""
-    task: Task = field(default="auto", metadata=added_later(before="auto"))
+    task: _Task = field(default="auto", metadata=added_later(before="auto"))
     """What the model learns from the corpus. "auto" is to translate, or of trees to parse;
     "language_modelling" is to continue the text of one language, from train.txt and dev.txt, and
     "masked_language_modelling" to fill in what is hidden in it (BERT); "classification" to label
@@ -115,6 +110,11 @@ class DataConfig:
             f"source_language and target_language are both {self.source_language!r}",
         )
         self._check_protected_tokens()
+
+    @property
+    def facts(self) -> TaskFacts:
+        """The facts of the task that the corpus is for."""
+        return TASKS[task_name(self.corpus, self.task)]
 
     def _check_protected_tokens(self) -> None:
         tokens = self.protected_tokens

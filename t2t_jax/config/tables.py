@@ -1,8 +1,9 @@
-"""The tables of functions that a config names: activations, normalisations and score functions.
+"""The tables of what a config names: functions of a network, positions, optimisers.
 
 A name stands for an equation and for what the rest of the program asks about it: what it learns,
 and so what it costs, and whether a network has a gate. Flags, errors, documents, modules and costs
-read these tables alone. A config file adds a name of its own::
+read these tables alone; `config.tasks` has the table of tasks. A config file adds an activation, a
+norm or a score function of its own::
 
     import jax
     import t2t_jax
@@ -17,214 +18,13 @@ run is ever executed by itself: a process that loads the run registers the name 
 config file, or by a file that the environment variable T2T_JAX_REGISTER names.
 """
 
-import ast
-import contextlib
-import math
 import os
-import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, field
-from importlib import import_module
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from t2t_jax.errors import UserError, did_you_mean
-
-FILES = "T2T_JAX_REGISTER"
-"""The environment variable that names files which register functions, separated as in PATH."""
-
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-_in_file: ContextVar[bool] = ContextVar("in_file", default=False)
-
-
-class Parameter(NamedTuple):
-    """An array of numbers that a named function learns, and the values that it starts with."""
-
-    shape: tuple[int, ...]
-    """Sizes of its axes; () is a single number."""
-    mean: float = 0.0
-    """Value that each number starts with."""
-    deviation: float = 0.0
-    """Standard deviation of the normal distribution around it; 0 starts with the value itself."""
-
-
-class Source(NamedTuple):
-    """A file that registers functions."""
-
-    path: str
-    """The absolute path."""
-    text: str
-    """What is in it."""
-
-    def is_alike(self, text: str) -> bool:
-        """Whether another text is the same program: comments and the layout of lines may differ."""
-        try:
-            return ast.dump(ast.parse(self.text)) == ast.dump(ast.parse(text))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return self.text == text
-
-
-def _nothing(size: int) -> Mapping[str, Parameter]:
-    return {}
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What a name in a table stands for."""
-
-    function: Any
-    """The function; of the package's own the place, as MODULE:NAME, so that reading a config
-    imports no JAX. None stands for scores that are products of queries and keys."""
-    parameters: Callable[[int], Mapping[str, Parameter]] = _nothing
-    """What it learns, by name, for vectors of a width."""
-    is_gated: bool = False
-    """For an activation: whether it is the gate of a network with three matrices, without biases
-    (Shazeer 2020)."""
-    title: str = field(default="", compare=False)
-    """What errors call it, such as `activation 'relu6'`; empty for the package's own."""
-    source: Source | None = field(default=None, compare=False)
-    """The file that registered it; None for the package's own, and for what a program or a notebook
-    registered."""
-
-    def load(self) -> Callable[..., Any]:
-        """The function."""
-        if not isinstance(self.function, str):
-            function: Callable[..., Any] = self.function
-            return function
-        module, _, name = self.function.partition(":")
-        function = getattr(import_module(module), name)
-        return function
-
-    def num_parameters(self, width: int) -> int:
-        """Numbers that it learns for vectors of a width."""
-        return sum(math.prod(each.shape) for each in self.parameters(width).values())
-
-
-class Table:
-    """Named functions of one kind."""
-
-    def __init__(self, kind: str, **entries: Entry) -> None:
-        """Begin with the package's own.
-
-        Args:
-          kind: what errors call an entry.
-          entries: the entries by name.
-        """
-        self.kind = kind
-        self._own = tuple(entries)
-        self._entries = entries
-
-    def __iter__(self) -> Iterator[str]:
-        """The names, those of the package first."""
-        return iter(tuple(self._entries))
-
-    def __getitem__(self, name: str) -> Entry:
-        """The entry of a name that `check` has accepted."""
-        return self._entries[name]
-
-    def is_own(self, name: str) -> bool:
-        """Whether a name is one of the package's own."""
-        return name in self._own
-
-    def check(self, label: str, name: str) -> None:
-        """Refuse a name that stands for nothing, once the files of T2T_JAX_REGISTER have run.
-
-        Args:
-          label: the field of the config that has the name.
-          name: the name.
-
-        Raises:
-          UserError: nothing of that name is registered.
-        """
-        if name not in self._entries:
-            _run_files()
-        if name not in self._entries:
-            raise UnregisteredError(self, label, name)
-
-    def register(self, name: str, function: Any, *, caller: int = 2, **facts: Any) -> None:
-        """Add an entry.
-
-        Args:
-          name: its name.
-          function: its function.
-          caller: how many calls up the file is that registers.
-          facts: further fields of the `Entry`.
-
-        Raises:
-          UserError: the name is no word, or the package's own, or stands for something else.
-        """
-        title = f"{self.kind} {name!r}"
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise UserError(
-                f"{title} cannot be registered; a name has letters, digits, _ and -, and begins "
-                "with a letter"
-            )
-        if not callable(function):
-            raise UserError(f"{title} is a {type(function).__name__}; register a function")
-        code = sys._getframe(caller).f_code
-        source = _read(code.co_filename) if _in_file.get() else None
-        entry = Entry(function, title=title, source=source, **facts)
-        if self.is_own(name):
-            raise UserError(f"{title} is the package's own; register yours by another name")
-        before = self._entries.setdefault(name, entry)
-        if not _is_same(before, entry):
-            where = f" by {before.source.path}" if before.source else ""
-            raise UserError(
-                f"{title} is registered already{where}, and stands for one function as long as the "
-                "process lives: programs are compiled with it; choose another name, or start again"
-            )
-
-
-class UnregisteredError(UserError):
-    """A config names a function that nobody has registered."""
-
-    def __init__(self, table: Table, label: str, name: str) -> None:
-        """Say which name, and how to register it.
-
-        Args:
-          table: where it is looked up.
-          label: the field of the config that has it.
-          name: the name.
-        """
-        hint = did_you_mean(name, table, "use one of these.")
-        super().__init__(
-            f"{label}={name!r} is not one of {', '.join(map(repr, table))}; {hint} A name of your "
-            f"own has to be registered first: t2t_jax.register_{table.kind.replace(' ', '_')}"
-            f"({name!r}, ...) in the config file, in the program, or in a file that {FILES} names"
-        )
-        self.name = name
-
-
-def _is_same(before: Entry, entry: Entry) -> bool:
-    """Whether two entries of a name are one: a file, or a cell of a notebook, is run twice."""
-    if before.source and entry.source:
-        return before.source == entry.source
-    return (
-        _is_alike(before.function, entry.function)
-        and _is_alike(before.parameters, entry.parameters)
-        and before.is_gated == entry.is_gated
-    )
-
-
-def _is_alike(function: Any, other: Any) -> bool:
-    """Whether two functions are one, or were made by the same code of the same module."""
-    if function is other:
-        return True
-    code, its = (getattr(each, "__code__", None) for each in (function, other))
-    if code is None or code != its or code.co_freevars:
-        return False
-    same_module = function.__globals__ is other.__globals__
-    return same_module and function.__defaults__ == other.__defaults__
-
-
-def _read(path: str) -> Source | None:
-    """The file of a caller; None where the caller is in no file."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return Source(os.path.abspath(path), Path(path).read_text(encoding="utf-8-sig"))
-    return None
-
+from t2t_jax.config.registry import FILES, Entry, Parameter, Rows, Table, nothing
+from t2t_jax.config.tasks import TASKS
 
 ACTIVATIONS = Table(
     "activation",
@@ -273,6 +73,90 @@ TABLES: Mapping[str, Table] = {
 """The tables by the field of the config's section `model` that names one of their entries."""
 
 
+RELATIVE_BUCKETS = 32
+"""Learned numbers of each head for relative positions, as in T5 (Raffel et al. 2020)."""
+
+
+@dataclass(frozen=True)
+class PositionFacts:
+    """How a network knows where a token stands: in one of four ways, or in none."""
+
+    sinusoids: str | None = None
+    """The place of a function of fixed vectors that are added to embeddings: of their number and
+    their width, which is even, it returns `[t, d_model]`."""
+    has_table: bool = False
+    """Whether learned vectors are added to embeddings, so that there are `model.num_positions`."""
+    turns: bool = False
+    """Whether queries and keys are turned in pairs of numbers, by the fields `model.rotary_*`."""
+    bias: str | None = None
+    """The place of a function of what is added to the scores of self-attention, of distances
+    `[q, k]`, `num_heads`, `causal` and what it learns by name: it returns `[h, q, k]`."""
+    parameters: Callable[[Any], Mapping[str, Parameter]] = nothing
+    """What each stack of layers learns by name, given the `ModelConfig`: an array has vectors of
+    the width of the model last, or where there is a bias, a number of each head."""
+
+
+def _table(size: int, width: int, model: Any) -> Mapping[str, Parameter]:
+    return {"embedding": Parameter((size, width), deviation=model.d_model**-0.5)}
+
+
+POSITIONS = Rows(
+    sinusoidal=PositionFacts("t2t_jax.functional.position:sinusoidal_positions"),
+    sinusoidal_t2t=PositionFacts("t2t_jax.functional.position:tensor2tensor_sinusoids"),
+    learned=PositionFacts(
+        has_table=True,
+        parameters=lambda model: _table(model.num_positions, model.d_model, model),
+    ),
+    rotary=PositionFacts(turns=True),
+    alibi=PositionFacts(bias="t2t_jax.functional.position:alibi_bias"),
+    relative_bias=PositionFacts(
+        bias="t2t_jax.functional.position:relative_bias",
+        parameters=lambda model: _table(RELATIVE_BUCKETS, model.num_heads, model),
+    ),
+    none=PositionFacts(),
+)
+"""The schemes of positions, by the value of `model.position`."""
+
+ROTARY_SCALINGS = Rows(
+    linear="t2t_jax.functional.position:linear_scaling",
+    ntk="t2t_jax.functional.position:ntk_scaling",
+)
+"""The places of the functions that say by what `model.rotary_scale` divides each frequency of
+rotary positions, by the value of `model.rotary_scaling`."""
+
+
+@dataclass(frozen=True)
+class OptimizerFacts:
+    """An optimiser."""
+
+    make: str
+    """The place of the function that makes the `training.optimizer.Optimizer`, of the section
+    `training` of a config and the parameters in the boxes that declare them."""
+    decays: bool = True
+    """Whether `training.weight_decay` may be above 0."""
+    least_beta2: float = 0.0
+    """The least `training.adam_beta2`."""
+
+
+OPTIMIZERS = Rows(
+    adam=OptimizerFacts("t2t_jax.training.optimizer:adam", decays=False),
+    adamw=OptimizerFacts("t2t_jax.training.optimizer:adam"),  # weight decay is the same for all
+    adafactor=OptimizerFacts("t2t_jax.training.adafactor:adafactor"),
+    lion=OptimizerFacts("t2t_jax.training.optimizer:lion", least_beta2=0.1),
+    muon=OptimizerFacts("t2t_jax.training.muon:muon"),
+)
+"""The optimisers, by the value of `training.optimizer`."""
+
+NAMED: Mapping[str, Rows[Any]] = {
+    **{f"model.{field}": table for field, table in TABLES.items()},
+    "model.position": POSITIONS,
+    "model.rotary_scaling": ROTARY_SCALINGS,
+    "training.optimizer": OPTIMIZERS,
+    "data.task": TASKS,
+}
+"""The tables by the path of the field of a config that names one of their rows."""
+
+
 def named_entries(config: Any) -> dict[str, Entry]:
     """What a config uses of functions that were registered, by the field that names it.
 
@@ -319,7 +203,7 @@ def register_activation(
 def register_normalization(
     name: str,
     function: Callable[..., Any],
-    parameters: Callable[[int], Mapping[str, Parameter]] = _nothing,
+    parameters: Callable[[int], Mapping[str, Parameter]] = nothing,
 ) -> None:
     """Add a normalisation, which `model.norm` then names.
 
@@ -338,7 +222,7 @@ def register_normalization(
 def register_score_function(
     name: str,
     function: Callable[..., Any],
-    parameters: Callable[[int], Mapping[str, Parameter]] = _nothing,
+    parameters: Callable[[int], Mapping[str, Parameter]] = nothing,
 ) -> None:
     """Add a score function of attention, which `model.score_function` then names.
 
@@ -357,27 +241,3 @@ def register_score_function(
       UserError: the name is no word, or taken, or the function is none.
     """
     SCORE_FUNCTIONS.register(name, function, parameters=parameters)
-
-
-@contextlib.contextmanager
-def registering() -> Iterator[None]:
-    """Note, for what is registered within the block, the file that does it."""
-    before = _in_file.set(True)
-    try:
-        yield
-    finally:
-        _in_file.reset(before)
-
-
-_seen: set[str] = set()
-
-
-def _run_files() -> None:
-    """Run the files that the environment names, each once."""
-    from t2t_jax.config.running import run_file
-
-    named = os.environ.get(FILES, "")
-    for path in filter(None, named.split(os.pathsep)):
-        if path not in _seen:
-            _seen.add(path)  # before: the file may make configs that name what it registers
-            run_file(path)

@@ -1,7 +1,7 @@
 """The section of a config on training: optimiser, schedule and regularisation."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from t2t_jax.config.checks import (
     INFINITY,
@@ -12,7 +12,12 @@ from t2t_jax.config.checks import (
     require,
 )
 from t2t_jax.config.fields import MAY_CHANGE, added_later, left_open
+from t2t_jax.config.tables import OPTIMIZERS
 
+if TYPE_CHECKING:
+    _Optimizer: TypeAlias = str
+else:
+    _Optimizer = OPTIMIZERS.choice
 _SCHEDULES_WITH_AN_END = ("cosine", "linear", "wsd")
 
 
@@ -40,9 +45,7 @@ class TrainingConfig:
     starts, and a run that goes on for more steps keeps it."""
     decay_fraction: float = field(default=0.1, metadata=added_later(before=0.1))
     """Share of schedule_steps, at their end, in which wsd falls to 0."""
-    optimizer: Literal["adam", "adamw", "adafactor", "lion", "muon"] = field(
-        default="adam", metadata=added_later(before="adam")
-    )
+    optimizer: _Optimizer = field(default="adam", metadata=added_later(before="adam"))
     """How gradients become updates; the paper has Adam."""
     weight_decay: float = field(default=0.0, metadata=added_later(before=0.0))
     """Share of every matrix of a layer that a step takes away, times the learning rate; optimizer
@@ -142,15 +145,16 @@ class TrainingConfig:
         check_range(self, 1e-30, INFINITY, "adam_epsilon")
         check_range(self, 0, INFINITY, "weight_decay")
         check_fits(self, "weight_decay")
+        facts = OPTIMIZERS[self.optimizer]
         require(
-            self.weight_decay == 0 or self.optimizer != "adam",
-            f"training.weight_decay={self.weight_decay} has no effect with optimizer='adam'; use "
-            "optimizer='adamw', which is Adam with weight decay",
+            self.weight_decay == 0 or facts.decays,
+            f"training.weight_decay={self.weight_decay} has no effect with optimizer="
+            f"{self.optimizer!r}; use optimizer='adamw', which is Adam with weight decay",
         )
         require(
-            self.optimizer != "lion" or self.adam_beta2 >= 0.1,
+            self.adam_beta2 >= facts.least_beta2,
             f"training.adam_beta2={self.adam_beta2} leaves too little of earlier gradients for "
-            "optimizer='lion'; use 0.1 or more (Lion's paper has 0.99)",
+            f"optimizer={self.optimizer!r}; use {facts.least_beta2} or more",
         )
 
     @property

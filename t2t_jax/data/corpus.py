@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from t2t_jax.config import DataConfig
-from t2t_jax.config.sections import Task
+from t2t_jax.config.registry import load
+from t2t_jax.config.tasks import TASKS, TaskFacts, task_name
 from t2t_jax.data.corpus_name import components_of
 from t2t_jax.data.download.catalogue import CORPORA
 from t2t_jax.data.download.prepare import check_holds
-from t2t_jax.data.images import image_splits
 from t2t_jax.data.lines import Survey, check_aligned, read_lines, survey
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
 from t2t_jax.data.tfds import tfds_splits
@@ -45,8 +45,13 @@ class Corpus:
     mixed: tuple[tuple["Corpus", int], ...] = ()
     """The corpora of a mixture, and how often its train split has the pairs of each; () for one
     corpus by itself."""
-    task: Task = "auto"
+    task: str = "auto"
     """What it is read for, as `data.task` of the config says."""
+
+    @property
+    def facts(self) -> TaskFacts:
+        """The facts of the task that it is for."""
+        return TASKS[task_name(self.name, self.task)]
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -100,32 +105,54 @@ def open_corpus(config: DataConfig) -> Corpus:
 
 def _open(name: str, config: DataConfig) -> Corpus:
     """One corpus by its name, without a weight."""
-    scheme, colon, place = name.partition(":")
-    languages = config.source_language, config.target_language
-    if config.task != "auto":
-        parts = _SPLITS_FOR[config.task](name, config)
-    elif scheme == "bundled" and colon and not place:
-        parts = _text_splits(_bundled(), *languages)
-    elif scheme == "text" and place:
-        parts = _text_splits(_directory(place), *languages)
-    elif scheme in CORPORA and place:
-        directory = as_path(os.path.expanduser(place))
-        check_holds(scheme, directory)
-        parts = _text_splits(directory, *languages)
-    elif scheme == "tfds" and place:
-        parts = tfds_splits(place, *languages)
-    elif scheme == "trees" and all(place.split("+")):
-        parts = _tree_splits(*map(_directory, place.split("+")))
-    else:
-        raise UserError(
-            f"corpus={name!r} is not bundled:, text:DIR, tfds:NAME/CONFIG or trees:DIR, nor a "
-            f"public corpus in a directory, NAME:DIR, where NAME is {', '.join(CORPORA)}, nor a "
-            "mixture such as text:A*3+text:B"
-        )
+    facts = TASKS[task_name(name, config.task)]
+    parts: dict[str, Split] = load(facts.corpora)(name, config)
     for split in SPLITS:  # other test sets may be large, and never asked for
         if split in parts:
             parts[split].fingerprint()
     return Corpus(name, parts, task=config.task)
+
+
+def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
+    """The splits of parallel text; see `TaskFacts.corpora`.
+
+    Raises:
+      UserError: the name is that of no corpus, or files are missing.
+    """
+    scheme, colon, place = name.partition(":")
+    languages = config.source_language, config.target_language
+    if scheme == "bundled" and colon and not place:
+        return _text_splits(_bundled(), *languages)
+    if scheme == "text" and place:
+        return _text_splits(_directory(place), *languages)
+    if scheme in CORPORA and place:
+        directory = as_path(os.path.expanduser(place))
+        check_holds(scheme, directory)
+        return _text_splits(directory, *languages)
+    if scheme == "tfds" and place:
+        return tfds_splits(place, *languages)
+    raise _unknown(name)
+
+
+def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
+    """The splits of sentences and their trees; see `TaskFacts.corpora`.
+
+    Raises:
+      UserError: a directory is not named, or lacks its files.
+    """
+    del config
+    places = name.partition(":")[2].split("+")
+    if not all(places):
+        raise _unknown(name)
+    return _tree_splits(*map(_directory, places))
+
+
+def _unknown(name: str) -> UserError:
+    return UserError(
+        f"corpus={name!r} is not bundled:, text:DIR, tfds:NAME/CONFIG or trees:DIR, nor a "
+        f"public corpus in a directory, NAME:DIR, where NAME is {', '.join(CORPORA)}, nor a "
+        "mixture such as text:A*3+text:B"
+    )
 
 
 def _bundled() -> Path:
@@ -245,8 +272,14 @@ def _read_text(source: _File, target: _File) -> Iterator[Chunk]:
     return chunks(zip(source.lines(), target.lines(), strict=True))
 
 
-def _document_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """The splits of text of one language: `train.txt` and so on, or one side of what is bundled."""
+def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
+    """The splits of text of one language: `train.txt` and so on, or one side of what is bundled.
+
+    See `TaskFacts.corpora`.
+
+    Raises:
+      UserError: the name is that of no such text, or files are missing.
+    """
     scheme, colon, place = name.partition(":")
     if scheme == "bundled" and colon and not place:
         directory, suffix = _bundled(), config.source_language
@@ -274,27 +307,48 @@ def _document_splits(name: str, config: DataConfig) -> dict[str, Split]:
     }
 
 
-def _labelled_splits(suffix: str, name: str, config: DataConfig) -> dict[str, Split]:
-    """The splits of sentences and their labels: `train.txt` beside `train.label` or `train.tags`.
+def label_splits(name: str, config: DataConfig) -> dict[str, Split]:
+    """The splits of sentences and a label of each: `train.txt` beside `train.label`.
 
-    Trees give the tags of their words, and the bundled corpus the languages of its lines.
+    The bundled corpus gives the languages of its lines. See `TaskFacts.corpora`.
+
+    Raises:
+      UserError: the name is that of no such text, or files are missing.
     """
     scheme, colon, place = name.partition(":")
+    if scheme == "bundled" and colon and not place:
+        languages = config.source_language, config.target_language
+        return _labels_of(_text_splits(_bundled(), *languages), partial(_read_languages, languages))
+    return _beside_text(name, config, "label", "bundled:")
+
+
+def tag_splits(name: str, config: DataConfig) -> dict[str, Split]:
+    """The splits of sentences and a tag of each word: `train.txt` beside `train.tags`.
+
+    Trees give the tags of their words. See `TaskFacts.corpora`.
+
+    Raises:
+      UserError: the name is that of no such text, or files are missing.
+    """
+    scheme, _, place = name.partition(":")
+    if scheme == "trees" and all(place.split("+")):
+        return _labels_of(tree_splits(name, config), _read_tags)
+    return _beside_text(name, config, "tags", "trees:DIR")
+
+
+def _beside_text(name: str, config: DataConfig, suffix: str, others: str) -> dict[str, Split]:
+    scheme, _, place = name.partition(":")
     if scheme == "text" and place:
         return _text_splits(_directory(place), "txt", suffix)
-    if suffix == "tags" and scheme == "trees" and all(place.split("+")):
-        whole = _tree_splits(*map(_directory, place.split("+")))
-        read: Callable[..., Iterator[Chunk]] = _read_tags
-    elif suffix == "label" and scheme == "bundled" and colon and not place:
-        languages = config.source_language, config.target_language
-        whole = _text_splits(_bundled(), *languages)
-        read = partial(_read_languages, languages)
-    else:
-        others = "trees:DIR" if suffix == "tags" else "bundled:"
-        raise UserError(
-            f"corpus={name!r} has no labels for data.task={config.task!r}; give text:DIR with "
-            f"train.txt and train.{suffix} in DIR, or {others}"
-        )
+    raise UserError(
+        f"corpus={name!r} has no labels for data.task={config.task!r}; give text:DIR with "
+        f"train.txt and train.{suffix} in DIR, or {others}"
+    )
+
+
+def _labels_of(
+    whole: Mapping[str, Split], read: Callable[[Split], Iterator[Chunk]]
+) -> dict[str, Split]:
     return {
         split: Split(functools.cache(partial(_survey_labels, part)), partial(read, part))
         for split, part in whole.items()
@@ -357,13 +411,3 @@ def _read_trees(*files: _File) -> Iterator[Chunk]:
     trees = chain.from_iterable(read_trees(file.path, file.survey) for file in files)
     flat = (linearise(clean_tree(tree)) for tree in trees)
     return chunks((" ".join(words), " ".join(symbols)) for words, symbols in flat)
-
-
-_SPLITS_FOR: Mapping[str, Callable[[str, DataConfig], dict[str, Split]]] = {
-    "language_modelling": _document_splits,
-    "masked_language_modelling": _document_splits,
-    "classification": partial(_labelled_splits, "label"),
-    "tagging": partial(_labelled_splits, "tags"),
-    "image_classification": image_splits,
-}
-"""The function that finds the splits of a corpus by its name, for each task that has its own."""

@@ -11,10 +11,12 @@ name has a `*` is written with a `/` at its end.
 import re
 from typing import NamedTuple
 
+from t2t_jax.config.tasks import TASKS
 from t2t_jax.data.download.catalogue import CORPORA
 from t2t_jax.errors import UserError
 
-SCHEMES: tuple[str, ...] = ("bundled", "text", "tfds", "trees", *CORPORA)
+_OF_TASKS = (scheme for row in TASKS.values() for scheme in row.schemes or ())
+SCHEMES: tuple[str, ...] = ("bundled", "text", "tfds", *_OF_TASKS, *CORPORA)
 """What a corpus can be kept as: the part of its name before the colon."""
 
 _NEXT_CORPUS = re.compile(rf"\+(?=(?:{'|'.join(map(re.escape, SCHEMES))}):)")

@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -130,9 +131,6 @@ def prepare(
 
     Of a mixture, each corpus is tokenised once, whatever its weight, into an entry of its own.
 
-    In language modelling sources are empty, and targets are the sequences that `config.text_rows`
-    says; those of every split but train are whole documents.
-
     Pairs with an empty side or more than `config.max_length` tokens are left out of train and
     counted. Every other split keeps all its pairs; there an empty side is `[EOS_ID]`.
 
@@ -141,23 +139,47 @@ def prepare(
         written.
     """
     max_length = config.max_length if split == "train" else None
-    is_text = corpus.task == "language_modelling"
-    options: list[str] = (
-        [config.text_rows] if is_text else []
-    )  # else the key is that of earlier releases
-    if corpus.task == "masked_language_modelling":
-        is_text, max_length, options = True, config.max_length, [config.text_rows, "with begin"]
 
     def tokenize() -> TokenizedSplit:
         if split == "train" and corpus.mixed:
             return mix([(prepare(config, one, vocabulary, split), n) for one, n in corpus.mixed])
-        if is_text:
-            begin = corpus.task == "masked_language_modelling"
-            return _tokenize_text(corpus, vocabulary, split, max_length, config.text_rows, begin)
         return _tokenize(corpus, vocabulary, split, max_length)
 
-    key = corpus.fingerprint(split), vocabulary.fingerprint, str(max_length), *options
+    key = corpus.fingerprint(split), vocabulary.fingerprint, str(max_length)
     return kept(config, key, tokenize)
+
+
+def prepare_text(
+    config: DataConfig, corpus: Corpus, vocabulary: Vocabulary, split: str, *, bidirectional: bool
+) -> TokenizedSplit:
+    """Documents of one language as token arrays: from the cache, or tokenised now.
+
+    Sources are empty, and targets are the sequences that `config.text_rows` says. Of a mixture,
+    each corpus is tokenised once.
+
+    Args:
+      config: says how long sequences are.
+      corpus: where the split is.
+      vocabulary: the vocabulary of the documents.
+      split: the name of the split.
+      bidirectional: whether a model reads a sequence as a whole: each begins with `BOS_ID`, and
+        those of every split are cut. If not, those of every split but train are whole documents.
+
+    Raises:
+      UserError: there is no such split, a line of it cannot be read, or the cache cannot be
+        written.
+    """
+    max_length = config.max_length if split == "train" or bidirectional else None
+    rows = config.text_rows
+
+    def tokenize() -> TokenizedSplit:
+        if split == "train" and corpus.mixed:
+            each = partial(prepare_text, config, bidirectional=bidirectional)
+            return mix([(each(one, vocabulary, split), n) for one, n in corpus.mixed])
+        return _tokenize_text(corpus, vocabulary, split, max_length, rows, bidirectional)
+
+    of_text = corpus.fingerprint(split), vocabulary.fingerprint, str(max_length), rows
+    return kept(config, (*of_text, "with begin") if bidirectional else of_text, tokenize)
 
 
 def kept(

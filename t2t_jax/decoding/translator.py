@@ -117,11 +117,12 @@ class Translator:
 
     def check_translates(self) -> None:
         """Raise a `UserError` where the model continues text, fills in words of it or labels it."""
-        task = self.config.data.task
-        if task != "auto":
-            text = task == "language_modelling"
-            use = "let it continue text with: t2t-jax generate" if text else "use: t2t-jax predict"
-            raise UserError(f"the model was trained with data.task={task}, not to translate; {use}")
+        data = self.config.data
+        if not data.facts.writes_text:
+            raise UserError(
+                f"the model was trained with data.task={data.task}, not to translate; use: t2t-jax "
+                f"{data.facts.commands[0]}"
+            )
 
     def prepared(self, quantize: Quantize) -> Parameters:
         """The parameters as searches take them; see `DecodingModel.prepare`.

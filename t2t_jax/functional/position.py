@@ -7,8 +7,8 @@ T5 add to the scores of self-attention a number that depends on the distance of 
 """
 
 import math
+from collections.abc import Callable
 from itertools import count
-from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Int
@@ -63,40 +63,59 @@ def rotary_frequencies(
     d_k: int,
     base: float = 10_000.0,
     *,
-    scale: float = 1.0,
-    scaling: Literal["linear", "ntk"] = "linear",
+    divisors: Callable[[int], list[float]] | None = None,
 ) -> Float32[Array, " pairs"]:
     """The angles by which one position turns each pair of elements: base^(-2i / d_k).
 
     They are theta_i of section 3.2.2 of "RoFormer" (Su et al. 2021). A model that was trained on
-    sentences of some length reads sentences that are `scale` times as long better with other
-    frequencies:
-
-        linear      every frequency divided by `scale`: positions are interpolated (Chen et al.
-                    2023, "Extending Context Window of Large Language Models via Positional
-                    Interpolation", section 2.3)
-        ntk         base * scale^(d_k / (d_k - 2)) in place of base: the highest frequency stays,
-                    and the lowest is divided by `scale` ("NTK-aware" scaling; Peng et al. 2023,
-                    "YaRN", section 3.1)
+    sentences of some length reads longer ones better with other frequencies.
 
     Args:
-      d_k: width of a head's queries and keys; even. At width 2 there is one frequency, the highest,
-        which "ntk" leaves as it is.
+      d_k: width of a head's queries and keys; even.
       base: the number that the frequencies are powers of.
-      scale: how many times as long as in training sentences are.
-      scaling: how the frequencies follow `scale`.
+      divisors: the numbers that divide the frequencies, such as those of `linear_scaling`, by the
+        width of a head; None divides none.
 
     Returns:
       d_k / 2 frequencies, in radians per position, from the highest to the lowest.
     """
-    pairs = range(d_k // 2)
-    frequencies = [base ** (-2 * i / d_k) for i in pairs]
-    if scaling == "linear":
-        divisors = [scale for _ in pairs]
-    else:  # what (scale^(d_k / (d_k - 2)))^(2i / d_k) is
-        divisors = [scale ** (2 * i / max(d_k - 2, 1)) for i in pairs]
-    scaled = [x / divisor for x, divisor in zip(frequencies, divisors, strict=True)]
-    return jnp.array(scaled, jnp.float32)
+    frequencies = [base ** (-2 * i / d_k) for i in range(d_k // 2)]
+    if divisors is not None:
+        frequencies = [x / y for x, y in zip(frequencies, divisors(d_k), strict=True)]
+    return jnp.array(frequencies, jnp.float32)
+
+
+def linear_scaling(d_k: int, scale: float) -> list[float]:
+    """Divide every frequency by `scale`, so that positions are interpolated.
+
+    This is section 2.3 of "Extending Context Window of Large Language Models via Positional
+    Interpolation" (Chen et al. 2023).
+
+    Args:
+      d_k: width of a head's queries and keys; even.
+      scale: how many times as long as in training sentences are.
+
+    Returns:
+      The divisor of each of the d_k / 2 frequencies.
+    """
+    return [scale for _ in range(d_k // 2)]
+
+
+def ntk_scaling(d_k: int, scale: float) -> list[float]:
+    """Keep the highest frequency, and divide the lowest one by `scale`: "NTK-aware" scaling.
+
+    This is as if the base were base * scale^(d_k / (d_k - 2)) (Peng et al. 2023, "YaRN", section
+    3.1). At width 2 there is one frequency, the highest.
+
+    Args:
+      d_k: width of a head's queries and keys; even.
+      scale: how many times as long as in training sentences are.
+
+    Returns:
+      The divisor of each of the d_k / 2 frequencies.
+    """
+    # What (scale^(d_k / (d_k - 2)))^(2i / d_k) is.
+    return [scale ** (2 * i / max(d_k - 2, 1)) for i in range(d_k // 2)]
 
 
 def rotate(
@@ -150,7 +169,9 @@ def alibi_slopes(num_heads: int) -> Float32[Array, " h"]:
     return jnp.array(slopes, jnp.float32)
 
 
-def alibi_bias(distances: Int[Array, "q k"], num_heads: int) -> Float32[Array, "h q k"]:
+def alibi_bias(
+    distances: Int[Array, "q k"], num_heads: int, *, causal: bool = False
+) -> Float32[Array, "h q k"]:
     """`-slope * |distance|`, which ALiBi adds to the scores (Press et al. 2022, section 3).
 
     The paper has a causal model, where no distance is negative. With the absolute value, an encoder
@@ -159,8 +180,30 @@ def alibi_bias(distances: Int[Array, "q k"], num_heads: int) -> Float32[Array, "
     Args:
       distances: place of the query - place of the key.
       num_heads: number of heads, each of which has a slope; see `alibi_slopes`.
+      causal: whether positions attend to no later ones; the bias is the same if they do.
     """
+    del causal
     return -alibi_slopes(num_heads)[:, None, None] * jnp.abs(distances).astype(jnp.float32)
+
+
+def relative_bias(
+    distances: Int[Array, "q k"],
+    *,
+    num_heads: int,
+    causal: bool,
+    embedding: Float[Array, "buckets h"],
+) -> Float32[Array, "h q k"]:
+    """The number that each head has learned for the bucket of a distance (Raffel et al. 2020).
+
+    Args:
+      distances: place of the query - place of the key.
+      num_heads: number of heads.
+      causal: whether positions attend to no later ones, so that no bucket is for these.
+      embedding: the number of each bucket and head.
+    """
+    del num_heads
+    buckets = relative_position_buckets(distances, len(embedding), bidirectional=not causal)
+    return jnp.take(embedding, buckets, axis=0).transpose(2, 0, 1)
 
 
 def relative_position_buckets(

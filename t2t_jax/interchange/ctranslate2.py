@@ -21,7 +21,8 @@ from jaxtyping import Float32
 
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config, ModelConfig
-from t2t_jax.config.model import RELATIVE_BUCKETS, Stack
+from t2t_jax.config.model import Stack
+from t2t_jax.config.tables import RELATIVE_BUCKETS
 from t2t_jax.data.vocabularies.moses import MosesVocabulary
 from t2t_jax.data.vocabularies.paired import PairedVocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary

@@ -1,4 +1,4 @@
-"""The formats that models are written in and read from: one module each, behind one interface.
+"""The table of the formats that models are written in and read from: a row and a module for each.
 
 A module of a format that is written has
 
@@ -12,45 +12,64 @@ and a module of a format that is read has
     read(path, **options)               the `PortableModel` that is there
 """
 
-from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from t2t_jax.config.registry import Rows
 from t2t_jax.errors import UserError, needs_extra
-from t2t_jax.interchange.carried import refuse_other_models
-from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.system.atomic_file import writing_directory
 
-WRITTEN: Mapping[str, str] = MappingProxyType(
-    {
-        "safetensors": "every parameter under its name in the paper; goes in again bit for bit",
-        "ctranslate2": "a directory for CTranslate2, a fast engine for CPUs and GPUs",
-        "marian": "a Marian model for the library transformers of Hugging Face",
-        "gpt2": "a GPT-2 for transformers, from a language model that came from one",
-        "bert": "a BERT for transformers, from an encoder that came from one",
-        "vit": "a ViT for transformers, from an encoder over images",
-        "program": "compiled programs for CPU, GPU and TPU, which JAX alone runs",
-    }
+if TYPE_CHECKING:
+    from t2t_jax.interchange.portable import PortableModel
+
+
+class Format(NamedTuple):
+    """A format, whose module has its name."""
+
+    written: str = ""
+    """A phrase about what is written; empty for a format that is only read."""
+    read: str = ""
+    """A phrase about what is read; empty for a format that is only written."""
+    options: tuple[str, ...] = ()
+    """The flags of `t2t-jax import` that its `read` takes by name."""
+
+
+_OF_TRANSFORMERS = "what save_pretrained of transformers wrote for"
+
+FORMATS = Rows(
+    safetensors=Format(
+        "every parameter under its name in the paper; goes in again bit for bit",
+        "what export --to safetensors wrote",
+    ),
+    ctranslate2=Format("a fast engine for CPUs and GPUs"),
+    marian=Format(
+        "a Marian model for the library transformers of Hugging Face",
+        f"{_OF_TRANSFORMERS} a Marian model, such as OPUS-MT's",
+        options=("positions",),
+    ),
+    gpt2=Format("a GPT-2 for transformers", f"{_OF_TRANSFORMERS} GPT2LMHeadModel"),
+    bert=Format("a BERT for transformers", f"{_OF_TRANSFORMERS} BertForMaskedLM"),
+    vit=Format("a ViT for transformers", f"{_OF_TRANSFORMERS} ViTForImageClassification"),
+    program=Format("compiled for CPU, GPU and TPU by JAX, which alone runs it"),
+    fairseq=Format(read="a checkpoint of its transformer, or its directory"),
+    **{"marian-nmt": Format(read="an .npz of marian-nmt, the toolkit in C++, or its directory")},
 )
-"""The formats that models are written in, with a line about each."""
+"""The formats by name."""
 
-READ: Mapping[str, str] = MappingProxyType(
-    {
-        "safetensors": "what `t2t-jax export --to safetensors` has written",
-        "marian": "a Marian model of the library transformers of Hugging Face, as OPUS-MT's are",
-        "gpt2": "a GPT-2 of transformers, with its tokenizer.json",
-        "bert": "a BERT of transformers for masked words, with its tokenizer.json",
-        "vit": "a ViT of transformers for image classification",
-        "fairseq": "a checkpoint of fairseq's transformer, with its dictionaries",
-        "marian-nmt": "a model of marian-nmt, the toolkit in C++: an .npz and its vocabularies",
-    }
-)
-"""The formats that models are read from, with a line about each."""
+WRITTEN = Rows(**{name: one.written for name, one in FORMATS.items() if one.written})
+READ = Rows(**{name: one.read for name, one in FORMATS.items() if one.read})
+"""The formats that are written, and those that are read, each with its phrase."""
 
 
-def write_model(model: PortableModel, name: str, directory: Path, dtype: str | None = None) -> None:
+def described(formats: Rows[str]) -> str:
+    """Return the help of a flag that names one of `WRITTEN` or `READ`."""
+    return f"The format: {', '.join(f'{name} ({phrase})' for name, phrase in formats.items())}."
+
+
+def write_model(
+    model: "PortableModel", name: str, directory: Path, dtype: str | None = None
+) -> None:
     """Write a model in a format: all of the directory, or nothing.
 
     Args:
@@ -63,6 +82,8 @@ def write_model(model: PortableModel, name: str, directory: Path, dtype: str | N
       UserError: the format cannot have such a model or such a dtype, a library is missing, or the
         directory cannot be written.
     """
+    from t2t_jax.interchange.carried import refuse_other_models
+
     check_dtype(name, dtype)
     form = form_of(name)
     refuse_other_models(name, form, model)
@@ -87,7 +108,7 @@ def check_dtype(name: str, dtype: str | None) -> None:
         )
 
 
-def read_model(name: str, path: Path, **options: Any) -> PortableModel:
+def read_model(name: str, path: Path, **options: Any) -> "PortableModel":
     """Read a model of a format. Nothing in its files is ever executed.
 
     Args:

@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from t2t_jax.config import ModelConfig
+from t2t_jax.config.registry import load
 from t2t_jax.decoding.head_kinds import Attention
-from t2t_jax.functional.position import sinusoidal_positions, tensor2tensor_sinusoids
 from t2t_jax.interchange.names import Arrays
 
 _STACKS = "encoder", "decoder"
@@ -165,14 +165,10 @@ def position_table(model: ModelConfig, length: int) -> Float32[np.ndarray, "leng
       model: the config of the model.
       length: number of positions.
     """
-    tables = {
-        "sinusoidal": sinusoidal_positions,
-        "sinusoidal_t2t": tensor2tensor_sinusoids,
-    }
-    if model.position not in tables:
+    if model.positions.sinusoids is None:
         return None
     first = model.first_position
-    return np.asarray(tables[model.position](first + length, model.d_model))[first:]
+    return np.asarray(load(model.positions.sinusoids)(first + length, model.d_model))[first:]
 
 
 def with_all_heads(arrays: Arrays, model: ModelConfig) -> Arrays:

@@ -100,9 +100,9 @@ def heads_and_rows(
         heads = same(*wide, mask, apart=apart, dropout_key=dropout_key)
         return heads.astype(value.dtype), None
     if isinstance(mask, SegmentMask) and mask.is_narrow:
-        repeated = (repeat_heads(x, query.shape[2]) for x in (key, value))
+        key, value = (repeat_heads(x, query.shape[2]) for x in (key, value))
         attend = partial(same, kernels=kernels)
-        return windowed_attention(attend, query, *repeated, mask, dropout_key), None
+        return windowed_attention(attend, query, key, value, mask, dropout_key), None
     is_plain, drops = bias is None and score is None, dropout_rate > 0 and dropout_key is not None
     fused = kernels.attention == "cudnn" and is_plain and not drops and is_fused(query, key, value)
     if fused and not (isinstance(mask, SegmentMask) and mask.size > _LARGEST_FUSED):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
-from t2t_jax.config.tables import Entry, Parameter
+from t2t_jax.config.registry import Entry, Parameter
 from t2t_jax.errors import UserError
 from t2t_jax.functional.attention import Score
 from t2t_jax.parallel.axes import named
@@ -30,12 +30,17 @@ def learned(
     for name, declared in entry.parameters(width).items():
         axes = ["vector" if size == width and heads is None else None for size in declared.shape]
         of_heads = [] if heads is None else [heads]
-        init = named(_initializer(declared), *["heads" for _ in of_heads], *axes)
+        init = named(initializer(declared), *["heads" for _ in of_heads], *axes)
         made[name] = module.param(name, init, (*of_heads, *declared.shape))
     return made
 
 
-def _initializer(declared: Parameter) -> Any:
+def initializer(declared: Parameter) -> Any:
+    """The initialiser of what a named function learns.
+
+    Args:
+      declared: its shape and the values that it starts with.
+    """
     if not declared.deviation:
         return nn.initializers.constant(declared.mean)
     normal = nn.initializers.normal(declared.deviation)

@@ -90,7 +90,7 @@ class TransformerDecoding(CachedDecoding):
             return "turned"
         if beam_size == 1:
             return "stacked"
-        has_bias = self.network.config.position in ("alibi", "relative_bias")
+        has_bias = self.network.config.positions.bias is not None
         return "in_order" if self._keeps_order("decoder") and not has_bias else "turned"
 
     def _keeps_order(self, part: Literal["decoder", "cross"]) -> bool:

@@ -19,7 +19,6 @@ from t2t_jax.decoding.translator import Hypothesis, Translator
 from t2t_jax.errors import UserError
 from t2t_jax.evaluation.isotonic import Isotonic, isotonic_regression
 from t2t_jax.system.atomic_file import write_whole
-from t2t_jax.tasks import task_of
 
 FILE = "calibration.json"
 """Name of the file in a run directory."""
@@ -76,7 +75,7 @@ def calibrate(translator: Translator, corpus: Corpus | None = None) -> Calibrati
       UserError: the corpus is no parallel text, or has too few sentences that are not blank.
     """
     corpus = open_corpus(translator.config.data) if corpus is None else corpus
-    if task_of(corpus.name, corpus.task).command != "bleu":
+    if "calibrate" not in corpus.facts.commands:
         raise UserError(f"{corpus.name} is no parallel text, and has no chrF to calibrate by")
     sources, references = corpus.lines("dev")
     found = [best for [best] in translator.nbest(sources, 1)]

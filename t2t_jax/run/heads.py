@@ -35,7 +35,6 @@ from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import on_host
 from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.system.signals import safe_point
-from t2t_jax.tasks import task_of
 from t2t_jax.training.step import loss_sums
 
 ATTENTIONS: tuple[Attention, ...] = ("encoder", "decoder", "cross")
@@ -335,9 +334,7 @@ def _measures(
     sources = translator.vocabulary.encode(lines)
     targets = translator.vocabulary.encode_targets(references)
     pairs = _Pairs(lines, references, sources, targets)
-    return _Measures(
-        translator, pairs, translates=bleu and task_of(corpus.name, corpus.task).command == "bleu"
-    )
+    return _Measures(translator, pairs, translates=bleu and "bleu" in corpus.facts.commands)
 
 
 def _curve(measures: _Measures, whole: HeadGates, order: list[Head]) -> Iterator[CurvePoint]:

@@ -3,17 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from t2t_jax.config.tasks import TASKS
 from t2t_jax.system.records import Record
 from t2t_jax.workdir import END, WARNING
-
-_SCORES = {
-    "bleu": "BLEU",
-    "f1": "F1",
-    "bits_per_byte": "-bits per byte",
-    "masked_nll": "-NLL of what is hidden",
-    "accuracy": "accuracy",
-}
-"""The scores by which tasks choose the best checkpoint, and their names for a reader."""
 
 
 @dataclass
@@ -57,15 +49,17 @@ def dev_score(evaluation: Record) -> float | None:
       evaluation: a record of an evaluation on dev. Those of releases before 0.1.1 have no field
         `score`, only the score under its own name.
     """
-    own = evaluation.get(_score_field(evaluation))
+    own = evaluation.get(_score(evaluation)[0])
     score = evaluation.get("score", own)
     return float(score) if isinstance(score, int | float) else None
 
 
 def score_name(evaluation: Record) -> str:
     """The name of an evaluation's `dev_score`, such as BLEU."""
-    return _SCORES.get(_score_field(evaluation), "score")
+    return _score(evaluation)[1]
 
 
-def _score_field(evaluation: Record) -> str:
-    return next((name for name in _SCORES if name in evaluation), "score")
+def _score(evaluation: Record) -> tuple[str, str]:
+    """The score that chooses the best checkpoint: its field, and its name for a reader."""
+    scores = (task.score for task in TASKS.values() if task.score[0] in evaluation)
+    return next(scores, ("score", "score"))

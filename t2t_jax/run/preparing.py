@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 
 from t2t_jax.config import Config, walk
-from t2t_jax.config.sections import LABELLING
 from t2t_jax.config.tables import named_entries
 from t2t_jax.data.batching import Batches, describe_corpus
 from t2t_jax.data.corpus import Corpus, open_corpus
@@ -21,7 +20,6 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import Network
-from t2t_jax.modules.settling import settled
 from t2t_jax.parallel.compiler_options import described_options
 from t2t_jax.parallel.memory import within_memory
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout
@@ -41,6 +39,7 @@ from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.memory import check_gathering, check_memory
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.schedule import settled_schedule
+from t2t_jax.training.settling import settled
 from t2t_jax.training.state import TrainState, abstract_state
 from t2t_jax.training.step import training_mesh
 from t2t_jax.workdir import (
@@ -187,7 +186,7 @@ def _with_sources(config: Config, vocabulary: Vocabulary) -> Config:
     Raises:
       UserError: the vocabulary has more or fewer entries for sources than the model.
     """
-    if config.data.task in LABELLING and config.model.source_vocab_size is None:
+    if config.data.facts.predicts_labels and config.model.source_vocab_size is None:
         size = vocabulary.source_size or None  # images have none
         return config.replace({"model.source_vocab_size": size})
     size, wanted = vocabulary.source_size, config.model.source_vocab_size or len(vocabulary)

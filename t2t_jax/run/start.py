@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from t2t_jax.config import Config, differences, format_differences
-from t2t_jax.config.sections import LABELLING
 from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_model
@@ -45,9 +44,9 @@ def check_start(config: Config) -> None:
         raise UserError(f"training.init_from={workdir} has {which}; it has {there}")
     size = read_vocabulary(workdir).source_size
     free = [f"model.{name}" for name in _FREE]
-    if config.data.task in LABELLING:
+    if config.data.facts.predicts_labels:
         free += [f"model.{name}" for name in _OF_HEAD]
-    if config.model.position != "learned":
+    if not config.model.positions.has_table:
         free.append("model.max_positions")
     other = differences(read_config(workdir), config)
     changed = {
@@ -97,6 +96,6 @@ def _parameters_of(config: Config, mesh: Mesh, own: Parameters) -> Parameters:
     other = other.replace({"parallel.remat": config.parallel.remat})
     like = abstract_state(other, make_model(other, size, mesh), mesh).params
     found, _ = load_parameters(workdir, like, step=start.init_step)
-    if config.data.task not in LABELLING:
+    if not config.data.facts.predicts_labels:
         return found
     return {name: found.get(name, x) if name not in _HEAD else x for name, x in own.items()}

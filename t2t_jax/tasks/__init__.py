@@ -1,18 +1,16 @@
 """What a corpus is for: how its vocabulary is learned, how a model of it is scored and reported.
 
-A task is a module of this package whose `TASK` has all that `tasks.task.Task` names. Which task a
-corpus has follows from its scheme, the part of its name before the colon, unless `data.task` of the
-config names one.
+A task is a module of this package whose `TASK` has all that `tasks.task.Task` names, and a row of
+the table `config.tasks.TASKS`. Which task a corpus has follows from its scheme, the part of its
+name before the colon, unless `data.task` of the config names one.
 """
 
 import importlib
 
-from t2t_jax.data.corpus_name import components_of, scheme_of
+from t2t_jax.config.tasks import task_name
+from t2t_jax.data.corpus_name import components_of
 from t2t_jax.errors import UserError
 from t2t_jax.tasks.task import Task as Task
-
-_MODULES = {"trees": "parsing"}
-"""The module of the task, by the scheme of the corpus. Every other corpus is parallel text."""
 
 
 def task_of(corpus: str, task: str = "auto") -> Task:
@@ -25,18 +23,11 @@ def task_of(corpus: str, task: str = "auto") -> Task:
     Raises:
       UserError: it is a mixture of corpora for different tasks.
     """
-    if task != "auto":
-        return _task(task)
-    parts = components_of(corpus)
-    name, *others = sorted({_MODULES.get(scheme_of(one.name), "translation") for one in parts})
+    name, *others = sorted({task_name(one.name, task) for one in components_of(corpus)})
     if others:
         raise UserError(
             f"corpus {corpus} mixes corpora for {name} and {' and '.join(others)}, and a model has "
             "one task; train a model for each"
         )
-    return _task(name)
-
-
-def _task(name: str) -> Task:
-    task: Task = importlib.import_module(f"{__name__}.{name}").TASK
-    return task
+    found: Task = importlib.import_module(f"{__name__}.{name}").TASK
+    return found

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from t2t_jax.config import Config
+from t2t_jax.data.rows import BatchShape
 from t2t_jax.tasks.labelled_text import LabellingOfText
 from t2t_jax.tasks.task import Task
 
@@ -11,6 +13,10 @@ class Classification(LabellingOfText):
 
     model = "a classifier of sentences"
     what = "sentences"
+
+    def largest_shape(self, config: Config) -> BatchShape:
+        """Sentences, and one label of each; see `Task.largest_shape`."""
+        return super().largest_shape(config)._replace(target_length=1)
 
     def positions(self, words: Sequence[Sequence[int]]) -> Iterator[int]:
         """The begin of the sentence, unless it is blank."""

@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 
 from t2t_jax.config import Config
+from t2t_jax.data.batching import batch_shape, ladder_length
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.images import LabelledImages, checked_image
+from t2t_jax.data.rows import BatchShape
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary, labelled_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.tasks.labelling import Labelling, labels_in, nothing_to_score
@@ -18,6 +20,13 @@ class ImageClassification(Labelling):
 
     model = "a classifier of images"
     inputs = what = "images"
+
+    def largest_shape(self, config: Config) -> BatchShape:
+        """Images, which are all of one size, and one label of each; see `Task.largest_shape`."""
+        length = config.model.num_positions
+        rung = ladder_length(length)
+        shape = batch_shape(config.data, rung, rung)
+        return shape._replace(source_length=length, target_length=1)
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None

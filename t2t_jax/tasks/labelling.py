@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.rows import Examples
+from t2t_jax.data.rows import BatchShape, Examples
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.predictions import predictions
@@ -22,6 +22,7 @@ from t2t_jax.tasks.task import (
     PublishedExperiment,
     Scored,
     beside_base_model,
+    longest_rows,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ class Labelling(ABC):
     """The part of a `Task` that is the same whatever is labelled."""
 
     command = "accuracy"
-    commands = ("predict", "accuracy", "explore")
     inputs = "sentences"
     unit = "label"
     searches = False
@@ -54,6 +54,10 @@ class Labelling(ABC):
     """What is labelled, in the plural."""
     model: str
     """What a model of this task is; see `Task.model`."""
+
+    def largest_shape(self, config: Config) -> BatchShape:
+        """Inputs, and a label of each position at most; see `Task.largest_shape`."""
+        return longest_rows(config.data)
 
     @abstractmethod
     def vocabulary(
@@ -95,6 +99,14 @@ class Labelling(ABC):
             names = (vocabulary.labels[label] for label in labels)
             found[n] = list(map(Label, names, probabilities.tolist()))
         return found
+
+    def lines(
+        self, translator: "Translator", inputs: Sequence[Any], first: int, probabilities: bool
+    ) -> list[str]:
+        """The labels of each input; see `Predicting.lines`."""
+        shown = "{0.name}:{0.probability:.4f}" if probabilities else "{0.name}"
+        found = self.predicted(translator, inputs, first)
+        return [" ".join(map(shown.format, labels)) for labels in found]
 
     def scored(
         self,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
+from t2t_jax.data.rows import BatchShape
+from t2t_jax.data.tokenized import TokenizedSplit, prepare_text, prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.data.windows import windows
 from t2t_jax.decoding.arguments import texts, whole_number
@@ -27,6 +28,7 @@ from t2t_jax.tasks.task import (
     Scored,
     Task,
     beside_base_model,
+    longest_rows,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +72,6 @@ class LanguageModelling:
 
     command = "perplexity"
     model = "a language model"
-    commands = ("generate", "perplexity")
     inputs = "documents"
     unit = "subword"
     searches = False
@@ -79,6 +80,10 @@ class LanguageModelling:
         Measure("bits_per_character", "bits per character"),
     )
     grid = GridMeasures(measures[0], measures[1], whole_split=False)
+
+    def largest_shape(self, config: Config) -> BatchShape:
+        """Sequences without sources; see `Task.largest_shape`."""
+        return longest_rows(config.data, has_sources=False)
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
@@ -90,7 +95,7 @@ class LanguageModelling:
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary
     ) -> TokenizedSplit:
         """The sequences of train, as `data.text_rows` says."""
-        return prepare(config.data, corpus, vocabulary, "train")
+        return prepare_text(config.data, corpus, vocabulary, "train", bidirectional=False)
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
@@ -101,7 +106,7 @@ class LanguageModelling:
           UserError: there is no such split.
         """
         del longest  # windows are as long as the sequences of training
-        whole = prepare(config.data, corpus, vocabulary, split)
+        whole = prepare_text(config.data, corpus, vocabulary, split, bidirectional=False)
         if config.data.text_rows == "run_on" and len(whole):
             whole = dataclasses.replace(
                 whole,
@@ -311,7 +316,7 @@ def _before(text: str, stop: Sequence[str]) -> str:
 
 def _check_positions(config: Config, sentences: Sequence[Sentence]) -> None:
     model = config.model
-    if model.position != "learned":
+    if not model.positions.has_table:
         return
     for sentence in sentences:
         needed = len(sentence.tokens) + sentence.limit - 1

@@ -12,8 +12,9 @@ from t2t_jax.config import Config, DataConfig, DecodingConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.labelled import Labelled, LabelledText, flat
-from t2t_jax.data.masking import MASK, MaskedText, mask_id, masking_of, with_masks
-from t2t_jax.data.tokenized import prepare, prepare_vocabulary
+from t2t_jax.data.masking import MASK, MaskedText, mask_id, masked_room, masking_of, with_masks
+from t2t_jax.data.rows import BatchShape
+from t2t_jax.data.tokenized import prepare_text, prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.long_lines import check_one_pass
@@ -28,6 +29,7 @@ from t2t_jax.tasks.task import (
     Scored,
     Task,
     beside_base_model,
+    longest_rows,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +67,6 @@ class MaskedLanguageModelling:
 
     command = "perplexity"
     model = "a masked language model"
-    commands = ("predict", "perplexity", "explore")
     inputs = "documents"
     unit = "hidden subword"
     searches = False
@@ -74,6 +75,12 @@ class MaskedLanguageModelling:
         Measure("masked_nll", "NLL of what is hidden"),
     )
     grid = GridMeasures(measures[0], whole_split=False)
+
+    def largest_shape(self, config: Config) -> BatchShape:
+        """Sequences, and room for what is hidden in each; see `Task.largest_shape`."""
+        shape = longest_rows(config.data)
+        room = masked_room(config.data.masked_share, shape.source_length)
+        return shape._replace(target_length=room)
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
@@ -106,7 +113,7 @@ class MaskedLanguageModelling:
     def _masked(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, seed: int
     ) -> MaskedText:
-        text = prepare(config.data, corpus, vocabulary, split)
+        text = prepare_text(config.data, corpus, vocabulary, split, bidirectional=True)
         found = MaskedText(text, masking_of(vocabulary, config.data), seed)
         if len(found) and not _hides_any(found, config.data, seed):
             why = (
@@ -145,6 +152,13 @@ class MaskedLanguageModelling:
         shown = list(islice(fitting, min(num_sentences or _NUM_SHOWN, _NUM_SHOWN)))
         hidden = [_without_a_word(one) for one in shown]
         return Scored(scores, hidden, fill(translator, hidden), shown)
+
+    def lines(
+        self, translator: "Translator", inputs: Sequence[str], first: int, probabilities: bool
+    ) -> list[str]:
+        """Each line with what is hidden filled in; see `Predicting.lines`."""
+        del probabilities
+        return fill(translator, inputs, first_line=first)
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
         """Accuracy and likelihood of what is hidden."""

@@ -23,7 +23,6 @@ class Parsing(TextToText):
 
     command = "parseval"
     model = "a parser"
-    commands = ("parse", "translate", "parseval", "score", "explore", "heads")
     across_scripts = True  # so that a bracket with its label, as (NP, can be one subword
     measures = (
         Measure("recall", "recall"),

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from t2t_jax import paper
-from t2t_jax.config import Config, DecodingConfig
+from t2t_jax.config import Config, DataConfig, DecodingConfig
+from t2t_jax.data.batching import batch_shape, length_ladder
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.rows import Examples
+from t2t_jax.data.rows import BatchShape, Examples
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.records import Record
 
@@ -146,6 +147,17 @@ def beside_base_model(config: Config, corpus_has: str, paper_has_not: str) -> Pu
     )
 
 
+def longest_rows(data: DataConfig, *, has_sources: bool = True) -> BatchShape:
+    """The shape of a batch of text whose rows have the largest `data.max_length`.
+
+    Args:
+      data: the section on data.
+      has_sources: whether there are sources, which are as long as targets.
+    """
+    longest = length_ladder(data.max_length)[-1]
+    return batch_shape(data, longest * has_sources, longest)
+
+
 def predicted_by(task: "Task") -> str:
     """What a model of a task predicts, in the plural, by which the speed of training is told.
 
@@ -157,7 +169,10 @@ def predicted_by(task: "Task") -> str:
 
 @runtime_checkable
 class Task(Protocol):
-    """What a corpus is for. A module of `tasks` has one, as its `TASK`."""
+    """What a corpus is for. A module of `tasks` has one, as its `TASK`.
+
+    What has to be known of it before that is in its row of `config.tasks.TASKS`.
+    """
 
     @property
     def command(self) -> str:
@@ -166,10 +181,6 @@ class Task(Protocol):
     @property
     def model(self) -> str:
         """What a model of this task is, with its article: "a tagger"."""
-
-    @property
-    def commands(self) -> tuple[str, ...]:
-        """The commands of `t2t-jax` for such models, beside those for all; the main ones first."""
 
     @property
     def inputs(self) -> str:
@@ -190,6 +201,13 @@ class Task(Protocol):
     @property
     def measures(self) -> tuple[Measure, ...]:
         """The scores that the report on a run shows, in the order of its columns."""
+
+    def largest_shape(self, config: Config) -> BatchShape:
+        """The shape of a batch whose rows are as long as they may be, one example in each.
+
+        Args:
+          config: the config of a run.
+        """
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
@@ -273,4 +291,21 @@ class Task(Protocol):
 
         Args:
           records: all evaluations of a run, as `scores.jsonl` keeps them.
+        """
+
+
+@runtime_checkable
+class Predicting(Protocol):
+    """What a task has beside that of `Task` whose models have the command `predict`."""
+
+    def lines(
+        self, translator: "Translator", inputs: Sequence[Any], first: int, probabilities: bool
+    ) -> list[str]:
+        """What a model predicts for each input, as a line of text.
+
+        Args:
+          translator: a model of the task.
+          inputs: lines of text, or images.
+          first: number of the first of them, which errors name.
+          probabilities: whether each label stands with its probability.
         """

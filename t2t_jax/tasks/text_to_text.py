@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.data.corpus import Corpus
+from t2t_jax.data.rows import BatchShape
 from t2t_jax.data.tokenized import (
     TokenizedSplit,
     after_first_tokens,
@@ -14,7 +15,7 @@ from t2t_jax.data.tokenized import (
 )
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.long_lines import check_one_pass, longest_source, too_long
-from t2t_jax.tasks.task import CorpusLoss, Scored
+from t2t_jax.tasks.task import CorpusLoss, Scored, longest_rows
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translator import Translator
@@ -28,6 +29,10 @@ class TextToText(ABC):
     searches = True
     across_scripts: ClassVar[bool] = False
     """How the vocabulary is learned: whether a subword may hold letters and punctuation."""
+
+    def largest_shape(self, config: Config) -> BatchShape:
+        """Sources and targets of the largest length; see `Task.largest_shape`."""
+        return longest_rows(config.data)
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None

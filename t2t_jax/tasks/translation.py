@@ -22,7 +22,6 @@ class Translation(TextToText):
 
     command = "bleu"
     model = "a model that translates"
-    commands = ("translate", "serve", "calibrate", "bleu", "score", "explore", "heads")
     across_scripts = False  # words and the punctuation after them are subwords of their own
     measures = (
         Measure("bleu", "sacreBLEU", "bleu_signature"),

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int32
 
-from t2t_jax.modules.matrices import Parameters
+from t2t_jax.config import TrainingConfig
+from t2t_jax.modules.matrices import Parameters, is_matrix, is_stacked, whether_each
 from t2t_jax.training.optimizer import Optimizer, by_kind
 
 _EPSILON = 1e-30  # epsilon_1 of the paper, added to squares
@@ -42,17 +43,19 @@ class SquaresState(NamedTuple):
     squares: Parameters
 
 
-def adafactor(are_matrices: Parameters, are_stacked: Parameters) -> Optimizer:
+def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
     """Adafactor without momentum, and with the learning rate of the schedule.
 
     Optax's own factors the two largest axes of an array. These need not be those of a matrix: a
     stack may have more layers than a matrix has columns.
 
     Args:
-      are_matrices: for every parameter, whether its last two axes are those of a matrix.
-      are_stacked: for every parameter, whether its first axis is the layer of a stack.
+      config: has nothing that it reads.
+      declared: the parameters in the boxes that declare them.
     """
-    scaled = by_kind(are_matrices, _factored(), _unfactored())
+    del config
+    are_stacked = whether_each(is_stacked, declared)
+    scaled = by_kind(whether_each(is_matrix, declared), _factored(), _unfactored())
 
     def direction(gradients: Parameters, state: Any, params: Parameters) -> Parameters:
         directions = scaled.direction(gradients, state, params)

@@ -1,20 +1,144 @@
-"""Check that a training fits the memory of its devices and hosts before anything is allocated."""
+"""The memory of a training, and whether it fits devices and hosts before it is allocated."""
 
+import math
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from t2t_jax.config import Config
+from t2t_jax.config import Config, ModelConfig, TrainingConfig
+from t2t_jax.config.registry import load
+from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.errors import UserError
-from t2t_jax.modules.cost import TrainingMemory, training_memory
+from t2t_jax.modules.cost import matrices_of_layers, num_parameters
+from t2t_jax.modules.matrices import MatrixBox, Parameters
 from t2t_jax.parallel.memory import LESS_MEMORY, memory_of_a_device
 from t2t_jax.parallel.mesh import batch_layout, row_parts
 from t2t_jax.parallel.processes import is_main, one_without
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.host import usable_host_memory
+
+_VECTOR = 1 << 30
+
+
+class TrainingMemory(NamedTuple):
+    """Bytes that training takes on each device at least.
+
+    Attributes:
+      state: bytes of the parameters, of what the optimiser keeps, and of a moving average, float32.
+      gradients: bytes of the gradients, float32.
+      activations: bytes that the forward pass keeps for the derivatives.
+      logits: bytes of the logits, float32, whose place their gradient takes.
+      passes: number of passes of a step. If there are several, the gradients of earlier passes are
+        kept beside everything else.
+    """
+
+    state: int
+    gradients: int = 0
+    activations: int = 0
+    logits: int = 0
+    passes: int = 1
+
+    @property
+    def total(self) -> int:
+        """A lower bound on the bytes taken at the moment when most are taken."""
+        computed = self.activations + self.logits
+        both = self.gradients + computed
+        return self.state + (both if self.passes > 1 else max(self.gradients, computed))
+
+
+def training_memory(
+    config: Config,
+    vocab_size: int,
+    rows: int = 0,
+    source_length: int = 0,
+    target_length: int = 0,
+    passes: int = 1,
+) -> TrainingMemory:
+    """A lower bound on the memory of training; what XLA takes is up to about twice as much.
+
+    Left out is what depends on the compiler, the kernels or the kind of device: above all the
+    attention weights, copies for other layouts, and what is sent between devices.
+
+    Args:
+      config: sizes of the model, and how work is laid out over devices.
+      vocab_size: entries of the shared vocabulary.
+      rows: rows of a batch that a device computes in one pass.
+      source_length: source positions of each row.
+      target_length: target positions of each row.
+      passes: number of passes in which a device computes its rows of a step.
+    """
+    model, parallel = config.model, config.parallel
+    devices = parallel.fsdp * parallel.tensor
+    weights = 4 * num_parameters(model, vocab_size) // devices
+    state = 4 * _state_size(config.training, model, vocab_size) // devices
+    size = 4 if model.dtype == "float32" else 2
+    sources, targets = size * rows * source_length, size * rows * target_length
+    # Queries, keys, values and heads of each attention, the hidden layer, and each sub-layer's sum.
+    hidden, width = _hidden(model) // parallel.tensor, model.d_model
+    activations = inputs = products = largest_layer = 0
+    for stack in model.stacks:
+        positions = sources * stack.reads_source + targets * stack.reads_target
+        attention = stack.self_attention.activations // parallel.tensor
+        layer = positions * (attention + hidden + 2 * width)
+        if (other := stack.cross_attention) is not None:
+            attention = other.activations // parallel.tensor
+            remembered = other.cache_width // parallel.tensor
+            layer += positions * (attention - remembered + width) + sources * remembered
+        heads = sum(each.num_heads * each.d_v for each in stack.attentions) // parallel.tensor
+        activations += stack.num_layers * layer
+        inputs += stack.num_layers * width * positions
+        products += stack.num_layers * (layer - positions * heads)
+        largest_layer = max(largest_layer, layer)
+    # What is computed again are all layers, one at a time, or what is no product with a matrix.
+    kept = {"none": activations, "dots": inputs + products, "layer": inputs + largest_layer}
+    activations = min(activations, kept[parallel.remat])
+    logits = 4 * rows * target_length * vocab_size // (parallel.tensor * parallel.loss_chunks)
+    return TrainingMemory(state, weights, activations, logits, passes)
+
+
+def _hidden(model: ModelConfig) -> int:
+    """Hidden numbers of a feed-forward network that its derivative needs."""
+    return (2 if model.is_gated else 1) * model.d_ff
+
+
+@cache
+def _state_size(training: TrainingConfig, model: ModelConfig, vocab_size: int) -> int:
+    """Numbers in the parameters, in what the optimiser keeps, and in a moving average."""
+    everything = num_parameters(model, vocab_size)
+    declared = _declared(model, vocab_size)
+    make = load(OPTIMIZERS[training.optimizer].make)
+    kept = jax.eval_shape(lambda params: make(training, params).init(params), declared)
+    in_arrays = sum(math.prod(x.shape) for x in jax.tree.leaves(kept) if x.shape)
+    return everything * (1 if training.ema_decay is None else 2) + in_arrays
+
+
+def _declared(model: ModelConfig, vocab_size: int) -> Parameters:
+    """Parameters of the kinds and sizes that the network has, as if all of a kind were in one."""
+    of_layers = [*matrices_of_layers(model)]
+    tables = [(entries, model.d_model) for entries in model.entries(vocab_size).values()]
+    others = num_parameters(model, vocab_size)
+    others -= sum(math.prod(shape) for shape in (*of_layers, *tables))
+    many, few = divmod(others, _VECTOR)  # as no axis of an array can have them all
+    return {
+        **_boxed(MatrixBox, ("layers", "embed", "heads"), *of_layers),
+        **_boxed(MatrixBox, ("vocab", "embed"), *tables),
+        **_boxed(nn.LogicallyPartitioned, ("vector", "vector"), (many, _VECTOR), (1, few)),
+    }
+
+
+def _boxed(
+    kind: type[nn.LogicallyPartitioned], names: tuple[str, ...], *shapes: tuple[int, ...]
+) -> Parameters:
+    return {
+        f"{names[0]}_{number}": kind(jax.ShapeDtypeStruct(shape, jnp.float32), names)
+        for number, shape in enumerate(shapes)
+    }
 
 
 def check_memory(
@@ -25,7 +149,7 @@ def check_memory(
 ) -> None:
     """Refuse a run that cannot fit its devices. Nothing is allocated, traced or compiled.
 
-    The estimate is a lower bound (`modules.cost.training_memory`): a run that passes may still be
+    The estimate is a lower bound (`training_memory`): a run that passes may still be
     too large by up to about a factor of two, and then ends as `parallel.memory.out_of_memory` says.
 
     Args:

@@ -8,8 +8,9 @@ import optax
 import optax.contrib
 from jaxtyping import Array, Float, Int32
 
-from t2t_jax.modules.matrices import Parameters
-from t2t_jax.training.optimizer import Optimizer
+from t2t_jax.config import TrainingConfig
+from t2t_jax.modules.matrices import Parameters, is_matrix_of_layers, whether_each
+from t2t_jax.training.optimizer import Optimizer, adam, by_kind
 
 _MOMENTUM = 0.95
 # The root mean square of an update of Adam's, so that both go with one learning rate (Liu et al.
@@ -29,12 +30,21 @@ class MomentumState(NamedTuple):
     mean: Parameters
 
 
-def orthogonal_momentum() -> Optimizer:
-    """Muon, of matrices `[m, n]` or stacks `[layers, m, n]`.
+def muon(config: TrainingConfig, declared: Parameters) -> Optimizer:
+    """Muon of the matrices of layers, and Adam of all other parameters.
 
     The direction of a matrix is 0.2 sqrt(max(m, n)) O, where O is Nesterov's momentum with all
     singular values brought near 1 (from 0.7 to 1.2) by five Newton-Schulz iterations.
+
+    Args:
+      config: has the constants of Adam.
+      declared: the parameters in the boxes that declare them.
     """
+    of_layers = whether_each(is_matrix_of_layers, declared)
+    return by_kind(of_layers, _orthogonal_momentum(), adam(config, declared))
+
+
+def _orthogonal_momentum() -> Optimizer:
 
     def init(params: Parameters) -> MomentumState:
         return MomentumState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params))

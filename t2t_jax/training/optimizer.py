@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from t2t_jax.config import TrainingConfig
 from t2t_jax.modules.matrices import Parameters
 
 
@@ -30,14 +31,16 @@ class Optimizer(NamedTuple):
     direction: Callable[[Parameters, Any, Parameters], Parameters]
 
 
-def adam(beta1: float, beta2: float, epsilon: float) -> Optimizer:
+def adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
     """Adam (Kingma and Ba 2015): m_hat / (sqrt(v_hat) + epsilon) (section 5.3).
 
     Args:
-      beta1: decay of the mean of the gradients.
-      beta2: decay of the mean of their squares.
-      epsilon: added to the divisor.
+      config: has the decay `adam_beta1` of the mean of the gradients, the decay `adam_beta2` of the
+        mean of their squares, and the epsilon that is added to the divisor.
+      declared: the parameters in the boxes that declare them.
     """
+    del declared
+    beta1, beta2, epsilon = config.adam_beta1, config.adam_beta2, config.adam_epsilon
     moments = optax.scale_by_adam(beta1, beta2, epsilon)
 
     def accumulate(gradients: Parameters, state: optax.ScaleByAdamState) -> optax.ScaleByAdamState:
@@ -54,16 +57,19 @@ def adam(beta1: float, beta2: float, epsilon: float) -> Optimizer:
     return Optimizer(moments.init, accumulate, direction)
 
 
-def lion(beta1: float, beta2: float) -> Optimizer:
+def lion(config: TrainingConfig, declared: Parameters) -> Optimizer:
     """Lion (Chen et al. 2023): the sign of beta1 m + (1 - beta1) g.
 
     Here m is the momentum before the step. After it, the momentum is m' = beta2 m + (1 - beta2) g,
     so the same sum is (beta1 / beta2) m' + (1 - beta1 / beta2) g.
 
     Args:
-      beta1: weight of the momentum in the direction.
-      beta2: decay of the momentum, above 0.
+      config: has the weight `adam_beta1` of the momentum in the direction, and the decay
+        `adam_beta2` of the momentum, which is above 0.
+      declared: the parameters in the boxes that declare them.
     """
+    del declared
+    beta1, beta2 = config.adam_beta1, config.adam_beta2
     momentum = optax.scale_by_lion(beta1, beta2)
     share = beta1 / beta2
 

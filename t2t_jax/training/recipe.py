@@ -1,7 +1,6 @@
 """The recipe of a run, as its config asks for it: the optimiser, clipping, a moving average."""
 
 import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -9,17 +8,11 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from t2t_jax.config import TrainingConfig
-from t2t_jax.modules.matrices import (
-    Parameters,
-    is_matrix,
-    is_matrix_of_layers,
-    is_stacked,
-    whether_each,
-)
-from t2t_jax.training.adafactor import adafactor
+from t2t_jax.config.registry import load
+from t2t_jax.config.tables import OPTIMIZERS
+from t2t_jax.modules.matrices import Parameters, is_matrix_of_layers, whether_each
 from t2t_jax.training.freezing import are_frozen, without_frozen
-from t2t_jax.training.muon import orthogonal_momentum
-from t2t_jax.training.optimizer import Optimizer, adam, by_kind, lion, parted, with_weight_decay
+from t2t_jax.training.optimizer import Optimizer, parted, with_weight_decay
 
 
 def make_optimizer(config: TrainingConfig, declared: Parameters) -> Optimizer:
@@ -41,40 +34,11 @@ def make_optimizer(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
 def _optimizer(config: TrainingConfig, declared: Parameters) -> Optimizer:
     """The optimiser of the parameters that are trained."""
-    optimizer = _OPTIMIZERS[config.optimizer](config, declared)
+    optimizer: Optimizer = load(OPTIMIZERS[config.optimizer].make)(config, declared)
     if not config.weight_decay:
         return optimizer
     decayed = whether_each(is_matrix_of_layers, declared)
     return with_weight_decay(optimizer, config.weight_decay, decayed)
-
-
-def _adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
-    del declared
-    return adam(config.adam_beta1, config.adam_beta2, config.adam_epsilon)
-
-
-def _lion(config: TrainingConfig, declared: Parameters) -> Optimizer:
-    del declared
-    return lion(config.adam_beta1, config.adam_beta2)
-
-
-def _adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
-    del config
-    return adafactor(whether_each(is_matrix, declared), whether_each(is_stacked, declared))
-
-
-def _muon(config: TrainingConfig, declared: Parameters) -> Optimizer:
-    of_layers = whether_each(is_matrix_of_layers, declared)
-    return by_kind(of_layers, orthogonal_momentum(), _adam(config, declared))
-
-
-_OPTIMIZERS: dict[str, Callable[[TrainingConfig, Parameters], Optimizer]] = {
-    "adam": _adam,
-    "adamw": _adam,  # weight decay is the same for all
-    "adafactor": _adafactor,
-    "lion": _lion,
-    "muon": _muon,
-}
 
 
 def clipped(config: TrainingConfig, gradients: Parameters) -> Parameters:

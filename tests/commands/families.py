@@ -86,7 +86,7 @@ def make_family(folder: Path, name: str) -> Path:
     corpus = open_corpus(config.data)
     task = task_of(corpus.name, corpus.task)
     vocabulary = run_vocabulary(config, corpus, None, task.vocabulary)
-    if corpus.task not in ("auto", "language_modelling", "masked_language_modelling"):
+    if corpus.facts.predicts_labels:
         size = vocabulary.source_size or None
         config = config.replace({"model.source_vocab_size": size})
     workdir = folder / name.replace(" ", "_")

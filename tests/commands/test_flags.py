@@ -21,6 +21,7 @@ from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.streams import writing
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config, DecodingConfig, MeshConfig, walk
+from t2t_jax.config.registry import load
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.system.folders import user_folder
@@ -131,7 +132,12 @@ def test_help_of_train_lists_every_field_with_its_default_and_meaning(capsys, co
 
 
 @pytest.mark.parametrize(
-    "name", [n for n, c in EVAL_COMMANDS.items() if issubclass(c, DecodingFlags)]
+    "name",
+    [
+        name
+        for name, row in EVAL_COMMANDS.items()
+        if issubclass(load(f"t2t_jax.commands.{row.place}"), DecodingFlags)
+    ],
 )
 def test_help_of_eval_lists_the_decoding_settings_of_the_run(capsys, workdir, name):
     text = show_help(capsys, eval_command, name, "--workdir", str(workdir))
@@ -309,7 +315,7 @@ def test_a_bad_command_line_of_train_is_refused(arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "takes a command first (bleu, translate, score, report, parse"),
+        ("", "takes a command first (watch, translate, parse, bleu, parseval"),
         ("blue --workdir w", "not 'blue'"),
         ("--workdir w bleu", "takes a command first"),
         ("bleu", "Missing from eval.py bleu: --workdir"),

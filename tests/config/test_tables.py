@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from typing import get_args, get_type_hints
 
 import jax
 import pytest
@@ -10,7 +11,8 @@ import pytest
 import t2t_jax
 from t2t_jax.config import Config, ModelConfig, NormConfig
 from t2t_jax.config.file import checked_grid, load_config, load_grid
-from t2t_jax.config.tables import FILES, TABLES, Parameter, Source, environment_of, named_entries
+from t2t_jax.config.registry import FILES, Parameter, Source, load
+from t2t_jax.config.tables import NAMED, TABLES, environment_of, named_entries
 from t2t_jax.errors import UserError
 
 _REGISTER = (
@@ -36,6 +38,23 @@ def test_every_name_of_the_package_stands_for_a_function_with_a_docstring(field)
         if entry.function is not None:
             assert callable(entry.load())
             assert entry.load().__doc__
+
+
+def _places(row):
+    """The places of functions in a row of any table."""
+    values = [row] if isinstance(row, str) else vars(row).values()
+    return [value for value in values if isinstance(value, str) and value.count(":") == 1]
+
+
+@pytest.mark.parametrize("path", NAMED)
+def test_every_row_names_functions_that_are_there_and_every_name_is_a_value_of_the_field(path):
+    for name in NAMED[path]:
+        assert all(load(place).__doc__ for place in _places(NAMED[path][name]))
+    name, _, field = path.partition(".")
+    section = getattr(Config(), name)
+    assert getattr(section, field) in NAMED[path].names
+    hint = get_type_hints(type(section))[field]
+    assert hint is str or get_args(hint) == NAMED[path].names
 
 
 @pytest.mark.usefixtures("tables")

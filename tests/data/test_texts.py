@@ -11,7 +11,7 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batches, describe_corpus
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
+from t2t_jax.data.tokenized import TokenizedSplit, prepare_text, prepare_vocabulary
 from t2t_jax.data.windows import windows
 from t2t_jax.errors import UserError
 
@@ -40,7 +40,7 @@ def changed(config, **changes):
 def split_of(config, split="train"):
     corpus = open_corpus(config)
     vocabulary = prepare_vocabulary(config, corpus)
-    return prepare(config, corpus, vocabulary, split), vocabulary
+    return prepare_text(config, corpus, vocabulary, split, bidirectional=False), vocabulary
 
 
 def sequences(split):

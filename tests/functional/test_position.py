@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from t2t_jax.functional.position import (
     alibi_bias,
     alibi_slopes,
+    linear_scaling,
+    ntk_scaling,
     relative_position_buckets,
     rotary_frequencies,
     rotate,
@@ -94,20 +97,21 @@ def test_no_order_of_columns_turns_one_table_of_sinusoids_into_the_other():
 
 _FREQUENCIES = [
     # By hand: 10000^(-2i/4); 16^(-2i/8).
-    ((4,), {}, [1, 1 / 100]),
-    ((8, 16.0), {}, [1, 1 / 2, 1 / 4, 1 / 8]),
-    ((8, 16.0), {"scale": 4.0}, [1 / 4, 1 / 8, 1 / 16, 1 / 32]),
+    ((4,), None, [1, 1 / 100]),
+    ((8, 16.0), None, [1, 1 / 2, 1 / 4, 1 / 8]),
+    ((8, 16.0), partial(linear_scaling, scale=4.0), [1 / 4, 1 / 8, 1 / 16, 1 / 32]),
     # base * 8^(8/6) = 16 * 16 = 256, whose powers -2i/8 are these: the last one is divided by 8.
-    ((8, 16.0), {"scale": 8.0, "scaling": "ntk"}, [1, 1 / 4, 1 / 16, 1 / 64]),
-    ((8, 16.0), {"scale": 1.0, "scaling": "ntk"}, [1, 1 / 2, 1 / 4, 1 / 8]),
-    ((2,), {}, [1]),
-    ((2,), {"scale": 4.0, "scaling": "ntk"}, [1]),
+    ((8, 16.0), partial(ntk_scaling, scale=8.0), [1, 1 / 4, 1 / 16, 1 / 64]),
+    ((8, 16.0), partial(ntk_scaling, scale=1.0), [1, 1 / 2, 1 / 4, 1 / 8]),
+    ((2,), None, [1]),
+    ((2,), partial(ntk_scaling, scale=4.0), [1]),
 ]
 
 
-@pytest.mark.parametrize(("sizes", "options", "expected"), _FREQUENCIES)
-def test_rotary_frequencies_worked_by_hand(sizes, options, expected):
-    np.testing.assert_allclose(rotary_frequencies(*sizes, **options), expected, rtol=1e-6)
+@pytest.mark.parametrize(("sizes", "divisors", "expected"), _FREQUENCIES)
+def test_rotary_frequencies_worked_by_hand(sizes, divisors, expected):
+    found = rotary_frequencies(*sizes, divisors=divisors)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_a_rotation_worked_by_hand():
@@ -144,10 +148,11 @@ def test_a_rotation_preserves_the_norm_of_every_pair(seed, first):
     np.testing.assert_allclose(pairs, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("scale", [2, 8])
+@pytest.mark.parametrize("scale", [2.0, 8.0])
 def test_positions_times_the_scale_turn_as_positions_without_it(scale):
     x, positions = _normal(0, 2, 5, 1, 8), np.arange(10, dtype=np.int32).reshape(2, 5)
-    scaled = _rotate(x, scale * positions, rotary_frequencies(8, scale=scale))
+    divided = rotary_frequencies(8, divisors=partial(linear_scaling, scale=scale))
+    scaled = _rotate(x, int(scale) * positions, divided)
     np.testing.assert_allclose(scaled, _rotate(x, positions, rotary_frequencies(8)), atol=1e-6)
 
 

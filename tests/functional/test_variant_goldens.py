@@ -1,5 +1,6 @@
 """Parity with `transformers`; see `tests/goldens/make_variant_goldens.py`."""
 
+from functools import partial
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -11,6 +12,8 @@ from t2t_jax.functional.feed_forward import gated_feed_forward
 from t2t_jax.functional.normalization import rms_norm
 from t2t_jax.functional.position import (
     alibi_bias,
+    linear_scaling,
+    ntk_scaling,
     relative_position_buckets,
     rotary_frequencies,
     rotate,
@@ -39,14 +42,14 @@ def test_the_gated_networks_of_t5_and_llama(name, kind):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [("default", {}), ("linear", {"scale": 4.0}), ("ntk", {"scale": 4.0, "scaling": "ntk"})],
+    ("name", "scaling"), [("default", None), ("linear", linear_scaling), ("ntk", ntk_scaling)]
 )
-def test_the_rotary_positions_of_llama(name, options):
+def test_the_rotary_positions_of_llama(name, scaling):
     x, positions, expected = _of("rotary", "x", "positions", name)
     d_k = x.shape[-1]
     order = np.arange(d_k).reshape(2, -1).T.ravel()  # elements i and i + d_k / 2 are a pair
-    rotated = rotate(x[..., order], positions, rotary_frequencies(d_k, **options))
+    divisors = scaling and partial(scaling, scale=4.0)
+    rotated = rotate(x[..., order], positions, rotary_frequencies(d_k, divisors=divisors))
     np.testing.assert_allclose(rotated, expected[..., order], rtol=1e-6, atol=2e-6)
 
 

@@ -20,11 +20,11 @@ import pytest
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.errors import UserError
-from t2t_jax.modules.settling import settled
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.run.loading import load
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.trainer import train
+from t2t_jax.training.settling import settled
 from t2t_jax.workdir import locked, read_config
 
 REPOSITORY = Path(__file__).parents[2]

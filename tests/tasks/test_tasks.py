@@ -1,17 +1,26 @@
-"""What a corpus is for follows from its scheme, and a further task needs nothing but its module."""
+"""What a corpus is for follows from its scheme, and a further task is a module and a row."""
 
+import ast
 import dataclasses
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
-from t2t_jax import paper, tasks
+import t2t_jax
+from t2t_jax import paper
+from t2t_jax.commands.groups import check_fits
 from t2t_jax.config import Config
+from t2t_jax.config.tasks import TASKS, TaskFacts
+from t2t_jax.data.splits import Split
+from t2t_jax.errors import UserError
+from t2t_jax.run.history import dev_score, score_name
 from t2t_jax.run.report import build_report
 from t2t_jax.tasks import parsing, task_of, translation
 from t2t_jax.tasks.task import GridMeasures, Measure, PublishedExperiment, Scored, Task, TaskScores
 from t2t_jax.tasks.text_to_text import TextToText
+from t2t_jax.workdir import read_log
 
 
 @pytest.mark.parametrize(
@@ -68,12 +77,12 @@ def test_experiments_are_those_of_the_paper():
 
 
 @dataclasses.dataclass(frozen=True)
-class _Accuracy:
-    accuracy: float
+class _Order:
+    in_order: float
 
     @property
     def best(self):
-        return self.accuracy
+        return self.in_order
 
 
 class _Sorting(TextToText):
@@ -81,16 +90,15 @@ class _Sorting(TextToText):
 
     command = "sorting"
     model = "a model that sorts"
-    commands = ("translate", "sorting")
-    grid = GridMeasures(Measure("accuracy", "sorted"))
-    measures = (Measure("accuracy", "sorted"),)
+    grid = GridMeasures(Measure("in_order", "lines in order"))
+    measures = (Measure("in_order", "lines in order"),)
 
     def score_outputs(self, sources, outputs, targets, target_language):
         right = sum(output == target for output, target in zip(outputs, targets, strict=True))
-        return Scored(_Accuracy(right / len(targets)), list(sources), list(outputs), list(targets))
+        return Scored(_Order(right / len(targets)), list(sources), list(outputs), list(targets))
 
     def score_rows(self, record):
-        return [("accuracy", f"{record['accuracy']:.2f}", "share of the lines")]
+        return [("in order", f"{record['in_order']:.2f}", "share of the lines")]
 
     def experiment(self, config):
         return PublishedExperiment(
@@ -101,26 +109,104 @@ class _Sorting(TextToText):
         return None
 
 
+def _sorted_lines(name, config):
+    """The corpus of `data.task="sorting"`: every split has the same lines."""
+    lines = ["b a", "d c b", "a", "c a b"] * 8
+    read = [(lines, [" ".join(sorted(line.split())) for line in lines])]
+    return {split: Split(lambda: name, lambda: iter(read)) for split in ("train", "dev")}
+
+
 @pytest.fixture
 def sorting(monkeypatch):
-    """A further task: a module of the package, and an entry of its table."""
+    """A further task: a module of the package, and a row of the table."""
     module = types.ModuleType("t2t_jax.tasks.sorting")
     module.TASK = _Sorting()
+    module.splits = _sorted_lines
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(tasks._MODULES, "sort", "sorting")
-    return module.TASK
+
+    def add(**facts):
+        row = TaskFacts(
+            ("encoder_decoder",),
+            "t2t_jax.tasks.sorting:splits",
+            ("in_order", "lines in order"),
+            ("translate", "bleu"),
+            writes_text=True,
+            **facts,
+        )
+        monkeypatch.setitem(TASKS._rows, "sorting", row)
+        return module.TASK
+
+    return add
 
 
-def test_a_further_task_is_a_module_and_an_entry_in_the_table(sorting, tmp_path):
+def test_a_task_of_a_scheme_is_a_module_and_a_row_of_the_table(sorting, tmp_path):
+    added = sorting(schemes=("sort",))
     task = task_of("sort:DIR")
-    assert task is sorting
+    assert task is added
     assert isinstance(task, Task)
     scored = task.score_outputs(["b a"], ["a b"], ["a b"], "de")
     assert isinstance(scored.scores, TaskScores)
     config = Config().replace({"data.corpus": "sort:DIR"})
     (tmp_path / "config.json").write_text(config.to_json())
-    (tmp_path / "scores.jsonl").write_text('{"corpus": "sort:DIR", "accuracy": 0.5}\n')
+    (tmp_path / "scores.jsonl").write_text('{"corpus": "sort:DIR", "in_order": 0.5}\n')
     section = build_report(tmp_path).sections[-1]
     assert section.notes == ["Nobody sorts."]
-    assert section.header[-1] == "sorted"
+    assert section.header[-1] == "lines in order"
     assert section.rows[0][-1] == "0.50"
+
+
+def test_a_task_that_the_config_names_is_checked_read_trained_on_and_scored(sorting, tmp_path):
+    with pytest.raises(UserError, match=r"data\.task='sorting' is not one of 'auto', 'language_mo"):
+        Config().replace({"data.task": "sorting"})
+    sorting()
+    with pytest.raises(UserError, match=r"set model\.architecture='encoder_decoder', or data"):
+        Config().replace({"data.task": "sorting", "model.architecture": "decoder_only"})
+    config = Config().replace(
+        {
+            **{"data.task": "sorting", "data.corpus": "lines:", "data.vocab_size": 12},
+            **{"model.d_model": 16, "model.num_heads": 2, "model.d_ff": 32},
+            **{"model.num_encoder_layers": 1, "model.num_decoder_layers": 1},
+            **{"data.max_length": 8, "data.cache_dir": str(tmp_path / "cache")},
+            **{"data.source_tokens_per_step": 64, "data.target_tokens_per_step": 64},
+            **{"training.num_train_steps": 1, "evaluation.num_sentences": 1},
+            "decoding.max_extra_length": 2,
+        }
+    )
+    workdir = tmp_path / "run"
+    assert t2t_jax.train(config, workdir).exit_code == 0
+    [evaluation] = [one for one in read_log(workdir) if one["of"] == "dev"]
+    assert dev_score(evaluation) in (0, 1)
+    assert score_name(evaluation) == "lines in order"
+    with pytest.raises(UserError, match="is a model that sorts, and t2t-jax parse is not for such"):
+        check_fits("parse", [workdir])
+    check_fits("translate", [workdir])
+
+
+_NAMES = frozenset(TASKS.names) - {"auto"}
+
+
+def _named(node):
+    """The names of tasks that a comparison, or a table, has in it."""
+    if isinstance(node, ast.Compare):
+        inside, names = ast.walk(node), frozenset(TASKS)
+    elif isinstance(node, ast.Dict):
+        inside, names = filter(None, node.keys), _NAMES
+    elif isinstance(node, ast.Set | ast.Tuple | ast.List):
+        inside, names = node.elts, _NAMES
+    elif isinstance(node, ast.MatchValue):
+        inside, names = [node.value], frozenset(TASKS)
+    else:
+        return set()
+    return {one.value for one in inside if isinstance(one, ast.Constant)} & names
+
+
+def test_no_task_is_asked_for_by_its_name_but_in_its_own_file():
+    package = Path(t2t_jax.__file__).parent
+    found = {
+        f"{path.relative_to(package)}:{node.lineno}": names
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (names := _named(node) - {path.stem})
+    }
+    # What a format carries is a list of values; see `interchange.carried`.
+    assert {place for place in found if not place.startswith("interchange/")} == set()

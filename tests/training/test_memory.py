@@ -1,8 +1,11 @@
 """What cannot fit is refused before anything is allocated, and nothing that fits ever is."""
 
 import re
+import sys
 import time
+import types
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -16,16 +19,20 @@ from jax.sharding import Mesh
 from t2t_jax.ahead_of_time.compile import compile_ahead
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config, load_grid
+from t2t_jax.config.tables import OPTIMIZERS, OptimizerFacts
 from t2t_jax.data.batching import batch_shape
 from t2t_jax.errors import UserError
-from t2t_jax.modules.cost import num_parameters, training_memory
-from t2t_jax.modules.settling import settled
+from t2t_jax.modules.cost import num_parameters
+from t2t_jax.modules.models import make_model
 from t2t_jax.parallel import memory as memory_module
 from t2t_jax.parallel.memory import out_of_memory
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.bucket import as_path
 from t2t_jax.training import bucket_manager
-from t2t_jax.training.memory import check_gathering, check_memory
+from t2t_jax.training.memory import check_gathering, check_memory, training_memory
+from t2t_jax.training.optimizer import Optimizer
+from t2t_jax.training.settling import settled
+from t2t_jax.training.state import abstract_state
 
 _GIB = 1 << 30
 _TINY = {
@@ -133,6 +140,31 @@ def test_devices_share_out_what_the_axes_split():
         assert part.state == whole.state // 4
     assert whole.state == 12 * num_parameters(Config().model, 37_000)
     assert whole.total == whole.state + whole.gradients == whole.state * 4 // 3
+
+
+def _momentum(config, declared):
+    """An optimiser that no release has: it keeps the sum of the gradients."""
+    del config, declared
+    zeros = partial(jax.tree.map, jnp.zeros_like)
+    add = partial(jax.tree.map, jnp.add)
+    return Optimizer(zeros, add, lambda gradients, state, params: state)
+
+
+def test_an_optimiser_is_a_function_and_a_row_and_what_it_keeps_is_counted(monkeypatch):
+    module = types.ModuleType("t2t_jax.training.momentum")
+    module.momentum = _momentum
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(UserError, match=r"training\.optimizer='momentum' is not one of 'adam', "):
+        Config().replace({"training.optimizer": "momentum"})
+    row = OptimizerFacts(f"{module.__name__}:momentum", decays=False)
+    monkeypatch.setitem(OPTIMIZERS._rows, "momentum", row)
+    config = Config().replace({**_TINY, "training.optimizer": "momentum"})
+    model = make_model(config, 128, None)
+    state = abstract_state(config, model, make_mesh(config.parallel, jax.devices("cpu")[:1]))
+    kept = jax.tree.leaves((state.params, state.optimizer))
+    assert training_memory(config, 128).state == 4 * sum(x.size for x in kept)
+    with pytest.raises(UserError, match=r"has no effect with optimizer='momentum'"):
+        config.replace({"training.weight_decay": 0.1})
 
 
 def test_logits_are_float32_and_recomputation_keeps_what_it_says():

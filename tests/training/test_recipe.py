@@ -19,12 +19,12 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from t2t_jax.config import Config, ModelConfig
-from t2t_jax.modules.cost import training_memory
 from t2t_jax.modules.matrices import MatrixBox
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.parallel.mesh import make_mesh, on_host, replicated
 from t2t_jax.training.averaging import load_parameters
 from t2t_jax.training.checkpoint import Checkpoints
+from t2t_jax.training.memory import training_memory
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.recipe import make_optimizer
 from t2t_jax.training.state import TrainState, abstract_state

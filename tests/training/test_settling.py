@@ -8,8 +8,8 @@ import pytest
 from jax.sharding import Mesh
 
 from t2t_jax.config import Config
-from t2t_jax.modules.cost import training_memory
-from t2t_jax.modules.settling import settled
+from t2t_jax.training.memory import training_memory
+from t2t_jax.training.settling import settled
 
 _GIB = 1 << 30
 _OPEN = Config().replace(

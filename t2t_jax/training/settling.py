@@ -6,9 +6,9 @@ from jax.sharding import Mesh
 
 from t2t_jax.config import Config
 from t2t_jax.kernels.choice import fast_compute_dtype
-from t2t_jax.modules.cost import training_memory
 from t2t_jax.parallel.hardware import usable_memory
 from t2t_jax.parallel.mesh import row_parts
+from t2t_jax.training.memory import training_memory
 
 _TOKENS_ON_CPUS = 4096
 """Positions of a pass where more make no product faster, and where the memory is not known."""

@@ -1,0 +1,290 @@
+"""A table of what a config names, and how a config file adds a row to one.
+
+A name stands for a row: a frozen dataclass of all that the rest of the program asks about it. Where
+it stands for a function, the row has the place of the function and not the function itself, so that
+reading a config imports neither JAX nor the module. `config.tables` and `config.tasks` have the
+tables themselves.
+"""
+
+import ast
+import contextlib
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from t2t_jax.errors import UserError, did_you_mean
+
+Row = TypeVar("Row")
+
+FILES = "T2T_JAX_REGISTER"
+"""The environment variable that names files which register functions, separated as in PATH."""
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_in_file: ContextVar[bool] = ContextVar("in_file", default=False)
+
+
+class Parameter(NamedTuple):
+    """An array of numbers that a named function learns, and the values that it starts with."""
+
+    shape: tuple[int, ...]
+    """Sizes of its axes; () is a single number."""
+    mean: float = 0.0
+    """Value that each number starts with."""
+    deviation: float = 0.0
+    """Standard deviation of the normal distribution around it; 0 starts with the value itself."""
+
+
+class Source(NamedTuple):
+    """A file that registers functions."""
+
+    path: str
+    """The absolute path."""
+    text: str
+    """What is in it."""
+
+    def is_alike(self, text: str) -> bool:
+        """Whether another text is the same program: comments and the layout of lines may differ."""
+        try:
+            return ast.dump(ast.parse(self.text)) == ast.dump(ast.parse(text))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return self.text == text
+
+
+def nothing(size: Any) -> Mapping[str, Parameter]:
+    """Return no parameters, whatever the size of what could learn them."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a name in a table stands for."""
+
+    function: Any
+    """The function; of the package's own the place, as MODULE:NAME, so that reading a config
+    imports no JAX. None stands for scores that are products of queries and keys."""
+    parameters: Callable[[int], Mapping[str, Parameter]] = nothing
+    """What it learns, by name, for vectors of a width."""
+    is_gated: bool = False
+    """For an activation: whether it is the gate of a network with three matrices, without biases
+    (Shazeer 2020)."""
+    title: str = field(default="", compare=False)
+    """What errors call it, such as `activation 'relu6'`; empty for the package's own."""
+    source: Source | None = field(default=None, compare=False)
+    """The file that registered it; None for the package's own, and for what a program or a notebook
+    registered."""
+
+    def load(self) -> Callable[..., Any]:
+        """The function."""
+        is_place = isinstance(self.function, str)
+        function: Callable[..., Any] = load(self.function) if is_place else self.function
+        return function
+
+    def num_parameters(self, width: int) -> int:
+        """Numbers that it learns for vectors of a width."""
+        return sum(math.prod(each.shape) for each in self.parameters(width).values())
+
+
+def load(place: str) -> Any:
+    """Return what `MODULE:NAME` names; its module is imported on the first call.
+
+    Args:
+      place: the place of a function or a class.
+    """
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+class Rows(Mapping[str, Row]):
+    """Rows of one kind by their names."""
+
+    def __init__(self, **rows: Row) -> None:
+        """Begin with the package's own.
+
+        Args:
+          rows: the rows by name.
+        """
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names, in the order in which they were added."""
+        return iter(tuple(self._rows))
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._rows)
+
+    def __getitem__(self, name: str) -> Row:
+        """Return the row of a name that `check` has accepted."""
+        return self._rows[name]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that a config may give."""
+        return tuple(self._rows)
+
+    @property
+    def choice(self) -> Any:
+        """The type of a field that names a row, by which flags and documents list the names."""
+        return Literal[self.names]
+
+    def check(self, label: str, name: Any) -> None:
+        """Refuse a name that no row has.
+
+        Args:
+          label: the field of the config that has the name.
+          name: the name.
+
+        Raises:
+          UserError: no row has it.
+        """
+        if name not in self.names:
+            hint = did_you_mean(str(name), self.names, "use one of these")
+            names = ", ".join(map(repr, self.names))
+            raise UserError(f"{label}={name!r} is not one of {names}; {hint}")
+
+
+class Table(Rows[Entry]):
+    """Named functions of one kind, to which a config file may add its own."""
+
+    def __init__(self, kind: str, **entries: Entry) -> None:
+        """Begin with the package's own.
+
+        Args:
+          kind: what errors call an entry.
+          entries: the entries by name.
+        """
+        super().__init__(**entries)
+        self.kind = kind
+        self._own = tuple(entries)
+
+    def is_own(self, name: str) -> bool:
+        """Whether a name is one of the package's own."""
+        return name in self._own
+
+    def check(self, label: str, name: Any) -> None:
+        """Refuse a name that stands for nothing, once the files of T2T_JAX_REGISTER have run.
+
+        Args:
+          label: the field of the config that has the name.
+          name: the name.
+
+        Raises:
+          UserError: nothing of that name is registered.
+        """
+        if name not in self._rows:
+            _run_files()
+        if name not in self._rows:
+            raise UnregisteredError(self, label, name)
+
+    def register(self, name: str, function: Any, *, caller: int = 2, **facts: Any) -> None:
+        """Add an entry.
+
+        Args:
+          name: its name.
+          function: its function.
+          caller: how many calls up the file is that registers.
+          facts: further fields of the `Entry`.
+
+        Raises:
+          UserError: the name is no word, or the package's own, or stands for something else.
+        """
+        title = f"{self.kind} {name!r}"
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise UserError(
+                f"{title} cannot be registered; a name has letters, digits, _ and -, and begins "
+                "with a letter"
+            )
+        if not callable(function):
+            raise UserError(f"{title} is a {type(function).__name__}; register a function")
+        code = sys._getframe(caller).f_code
+        source = _read(code.co_filename) if _in_file.get() else None
+        entry = Entry(function, title=title, source=source, **facts)
+        if self.is_own(name):
+            raise UserError(f"{title} is the package's own; register yours by another name")
+        before = self._rows.setdefault(name, entry)
+        if not _is_same(before, entry):
+            where = f" by {before.source.path}" if before.source else ""
+            raise UserError(
+                f"{title} is registered already{where}, and stands for one function as long as the "
+                "process lives: programs are compiled with it; choose another name, or start again"
+            )
+
+
+class UnregisteredError(UserError):
+    """A config names a function that nobody has registered."""
+
+    def __init__(self, table: Table, label: str, name: str) -> None:
+        """Say which name, and how to register it.
+
+        Args:
+          table: where it is looked up.
+          label: the field of the config that has it.
+          name: the name.
+        """
+        hint = did_you_mean(name, table, "use one of these.")
+        super().__init__(
+            f"{label}={name!r} is not one of {', '.join(map(repr, table))}; {hint} A name of your "
+            f"own has to be registered first: t2t_jax.register_{table.kind.replace(' ', '_')}"
+            f"({name!r}, ...) in the config file, in the program, or in a file that {FILES} names"
+        )
+        self.name = name
+
+
+def _is_same(before: Entry, entry: Entry) -> bool:
+    """Whether two entries of a name are one: a file, or a cell of a notebook, is run twice."""
+    if before.source and entry.source:
+        return before.source == entry.source
+    return (
+        _is_alike(before.function, entry.function)
+        and _is_alike(before.parameters, entry.parameters)
+        and before.is_gated == entry.is_gated
+    )
+
+
+def _is_alike(function: Any, other: Any) -> bool:
+    """Whether two functions are one, or were made by the same code of the same module."""
+    if function is other:
+        return True
+    code, its = (getattr(each, "__code__", None) for each in (function, other))
+    if code is None or code != its or code.co_freevars:
+        return False
+    same_module = function.__globals__ is other.__globals__
+    return same_module and function.__defaults__ == other.__defaults__
+
+
+def _read(path: str) -> Source | None:
+    """The file of a caller; None where the caller is in no file."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return Source(os.path.abspath(path), Path(path).read_text(encoding="utf-8-sig"))
+    return None
+
+
+@contextlib.contextmanager
+def registering() -> Iterator[None]:
+    """Note, for what is registered within the block, the file that does it."""
+    before = _in_file.set(True)
+    try:
+        yield
+    finally:
+        _in_file.reset(before)
+
+
+_seen: set[str] = set()
+
+
+def _run_files() -> None:
+    """Run the files that the environment names, each once."""
+    from t2t_jax.config.running import run_file
+
+    named = os.environ.get(FILES, "")
+    for path in filter(None, named.split(os.pathsep)):
+        if path not in _seen:
+            _seen.add(path)  # before: the file may make configs that name what it registers
+            run_file(path)
