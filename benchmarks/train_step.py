@@ -8,7 +8,7 @@ as many tokens in each, of source and of target alike. Between steps the host on
 
     mfu = model_flops / seconds_median / matrix_flops_per_second
 
-`model_flops` are those of `t2t_jax.modules.cost.model_flops_per_step`: the matrix products that the
+`model_flops` are those of `t2t_jax.config.cost.model_flops_per_step`: the matrix products that the
 model asks for, attention's included, each derivative once, and nothing that is computed a second
 time.
 `matrix_flops_per_second` is what the same devices reach in the same minutes, at their best, on one
@@ -25,8 +25,8 @@ import command_line
 import measuring
 import workload
 
+from t2t_jax.config.cost import num_parameters
 from t2t_jax.errors import UserError
-from t2t_jax.modules.cost import num_parameters
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.program import run
 

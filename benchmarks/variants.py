@@ -19,9 +19,9 @@ from command_line import rows_and_tokens
 from measuring import machine, show
 
 from t2t_jax.commands.flags import check_flags, names, parse_flags
+from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import load_grid
 from t2t_jax.errors import UserError
-from t2t_jax.modules.cost import num_parameters
 from t2t_jax.system.program import run
 
 

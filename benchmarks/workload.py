@@ -19,6 +19,7 @@ from jax.sharding import Mesh  # noqa: E402
 
 from t2t_jax.batch import EOS_ID, Batch, Sequence  # noqa: E402
 from t2t_jax.config import Config  # noqa: E402
+from t2t_jax.config.cost import model_flops_per_step  # noqa: E402
 from t2t_jax.decoding.programs import (  # noqa: E402
     Arrivals,
     Search,
@@ -28,7 +29,6 @@ from t2t_jax.decoding.programs import (  # noqa: E402
 )
 from t2t_jax.decoding.scheduler import strategy_of  # noqa: E402
 from t2t_jax.kernels.choice import Kernels  # noqa: E402
-from t2t_jax.modules.cost import model_flops_per_step  # noqa: E402
 from t2t_jax.modules.models import make_decoding_model, make_model  # noqa: E402
 from t2t_jax.parallel.mesh import batch_layout, make_mesh, put_rows  # noqa: E402
 from t2t_jax.training.state import create_state  # noqa: E402

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from t2t_jax.config.tables import register_normalization as register_normalization
     from t2t_jax.config.tables import register_score_function as register_score_function
     from t2t_jax.decoding.alignments import alignments as alignments
-    from t2t_jax.decoding.attention_maps import attention_maps as attention_maps
     from t2t_jax.decoding.scoring import score as score
     from t2t_jax.decoding.translator import Translator as Translator
     from t2t_jax.errors import UserError as UserError
-    from t2t_jax.explorer.page import explore as explore
+    from t2t_jax.inspect.attention_maps import attention_maps as attention_maps
+    from t2t_jax.inspect.explorer.page import explore as explore
     from t2t_jax.run.evaluation import evaluate as evaluate
     from t2t_jax.run.loading import load as load
     from t2t_jax.run.trained_run import TrainedRun as TrainedRun
@@ -72,9 +72,9 @@ _HOMES = {
     "Translator": "t2t_jax.decoding.translator",
     "UserError": "t2t_jax.errors",
     "alignments": "t2t_jax.decoding.alignments",
-    "attention_maps": "t2t_jax.decoding.attention_maps",
+    "attention_maps": "t2t_jax.inspect.attention_maps",
     "evaluate": "t2t_jax.run.evaluation",
-    "explore": "t2t_jax.explorer.page",
+    "explore": "t2t_jax.inspect.explorer.page",
     "load": "t2t_jax.run.loading",
     "product": "t2t_jax.config.file",
     "register_activation": "t2t_jax.config.tables",

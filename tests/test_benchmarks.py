@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from t2t_jax.config import ModelConfig
+from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import XLA_KERNELS
-from t2t_jax.modules.cost import model_flops_per_step, num_parameters
 from t2t_jax.system.host import instruction_sets, processor_name
 
 ROOT = Path(__file__).parents[1]

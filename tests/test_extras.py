@@ -154,9 +154,9 @@ def forget(monkeypatch):
 
 def test_without_the_library_of_pictures_there_are_none(forget, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    forget("t2t_jax.figures")
+    forget("t2t_jax.inspect.figures")
     with pytest.raises(UserError) as refusal:
-        import_module("t2t_jax.figures.heads")
+        import_module("t2t_jax.inspect.figures.heads")
     _check(refusal.value, "matplotlib", "plots")
 
 

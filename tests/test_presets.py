@@ -9,8 +9,8 @@ import pytest
 
 import t2t_jax
 from t2t_jax.config import Config
+from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import load_config, load_grid
-from t2t_jax.modules.cost import num_parameters
 from t2t_jax.paper import TABLE_3
 from t2t_jax.tasks import task_of
 

@@ -14,9 +14,9 @@ from t2t_jax.ahead_of_time.hlo import parse
 from t2t_jax.ahead_of_time.kernels import kernels
 from t2t_jax.ahead_of_time.report import StepMemory, StepReport
 from t2t_jax.config import Config
+from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
-from t2t_jax.modules.cost import model_flops_per_step, num_parameters
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.compiler_options import described_options
 from t2t_jax.parallel.hardware import peaks, usable_memory

@@ -27,8 +27,8 @@ class CompareCommand:
 
     def run(self) -> int:
         """Print each file's scores and its difference from the first; returns the exit code."""
-        from t2t_jax.evaluation.bleu import corpus_scores
-        from t2t_jax.evaluation.significance import paired_bootstrap
+        from t2t_jax.tasks.measures.bleu import corpus_scores
+        from t2t_jax.tasks.measures.significance import paired_bootstrap
 
         check_heard("print it, or write it to a file")
         if not self.hypotheses:

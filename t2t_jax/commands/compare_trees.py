@@ -22,7 +22,7 @@ class CompareTreesCommand:
     def run(self) -> int:
         """Print the scores of each file of trees; returns the exit code."""
         from t2t_jax.data.trees import clean_tree, read_trees
-        from t2t_jax.evaluation.parseval import parseval
+        from t2t_jax.tasks.measures.parseval import parseval
 
         check_heard("print it, or write it to a file")
         if not self.predicted:

@@ -26,7 +26,7 @@ class FiguresCommand:
 
     def run(self) -> int:
         """Draw everything and say where it is; returns the exit code."""
-        from t2t_jax.figures.write import SENTENCE, write_figures
+        from t2t_jax.inspect.figures.write import SENTENCE, write_figures
 
         sentence = SENTENCE if self.text is None else self.text
         paths = write_figures(self.directory, self.workdir, sentence)

@@ -13,7 +13,7 @@ from t2t_jax.system.atomic_file import write_whole
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translator import Translator
-    from t2t_jax.run.heads import HeadReport
+    from t2t_jax.inspect.heads import HeadReport
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class HeadsCommand(RunFlags):
         if self.num_sentences is not None and self.num_sentences < 1:
             raise UserError(f"--num-sentences {self.num_sentences} is not positive")
         if self.plot is not None:
-            from t2t_jax.figures.drawing import encoded
-            from t2t_jax.figures.heads import worth
-        from t2t_jax.run.heads import weigh_heads
+            from t2t_jax.inspect.figures.drawing import encoded
+            from t2t_jax.inspect.figures.heads import worth
+        from t2t_jax.inspect.heads import weigh_heads
 
         translator = load_for("heads", [self.run_directory], self)
         if self.prune is not None:
@@ -66,8 +66,8 @@ class HeadsCommand(RunFlags):
     def _prune(self, translator: "Translator", share: float, out: Path) -> int:
         if not 0 < share < 1:
             raise UserError(f"--prune {share} has to be above 0 and below 1")
+        from t2t_jax.inspect.heads import importance_of_heads
         from t2t_jax.interchange.pruning import heads_to_prune, prune_run
-        from t2t_jax.run.heads import importance_of_heads
 
         importance = importance_of_heads(translator, self.split, num_sentences=self.num_sentences)
         heads = heads_to_prune(importance, share)

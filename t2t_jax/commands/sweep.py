@@ -9,9 +9,9 @@ import tyro
 from rich.table import Table
 
 from t2t_jax.commands.flags import check_flags, check_name, names, parse_flags
+from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, describe_difference, load_grid
 from t2t_jax.errors import UserError
-from t2t_jax.modules.cost import num_parameters
 from t2t_jax.sweep.grid import GridOutcome, check_seeds, chosen_variants, collect, run_grid
 from t2t_jax.sweep.launchers import Cluster, Launcher, Local
 from t2t_jax.sweep.published_columns import published_columns

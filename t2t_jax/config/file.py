@@ -22,7 +22,7 @@ from t2t_jax.config.running import guarded, run_file
 from t2t_jax.config.tables import named_entries
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.paper import Table3Row
-from t2t_jax.published import PublishedDifference
+from t2t_jax.paper.published import PublishedDifference
 
 PublishedFigures = Table3Row | PublishedDifference
 """What a paper publishes for a variant of a grid."""
@@ -147,8 +147,8 @@ def _checked_published(
     ):
         raise UserError(
             f"PUBLISHED of {shown} is not a dict of names to published figures; use rows of "
-            "TABLE_3 from t2t_jax.paper, or some of DIFFERENCES from t2t_jax.published, or leave "
-            "it out"
+            "TABLE_3 from t2t_jax.paper, or some of DIFFERENCES from t2t_jax.paper.published, or "
+            "leave it out"
         )
     kinds = {type(figures) for figures in published.values()}
     if len(kinds) > 1:

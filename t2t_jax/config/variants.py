@@ -13,7 +13,7 @@ from typing import Any
 
 from t2t_jax.config.config import Config
 from t2t_jax.config.model import ModelConfig
-from t2t_jax.published import DIFFERENCES, PublishedDifference
+from t2t_jax.paper.published import DIFFERENCES, PublishedDifference
 
 PUBLISHED_DIFFERENCES: Mapping[str, PublishedDifference] = MappingProxyType(
     {

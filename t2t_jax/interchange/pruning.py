@@ -9,11 +9,11 @@ from jaxtyping import Float32
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.errors import UserError
+from t2t_jax.inspect.heads import ATTENTIONS, Head, all_heads
 from t2t_jax.interchange.portable import PortableModel, portable_model
 from t2t_jax.interchange.rewriting import by_head, joined, place_of_heads
 from t2t_jax.interchange.runs import write_run
 from t2t_jax.modules.gates import HeadGates
-from t2t_jax.run.heads import ATTENTIONS, Head, all_heads
 
 
 def heads_to_prune(importance: HeadGates, share: float) -> list[Head]:

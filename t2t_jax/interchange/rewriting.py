@@ -7,7 +7,7 @@ from jaxtyping import Float32, Int
 
 from t2t_jax.config import ModelConfig
 from t2t_jax.config.registry import load
-from t2t_jax.decoding.head_kinds import Attention
+from t2t_jax.inspect.head_kinds import Attention
 from t2t_jax.interchange.names import Arrays
 
 _STACKS = "encoder", "decoder"

@@ -17,8 +17,8 @@ from sacrebleu.metrics.chrf import CHRF
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.decoding.translator import Hypothesis, Translator
 from t2t_jax.errors import UserError
-from t2t_jax.evaluation.isotonic import Isotonic, isotonic_regression
 from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.tasks.measures.isotonic import Isotonic, isotonic_regression
 
 FILE = "calibration.json"
 """Name of the file in a run directory."""

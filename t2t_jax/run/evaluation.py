@@ -17,12 +17,12 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import whole_number
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.evaluation.newstest import name_of_test_set
-from t2t_jax.evaluation.perplexity import perplexity
 from t2t_jax.parallel.mesh import batch_layout, mesh_of, one_ahead
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import safe_point
 from t2t_jax.tasks import task_of
+from t2t_jax.tasks.measures.newstest import name_of_test_set
+from t2t_jax.tasks.measures.perplexity import perplexity
 from t2t_jax.tasks.task import CorpusLoss, TaskScores
 from t2t_jax.training.step import LossSums, eval_step
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from t2t_jax.config import TrainingConfig
 from t2t_jax.errors import UserError
-from t2t_jax.evaluation.perplexity import perplexity
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.waiting import DataWait
+from t2t_jax.tasks.measures.perplexity import perplexity
 from t2t_jax.training.step import Metrics
 
 _T = TypeVar("_T")

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from t2t_jax.config import Config
+from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, PublishedFigures, describe_difference
 from t2t_jax.errors import UserError
-from t2t_jax.evaluation.significance import paired_bootstrap
-from t2t_jax.modules.cost import num_parameters
 from t2t_jax.sweep.cell import measures_of
+from t2t_jax.tasks.measures.significance import paired_bootstrap
 
 if TYPE_CHECKING:
     from t2t_jax.tasks.task import GridMeasures

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from t2t_jax.config.file import PublishedFigures
 from t2t_jax.paper import Table3Row
-from t2t_jax.published import PublishedDifference
+from t2t_jax.paper.published import PublishedDifference
 
 
 class Marks(NamedTuple):

@@ -13,8 +13,8 @@ from t2t_jax.data.vocabularies.labelled import LabelledVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.predictions import predictions
 from t2t_jax.errors import UserError
-from t2t_jax.evaluation.labels import f1_of_labels, label_scores
 from t2t_jax.system.records import Record
+from t2t_jax.tasks.measures.labels import f1_of_labels, label_scores
 from t2t_jax.tasks.task import (
     CorpusLoss,
     GridMeasures,

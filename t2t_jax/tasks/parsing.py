@@ -8,9 +8,9 @@ from t2t_jax.config import Config
 from t2t_jax.data.trees import Tree, build_tree, escape_brackets
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.errors import UserError
-from t2t_jax.evaluation.parses import parse_scores
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task_of
+from t2t_jax.tasks.measures.parses import parse_scores
 from t2t_jax.tasks.task import GridMeasures, Measure, PublishedExperiment, Scored, Task
 from t2t_jax.tasks.text_to_text import TextToText
 

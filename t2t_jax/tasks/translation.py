@@ -5,12 +5,12 @@ from operator import attrgetter
 
 from t2t_jax import paper
 from t2t_jax.config import Config
-from t2t_jax.evaluation.newstest import (
+from t2t_jax.system.records import Record
+from t2t_jax.tasks.measures.newstest import (
     NEWSTEST2014_FILTERED,
     NEWSTEST2014_FULL,
     name_of_test_set,
 )
-from t2t_jax.system.records import Record
 from t2t_jax.tasks.task import Compared, GridMeasures, Measure, PublishedExperiment, Scored, Task
 from t2t_jax.tasks.text_to_text import TextToText
 
@@ -42,7 +42,7 @@ class Translation(TextToText):
         Raises:
           UserError: there are no sentences.
         """
-        from t2t_jax.evaluation.bleu import corpus_scores  # sacreBLEU is slow to import
+        from t2t_jax.tasks.measures.bleu import corpus_scores  # sacreBLEU is slow to import
 
         scores = corpus_scores(outputs, targets, target_language)
         return Scored(scores, list(sources), list(outputs), list(targets))

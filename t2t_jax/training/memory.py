@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from t2t_jax.config import Config, ModelConfig, TrainingConfig
+from t2t_jax.config.cost import matrices_of_layers, num_parameters
 from t2t_jax.config.registry import load
 from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.errors import UserError
-from t2t_jax.modules.cost import matrices_of_layers, num_parameters
 from t2t_jax.modules.matrices import MatrixBox, Parameters
 from t2t_jax.parallel.memory import LESS_MEMORY, memory_of_a_device
 from t2t_jax.parallel.mesh import batch_layout, row_parts

@@ -14,8 +14,8 @@ from t2t_jax.ahead_of_time.compile import compile_ahead
 from t2t_jax.ahead_of_time.gpu_targets import GPU_TARGETS
 from t2t_jax.ahead_of_time.topologies import devices_of
 from t2t_jax.config import Config
+from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.errors import UserError
-from t2t_jax.modules.cost import model_flops_per_step, num_parameters
 from t2t_jax.parallel.compiler_options import OPTIONS
 from t2t_jax.parallel.hardware import peaks
 

@@ -8,7 +8,7 @@ import pytest
 from t2t_jax.ahead_of_time.search import compile_search, format_search
 from t2t_jax.ahead_of_time.topologies import devices_of
 from t2t_jax.config import Config
-from t2t_jax.modules.cost import num_parameters
+from t2t_jax.config.cost import num_parameters
 
 _CONFIG = Config().replace(
     {

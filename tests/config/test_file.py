@@ -11,7 +11,7 @@ from t2t_jax import product
 from t2t_jax.config import Config
 from t2t_jax.config.file import describe_difference, load_config, load_grid
 from t2t_jax.errors import UserError
-from t2t_jax.published import DIFFERENCES
+from t2t_jax.paper.published import DIFFERENCES
 
 
 def _write(folder, text):
@@ -26,7 +26,7 @@ def test_config_file_gives_its_config(tmp_path):
 
 
 _GRID = "VARIANTS = {f'heads_{h}': Config().replace({'model.num_heads': h}) for h in (1, 4)}\n"
-_DIFFERENCES = "from t2t_jax.published import DIFFERENCES\n"
+_DIFFERENCES = "from t2t_jax.paper.published import DIFFERENCES\n"
 
 
 def test_config_file_gives_a_variant_by_name(tmp_path):
@@ -194,7 +194,7 @@ def test_a_grid_file_gives_what_other_papers_publish_of_its_variants(tmp_path):
         (_GRID + "PUBLISHED = ['heads_4']\n", "is not a dict of names to published figures"),
         (
             _GRID + _DIFFERENCES + "PUBLISHED = {'heads_4': 'multi_query'}\n",
-            "use rows of TABLE_3 from t2t_jax.paper, or some of DIFFERENCES from t2t_jax.published",
+            "use rows of TABLE_3 from t2t_jax.paper, or some of DIFFERENCES from t2t_jax.paper.publ",
         ),
         (
             _GRID + _DIFFERENCES + "PUBLISHED = {'heads4': DIFFERENCES['multi_query']}\n",

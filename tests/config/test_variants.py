@@ -6,9 +6,9 @@ import pytest
 
 import t2t_jax
 from t2t_jax.config import Config, differences
+from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import load_grid
 from t2t_jax.config.variants import variants
-from t2t_jax.modules.cost import num_parameters
 
 _ROOT = Path(t2t_jax.__file__).parents[1]
 _SMALL = {"model.d_model": 96, "model.num_heads": 6, "model.d_ff": 384, "data.vocab_size": 1000}

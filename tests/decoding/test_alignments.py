@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from t2t_jax.decoding import alignments as module
 from t2t_jax.decoding.alignments import agreement, alignments, word_weights, words_of
-from t2t_jax.decoding.attention_maps import attention_maps
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
+from t2t_jax.inspect.attention_maps import attention_maps
 
 LINES = ["ein rot haus", "große kleine tür und nicht zwei", "baum", "sehen oder gehen fenster."]
 

@@ -11,6 +11,7 @@ import pytest
 import t2t_jax
 from t2t_jax import Parameter
 from t2t_jax.config import ModelConfig, NormConfig
+from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.tables import TABLES
 from t2t_jax.errors import UserError
 from t2t_jax.functional.attention import additive_scores, scaled
@@ -18,7 +19,6 @@ from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.functional.normalization import layer_norm
 from t2t_jax.kernels import attention as kernels
 from t2t_jax.kernels.choice import Kernels
-from t2t_jax.modules.cost import num_parameters
 from t2t_jax.modules.named_functions import call, elementwise
 from t2t_jax.modules.normalization import Norm
 

@@ -15,12 +15,12 @@ from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.evaluation.bleu import corpus_scores
 from t2t_jax.modules.network import init_parameters
 from t2t_jax.modules.transformer import Transformer
 from t2t_jax.run import evaluation as evaluate_module
 from t2t_jax.run.evaluation import corpus_loss, evaluate, prepare_evaluation
 from t2t_jax.system.signals import StopSignal
+from t2t_jax.tasks.measures.bleu import corpus_scores
 from t2t_jax.tasks.task import Scored
 from t2t_jax.tasks.text_to_text import TextToText
 

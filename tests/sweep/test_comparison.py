@@ -11,7 +11,7 @@ from t2t_jax.config import Config
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.paper import TABLE_3
-from t2t_jax.published import DIFFERENCES
+from t2t_jax.paper.published import DIFFERENCES
 from t2t_jax.sweep.comparison import compare
 from t2t_jax.sweep.tables import summary, write_tables
 

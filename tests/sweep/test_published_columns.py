@@ -3,7 +3,7 @@
 import pytest
 
 from t2t_jax.paper import TABLE_3
-from t2t_jax.published import DIFFERENCES
+from t2t_jax.paper.published import DIFFERENCES
 from t2t_jax.sweep.published_columns import published_columns
 
 VARIANTS = ["base", "rotary", "gelu", "swish"]

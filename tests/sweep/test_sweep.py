@@ -479,7 +479,7 @@ def test_a_dry_run_lists_what_other_papers_publish_of_the_variants(tmp_path, cap
     monkeypatch.setenv("COLUMNS", "120")
     (tmp_path / "grid.py").write_text(
         "from t2t_jax import Config\n"
-        "from t2t_jax.published import DIFFERENCES\n"
+        "from t2t_jax.paper.published import DIFFERENCES\n"
         "VARIANTS = {'base': Config(), 'pre': Config().replace({'model.norm_order': 'pre'})}\n"
         "PUBLISHED = {'pre': DIFFERENCES['pre_norm']}\n"
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.config import ModelConfig, TrainingConfig
-from t2t_jax.modules.cost import num_parameters
+from t2t_jax.config.cost import num_parameters
 from t2t_jax.modules.matrices import MatrixBox, is_matrix_of_layers, whether_each
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.transformer import Transformer

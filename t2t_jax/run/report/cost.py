@@ -8,7 +8,7 @@ import numpy as np
 
 from t2t_jax import paper
 from t2t_jax.config import Config, ModelConfig
-from t2t_jax.modules.cost import model_flops_per_step, num_parameters
+from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.run.report.curves import series
 from t2t_jax.run.report.page import UNKNOWN, Row, Section
 from t2t_jax.system.records import Record

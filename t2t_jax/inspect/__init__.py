@@ -1,0 +1,1 @@
+"""A look inside a model: pages, pictures, attention maps, and what its heads are worth."""

@@ -1,0 +1,204 @@
+"""One file of HTML that shows what a model does with a sentence; it needs no network.
+
+`page.html`, `page.css` and `page.js` beside this file are put together, with the data as JSON.
+Attention weights are bytes: 255 is 1.
+"""
+
+import base64
+import html
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from t2t_jax.config import ModelConfig
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import UserError
+from t2t_jax.inspect.attention_maps import AttentionMaps, attention_maps
+from t2t_jax.inspect.beam_record import BeamRecord, record_search
+from t2t_jax.inspect.encoder_maps import EncoderMaps, encoder_maps
+from t2t_jax.inspect.explorer.encoder_page import page_data
+from t2t_jax.inspect.head_kinds import Attention, count_heads, sides
+from t2t_jax.modules.position import PositionEncoding
+from t2t_jax.system.atomic_file import write_whole
+
+_DISTANCES = 64  # positions whose dot products are drawn, at least
+_HEIGHT = 900  # of the page in a notebook, in pixels
+
+
+class Exploration:
+    """A page about a model and a sentence. A notebook shows it; `save` writes it to a file.
+
+    Attributes:
+      page: the page, as HTML.
+      maps: the attention weights that it shows.
+    """
+
+    def __init__(self, page: str, maps: AttentionMaps | EncoderMaps) -> None:
+        """Keep the page.
+
+        Args:
+          page: the page, as HTML.
+          maps: the attention weights that it shows.
+        """
+        self.page, self.maps = page, maps
+
+    def save(self, path: str | Path) -> None:
+        """Write the page, whole or not at all.
+
+        Args:
+          path: the file.
+
+        Raises:
+          UserError: it cannot be written.
+        """
+        write_whole(path, self.page.encode())
+
+    def _repr_html_(self) -> str:
+        """The page within a notebook: in a frame of its own, so that styles do not mix."""
+        page = html.escape(self.page, quote=True)
+        return f'<iframe srcdoc="{page}" width="100%" height="{_HEIGHT}" style="border:0"></iframe>'
+
+
+def explore(translator: Translator, text: Any, references: str | None = None) -> Exploration:
+    """Make a page on which a model's work on a sentence can be explored.
+
+    Args:
+      translator: the model.
+      text: a sentence of the source language. For a model that reads images, an image: an array
+        `[height, width, channels]` of `uint8`.
+      references: a translation whose attention is shown; None is the model's own. An encoder alone
+        translates nothing, and takes none.
+
+    Raises:
+      TypeError: an argument is of the wrong type.
+      UserError: the sentence is blank or too long, or the model is an ensemble, or it draws tokens
+        at random.
+    """
+    if translator.config.model.architecture == "encoder_only":
+        return _explore_encoder(translator, text, references)
+    translation = translator.translate([text])[0] if references is None else references
+    maps = attention_maps(translator, text, translation)
+    record = record_search(translator, text)
+    data = {
+        "text": text,
+        "translation": translation,
+        "source": maps.source,
+        "target": maps.target,
+        "sourceWords": maps.source_words,
+        "targetWords": maps.target_words,
+        "attention": {name: _attention(maps, name) for name in ("encoder", "decoder", "cross")},
+        "search": _search(translator, record),
+        "input": _input(translator, text),
+    }
+    return Exploration(_page("page", data), maps)
+
+
+def _explore_encoder(translator: Translator, given: Any, references: str | None) -> Exploration:
+    """The page about an encoder alone."""
+    if references is not None:
+        raise UserError("an encoder alone translates nothing; leave the translation out")
+    maps = encoder_maps(translator, given)
+    data = page_data(translator, given, maps) | {"attention": _bytes(maps.encoder)}
+    if image := data["image"]:
+        image["values"] = _bytes(image["values"] / 255)
+    return Exploration(_page("encoder", data), maps)
+
+
+def _page(name: str, data: dict[str, Any]) -> str:
+    """The page that the files of a name make of data."""
+    # `<` cannot begin a tag in there, nor end the script.
+    written = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
+    place = files(__package__)
+    names = {"html": f"{name}.html", "css": "page.css", "js": f"{name}.js"}
+    parts = {kind: (place / file).read_text("utf-8") for kind, file in names.items()}
+    page = parts["html"].replace("/*STYLE*/", parts["css"]).replace("/*SCRIPT*/", parts["js"])
+    return page.replace("/*DATA*/", written)
+
+
+def _attention(maps: AttentionMaps, name: Attention) -> dict[str, Any]:
+    """The weights of an attention, and what its heads are."""
+    weights = getattr(maps, name)
+    of_attentions = sides((maps.source_words, maps.source), (maps.target_words, maps.target))
+    queries, keys = of_attentions[name]
+    counts = count_heads(weights, queries, keys, name)
+    return {
+        "shape": weights.shape,
+        "weights": _bytes(weights),
+        "kinds": counts.kinds(),
+        "entropy": np.round(counts.mean_entropy, 3).tolist(),
+        "relativeEntropy": np.round(counts.mean_relative_entropy, 3).tolist(),
+    }
+
+
+def _bytes(shares: Float[np.ndarray, "..."]) -> str:
+    """Numbers from 0 to 1 as bytes, in base64."""
+    return base64.b64encode(np.rint(shares * 255).astype(np.uint8).tobytes()).decode()
+
+
+def _search(translator: Translator, record: BeamRecord) -> dict[str, Any]:
+    """The hypotheses of a search, each with the number of the one it continues, or -1."""
+    numbers = {key: number for number, key in enumerate(record.nodes)}
+    last = [key[-1:] for key in record.nodes]
+    pieces = [piece for [piece] in translator.vocabulary.target_pieces(last)]
+    texts = translator.vocabulary.decode(list(record.nodes))
+    nodes = [
+        {
+            "parent": numbers.get(key[:-1], -1),
+            "length": len(key),
+            "piece": piece,
+            "text": text,
+            "logProb": round(node.log_prob, 4),
+            "fate": node.fate,
+            "score": None if node.score is None else round(node.score, 4),
+        }
+        for (key, node), piece, text in zip(record.nodes.items(), pieces, texts, strict=True)
+    ]
+    return {
+        "nodes": nodes,
+        "winner": numbers.get(record.winner, -1),
+        "beamSize": record.beam_size,
+        "alpha": record.length_penalty,
+        "offset": record.offset,
+    }
+
+
+def _input(translator: Translator, text: str) -> dict[str, Any]:
+    """What the encoder reads: embeddings, positions, and the positions' products by distance."""
+    model = translator.config.model
+    [tokens] = translator.encode([text])
+    matrix = translator.params[model.embeddings["source"]]["embedding"]
+    embedded = np.asarray(matrix)[np.asarray(tokens)]
+    embedded = embedded * (model.d_model**0.5 if model.scale_embeddings else 1.0)
+    farthest = int(min(max(len(tokens), _DISTANCES), translator.longest_sentence))
+    table = _positions(model, translator.params, farthest)
+    positions = table[: len(tokens)]
+    return {
+        "embedding": _scaled(embedded),
+        "position": _scaled(positions) if positions.any() else None,
+        "kind": model.position.replace("_", " "),
+        "products": np.round(table @ table[0], 4).tolist(),
+    }
+
+
+def _positions(model: ModelConfig, params: Any, length: int) -> Float[np.ndarray, "t d_model"]:
+    """What is added to the embeddings of so many tokens; zeros where nothing is."""
+    module = PositionEncoding(model, causal=False)
+    variables = {"params": params.get("source_position", {})}
+    nothing = jnp.zeros((1, length, model.d_model))
+    places = jnp.arange(length)[None]
+    return np.asarray(module.apply(variables, nothing, places, length))[0]
+
+
+def _scaled(values: Float[np.ndarray, "t d_model"]) -> dict[str, Any]:
+    """A table as bytes, with the number that 0 and 255 stand for."""
+    largest = float(np.abs(values).max(initial=1e-9))
+    return {
+        "shape": values.shape,
+        "largest": round(largest, 4),
+        "values": _bytes((values / largest + 1) / 2),
+    }

@@ -1,0 +1,119 @@
+"""Pictures of section 3.2, and of figures 3 to 5: scores, masks, and where heads look."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from t2t_jax.functional.attention import attention_weights
+from t2t_jax.functional.masks import SegmentMask
+from t2t_jax.inspect.attention_maps import AttentionMaps
+from t2t_jax.inspect.figures.drawing import COLORS, MAP, canvas
+
+_WIDTHS = (4, 16, 64, 256, 1024)
+_KEYS = 32
+_QUERIES = 1000
+
+
+def softmax_saturation() -> Figure:
+    """Why scores are divided by sqrt(d_k) (section 3.2.1).
+
+    For random queries and keys whose components have mean 0 and variance 1: the largest weight of a
+    row, and the size of the softmax's derivative, by d_k.
+    """
+    figure, (left, right) = canvas(9, 3.3, 2)
+    for is_scaled, color in ((True, COLORS[0]), (False, COLORS[1])):
+        largest, derivative = np.array([_saturation(d_k, is_scaled) for d_k in _WIDTHS]).T
+        name = "divided by sqrt(d_k)" if is_scaled else "not divided"
+        left.plot(_WIDTHS, largest, "o-", color=color, label=name)
+        right.plot(_WIDTHS, derivative, "o-", color=color, label=name)
+    for axes, name in ((left, "largest weight of a row"), (right, "norm of the derivative")):
+        axes.set(xscale="log", xlabel="d_k", title=f"{name}, mean", xticks=_WIDTHS, ylim=(0, None))
+        axes.set_xticks(_WIDTHS, [str(width) for width in _WIDTHS])
+        axes.set_xticks([], minor=True)
+    left.legend()
+    return figure
+
+
+def _saturation(d_k: int, is_scaled: bool) -> tuple[float, float]:
+    """The mean of the largest weight, and of the derivative's Frobenius norm, over queries."""
+    of_query, of_key = jax.random.split(jax.random.key(d_k))
+    query = jax.random.normal(of_query, (1, _QUERIES, 1, d_k))
+    key = jax.random.normal(of_key, (1, _KEYS, 1, d_k))
+    query = query if is_scaled else query * d_k**0.5  # `attention_weights` divides
+    weights = attention_weights(query, key)[0, 0]
+    # The softmax's derivative is diag(p) - p p^T, which is 0 where one weight is 1.
+    squares = (weights**2).sum(-1)
+    norm = jnp.sqrt(jnp.maximum(squares - 2 * (weights**3).sum(-1) + squares**2, 0))
+    return float(weights.max(-1).mean()), float(norm.mean())
+
+
+def masks() -> Figure:
+    """Who may attend to whom (section 3.2.3), for a row of two sentences and padding."""
+    targets = jnp.array([[1] * 5 + [2] * 4 + [0] * 2])
+    sources = jnp.array([[1] * 4 + [2] * 6 + [0]])
+    figure, axes = canvas(10, 3.6, 3)
+    of_kinds = {
+        "encoder self-attention": SegmentMask(sources, sources),
+        "decoder self-attention": SegmentMask(targets, targets, causal=True),
+        "cross-attention": SegmentMask(targets, sources),
+    }
+    for shown, (name, mask) in zip(axes, of_kinds.items(), strict=True):
+        shown.imshow(mask.whole()[0, 0], cmap=MAP, vmin=0, vmax=1)
+        shown.set(title=name, xlabel="key", ylabel="query")
+    figure.suptitle("Bright: allowed. Two sentences in a row, then padding")
+    return figure
+
+
+def lines_between_words(
+    words: Sequence[str], weights: Float[np.ndarray, "h q k"], title: str
+) -> Figure:
+    """Where the heads of a layer look, as in figures 3 to 5 of the paper.
+
+    Args:
+      words: the subwords, keys and queries alike.
+      weights: attention weights of the heads.
+      title: what is shown.
+    """
+    figure, (axes,) = canvas(max(5, 2.2 + 0.32 * len(words)), 4)
+    _connect(axes, weights)
+    _label(axes, words, words)
+    axes.set_title(title, fontsize=10)
+    return figure
+
+
+def cross_attention(maps: AttentionMaps, layer: int) -> Figure:
+    """Which subwords of the source the translation's look at, as the mean over a layer's heads.
+
+    Args:
+      maps: the attention weights of a sentence and its translation.
+      layer: the layer, from 0.
+    """
+    weights = maps.cross[layer].mean(0)
+    figure, (axes,) = canvas(max(5, 2.5 + 0.3 * len(maps.source)), 1.8 + 0.25 * len(maps.target))
+    image = axes.imshow(weights, cmap=MAP, vmin=0, vmax=1)
+    axes.set_xticks(range(len(maps.source)), maps.source, rotation=90, parse_math=False)
+    axes.set_yticks(range(len(maps.target)), maps.target, parse_math=False)
+    axes.set_title(f"cross-attention, layer {layer + 1}, mean of the heads", fontsize=10)
+    figure.colorbar(image, ax=axes)
+    return figure
+
+
+def _connect(axes: Axes, weights: Float[np.ndarray, "h q k"]) -> None:
+    for head, of_head in enumerate(weights):
+        color = COLORS[head % len(COLORS)]
+        for query, key in np.argwhere(of_head > 0.05):
+            strength = float(of_head[query, key])
+            axes.plot([query, key], [1, 0], color=color, alpha=strength, linewidth=1 + strength)
+
+
+def _label(axes: Axes, above: Sequence[str], below: Sequence[str]) -> None:
+    for y, words, side in ((1.03, above, "bottom"), (-0.03, below, "top")):
+        for x, word in enumerate(words):
+            axes.text(x, y, word, rotation=90, ha="center", va=side, fontsize=9, parse_math=False)
+    axes.set(xlim=(-0.5, len(above) - 0.5), ylim=(-0.6, 1.6))
+    axes.axis("off")

@@ -1,0 +1,60 @@
+"""Pictures of section 5: the learning rate, and the target of the loss."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+
+from t2t_jax.config import TrainingConfig
+from t2t_jax.functional.loss import label_smoothed_cross_entropy
+from t2t_jax.inspect.figures.drawing import COLORS, canvas
+from t2t_jax.training.schedule import learning_rate, scheduled_rate
+
+_ENTRIES = 12
+
+
+def schedule(training: TrainingConfig, d_model: int) -> Figure:
+    """Equation 3 for several lengths of the warmup, and the schedule of a run.
+
+    Args:
+      training: the recipe of the run.
+      d_model: width of the model.
+    """
+    warmup, last = training.warmup_steps, max(training.num_train_steps, 2)
+    steps = np.unique(np.linspace(1, last, 500).astype(np.int32))
+    figure, (axes,) = canvas(8, 3.5)
+    for length, color in zip((warmup // 2, warmup, 2 * warmup), COLORS, strict=False):
+        of_warmup = partial(learning_rate, d_model=d_model, warmup_steps=max(length, 1))
+        rates = jax.vmap(of_warmup)(jnp.asarray(steps))
+        axes.plot(steps, rates, color=color, label=f"equation 3, warmup {max(length, 1):,}")
+    rates = jax.vmap(partial(scheduled_rate, training, d_model))(jnp.asarray(steps))
+    axes.plot(steps, rates, color="black", linestyle=":", label="the run's own")
+    axes.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
+    axes.set_title(f"The schedule, d_model = {d_model} (section 5.3)")
+    axes.legend()
+    return figure
+
+
+def label_smoothing(epsilon: float) -> Figure:
+    """What the loss compares the model's probabilities with (section 5.4).
+
+    It is read off the loss: its gradient by the logits is their softmax minus this target.
+
+    Args:
+      epsilon: label smoothing eps_ls.
+    """
+    target = jnp.asarray(_ENTRIES // 3)
+    figure, axes = canvas(8, 3, 2)
+    for shown, rate in zip(axes, (0.0, epsilon), strict=True):
+        shown.bar(range(_ENTRIES), _target(target, rate), color=COLORS[0])
+        shown.set(xlabel="entry of the vocabulary", ylim=(0, 1.05), title=f"eps = {rate}")
+    axes[0].set_ylabel("probability in the target")
+    return figure
+
+
+def _target(target: jax.Array, epsilon: float) -> np.ndarray:
+    logits = jnp.zeros(_ENTRIES)
+    gradient = jax.grad(lambda x: label_smoothed_cross_entropy(x, target, epsilon)[0])(logits)
+    return np.asarray(jax.nn.softmax(logits) - gradient)

@@ -1,0 +1,117 @@
+"""All pictures of a config, or of a run, as files."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+from matplotlib.figure import Figure
+
+from t2t_jax.batch import Batch, one_a_row
+from t2t_jax.config import Config
+from t2t_jax.decoding.long_lines import check_one_pass
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.inspect.attention_maps import AttentionMaps, attention_maps
+from t2t_jax.inspect.encoder_maps import encoder_maps
+from t2t_jax.inspect.figures import attention, positions, training
+from t2t_jax.inspect.figures.architecture import architecture
+from t2t_jax.inspect.figures.drawing import encoded
+from t2t_jax.inspect.figures.long_context import long_context
+from t2t_jax.modules.models import start_id
+from t2t_jax.parallel.mesh import on_host
+from t2t_jax.run.loading import load
+from t2t_jax.system.atomic_file import check_writable, write_whole
+
+SENTENCE = "No devices were found."
+"""The sentence whose attention is drawn, unless another is given."""
+
+
+def write_figures(
+    directory: Path, workdir: Path | None = None, sentence: str = SENTENCE
+) -> list[Path]:
+    """Write every picture as NAME.svg and NAME.png.
+
+    Args:
+      directory: where they are written; files of these names are overwritten.
+      workdir: directory of the run whose shapes, recipe and attention are drawn; None is the
+        paper's base model, without attention, for which a trained model is needed.
+      sentence: the sentence whose attention is drawn; of a model that reads images, there is none.
+
+    Returns:
+      The paths of the files.
+
+    Raises:
+      UserError: the run cannot be read, or nothing can be written in `directory`.
+    """
+    check_writable(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    translator = None if workdir is None else load(workdir)
+    paths = []
+    for name, figure in figures(translator, sentence):
+        for kind in ("svg", "png"):
+            path = directory / f"{name}.{kind}"
+            write_whole(path, encoded(figure, kind))
+            paths.append(path)
+    return paths
+
+
+def figures(translator: Translator | None, sentence: str) -> Iterator[tuple[str, Figure]]:
+    """Every picture with its name.
+
+    Args:
+      translator: the model of a run; None is the paper's base model.
+      sentence: the source whose attention is drawn.
+    """
+    config = Config() if translator is None else translator.config
+    vocab_size = config.data.vocab_size if translator is None else len(translator.vocabulary)
+    model = config.model
+    yield "architecture", architecture(config, vocab_size)
+    yield "positions_waves", positions.waves(model.d_model)
+    yield "positions_map", positions.heat_map(model.d_model)
+    yield "positions_distance", positions.products_by_distance(model.d_model)
+    yield "schedule", training.schedule(config.training, model.d_model)
+    yield "label_smoothing", training.label_smoothing(config.training.label_smoothing)
+    yield "softmax_saturation", attention.softmax_saturation()
+    yield "masks", attention.masks()
+    if not model.num_patches:  # images of a model are all of one size
+        yield "long_context", long_context(config)
+    if translator is not None and not model.num_patches:
+        yield from _attention(translator, sentence)
+
+
+def _attention(translator: Translator, sentence: str) -> Iterator[tuple[str, Figure]]:
+    """Figures 3 to 5: the heads of each layer; and of a decoder that translates, its source."""
+    config, stack = translator.config, "encoder"
+    cross: AttentionMaps | None = None
+    if config.model.architecture == "encoder_only":
+        seen = encoder_maps(translator, sentence)
+        words, weights = seen.units, seen.encoder
+    elif not config.data.facts.writes_text:  # it continues what it reads
+        stack = "decoder"
+        words, weights = _of_language_model(translator, sentence)
+    else:
+        cross = attention_maps(translator, sentence)
+        words, weights = cross.source, cross.encoder
+    for layer, of_layer in enumerate(weights, 1):
+        title = f"{stack} self-attention, layer {layer}: a colour for each head"
+        name = f"attention_{stack}_{layer}"
+        yield name, attention.lines_between_words(words, of_layer, title)
+    if cross is not None:
+        for layer in range(len(cross.cross)):
+            yield f"attention_cross_{layer + 1}", attention.cross_attention(cross, layer)
+
+
+def _of_language_model(
+    translator: Translator, sentence: str
+) -> tuple[list[str], Float[np.ndarray, "n h s s"]]:
+    """What a language model reads for a sentence, and what each layer attends to there."""
+    [tokens] = translator.encode_targets([sentence])
+    check_one_pass("the sentence", len(tokens), translator.longest_sentence)
+    read = [start_id(translator.config.model), *tokens[:-1]]
+    rows = (one_a_row(jnp.asarray([ids], jnp.int32)) for ids in (read, tokens[-1:]))
+    look = jax.jit(translator.model.attention_weights)
+    weights = on_host(look(translator.params, Batch(*rows)))["encoder"]
+    [words] = translator.vocabulary.pieces([read])
+    return words, np.asarray(weights)[:, 0]

@@ -1,0 +1,387 @@
+"""What each attention head of a model is worth, and what it looks at.
+
+Two measures, both of "Are Sixteen Heads Really Better than One?" (Michel et al. 2019):
+
+- the change of a model's loss, and of its BLEU, when one head is masked (section 3.2);
+- the importance of a head, I = E |dL / d gate|, the mean over sentences of the size of the loss's
+  derivative by a gate on the head (section 4.1). L is the mean negative log-likelihood of a token
+  of a sentence, in nats. One pass over the sentences gives that of all heads.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float32
+
+from t2t_jax.batch import Batch, one_a_row
+from t2t_jax.data.corpus import Corpus, open_corpus
+from t2t_jax.decoding.alignments import words_of
+from t2t_jax.decoding.row_group import padded
+from t2t_jax.decoding.scheduler import rung
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import UserError
+from t2t_jax.inspect.head_kinds import Attention, HeadCounts, count_heads, sides
+from t2t_jax.modules.decoding_model import DecodingModel
+from t2t_jax.modules.gates import HeadGates, gated, open_gates
+from t2t_jax.modules.matrices import Parameters
+from t2t_jax.parallel.mesh import on_host
+from t2t_jax.run.evaluation import prepare_evaluation
+from t2t_jax.system.signals import safe_point
+from t2t_jax.tasks.measures.bleu import corpus_scores
+from t2t_jax.training.step import loss_sums
+
+ATTENTIONS: tuple[Attention, ...] = ("encoder", "decoder", "cross")
+"""The attentions of a network, in the order of the tables."""
+
+_ROWS = 16  # sentences in a batch
+_AT_ONCE = 4  # sentences whose derivatives are computed together
+
+
+class Head(NamedTuple):
+    """A head of a network."""
+
+    attention: Attention
+    """The attention that it belongs to."""
+    layer: int
+    """Its layer, from 0."""
+    head: int
+    """Its number, from 0."""
+
+
+@dataclass(frozen=True)
+class HeadWorth:
+    """What a head is worth, and what it looks at."""
+
+    attention: Attention
+    """The attention that it belongs to."""
+    layer: int
+    """Its layer, from 0."""
+    head: int
+    """Its number, from 0."""
+    loss_change: float
+    """What is added to the negative log-likelihood of a token, in nats, when it is masked."""
+    bleu_change: float | None
+    """What is added to sacreBLEU when it is masked; None where nothing was translated."""
+    importance: float
+    """The mean size of the loss's derivative by a gate on it."""
+    kind: str
+    """What it looks at; see `decoding.head_kinds`."""
+    entropy: float
+    """Mean entropy of its weights, in nats."""
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """The model without its least important heads."""
+
+    share: float
+    """Share of all heads that are masked."""
+    heads: int
+    """Number of heads that are masked."""
+    loss: float
+    """Negative log-likelihood of a token, in nats."""
+    bleu: float | None
+    """sacreBLEU; None where nothing was translated."""
+
+
+@dataclass(frozen=True)
+class HeadReport:
+    """What all heads of a model are worth."""
+
+    split: str
+    """The split that was measured on."""
+    num_sentences: int
+    """Sentences of it, from the first on."""
+    loss: float
+    """Negative log-likelihood of a token, in nats, with all heads."""
+    bleu: float | None
+    """sacreBLEU of greedy search with all heads; None where nothing was translated."""
+    heads: list[HeadWorth]
+    """Every head."""
+    curve: list[CurvePoint]
+    """The model without more and more of its heads, the least important ones first."""
+
+    def to_json(self) -> str:
+        """One JSON object."""
+        return json.dumps(asdict(self))
+
+
+class _Pairs(NamedTuple):
+    """Sentences to measure on, as text and as ids."""
+
+    lines: list[str]
+    references: list[str]
+    sources: list[list[int]]
+    targets: list[list[int]]
+
+
+class _Measures:
+    """A model and sentences, and what the model does on them with some of its heads."""
+
+    def __init__(self, translator: Translator, pairs: _Pairs, *, translates: bool) -> None:
+        self.translator, self.pairs, self.translates = translator, pairs, translates
+        self.batches = list(_batches(pairs))
+
+    def loss(self, gates: HeadGates) -> float:
+        """Negative log-likelihood of a token, in nats."""
+        translator = self.translator
+        sums = [_losses(translator.model, translator.params, gates, each) for each in self.batches]
+        nll, tokens = np.sum(jax.device_get(sums), axis=0)
+        return float(nll / tokens)
+
+    def bleu(self, gates: HeadGates) -> float | None:
+        """sacreBLEU of greedy search; None where nothing is translated."""
+        if not self.translates:
+            return None
+        whole, (lines, references, *_) = self.translator, self.pairs
+        # The compiled search is that of the whole model.
+        masked = Translator(whole.config, whole.vocabulary, gated(whole.params, gates))
+        outputs = masked.translate(lines, beam_size=1)
+        return corpus_scores(outputs, references, whole.config.data.target_language).bleu
+
+    def importance(self) -> HeadGates:
+        """The mean size of the derivative by each gate."""
+        translator = self.translator
+        gates = open_gates(translator.config.model)
+        total: Any = jax.tree.map(lambda x: np.zeros(x.shape), gates)
+        for batch in self.batches:
+            safe_point()
+            sizes = _derivatives(translator.model, translator.params, gates, batch)
+            total = jax.tree.map(np.add, total, jax.device_get(sizes))
+        count = len(self.pairs.sources)
+        return jax.tree.map(lambda x: x / count, total)
+
+    def counts(self) -> dict[str, HeadCounts]:
+        """What the heads of each attention look at."""
+        found: dict[str, HeadCounts] = {}
+        place = 0
+        for batch in self.batches:
+            safe_point()
+            translator = self.translator
+            weights = on_host(_weights(translator.model, translator.params, batch))
+            for row in range(min(_ROWS, len(self.pairs.sources) - place)):
+                for name, counts in self._counts_of(place + row, row, weights):
+                    found[name] = found[name] + counts if name in found else counts
+            place += _ROWS
+        return found
+
+    def _counts_of(
+        self, pair: int, row: int, weights: Mapping[str, Any]
+    ) -> Iterator[tuple[str, HeadCounts]]:
+        vocabulary = self.translator.vocabulary
+        source, target = self.pairs.sources[pair], self.pairs.targets[pair]
+        [of_source] = vocabulary.pieces([source])
+        [of_target] = vocabulary.target_pieces([target])
+        of_attentions = sides(
+            (words_of(source, vocabulary, of_source=True), of_source),
+            (words_of(target, vocabulary), of_target),
+        )
+        for name, (queries, keys) in of_attentions.items():
+            of_row = weights[name][:, row, :, : len(queries.words), : len(keys.words)]
+            yield name, count_heads(of_row, queries, keys, name)
+
+
+def weigh_heads(
+    translator: Translator,
+    corpus: Corpus | None = None,
+    split: str = "dev",
+    *,
+    num_sentences: int | None = None,
+    bleu: bool = True,
+) -> HeadReport:
+    """Measure what every head of a model is worth.
+
+    Args:
+      translator: the model.
+      corpus: where the split is; None is the corpus of the model's config.
+      split: the split that is measured on.
+      num_sentences: how many sentences, from the first on; None means all.
+      bleu: whether sentences are translated, by greedy search, once for every head and every point
+        of the curve. Parsers are measured by their loss alone.
+
+    Raises:
+      UserError: the model is an ensemble, or its layers have different numbers of heads, or there
+        is no such split, or it is empty.
+    """
+    measures = _measures(translator, corpus, split, num_sentences, bleu=bleu)
+    whole = open_gates(translator.config.model)
+    loss, score = measures.loss(whole), measures.bleu(whole)
+    importance, counts = measures.importance(), measures.counts()
+    kinds = {name: counts[name].kinds() for name in ATTENTIONS}
+    worths = []
+    for place in all_heads(whole):
+        safe_point()
+        gates = without(whole, [place])
+        masked = measures.bleu(gates)
+        name, layer, head = place
+        worths.append(
+            HeadWorth(
+                *place,
+                loss_change=measures.loss(gates) - loss,
+                bleu_change=None if masked is None or score is None else masked - score,
+                importance=float(getattr(importance, name)[layer, head]),
+                kind=kinds[name][layer][head],
+                entropy=float(counts[name].mean_entropy[layer, head]),
+            )
+        )
+    curve = [CurvePoint(0.0, 0, loss, score), *_curve(measures, whole, pruning_order(importance))]
+    return HeadReport(split, len(measures.pairs.lines), loss, score, worths, curve)
+
+
+def importance_of_heads(
+    translator: Translator, split: str = "dev", *, num_sentences: int | None = None
+) -> HeadGates:
+    """The importance of every head, in one pass.
+
+    Args:
+      translator: the model.
+      split: the split of its corpus that is measured on.
+      num_sentences: how many sentences, from the first on; None means all.
+
+    Raises:
+      UserError: see `weigh_heads`.
+    """
+    return _measures(translator, None, split, num_sentences, bleu=False).importance()
+
+
+def relative_importance(importance: HeadGates) -> HeadGates:
+    """The importances of each layer of an attention, divided by their Euclidean norm.
+
+    Args:
+      importance: importance of every head.
+    """
+    sizes = [np.asarray(each, np.float64) for each in importance]
+    norms = [np.linalg.norm(each, axis=1, keepdims=True) for each in sizes]
+    return HeadGates(*(x / np.maximum(norm, 1e-30) for x, norm in zip(sizes, norms, strict=True)))
+
+
+def pruning_order(importance: HeadGates) -> list[Head]:
+    """The heads that can go, the least important one first.
+
+    Heads are compared by `relative_importance`, as in the paper. The last head of an attention
+    stays, so that none is left without heads.
+
+    Args:
+      importance: importance of every head.
+    """
+    relative = relative_importance(importance)
+    heads = sorted(
+        all_heads(importance), key=lambda place: getattr(relative, place[0])[place[1], place[2]]
+    )
+    left = Counter((name, layer) for name, layer, _ in heads)
+    order = []
+    for head in heads:
+        if left[head[:2]] > 1:
+            left[head[:2]] -= 1
+            order.append(head)
+    return order
+
+
+def all_heads(gates: HeadGates) -> list[Head]:
+    """Every head, attention by attention and layer by layer.
+
+    Args:
+      gates: arrays of a number for each head.
+    """
+    return [
+        Head(name, layer, head)
+        for name in ATTENTIONS
+        for layer, head in np.ndindex(getattr(gates, name).shape)
+    ]
+
+
+def without(gates: HeadGates, heads: Sequence[Head]) -> HeadGates:
+    """Gates that also mask some heads.
+
+    Args:
+      gates: the gates.
+      heads: the heads to mask.
+    """
+    arrays = {name: np.array(getattr(gates, name)) for name in ATTENTIONS}
+    for name, layer, head in heads:
+        arrays[name][layer, head] = 0
+    return HeadGates(**{name: jnp.asarray(array) for name, array in arrays.items()})
+
+
+def _measures(
+    translator: Translator,
+    corpus: Corpus | None,
+    split: str,
+    num_sentences: int | None,
+    *,
+    bleu: bool,
+) -> _Measures:
+    if not translator.model.shows_attention:
+        raise UserError("an ensemble has no heads of its own; name one of its models")
+    config = translator.config
+    if config.model.architecture != "encoder_decoder":
+        raise UserError(
+            "heads are measured and pruned in an encoder and a decoder, but this run has "
+            f"model.architecture={config.model.architecture!r}; use t2t-jax explore"
+        )
+    corpus = open_corpus(config.data) if corpus is None else corpus
+    prepare_evaluation(config, corpus, translator.vocabulary, split)
+    lines, references = (each[:num_sentences] for each in corpus.lines(split))
+    kept = [(a, b) for a, b in zip(lines, references, strict=True) if a.strip() and b.strip()]
+    lines, references = [a for a, _ in kept], [b for _, b in kept]
+    sources = translator.vocabulary.encode(lines)
+    targets = translator.vocabulary.encode_targets(references)
+    pairs = _Pairs(lines, references, sources, targets)
+    return _Measures(translator, pairs, translates=bleu and "bleu" in corpus.facts.commands)
+
+
+def _curve(measures: _Measures, whole: HeadGates, order: list[Head]) -> Iterator[CurvePoint]:
+    """The model without more and more heads, in tenths of all, as far as heads may go."""
+    number = len(all_heads(whole))
+    for tenth in range(1, 10):
+        count = round(tenth / 10 * number)
+        if count <= len(order):
+            safe_point()
+            gates = without(whole, order[:count])
+            yield CurvePoint(count / number, count, measures.loss(gates), measures.bleu(gates))
+
+
+def _batches(pairs: _Pairs) -> Iterator[Batch]:
+    """The pairs in their order; arrays have few shapes, so that few programs are compiled."""
+    for first in range(0, len(pairs.sources), _ROWS):
+        sides = (each[first : first + _ROWS] for each in (pairs.sources, pairs.targets))
+        arrays = (padded(side, _ROWS, rung(max(map(len, side)))) for side in sides)
+        yield Batch(*(one_a_row(jnp.asarray(array)) for array in arrays))
+
+
+@partial(jax.jit, static_argnums=0)
+def _losses(
+    model: DecodingModel, params: Parameters, gates: HeadGates, batch: Batch
+) -> tuple[Float32[Array, ""], Float32[Array, ""]]:
+    """The negative log-likelihood of a batch's tokens, and their number."""
+    sums = loss_sums(model.losses(gated(params, gates), batch, 0.0), batch)
+    return sums.nll, sums.tokens
+
+
+@partial(jax.jit, static_argnums=0)
+def _derivatives(
+    model: DecodingModel, params: Parameters, gates: HeadGates, batch: Batch
+) -> HeadGates:
+    """The sizes of the derivatives by the gates of each sentence's mean loss, summed over them."""
+
+    def mean_loss(gates: HeadGates, one: Batch) -> Float[Array, ""]:
+        row = jax.tree.map(lambda x: x[None], one)
+        nll, tokens = _losses(model, params, gates, row)
+        return nll / jnp.maximum(tokens, 1)
+
+    of_rows = jax.lax.map(partial(jax.grad(mean_loss), gates), batch, batch_size=_AT_ONCE)
+    return jax.tree.map(lambda x: jnp.abs(x).sum(0), of_rows)
+
+
+@partial(jax.jit, static_argnums=0)
+def _weights(
+    model: DecodingModel, params: Parameters, batch: Batch
+) -> dict[str, Float[Array, "n b h _ _"]]:
+    return model.attention_weights(params, batch)

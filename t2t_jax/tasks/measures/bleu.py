@@ -1,0 +1,168 @@
+"""Scores of translations, each with the signature that defines it.
+
+sacreBLEU's BLEU is computed on the words of the 13a tokenisation, whatever the language. That suits
+languages with spaces between words; for Chinese or Japanese, score the translations with
+sacreBLEU's own tokenisers for them (`sacrebleu -tok zh`, `-tok ja-mecab`).
+
+`tokenized_split_bleu` is the older measure in which the paper and its successors report 27.3 and
+28.4 on English-German. It counts the words of the Moses tokeniser, and the parts of a compound as
+words. It is for comparison with those numbers: anything else is better compared by sacreBLEU.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from t2t_jax.errors import UserError
+from t2t_jax.tasks.measures.newstest import NEWSTEST2014_FILTERED, NEWSTEST2014_FULL
+
+TOKENIZED_SPLIT_BLEU_SIGNATURE = (
+    "Moses tokenizer, Unicode punctuation replaced, compounds split at hyphens, multi-bleu.perl, "
+    "cased"
+)
+"""The definition of `tokenized_split_bleu`, which the language is added to."""
+
+# As replace-unicode-punctuation.perl. The last four are control characters that tokenizer.perl
+# deletes, where Python would see spaces.
+_REPLACED = str.maketrans(
+    dict(zip("，、：∶；？！’“”「」《》", ',,::;?!\'""""""', strict=True))
+    | dict(zip("（）【】〈〉～━％０１２３４５６７８９", "()[]<>~-%0123456789", strict=True))
+    | {"…": "...", "。": ". ", "．": ". "}
+    | dict.fromkeys("\x1c\x1d\x1e\x1f", "")
+)
+_LAST_PERIOD = re.compile(r"(?<=[^\s.])\.$")
+_HYPHEN = re.compile(rb"(\S)-(\S)")
+
+
+@dataclass(frozen=True)
+class CorpusScores:
+    """Scores of a corpus. A score means nothing without its signature (Post 2018)."""
+
+    bleu: float
+    """BLEU of detokenised text, cased, tokenised by mteval-v13a; 0 to 100."""
+    bleu_signature: str
+    """sacreBLEU's signature of `bleu`."""
+    tokenized_split_bleu: float
+    """The paper's BLEU, as the function of this name computes it; 0 to 100."""
+    tokenized_split_bleu_signature: str
+    """The definition of `tokenized_split_bleu`."""
+    chrf: float
+    """chrF2, of characters and sequences of up to six of them; 0 to 100."""
+    chrf_signature: str
+    """sacreBLEU's signature of `chrf`."""
+
+    @property
+    def best(self) -> float:
+        """The score by which the best checkpoint is chosen."""
+        return self.bleu
+
+    def __str__(self) -> str:
+        """The scores in a line, with the signature of BLEU."""
+        return (
+            f"BLEU {self.bleu:.2f} ({self.bleu_signature})  "
+            f"tokenized_split_bleu {self.tokenized_split_bleu:.2f}"
+        )
+
+
+def corpus_scores(
+    hypotheses: Sequence[str], references: Sequence[str], language: str
+) -> CorpusScores:
+    """BLEU, the paper's BLEU and chrF of a corpus.
+
+    Args:
+      hypotheses: translations, as plain text.
+      references: one for each, as their authors wrote them: neither tokenised nor normalised.
+      language: language of both, as ISO 639 has it (`de`); the paper's BLEU tokenises by it.
+
+    Raises:
+      UserError: `check_references` refuses them.
+    """
+    check_references(hypotheses, references)
+    bleu, chrf = BLEU(), CHRF()
+    bleu_score = bleu.corpus_score(hypotheses, [references]).score
+    chrf_score = chrf.corpus_score(hypotheses, [references]).score
+    # A signature counts the references, so it is known only after a score.
+    return CorpusScores(
+        bleu=bleu_score,
+        bleu_signature=str(bleu.get_signature()),
+        tokenized_split_bleu=tokenized_split_bleu(hypotheses, references, language),
+        tokenized_split_bleu_signature=f"{TOKENIZED_SPLIT_BLEU_SIGNATURE}, {language}",
+        chrf=chrf_score,
+        chrf_signature=str(chrf.get_signature()),
+    )
+
+
+def tokenized_split_bleu(
+    hypotheses: Sequence[str], references: Sequence[str], language: str
+) -> float:
+    """BLEU as the paper reports it: of Moses tokens, with compounds split at their hyphens.
+
+    It is what tensor2tensor's get_ende_bleu.sh computes, from raw text on both sides: the Moses
+    scripts replace-unicode-punctuation.perl and tokenizer.perl, hyphens set apart, and
+    multi-bleu.perl. Case counts, nothing is smoothed.
+
+    Args:
+      hypotheses: translations, as plain text.
+      references: one for each, as plain text.
+      language: language of both; it decides on apostrophes and abbreviations.
+
+    Returns:
+      0 to 100, unrounded; 0 if the corpus shares no sequence of four words with its references.
+
+    Raises:
+      UserError: `check_references` refuses them.
+    """
+    check_references(hypotheses, references)
+    words = [split_words(lines, language) for lines in (hypotheses, references)]
+    # `force` is not to be warned that the text is tokenised.
+    bleu = BLEU(tokenize="none", smooth_method="none", force=True)
+    return bleu.corpus_score(words[0], [words[1]]).score
+
+
+def split_words(lines: Sequence[str], language: str) -> list[str]:
+    """Lines as `tokenized_split_bleu` counts their words, with a space between words.
+
+    Markup is escaped as Moses does (`&quot;`), and a hyphen within a compound is `##AT##-##AT##`.
+    """
+    # These take a second to import, and most commands score nothing.
+    import regex
+    from sacremoses import MosesTokenizer
+
+    tokenizer = MosesTokenizer(language)
+    # The package's own table of letters lacks Chinese, Japanese, Korean and younger characters.
+    tokenizer.PAD_NOT_ISALNUM = (regex.compile(r"([^\p{Alnum}\s.'`,\-])"), r" \1 ")
+
+    def words(line: str) -> str:
+        tokens = tokenizer.tokenize(line.translate(_REPLACED), return_str=True)
+        # tokenizer.perl never takes the last word for an abbreviation; the package does.
+        tokens = _LAST_PERIOD.sub(" .", tokens)
+        # Perl splits bytes. In `x-y-z` the first match consumes y, and the second hyphen stays; of
+        # `x-ä-z` it consumes half of ä, and both are split.
+        return _HYPHEN.sub(rb"\1 ##AT##-##AT## \2", tokens.encode()).decode()
+
+    return [words(line) for line in lines]
+
+
+def check_references(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    """Refuse translations that do not have a reference each.
+
+    Raises:
+      UserError: there are none, or not as many of one as of the other.
+    """
+    counts = {len(hypotheses), len(references)}
+    if counts == {NEWSTEST2014_FILTERED, NEWSTEST2014_FULL}:
+        way_out = (
+            f"{NEWSTEST2014_FILTERED:,} lines are the filtered newstest2014 and "
+            f"{NEWSTEST2014_FULL:,} the full one, which must not be mixed"
+        )
+    elif not hypotheses or len(counts) > 1:
+        way_out = "give one reference for each"
+    else:
+        return
+    raise UserError(
+        f"cannot score {len(hypotheses):,} translations against {len(references):,} references; "
+        f"{way_out}"
+    )

@@ -1,0 +1,86 @@
+"""Attention weights against those computed from the parameters, by hand, in NumPy."""
+
+from functools import partial
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from t2t_jax.config import Config, DecodingConfig, ModelConfig
+from t2t_jax.data.vocabularies.learning import train_vocabulary
+from t2t_jax.decoding.translator import Translator
+from t2t_jax.errors import UserError
+from t2t_jax.functional.position import sinusoidal_positions
+from t2t_jax.inspect.attention_maps import attention_maps
+from t2t_jax.modules.network import init_parameters
+from t2t_jax.modules.transformer import Transformer
+
+CONFIG = Config(
+    model=ModelConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=2, num_decoder_layers=3),
+    decoding=DecodingConfig(beam_size=1, max_extra_length=5, tokens_per_batch=512),
+)
+SOURCE, TARGET = "the dog barks at the cat", "a dog at the"
+
+
+@pytest.fixture(scope="module")
+def translator():
+    lines = [SOURCE, TARGET, "the cat", "a dog barks"] * 20
+    vocabulary = train_vocabulary([(lines, lines)], 40)
+    model = Transformer(CONFIG.model, len(vocabulary), 2)
+    initialise = jax.jit(partial(init_parameters, model))
+    params = nn.unbox(initialise(jax.random.key(0)))
+    return Translator(CONFIG, vocabulary, params)
+
+
+def test_weights_are_those_of_equation_1_in_the_order_of_the_subwords(translator):
+    maps = attention_maps(translator, SOURCE, TARGET)
+    source, target = translator.encode([SOURCE, TARGET])
+    assert "".join(maps.source).replace("▁", " ").strip() == f"{SOURCE}</s>"
+    assert "".join(maps.target).replace("▁", " ").strip() == f"{TARGET}</s>"
+    s, t = len(source), len(target)
+    for pieces, words in ((maps.source, maps.source_words), (maps.target, maps.target_words)):
+        # A word begins where a space does, and the end of the sentence belongs to none.
+        begins = np.cumsum([piece.startswith("▁") for piece in pieces]) - 1
+        assert words == [*begins[:-1], -1]
+    assert maps.encoder.shape == (2, 2, s, s)
+    assert maps.decoder.shape == (3, 2, t, t)
+    assert maps.cross.shape == (3, 2, t, s)
+    for weights in (maps.encoder, maps.decoder, maps.cross):
+        np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
+
+    params = jax.tree.map(np.asarray, translator.params)
+    embedding = params["embedding"]["embedding"]
+    for stack, ids, weights in (
+        ("encoder", source, maps.encoder),
+        ("decoder", [2, *target[:-1]], maps.decoder),  # the begin of sentence comes first
+    ):
+        x = 4 * embedding[ids] + np.asarray(sinusoidal_positions(len(ids), 16))
+        projections = params[stack]["layers"]["self_attention"]
+        query, key = (x @ projections[name]["kernel"][0] for name in ("query", "key"))
+        for head in range(2):
+            columns = slice(8 * head, 8 * head + 8)
+            scores = query[:, columns] @ key[:, columns].T / np.sqrt(8)
+            if stack == "decoder":
+                scores[np.triu_indices(len(ids), 1)] = -np.inf
+            expected = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+            np.testing.assert_allclose(weights[0, head], expected, atol=1e-5)
+
+
+def test_without_a_target_it_is_the_models_own_translation(translator):
+    own = translator.translate([SOURCE])[0]
+    for given, made in zip(
+        attention_maps(translator, SOURCE, own), attention_maps(translator, SOURCE), strict=True
+    ):
+        np.testing.assert_array_equal(given, made)
+
+
+def test_an_ensemble_is_refused(translator):
+    both = Translator(
+        CONFIG,
+        translator.vocabulary,
+        translator.params,
+        others=[(CONFIG.model, translator.params)],
+    )
+    with pytest.raises(UserError, match="ensemble"):
+        attention_maps(both, SOURCE)

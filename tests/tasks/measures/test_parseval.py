@@ -1,0 +1,122 @@
+"""Trees are scored exactly as EVALB scores them, with COLLINS.prm."""
+
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from t2t_jax.data.trees import Tree, build_tree, linearise, read_trees
+from t2t_jax.errors import UserError
+from t2t_jax.tasks.measures.parseval import parseval
+
+GOLDENS = json.loads(
+    (Path(__file__).parents[2] / "goldens" / "parseval_goldens.json").read_text(encoding="utf-8")
+)
+CASES = GOLDENS["cases"]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Tree, Tree]]:
+    """The gold and the predicted tree of each case."""
+    sides = []
+    for side in ("gold", "predicted"):
+        path = tmp_path_factory.mktemp(side) / "trees.mrg"
+        path.write_text("\n".join(case[side] for case in CASES), encoding="utf-8")
+        sides.append(read_trees(path))
+    return list(zip(*sides, strict=True))
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[case["about"] for case in CASES])
+def test_every_pair_scores_as_with_evalb(pairs: list[tuple[Tree, Tree]], number: int):
+    gold, predicted = pairs[number]
+    case = CASES[number]
+    scores = parseval([gold], [predicted])
+    status = scores.num_errors + 2 * scores.num_skipped
+    complete = case["gold_brackets"] == case["predicted_brackets"] == case["matched"]
+    assert status == case["status"]
+    assert round(scores.recall, 2) == case["recall"]
+    assert round(scores.precision, 2) == case["precision"]
+    assert round(scores.tagging_accuracy, 2) == case["tagging_accuracy"]
+    assert scores.complete_match == 100 * (complete and status == 0)
+    brackets = case["gold_brackets"] + case["predicted_brackets"]
+    assert scores.f1 == pytest.approx(200 * case["matched"] / max(brackets, 1))
+    assert scores.f1_short == (scores.f1 if case["length"] <= 40 else 0)
+
+
+def test_all_pairs_together_score_as_with_evalb(pairs: list[tuple[Tree, Tree]]):
+    scores = parseval(*zip(*pairs, strict=True))
+    assert {name: round(getattr(scores, name), 2) for name in GOLDENS["all"]} == GOLDENS["all"]
+    assert round(scores.f1_short, 2) == GOLDENS["short"]["f1"]
+    assert scores.signature == "EVALB, COLLINS.prm"
+
+
+def test_sentences_count_by_their_brackets():
+    # 4 of 5 gold and of 6 predicted brackets; a mean over sentences would be another number.
+    gold = ["(S (NP NN )NP (VP VB )VP )S", "(S (NP NN )NP VB )S"]
+    predicted = ["(S (NP NN )NP (VP VB )VP )S", "(X (Y NN )Y (VP VB )VP )X"]
+    trees = [[build_tree(["a", "b"], s.split())[0] for s in side] for side in (gold, predicted)]
+    scores = parseval(*trees)
+    assert (scores.recall, scores.precision) == (60, 50)
+    assert scores.f1 == pytest.approx(2 * 3 / (5 + 6) * 100)
+    assert scores.complete_match == 50
+
+
+def any_tree(num_words: int, symbols: list[str]) -> Tree:
+    words = [string.ascii_lowercase[number] for number in range(num_words)]
+    return build_tree(words, symbols)[0]
+
+
+symbols = st.lists(
+    st.sampled_from(["(S", ")S", "(NP", ")NP", "(PRT", ")PRT", "(ADVP", ")ADVP", "NN", "DT"]),
+    max_size=24,
+)
+
+
+def brackets(tree: Tree, start: int = 0) -> list[tuple[str, int, int]]:
+    """Every constituent below the root, found by recursion over the tree itself."""
+    found, end = [], start
+    for child in tree.children:
+        if child.word is not None:
+            end += 1
+        else:
+            inner = brackets(child, end)
+            width = len(linearise(Tree("TOP", (child,)))[0])
+            found += [(child.label.replace("PRT", "ADVP"), end, end + width), *inner]
+            end += width
+    return found
+
+
+@given(st.integers(1, 9), symbols, symbols)
+def test_matches_are_pairs_of_equal_brackets_each_used_once(num_words, one, other):
+    gold, predicted = any_tree(num_words, one), any_tree(num_words, other)
+    wanted, offered, matched = brackets(gold), brackets(predicted), 0
+    num_wanted, num_offered = len(wanted), len(offered)
+    for bracket in offered:
+        if bracket in wanted:
+            wanted.remove(bracket)
+            matched += 1
+    scores = parseval([gold], [predicted])
+    assert scores.recall == 100 * matched / max(num_wanted, 1)
+    assert scores.precision == 100 * matched / max(num_offered, 1)
+    swapped = parseval([predicted], [gold])
+    assert (swapped.recall, swapped.precision) == (scores.precision, scores.recall)
+    assert swapped.f1 == pytest.approx(scores.f1)
+    assert parseval([gold], [gold]).f1 == (100 if num_wanted else 0)
+
+
+@pytest.mark.parametrize(("num_gold", "num_predicted"), [(0, 0), (1, 0), (2, 1), (1, 2)])
+def test_unequal_numbers_are_refused(num_gold: int, num_predicted: int):
+    tree: Any = any_tree(1, [])
+    with pytest.raises(UserError, match=f"{num_predicted} predicted .* {num_gold} gold") as caught:
+        parseval([tree] * num_gold, [tree] * num_predicted)
+    assert "\n" not in str(caught.value)
+
+
+def test_deep_trees_are_scored():
+    depth = 5000
+    tree = any_tree(2, ["(S"] * depth + ["NN", "NN"])
+    assert parseval([tree], [tree]).recall == 100

@@ -1,0 +1,100 @@
+import json
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from t2t_jax.errors import UserError
+from t2t_jax.tasks.measures.significance import paired_bootstrap
+
+REFERENCES = [" ".join(f"w{i * j % 23}" for j in range(2, 12)) for i in range(1, 101)]
+
+
+def spoilt(lines, rate, seed):
+    """The lines with some of their words replaced."""
+    rng = random.Random(seed)
+    return [
+        " ".join("x" if rng.random() < rate else word for word in line.split()) for line in lines
+    ]
+
+
+GOOD, ALIKE, BAD = (spoilt(REFERENCES, rate, seed) for rate, seed in ((0.1, 0), (0.1, 1), (0.3, 2)))
+
+
+def test_a_clearly_better_system_is_significantly_better():
+    result = paired_bootstrap(BAD, GOOD, REFERENCES, num_samples=200)
+    assert result.system_bleu > result.baseline_bleu + 10
+    assert result.p_value < 0.01
+
+
+def test_systems_of_one_quality_do_not_differ_significantly():
+    result = paired_bootstrap(GOOD, ALIKE, REFERENCES, num_samples=200)
+    assert result.system_bleu != result.baseline_bleu
+    assert result.p_value > 0.05
+
+
+def test_a_system_does_not_differ_from_itself():
+    result = paired_bootstrap(GOOD, GOOD, REFERENCES, num_samples=50)
+    assert result.system_bleu == result.baseline_bleu
+    assert result.p_value == 1
+
+
+@pytest.mark.parametrize("seed", [12345, 7])
+def test_results_are_those_of_the_command_of_sacrebleu(tmp_path, seed):
+    paths = {name: tmp_path / name for name in ("references", "baseline", "system")}
+    for path, lines in zip(paths.values(), (REFERENCES, GOOD, ALIKE), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", paths["references"], "--input"]
+    command += [paths["baseline"], paths["system"], "--format", "json", "--width", "10"]
+    printed = subprocess.run(
+        [*command, "--paired-bs", "--paired-bs-n", "150"],
+        env={**os.environ, "SACREBLEU_SEED": str(seed)},
+        capture_output=True,
+        check=True,
+    ).stdout
+    theirs = [row["BLEU"] for row in json.loads(printed)]
+    ours = paired_bootstrap(GOOD, ALIKE, REFERENCES, num_samples=150, seed=seed)
+    assert [ours.baseline_bleu, ours.system_bleu] == [row["score"] for row in theirs]
+    assert ours.p_value == theirs[1]["p_value"]
+
+
+def test_results_depend_on_the_arguments_alone(monkeypatch):
+    expected = paired_bootstrap(GOOD, ALIKE, REFERENCES, num_samples=50)
+    for foreign in ("1", "none"):
+        monkeypatch.setenv("SACREBLEU_SEED", foreign)
+        assert paired_bootstrap(GOOD, ALIKE, REFERENCES, num_samples=50) == expected
+        assert os.environ["SACREBLEU_SEED"] == foreign
+    other = paired_bootstrap(GOOD, ALIKE, REFERENCES, num_samples=50, seed=1)
+    assert other.p_value != expected.p_value
+
+
+def test_the_environment_is_left_as_it_was(monkeypatch):
+    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
+    paired_bootstrap(GOOD, ALIKE, REFERENCES, num_samples=5)
+    assert "SACREBLEU_SEED" not in os.environ
+
+
+def test_the_signature_has_what_the_test_depends_on():
+    signature = paired_bootstrap(GOOD, BAD, REFERENCES, num_samples=20, seed=3).signature
+    assert {"nrefs:1", "bs:20", "seed:3", "case:mixed", "tok:13a"} <= set(signature.split("|"))
+
+
+def test_nothing_is_printed_or_logged(capfd, caplog):
+    tokenised = [f"{line} ." for line in REFERENCES] * 2
+    paired_bootstrap(tokenised, tokenised[::-1], tokenised, num_samples=5)
+    assert capfd.readouterr() == ("", "")
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("arguments", [(GOOD[1:], GOOD), (GOOD, GOOD[1:])])
+def test_systems_of_other_sentences_are_refused(arguments):
+    with pytest.raises(UserError, match="99 translations against 100 references"):
+        paired_bootstrap(*arguments, REFERENCES)
+
+
+@pytest.mark.parametrize("argument", ["num_samples", "seed"])
+def test_what_sacrebleu_would_replace_in_silence_is_refused(argument):
+    with pytest.raises(ValueError, match=f"{argument}=0"):
+        paired_bootstrap(GOOD, BAD, REFERENCES, **{argument: 0})
