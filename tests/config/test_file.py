@@ -194,7 +194,7 @@ def test_a_grid_file_gives_what_other_papers_publish_of_its_variants(tmp_path):
         (_GRID + "PUBLISHED = ['heads_4']\n", "is not a dict of names to published figures"),
         (
             _GRID + _DIFFERENCES + "PUBLISHED = {'heads_4': 'multi_query'}\n",
-            "use rows of TABLE_3 from t2t_jax.paper, or some of DIFFERENCES from t2t_jax.paper.publ",
+            "use rows of TABLE_3 from t2t_jax.paper, or some of DIFFERENCES from t2t_jax.paper",
         ),
         (
             _GRID + _DIFFERENCES + "PUBLISHED = {'heads4': DIFFERENCES['multi_query']}\n",
