@@ -314,7 +314,7 @@ def test_digits_are_those_of_scikit_learn_in_three_parts():
         ({"model.share_embeddings": True}, "no vocabulary to share"),
         ({"data.task": "tagging"}, "reads text"),
         ({"model.architecture": "encoder_decoder"}, "is for model.architecture"),
-        ({"data.task": "auto"}, "encoder alone can learn"),
+        ({"data.task": "auto"}, "such a network can learn"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(changes, said):

@@ -4,13 +4,14 @@ import ast
 import dataclasses
 import sys
 import types
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import t2t_jax
 from t2t_jax import paper
-from t2t_jax.commands.groups import check_fits
+from t2t_jax.commands.groups import COMMANDS, check_fits
 from t2t_jax.config import Config
 from t2t_jax.config.tasks import TASKS, TaskFacts
 from t2t_jax.data.splits import Split
@@ -18,7 +19,15 @@ from t2t_jax.errors import UserError
 from t2t_jax.run.history import dev_score, score_name
 from t2t_jax.run.report import build_report
 from t2t_jax.tasks import parsing, task_of, translation
-from t2t_jax.tasks.task import GridMeasures, Measure, PublishedExperiment, Scored, Task, TaskScores
+from t2t_jax.tasks.task import (
+    GridMeasures,
+    Measure,
+    Predicting,
+    PublishedExperiment,
+    Scored,
+    Task,
+    TaskScores,
+)
 from t2t_jax.tasks.text_to_text import TextToText
 from t2t_jax.workdir import read_log
 
@@ -36,6 +45,16 @@ from t2t_jax.workdir import read_log
 def test_the_task_of_a_corpus_follows_from_its_scheme(corpus, task):
     assert task_of(corpus) is task
     assert isinstance(task, Task)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_row_has_a_module_whose_measures_have_its_score_and_commands_that_there_are(name):
+    task, row = import_module(f"t2t_jax.tasks.{name}").TASK, TASKS[name]
+    assert isinstance(task, Task)
+    assert isinstance(task, Predicting) == ("predict" in row.commands)
+    assert row.score[0] in {measure.field for measure in task.measures}
+    assert task.command in row.commands
+    assert set(row.commands) <= {command for group in COMMANDS.values() for command in group}
 
 
 def test_translations_are_scored_against_the_untouched_lines():
