@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from t2t_jax.serving.bodies import Fields
 from t2t_jax.serving.settings import Bounds, RefusedError
 
-Schema: TypeAlias = dict[str, Any]
+JsonSchema: TypeAlias = dict[str, Any]
 """A JSON Schema, as OpenAPI has it."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -28,9 +28,9 @@ _KINDS: Mapping[type, str] = {
 class Field(NamedTuple):
     """A field of a request."""
 
-    schema: Schema
+    schema: JsonSchema
     """The values that it may have, for the description."""
-    read: Callable[[str, Any, Schema], Any]
+    read: Callable[[str, Any, JsonSchema], Any]
     """Takes the name of the field, a value and the schema, and returns the value in the type that
     it is used in, or raises a `RefusedError`."""
     default: Any = None
@@ -84,7 +84,7 @@ class Asked:
         return self._read[name]
 
 
-def texts(about: str, bounds: Bounds) -> Field:
+def texts_field(about: str, bounds: Bounds) -> Field:
     """Return a field of a text or a list of texts, read with whether it is a list."""
     text = {"type": "string", "maxLength": bounds.max_characters}
     schema = {"oneOf": [text, {"type": "array", "items": text}], "description": about}
@@ -92,38 +92,40 @@ def texts(about: str, bounds: Bounds) -> Field:
     return Field(schema, partial(_read_texts, bounds), missing=missing)
 
 
-def text(about: str, known: Sequence[str] | None = None, default: str | None = None) -> Field:
+def text_field(about: str, known: Sequence[str] | None = None, default: str | None = None) -> Field:
     """Return a field of a short text; the known values are for the description only."""
     schema = _schema("string", about, enum=known, default=default)
     return Field(schema, _read_text, default, "" if default is None else None)
 
 
-def word(about: str, words: Sequence[str], default: str) -> Field:
+def word_field(about: str, words: Sequence[str], default: str) -> Field:
     """Return a field of one of a few words."""
     return Field(_schema("string", about, enum=words, default=default), _read_word, default)
 
 
-def whole(about: str, least: int, most: int, default: int | None = None) -> Field:
+def number_field(about: str, least: int, most: int, default: int | None = None) -> Field:
     """Return a field of a whole number, of which a form has the digits."""
     return Field(_schema("integer", about, minimum=least, maximum=most), _read_whole, default)
 
 
-def beam_size(about: str, most: int) -> Field:
+def beam_size_field(about: str, most: int) -> Field:
     """Return the field of the beam size: 1 or `most`, for which there are programs."""
     return Field(_schema("integer", about, enum=sorted({1, most})), _read_beam_size, most)
 
 
-def truth(about: str) -> Field:
+def truth_field(about: str) -> Field:
     """Return a field of true or false, which is false where it is left out."""
     return Field(_schema("boolean", about, default=False), _read_truth, False)
 
 
-def _schema(kind: str, about: str, **more: Any) -> Schema:
+def _schema(kind: str, about: str, **more: Any) -> JsonSchema:
     given = {name: value for name, value in more.items() if value is not None}
     return {"type": kind, **given, "description": about}
 
 
-def _read_texts(bounds: Bounds, name: str, value: Any, schema: Schema) -> tuple[list[str], bool]:
+def _read_texts(
+    bounds: Bounds, name: str, value: Any, schema: JsonSchema
+) -> tuple[list[str], bool]:
     found = value if isinstance(value, list) else [value]
     _check_amount(name, len(found), "texts", bounds.max_lines)
     for number, one in enumerate(found):
@@ -153,21 +155,21 @@ def _check_text(called: str, given: Any) -> None:
             )
 
 
-def _read_text(name: str, value: Any, schema: Schema) -> str:
+def _read_text(name: str, value: Any, schema: JsonSchema) -> str:
     if value is None:
         raise RefusedError(400, f"{name} is missing")
     _check_text(name, value)
     return str(value)
 
 
-def _read_word(name: str, value: Any, schema: Schema) -> str:
+def _read_word(name: str, value: Any, schema: JsonSchema) -> str:
     found = _read_text(name, value, schema)
     if found not in schema["enum"]:
         raise RefusedError(400, f"{name}={found!r:.80} is none of {', '.join(schema['enum'])}")
     return found
 
 
-def _read_whole(name: str, value: Any, schema: Schema) -> int:
+def _read_whole(name: str, value: Any, schema: JsonSchema) -> int:
     if isinstance(value, str) and re.fullmatch("-?[0-9]{1,9}", value):
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
@@ -178,7 +180,7 @@ def _read_whole(name: str, value: Any, schema: Schema) -> int:
     return value
 
 
-def _read_beam_size(name: str, value: Any, schema: Schema) -> int:
+def _read_beam_size(name: str, value: Any, schema: JsonSchema) -> int:
     number = _read_whole(name, value, {"minimum": 1, "maximum": 1000})
     if number not in schema["enum"]:
         most = schema["enum"][-1]
@@ -186,7 +188,7 @@ def _read_beam_size(name: str, value: Any, schema: Schema) -> int:
     return number
 
 
-def _read_truth(name: str, value: Any, schema: Schema) -> bool:
+def _read_truth(name: str, value: Any, schema: JsonSchema) -> bool:
     if not isinstance(value, bool):
         raise _wrong(name, value, "true or false")
     return value

@@ -10,9 +10,18 @@ from typing import Any
 from starlette.responses import Response
 
 from t2t_jax.decoding.open_search import ClosedError
-from t2t_jax.serving import fields
 from t2t_jax.serving.answers import Answers
-from t2t_jax.serving.fields import Asked, Field, Schema
+from t2t_jax.serving.fields import (
+    Asked,
+    Field,
+    JsonSchema,
+    beam_size_field,
+    number_field,
+    text_field,
+    texts_field,
+    truth_field,
+    word_field,
+)
 
 _TEXT = {"type": "string"}
 _ABOUT_TEXTS = "A text, or a list of texts. Each has as many lines in its translation."
@@ -32,7 +41,7 @@ class PostRoute:
     """What it does, for the description."""
     fields: Callable[[Answers, int], Mapping[str, Field]]
     """Its fields, of a server and the most translations of a sentence that it gives."""
-    answer: Schema
+    answer: JsonSchema
     """The JSON Schema of its answer."""
     respond: Callable[[Answers, Asked], Awaitable[Any]]
     """Answers a request with what becomes JSON, or with the events of a stream."""
@@ -53,18 +62,18 @@ class GetRoute:
     """The statuses with which it refuses."""
 
 
-def _object(**properties: Any) -> Schema:
+def _object(**properties: Any) -> JsonSchema:
     return {"type": "object", "properties": properties}
 
 
-def _list(items: Schema, **more: Any) -> Schema:
+def _list(items: JsonSchema, **more: Any) -> JsonSchema:
     return {"type": "array", "items": items, **more}
 
 
 def _fields(answers: Answers, **more: Field) -> dict[str, Field]:
     """Return the fields of a route that has texts and these."""
-    key = fields.text("An API key, unless a header has it.")._replace(missing=None)
-    return {"q": fields.texts(_ABOUT_TEXTS, answers.bounds), **more, "api_key": key}
+    key = text_field("An API key, unless a header has it.")._replace(missing=None)
+    return {"q": texts_field(_ABOUT_TEXTS, answers.bounds), **more, "api_key": key}
 
 
 def _of_translation(answers: Answers, **more: Field) -> dict[str, Field]:
@@ -76,9 +85,9 @@ def _of_translation(answers: Answers, **more: Field) -> dict[str, Field]:
     )
     return _fields(
         answers,
-        source=fields.text(about_source, [*languages.sources, "auto"], "auto"),
-        target=fields.text("The language to translate to.", languages.targets),
-        format=fields.word(about_format, ["text", "html"], "text"),
+        source=text_field(about_source, [*languages.sources, "auto"], "auto"),
+        target=text_field("The language to translate to.", languages.targets),
+        format=word_field(about_format, ["text", "html"], "text"),
         **more,
     )
 
@@ -90,7 +99,7 @@ def _of_detection(answers: Answers, most: int) -> dict[str, Field]:
 
 def _of_libretranslate(answers: Answers, most: int) -> dict[str, Field]:
     del most
-    more = fields.whole("Other translations of each text.", 0, 100, default=0)
+    more = number_field("Other translations of each text.", 0, 100, default=0)
     return _of_translation(answers, alternatives=more)
 
 
@@ -103,12 +112,12 @@ def _of_own(answers: Answers, most: int) -> dict[str, Field]:
     )
     return _of_translation(
         answers,
-        split=fields.word("What is translated as one.", ["sentences", "lines"], answers.split),
-        num_best=fields.whole("Translations of each text, best first.", 1, most, default=1),
-        beam_size=fields.beam_size(about_beam, most),
-        max_tokens=fields.whole(about_tokens, 1, 100_000),
-        alignments=fields.truth("Link words."),
-        stream=fields.truth(about_stream),
+        split=word_field("What is translated as one.", ["sentences", "lines"], answers.split),
+        num_best=number_field("Translations of each text, best first.", 1, most, default=1),
+        beam_size=beam_size_field(about_beam, most),
+        max_tokens=number_field(about_tokens, 1, 100_000),
+        alignments=truth_field("Link words."),
+        stream=truth_field(about_stream),
     )
 
 
