@@ -25,7 +25,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 ALWAYS = {"jax", "flax", "optax", "orbax-checkpoint", "tensorflow-datasets", "sacrebleu"}
 UNDECLARED = {"importlib-resources"}  # tensorflow-datasets imports it, and does not declare it
 BROUGHT = {"fsspec"}  # by s3fs and gcsfs
-LAZY_ROOMS = "figures", "interchange", "serving"
+LAZY_ROOMS = "inspect/figures/", "interchange/", "serving/"
 """The folders that are imported within `needs_extra`."""
 
 
@@ -59,7 +59,9 @@ def _imported(*, lazy: bool, without: tuple[str, ...] = ()) -> set[str]:
     """The distributions that the package imports."""
     package = ROOT / "t2t_jax"
     files = [
-        file for file in package.rglob("*.py") if file.relative_to(package).parts[0] not in without
+        file
+        for file in package.rglob("*.py")
+        if not file.relative_to(package).as_posix().startswith(tuple(without))
     ]
     assert len(files) > 100
     modules = {name for file in files for name in _imports(ast.parse(file.read_text()), lazy=lazy)}
