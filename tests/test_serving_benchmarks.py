@@ -15,7 +15,7 @@ import pytest
 
 from t2t_jax import UserError, score
 from t2t_jax.decoding.open_search import ClosedError, QueueFullError
-from t2t_jax.decoding.translator import Hypothesis
+from t2t_jax.decoding.translations import Hypothesis
 from t2t_jax.interchange.runs import write_run
 from t2t_jax.serving.engine import Wanted
 from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of

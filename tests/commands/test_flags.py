@@ -21,7 +21,7 @@ from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.streams import writing
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config, DecodingConfig, MeshConfig, walk
-from t2t_jax.config.registry import load
+from t2t_jax.config.registry import load_named
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.system.folders import user_folder
@@ -136,7 +136,7 @@ def test_help_of_train_lists_every_field_with_its_default_and_meaning(capsys, co
     [
         name
         for name, row in EVAL_COMMANDS.items()
-        if issubclass(load(f"t2t_jax.commands.{row.place}"), DecodingFlags)
+        if issubclass(load_named(f"t2t_jax.commands.{row.place}"), DecodingFlags)
     ],
 )
 def test_help_of_eval_lists_the_decoding_settings_of_the_run(capsys, workdir, name):
