@@ -39,6 +39,8 @@ from t2t_jax.system.records import Schema, append_line, read_records
 from t2t_jax.training import bucket_manager
 from t2t_jax.training.storage import steps_in
 
+pytestmark = pytest.mark.thorough
+
 STEPS = 4
 
 
@@ -379,7 +381,6 @@ def test_machines_share_a_cache_in_a_bucket(place, config, tmp_path, monkeypatch
 # Runs.
 
 
-@pytest.mark.thorough
 def test_kills_failures_and_a_slow_store_change_nothing(trained):
     assert _account(trained.there) == trained.account
     assert not (trained.there / ".lock").exists()

@@ -157,6 +157,7 @@ def test_a_model_translates_alike_on_every_mesh_that_it_is_loaded_onto():
     on_eight_devices("loaded", file=__file__)
 
 
+@pytest.mark.thorough
 def test_evaluation_and_scoring_gather_parameters_and_add_up_sums_alone():
     on_eight_devices("evaluations", file=__file__)
 
