@@ -244,7 +244,7 @@ from functools import partial
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from t2t_jax.ahead_of_time.collectives import collectives
-from t2t_jax.ahead_of_time.hlo import parse
+from t2t_jax.ahead_of_time.hlo import parse_program
 
 mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("a", "b"))
 put = lambda *spec: NamedSharding(mesh, P(*spec))
@@ -268,7 +268,7 @@ for program, arguments in ((scan, (x, w)), (every, (x,))):
     text = jax.jit(program).lower(*arguments).compile().as_text()
     print(json.dumps([
         (each.kind, each.mesh_axes(mesh.shape), each.count, each.num_bytes)
-        for each in collectives(parse(text))
+        for each in collectives(parse_program(text))
     ]))
 """
 

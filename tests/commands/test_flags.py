@@ -419,7 +419,7 @@ def test_json_output_is_one_object_with_every_figure(workdir, one_translator, ca
 def test_flags_that_choose_a_model_have_the_names_of_the_arguments_of_load(monkeypatch):
     known = inspect.signature(t2t_jax.run.loading.load).parameters
     called = {}
-    monkeypatch.setattr(model_flags, "check_fits", lambda *what: None)
+    monkeypatch.setattr(model_flags, "check_command", lambda *what: None)
     monkeypatch.setattr(
         t2t_jax.run.loading, "load", lambda workdir, **choice: called.update(choice)
     )
@@ -453,7 +453,7 @@ def test_every_command_loads_onto_the_mesh_that_its_flags_say(arguments, tmp_pat
         called.update(choice)
         raise UserError("no more is needed")
 
-    monkeypatch.setattr(model_flags, "check_fits", lambda *what: None)
+    monkeypatch.setattr(model_flags, "check_command", lambda *what: None)
     monkeypatch.setattr(t2t_jax.run.loading, "load", load)
     flags = ["--parallel.data", "1", "--parallel.tensor", "2", "--step", "7"]
     command = entry_command([*arguments, "lines" if "--input" in arguments else "w", *flags])

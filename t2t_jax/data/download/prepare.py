@@ -72,7 +72,7 @@ def prepare_corpus(
     Args:
       name: the name of the corpus, one of `catalogue.CORPORA`.
       directory: the directory to write to; it is made if need be.
-      fetch: brings an archive into a directory and gives its path; see `transfer.fetch`.
+      fetch: brings an archive into a directory and gives its path; see `transfer.fetch_archive`.
       cleaning: which training pairs are left out; None means as the catalogue has it.
 
     Returns:
