@@ -17,7 +17,7 @@ import tyro
 from systems import flax_wmt
 
 from t2t_jax.ahead_of_time.compile import compile_ahead
-from t2t_jax.ahead_of_time.hlo import parse
+from t2t_jax.ahead_of_time.hlo import parse_program
 from t2t_jax.ahead_of_time.kernels import Kernel, kernels
 from t2t_jax.ahead_of_time.roofline import roofline
 from t2t_jax.ahead_of_time.topologies import devices_of
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     theirs = flax_wmt.lowered_step(config, example, rows, length, devices[0]).compile().as_text()
     table: dict[str, Sequence[Kernel]] = {
         "t2t_jax": ours.kernels,
-        "Flax, examples/wmt": kernels(parse(theirs)),
+        "Flax, examples/wmt": kernels(parse_program(theirs)),
     }
     print(f"{ours.devices}, {rows} x {length} + {rows} x {length} positions, bfloat16\n")
     print(

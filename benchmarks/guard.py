@@ -16,7 +16,7 @@ import measuring
 import workload
 from workload import jax
 
-from t2t_jax.ahead_of_time.hlo import Instruction, parse
+from t2t_jax.ahead_of_time.hlo import Instruction, parse_program
 from t2t_jax.config import Config
 from t2t_jax.config.cost import model_flops_per_step
 from t2t_jax.decoding.programs import proceed
@@ -47,7 +47,7 @@ def instructions(text: str, where: str = "entry") -> list[Instruction]:
       text: the text of the program, `compiled.as_text()`.
       where: "entry" for the instructions that run once, "loops" for those in bodies of loops.
     """
-    program = parse(text)
+    program = parse_program(text)
     parts = {program.entry}
     if where == "loops":
         loops = (each for _, each, _ in program.executed() if each.opcode == "while")

@@ -18,7 +18,7 @@ import workload
 from profiling import profile, shares
 from workload import jax
 
-from t2t_jax.ahead_of_time.hlo import parse
+from t2t_jax.ahead_of_time.hlo import parse_program
 from t2t_jax.decoding.programs import proceed
 from t2t_jax.system.program import run
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         f"search {asked.batch_size}, beam {asked.beam_size}": _search(config, asked.batch_size),
     }.items():
         seconds = measuring.in_turns({name: call}, asked.repeats)[name]
-        parts = shares(parse(program), profile(call))
+        parts = shares(parse_program(program), profile(call))
         columns.append({"of": name} | measuring.spread(seconds) | parts)
     measuring.show(command_line.device_setting(asked), columns, asked.json)
     return 0

@@ -1,5 +1,6 @@
 """Settings of every test: JAX on CPU, checked array annotations, reproducible hypothesis."""
 
+import gc
 import json
 import os
 import socket
@@ -207,10 +208,17 @@ _MOST_MEMORY = 3 << 30
 
 @pytest.fixture(scope="module", autouse=True)
 def forgotten_programs() -> Iterator[None]:
-    """Compiled programs of all files together take gigabytes, so they are forgotten in between."""
+    """Compiled programs of all files together take gigabytes, so they are forgotten in between.
+
+    What stays is not looked at again by Python's collector of garbage, which every program calls
+    that reads a checkpoint: with all that JAX keeps, it would take seconds each time.
+    """
     yield
     if "jax" in sys.modules and _memory_taken() > _MOST_MEMORY:
         sys.modules["jax"].clear_caches()
+        gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def _memory_taken() -> int:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[1]
 PROGRAM = [sys.executable, "benchmarks/accelerator.py", "--tiny"]
 
@@ -38,7 +40,6 @@ _QUICK = ("devices", "attention", "parts_of_a_step")
 """Parts that are not tested as programs of their own elsewhere."""
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("parts", [_QUICK, pytest.param((), marks=pytest.mark.slow, id="all")])
 def test_every_part_fills_its_section(tmp_path, module, parts):
     chosen = ["--parts", *parts] if parts else []

@@ -20,6 +20,8 @@ from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import XLA_KERNELS
 from t2t_jax.system.host import instruction_sets, processor_name
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -55,7 +57,6 @@ def _agrees_with_rate(column, amount, rate):
     return column[rate] * column["seconds_median"] == pytest.approx(amount)
 
 
-@pytest.mark.thorough
 def test_training_steps_are_counted_in_tokens_and_operations(tiny_run, config):
     flags = ["--shapes", "4x8", "--repeats", "3", "--model.dropout-rate", "0"]
     (column,) = _columns(tiny_run, "train_step", *flags)
@@ -74,7 +75,6 @@ def test_training_steps_are_counted_in_tokens_and_operations(tiny_run, config):
     assert column["process_bytes"] > column["program_bytes"] > 3 * 4 * column["parameters"]
 
 
-@pytest.mark.thorough
 def test_a_profile_tells_all_the_time_there_is_by_parts(tiny_run):
     flags = ["--shape", "4x8", "--batch-size", "3", "--beam-size", "2", "--repeats", "1"]
     training, search = _columns(tiny_run, "where_time_goes", *flags)
@@ -87,7 +87,6 @@ def test_a_profile_tells_all_the_time_there_is_by_parts(tiny_run):
     assert training["top-k"] == 0 < search["top-k"]
 
 
-@pytest.mark.thorough
 def test_searches_are_counted_over_the_grid(tiny_run):
     flags = ["--batch-sizes", "3", "--beam-sizes", "1", "2", "--source-length", "5"]
     columns = _columns(tiny_run, "decode", *flags, "--target-length", "7", "--repeats", "1")

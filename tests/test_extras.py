@@ -16,7 +16,7 @@ from t2t_jax.config import DataConfig, ModelConfig
 from t2t_jax.data.images import checked_image, image_splits
 from t2t_jax.data.vocabularies import moses, pretrained
 from t2t_jax.errors import UserError
-from t2t_jax.run.terminal_plot import Curve, plot
+from t2t_jax.run.terminal_plot import Curve, plot_in_terminal
 from t2t_jax.sweep.launchers import Cluster
 from tests.sweep.test_comparison import GRID, result
 
@@ -96,7 +96,7 @@ def test_one_extra_has_all_that_users_may_need():
 
 
 def _curve() -> object:
-    return plot("loss", [Curve([1, 2], [3.0, 2.0])], 60, 10, False)
+    return plot_in_terminal("loss", [Curve([1, 2], [3.0, 2.0])], 60, 10, False)
 
 
 def _slurm() -> object:

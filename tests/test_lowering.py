@@ -17,6 +17,8 @@ from t2t_jax.parallel.mesh import batch_layout, make_mesh
 from t2t_jax.training.state import abstract_state, create_state
 from t2t_jax.training.step import abstract_batch, compile_train_step
 
+pytestmark = pytest.mark.thorough
+
 _PLATFORMS = ("cpu", "cuda", "tpu")
 _VOCAB = 30
 _CONFIG = Config().replace(
@@ -71,7 +73,6 @@ def _shapes(tree):
     return [(x.shape, np.dtype(x.dtype)) for x in jax.tree.leaves(tree)]
 
 
-@pytest.mark.thorough
 def test_the_training_step_is_lowered_for_every_platform(mesh, model):
     step = compile_train_step(_CONFIG, model, mesh)
     layout = batch_layout(mesh, rows=4, length=8, tokens_per_device=16)

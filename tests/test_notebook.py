@@ -7,6 +7,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+pytestmark = pytest.mark.thorough
+
 REPOSITORY = Path(__file__).parents[1]
 
 
@@ -26,7 +28,6 @@ def _outputs(cell):
     return "".join(output.get("text", "") for output in cell.outputs)
 
 
-@pytest.mark.thorough
 def test_the_notebook_runs_from_top_to_bottom(run, tmp_path, monkeypatch):
     monkeypatch.setenv("T2T_RUN", str(run))
     monkeypatch.setenv("T2T_MORE_STEPS", "4")
@@ -64,7 +65,6 @@ _TINY = {
 }
 
 
-@pytest.mark.thorough
 def test_the_notebook_of_a_grid_runs_from_top_to_bottom(tiny_run, tmp_path):
     shutil.copytree(tiny_run.folder / "corpus", tmp_path / "corpus")
     notebook = nbformat.read(REPOSITORY / "notebooks" / "grid.ipynb", as_version=4)

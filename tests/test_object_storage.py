@@ -24,7 +24,7 @@ from t2t_jax.config import DataConfig
 from t2t_jax.config.file import checked_grid, load_config
 from t2t_jax.data import cache
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.tokenized import prepare, prepare_vocabulary
+from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.run.loading import load
 from t2t_jax.run.log import RunLog
@@ -38,6 +38,8 @@ from t2t_jax.system.bucket import BucketPath, as_path, on_this_machine
 from t2t_jax.system.records import Schema, append_line, read_records
 from t2t_jax.training import bucket_manager
 from t2t_jax.training.storage import steps_in
+
+pytestmark = pytest.mark.thorough
 
 STEPS = 4
 
@@ -365,13 +367,13 @@ def test_machines_share_a_cache_in_a_bucket(place, config, tmp_path, monkeypatch
     splits = []
     for machine in ("one", "two"):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / machine))
-        splits.append(prepare(shared, corpus, prepare_vocabulary(shared, corpus), "dev"))
+        splits.append(prepare_pairs(shared, corpus, prepare_vocabulary(shared, corpus), "dev"))
     assert len(made) == 2  # the vocabulary and the tokens, by the first machine
     np.testing.assert_array_equal(splits[0].source_tokens, splits[1].source_tokens)
     tokens = next(place.glob("tokens-*/source_tokens.npy"))
     tokens.write_bytes(tokens.read_bytes()[:-1] + b"\xff")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "three"))
-    prepare(shared, corpus, prepare_vocabulary(shared, corpus), "dev")
+    prepare_pairs(shared, corpus, prepare_vocabulary(shared, corpus), "dev")
     assert "source_tokens.npy is not what was written" in capsys.readouterr().err
     assert len(made) == 3
 
@@ -379,7 +381,6 @@ def test_machines_share_a_cache_in_a_bucket(place, config, tmp_path, monkeypatch
 # Runs.
 
 
-@pytest.mark.thorough
 def test_kills_failures_and_a_slow_store_change_nothing(trained):
     assert _account(trained.there) == trained.account
     assert not (trained.there / ".lock").exists()
@@ -391,7 +392,7 @@ def test_a_run_in_a_bucket_is_averaged_as_in_a_directory(trained):
 
 
 def test_a_run_can_be_copied_out_of_a_bucket(trained, tmp_path):
-    bucket.fetch(trained.there.objects(), trained.there, tmp_path)
+    bucket.fetch_objects(trained.there.objects(), trained.there, tmp_path)
     assert _account(tmp_path) == trained.account
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from t2t_jax.ahead_of_time.hlo import parse
+from t2t_jax.ahead_of_time.hlo import parse_program
 from t2t_jax.parallel.hardware import Hardware
 
 # Python 3.13 says so of jaxlib's own types; an error there would end the process.
@@ -132,7 +132,7 @@ def _device(number, kernel_time):
 def test_the_time_of_kernels_stands_beside_their_bound(module):
     host = _plane("/host:CPU", {"main": [("cuLaunchKernel", "dot.3", "jit_step", 900, 4000)]})
     profile = _profile(module, host, _device(0, 40), _device(1, 60))
-    rows = module("bounds").beside_the_bound(parse(_PROGRAM), profile, 4e-4, _GPU)
+    rows = module("bounds").beside_the_bound(parse_program(_PROGRAM), profile, 4e-4, _GPU)
     product = max(_PRODUCT_FLOPS / 1e9, _PRODUCT_BYTES / 0.85e9) + 2e-6
     added = 2 * 2 * 4 * 16 / 0.85e9 + 2e-6
     copied = 2 * 400 / 0.85e9 + 2e-6
@@ -168,7 +168,7 @@ def test_the_time_of_kernels_stands_beside_their_bound(module):
 
 def test_devices_without_known_peaks_have_no_bound(module):
     rows = module("bounds").beside_the_bound(
-        parse(_PROGRAM), _profile(module, _device(0, 40)), 4e-4, None
+        parse_program(_PROGRAM), _profile(module, _device(0, 40)), 4e-4, None
     )
     assert not any("measured / bound" in row for row in rows)
     told = [row["kind"] for row in rows if "least_milliseconds" in row]
@@ -201,12 +201,12 @@ def test_a_thread_of_a_cpu_spends_the_time_of_a_loop_in_what_the_loop_runs(modul
 def test_a_profile_that_names_no_operations_shares_out_nothing(module):
     profile = _profile(module, _plane("/host:CPU", {"first": [("work", "", "", 0, 100)]}))
     assert not profile.operations
-    assert {*module("profiling").shares(parse(_PROGRAM), profile).values()} == {0}
+    assert {*module("profiling").shares(parse_program(_PROGRAM), profile).values()} == {0}
 
 
 def test_a_tpus_events_have_the_text_of_instructions(module):
     ops = [("%dot.3 = bf16[4,16]{1,0} dot(%p, %q)", "", "", 0, 10), ("copy.7", "", "", 10, 5)]
     lines = {"XLA Modules": [("jit_step(1)", "", "", 0, 15)], "XLA Ops": ops}
     profile = _profile(module, _plane("/device:TPU:0", lines))
-    joined = module("profiling").joined(parse(_PROGRAM), profile)
+    joined = module("profiling").joined(parse_program(_PROGRAM), profile)
     assert [each.opcode for _, each in joined] == ["dot", "copy"]

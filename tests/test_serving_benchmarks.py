@@ -15,10 +15,12 @@ import pytest
 
 from t2t_jax import UserError, score
 from t2t_jax.decoding.open_search import ClosedError, QueueFullError
-from t2t_jax.decoding.translator import Hypothesis
+from t2t_jax.decoding.translations import Hypothesis
 from t2t_jax.interchange.runs import write_run
 from t2t_jax.serving.engine import Wanted
 from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
+
+pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).parents[1]
 
@@ -85,7 +87,6 @@ def test_an_open_loop_counts_what_came_after_its_first_seconds(module):
     assert figures["sent_late_p99_ms"] == pytest.approx(2)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("sizes", [(32, 8, 64, 4), (64, 8, 40, 3), (16, 4, 32, 3)])
 def test_a_widened_model_computes_what_the_small_one_does(module, sizes):
     small = portable(OPTIONS["paper"])

@@ -20,7 +20,7 @@ from bounds import beside_the_bound
 from profiling import profile, shares
 
 from on_accelerator.sizes import config_of, repeats, training_shape
-from t2t_jax.ahead_of_time.hlo import parse
+from t2t_jax.ahead_of_time.hlo import parse_program
 from t2t_jax.parallel.hardware import peaks
 
 
@@ -30,7 +30,7 @@ def measure(tiny: bool) -> Iterator[dict[str, Any]]:
         config = config_of(model, "bfloat16", tiny)
         (step,) = workload.training_steps(config, [training_shape(tiny)])
         seconds = statistics.median(measuring.in_turns({"": step.take}, repeats(tiny))[""])
-        program, measured = parse(step.program.as_text()), profile(step.take)
+        program, measured = parse_program(step.program.as_text()), profile(step.take)
         for part, share in shares(program, measured).items():
             row = {"table": f"a step of the {model} model in bfloat16", "operations": part}
             yield row | {"share_of_the_time": share}

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from t2t_jax.decoding.alignments import Links
 from t2t_jax.decoding.open_search import ClosedError, QueueFullError
-from t2t_jax.decoding.translator import Hypothesis
+from t2t_jax.decoding.translations import Hypothesis
 from t2t_jax.run.calibration import confidence
 from t2t_jax.serving.engine import Load, Wanted
 

@@ -11,7 +11,8 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.long_lines import parts
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import rung
-from t2t_jax.decoding.translator import Hypothesis, Translator, is_blank
+from t2t_jax.decoding.translations import Hypothesis
+from t2t_jax.decoding.translator import Translator, is_blank
 
 _SHORTEST = 16
 _WORD_ID = 8  # any that is no special one

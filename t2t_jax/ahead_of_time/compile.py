@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from t2t_jax.ahead_of_time.collectives import collectives
-from t2t_jax.ahead_of_time.hlo import parse
+from t2t_jax.ahead_of_time.hlo import parse_program
 from t2t_jax.ahead_of_time.kernels import kernels
 from t2t_jax.ahead_of_time.report import StepMemory, StepReport
 from t2t_jax.config import Config
@@ -99,7 +99,7 @@ def compile_ahead(
 def _with_program(report: StepReport, program: jax.stages.Compiled, text: str) -> StepReport:
     """Add to a report the figures that only the compiled program has."""
     stats: Any = program.memory_analysis()
-    parsed = parse(text)
+    parsed = parse_program(text)
     return replace(
         report,
         memory=replace(

@@ -97,7 +97,7 @@ device_description_str: "{kind}"
 """
 
 
-def described(target: GpuTarget) -> str:
+def described_target(target: GpuTarget) -> str:
     """A GPU in the text form of XLA's `GpuTargetConfigProto`.
 
     Args:

@@ -152,7 +152,7 @@ class Program:
                 yield from self.executed(called, count * times)
 
 
-def parse(text: str) -> Program:
+def parse_program(text: str) -> Program:
     """The program that a text describes.
 
     Args:

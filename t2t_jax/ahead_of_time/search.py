@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from t2t_jax.ahead_of_time.hlo import parse
+from t2t_jax.ahead_of_time.hlo import parse_program
 from t2t_jax.ahead_of_time.kernels import Kernel, kernels_of_a_round
 from t2t_jax.ahead_of_time.report import binary, collective_lines, kernel_lines
 from t2t_jax.ahead_of_time.roofline import roofline
@@ -88,7 +88,7 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> SearchRepor
         sentences=rows,
         beam_size=search.strategy.beam_size,
         compile_seconds=time.monotonic() - start,
-        kernels=kernels_of_a_round(parse(program.as_text() or "")),
+        kernels=kernels_of_a_round(parse_program(program.as_text() or "")),
         weight_bytes=bytes_of_a_device(read),
         cache_bytes=bytes_of_a_device((work.state.cache, work.memory)),
         hardware=peaks(devices),

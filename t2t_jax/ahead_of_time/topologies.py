@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 import jax
 from jax.experimental import topologies
 
-from t2t_jax.ahead_of_time.gpu_targets import GPU_TARGETS, described
+from t2t_jax.ahead_of_time.gpu_targets import GPU_TARGETS, described_target
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.parallel.devices import all_devices
 
@@ -80,7 +80,7 @@ def _gpus(topology: str) -> topologies.TopologyDescription:
     if "0" in shape.split("x"):
         raise ValueError("there is at least one device")
     return topologies.get_topology_desc(
-        platform="cuda", target_config=described(GPU_TARGETS[name]), topology=shape
+        platform="cuda", target_config=described_target(GPU_TARGETS[name]), topology=shape
     )
 
 

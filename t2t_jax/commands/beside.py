@@ -10,7 +10,8 @@ from t2t_jax.commands.streams import writing
 from t2t_jax.errors import UserError
 
 if TYPE_CHECKING:
-    from t2t_jax.decoding.translator import Hypothesis, Translator
+    from t2t_jax.decoding.translations import Hypothesis
+    from t2t_jax.decoding.translator import Translator
     from t2t_jax.run.calibration import Calibration
 
 

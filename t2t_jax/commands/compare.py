@@ -6,7 +6,7 @@ from pathlib import Path
 import tyro
 
 from t2t_jax.commands.streams import check_heard
-from t2t_jax.commands.tables import grid, show
+from t2t_jax.commands.tables import grid, print_result
 from t2t_jax.data.lines import read_lines
 from t2t_jax.errors import UserError
 
@@ -46,9 +46,9 @@ class CompareCommand:
                 p_value = f"{paired_bootstrap(systems[0], lines, references).p_value:.4f}"
             figures = (scores.bleu, scores.tokenized_split_bleu, scores.chrf)
             table.add_row(str(path), *(f"{figure:.2f}" for figure in figures), p_value)
-        show(table)
-        show(f"sacreBLEU: {scores.bleu_signature}")
-        show(f"tokenized_split_bleu: {scores.tokenized_split_bleu_signature}")
-        show(f"chrF: {scores.chrf_signature}")
-        show("p: sacreBLEU's paired bootstrap against the first file")
+        print_result(table)
+        print_result(f"sacreBLEU: {scores.bleu_signature}")
+        print_result(f"tokenized_split_bleu: {scores.tokenized_split_bleu_signature}")
+        print_result(f"chrF: {scores.chrf_signature}")
+        print_result("p: sacreBLEU's paired bootstrap against the first file")
         return 0

@@ -6,7 +6,7 @@ from pathlib import Path
 import tyro
 
 from t2t_jax.commands.streams import check_heard
-from t2t_jax.commands.tables import grid, show
+from t2t_jax.commands.tables import grid, print_result
 from t2t_jax.errors import UserError
 
 
@@ -37,6 +37,6 @@ class CompareTreesCommand:
             percents = (scores.recall, scores.precision, scores.f1, scores.complete_match)
             counts = (scores.num_skipped, scores.num_errors)
             table.add_row(str(path), *(f"{p:.2f}" for p in percents), *map(str, counts))
-        show(table)
-        show(f"in percent, as {scores.signature}")
+        print_result(table)
+        print_result(f"in percent, as {scores.signature}")
         return 0

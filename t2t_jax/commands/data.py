@@ -10,7 +10,7 @@ import tyro
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from t2t_jax.commands.flags import check_flags, parse_flags
-from t2t_jax.commands.tables import grid, show
+from t2t_jax.commands.tables import grid, print_result
 from t2t_jax.data.download.catalogue import CORPORA, Archive
 from t2t_jax.errors import UserError
 from t2t_jax.system.bucket import BucketPath
@@ -41,8 +41,8 @@ class DataCommand:
     def run(self) -> int:
         """Prepare the corpus and print what it has; returns the exit code."""
         from t2t_jax.data.download.cleaning import Cleaning
-        from t2t_jax.data.download.prepare import prepare
-        from t2t_jax.data.download.transfer import fetch
+        from t2t_jax.data.download.prepare import prepare_corpus
+        from t2t_jax.data.download.transfer import fetch_archive
 
         self._check_limits()
         if isinstance(self.directory, BucketPath):
@@ -56,18 +56,20 @@ class DataCommand:
 
             def fetch_visibly(archive: Archive, directory: Path) -> Path:
                 task = bars.add_task(archive.name, total=archive.size)
-                return fetch(
+                return fetch_archive(
                     archive, directory, self.mirror, lambda n: bars.update(task, completed=n)
                 )
 
-            counts = prepare(self.name, self.directory, fetch_visibly, cleaning)
+            counts = prepare_corpus(self.name, self.directory, fetch_visibly, cleaning)
         table = grid("split", "pairs", "source words", "target words", "left out")
         for split, of in counts.items():
             figures = (f"{n:,}" for n in (of.pairs, of.source_words, of.target_words))
             table.add_row(split, *figures, of.reasons)
-        show(table)
+        print_result(table)
         # With other limits it is no longer the corpus that everybody knows by this name.
-        show(f"train on it with --data.corpus {'text' if own else self.name}:{self.directory}")
+        print_result(
+            f"train on it with --data.corpus {'text' if own else self.name}:{self.directory}"
+        )
         return 0
 
     def _check_limits(self) -> None:

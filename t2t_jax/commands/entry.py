@@ -8,7 +8,7 @@ from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored
 from t2t_jax.commands.groups import COMMANDS, CommandRow
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
-from t2t_jax.config.registry import load
+from t2t_jax.config.registry import load_named
 from t2t_jax.errors import UserError, did_you_mean
 
 _ROWS = {name: row for group in COMMANDS.values() for name, row in group.items()}
@@ -71,7 +71,7 @@ def eval_command(arguments: Sequence[str]) -> Command:
 
 def _command(name: str, flags: Sequence[str], program: str) -> Command:
     """The command of a name, with the values that its flags give."""
-    made: Any = load(f"t2t_jax.commands.{_ROWS[name].place}")
+    made: Any = load_named(f"t2t_jax.commands.{_ROWS[name].place}")
     program = f"{program} {name}"
     if not isinstance(made, type):
         command: Command = made(flags, program)

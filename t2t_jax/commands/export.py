@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import tyro
 
-from t2t_jax.interchange.formats import WRITTEN, check_dtype, described, write_model
+from t2t_jax.interchange.formats import WRITTEN, check_dtype, described_formats, write_model
 from t2t_jax.system.console import ResultConsole
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class ExportCommand:
     """Directory of the run."""
     output: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")] = tyro.MISSING
     """The directory to write."""
-    to: Annotated[_Format, tyro.conf.arg(help=described(WRITTEN))] = tyro.MISSING
+    to: Annotated[_Format, tyro.conf.arg(help=described_formats(WRITTEN))] = tyro.MISSING
     dtype: str | None = None
     """Dtype of the weights, as float32, float16 or int8; None is what is usual for the format."""
     average: int | None = None

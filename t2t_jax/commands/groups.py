@@ -129,7 +129,7 @@ COMMANDS: Mapping[str, Mapping[str, CommandRow]] = MappingProxyType(
 _FOR_EVERY_MODEL = "figures", "export"
 
 
-def check_fits(command: str, runs: Iterable[Path]) -> None:
+def check_command(command: str, runs: Iterable[Path]) -> None:
     """Refuse a run whose model a command is not for, and name the commands that are.
 
     Args:

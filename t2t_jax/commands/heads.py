@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from t2t_jax.commands.model_flags import RunFlags, load_for
-from t2t_jax.commands.tables import grid, show
+from t2t_jax.commands.tables import grid, print_result
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 
@@ -74,7 +74,7 @@ class HeadsCommand(RunFlags):
         prune_run(self.run_directory, out, heads, average=self.average, step=self.step)
         model = translator.config.model
         total = sum(size.size for size in importance)
-        show(
+        print_result(
             f"{out} has the model without {len(heads)} of {total} heads, which had "
             f"{model.num_heads} in each attention"
         )
@@ -84,10 +84,10 @@ class HeadsCommand(RunFlags):
 def _tell(report: "HeadReport") -> None:
     score = "" if report.bleu is None else f", sacreBLEU {report.bleu:.2f} (greedy)"
     sentences = f"{report.num_sentences:,} sentences of {report.split}"
-    show(f"{sentences}: loss {report.loss:.3f} nats a token{score}; without one head:")
-    show(_heads(report))
-    show("without the least important heads:")
-    show(_curve(report))
+    print_result(f"{sentences}: loss {report.loss:.3f} nats a token{score}; without one head:")
+    print_result(_heads(report))
+    print_result("without the least important heads:")
+    print_result(_curve(report))
 
 
 def _heads(report: "HeadReport") -> Table:

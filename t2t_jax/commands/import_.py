@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import tyro
 
-from t2t_jax.interchange.formats import FORMATS, READ, described, read_model
+from t2t_jax.interchange.formats import FORMATS, READ, described_formats, read_model
 from t2t_jax.system.console import ResultConsole
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ class ImportCommand:
     as any other, or continues text, fills in words or labels images.
     """
 
-    format: Annotated[_Format, tyro.conf.Positional, tyro.conf.arg(help=described(READ))] = (
-        tyro.MISSING
-    )
+    format: Annotated[
+        _Format, tyro.conf.Positional, tyro.conf.arg(help=described_formats(READ))
+    ] = tyro.MISSING
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")] = tyro.MISSING
     """The model's directory."""
     run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (

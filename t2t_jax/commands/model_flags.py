@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from t2t_jax.commands.groups import check_fits
+from t2t_jax.commands.groups import check_command
 from t2t_jax.commands.streams import reading
 from t2t_jax.config import DecodingConfig, MeshConfig
 
@@ -38,7 +38,7 @@ def load_for(command: str, runs: Sequence[Path], flags: LoadFlags) -> "Translato
     Raises:
       UserError: the command is not for such a model, or it cannot be loaded.
     """
-    check_fits(command, runs)
+    check_command(command, runs)
     from t2t_jax.run.loading import load
 
     return load(runs, average=flags.average, step=flags.step, parallel=flags.parallel)

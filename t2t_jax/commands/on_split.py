@@ -11,7 +11,7 @@ from rich.table import Table
 from t2t_jax.commands.groups import wrong_command
 from t2t_jax.commands.model_flags import ModelFlags
 from t2t_jax.commands.streams import check_heard, writing
-from t2t_jax.commands.tables import show
+from t2t_jax.commands.tables import print_result
 from t2t_jax.config import DataConfig
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import as_line
@@ -75,7 +75,7 @@ class OnSplit(ModelFlags):
         if self.json:
             print(as_line(record), flush=True)
         else:
-            show(_figures(record))
+            print_result(_figures(record))
 
     def _print_beside_the_paper(self, records: list[dict[str, Any]]) -> None:
         """Print the paper's figure and every deviation, if a test set is the paper's."""
@@ -83,7 +83,7 @@ class OnSplit(ModelFlags):
         from t2t_jax.workdir import read_config
 
         for line in beside_the_paper(read_config(self.workdir[0]), records):
-            show(line)
+            print_result(line)
 
     def _corpus(self, data: DataConfig) -> "Corpus":
         """The corpus to score on, which is opened once: that hashes all of its files."""

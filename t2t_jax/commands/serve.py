@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from t2t_jax.commands.groups import check_fits
+from t2t_jax.commands.groups import check_command
 from t2t_jax.commands.model_flags import LoadFlags
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.serving.settings import Bounds, Split
@@ -74,7 +74,7 @@ class ServeCommand(LoadFlags):
         from t2t_jax.serving.answers import Answers
         from t2t_jax.serving.app import Server
         from t2t_jax.serving.languages import Languages
-        from t2t_jax.serving.metrics import Metrics
+        from t2t_jax.serving.metrics import ServerMetrics
         from t2t_jax.serving.service import Service
 
         runs, bounds = self._runs(), self.bounds
@@ -84,7 +84,7 @@ class ServeCommand(LoadFlags):
 
         def make() -> "Server":
             services = [Service(*pair, self._engine(run), bounds) for pair, run in runs.items()]
-            answers = Answers(Languages(services), bounds, Metrics(), self.split)
+            answers = Answers(Languages(services), bounds, ServerMetrics(), self.split)
             return Server(answers, access, self.cors, self.log_texts == "yes")
 
         def load(service: "_Service") -> "Searches":
@@ -95,7 +95,7 @@ class ServeCommand(LoadFlags):
             console = ResultConsole(highlight=False, markup=False)
             console.print(f"translates {pairs} at {server.address_of(bound)}", soft_wrap=True)
 
-        return server.run(make, bound, bounds, load, ready, self.trusted_proxies)
+        return server.run_server(make, bound, bounds, load, ready, self.trusted_proxies)
 
     def _check(self) -> None:
         """Refuse what no server can do.
@@ -136,7 +136,7 @@ class ServeCommand(LoadFlags):
         from t2t_jax.workdir import read_config
 
         found: dict[tuple[str, str], Path] = {}
-        check_fits("serve", self.runs)
+        check_command("serve", self.runs)
         for run in self.runs:
             data = read_config(run).data
             pair = data.source_language.lower(), data.target_language.lower()

@@ -7,7 +7,7 @@ from rich.table import Table
 from t2t_jax.system.console import ResultConsole
 
 
-def show(what: Any) -> None:
+def print_result(what: Any) -> None:
     """Print a table or a line, as wide on a terminal as in a file."""
     ResultConsole(width=100, markup=False, highlight=False).print(what)
 

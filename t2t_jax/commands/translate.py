@@ -14,7 +14,7 @@ from t2t_jax.data.lines import read_lines
 from t2t_jax.errors import UserError
 
 if TYPE_CHECKING:
-    from t2t_jax.decoding.translator import Hypothesis
+    from t2t_jax.decoding.translations import Hypothesis
 
 
 @dataclass(frozen=True)

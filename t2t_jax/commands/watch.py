@@ -36,12 +36,12 @@ class WatchCommand:
             raise UserError("no run is given; name its directory, as in watch runs/base")
         if not 0 < self.interval < math.inf:
             raise UserError(f"--interval {self.interval} is no time; give seconds above 0, as 5")
-        from t2t_jax.run.watch import follow, show
+        from t2t_jax.run.watch import follow_runs, show_runs
 
         width = None if sys.stdout.isatty() else _WIDTH
         console = ResultConsole(width=width, highlight=False, markup=False)
         if not self.follow:
-            show(self.runs, console)
+            show_runs(self.runs, console)
             return 0
-        signal = follow(self.runs, console, self.interval)
+        signal = follow_runs(self.runs, console, self.interval)
         return 128 + signal if signal else 0

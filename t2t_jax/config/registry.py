@@ -41,7 +41,7 @@ class Parameter(NamedTuple):
     """Standard deviation of the normal distribution around it; 0 starts with the value itself."""
 
 
-class Source(NamedTuple):
+class RegisteringFile(NamedTuple):
     """A file that registers functions."""
 
     path: str
@@ -76,14 +76,14 @@ class Entry:
     (Shazeer 2020)."""
     title: str = field(default="", compare=False)
     """What errors call it, such as `activation 'relu6'`; empty for the package's own."""
-    source: Source | None = field(default=None, compare=False)
+    source: RegisteringFile | None = field(default=None, compare=False)
     """The file that registered it; None for the package's own, and for what a program or a notebook
     registered."""
 
     def load(self) -> Callable[..., Any]:
         """The function."""
         is_place = isinstance(self.function, str)
-        function: Callable[..., Any] = load(self.function) if is_place else self.function
+        function: Callable[..., Any] = load_named(self.function) if is_place else self.function
         return function
 
     def num_parameters(self, width: int) -> int:
@@ -91,7 +91,7 @@ class Entry:
         return sum(math.prod(each.shape) for each in self.parameters(width).values())
 
 
-def load(place: str) -> Any:
+def load_named(place: str) -> Any:
     """Return what `MODULE:NAME` names; its module is imported on the first call.
 
     Args:
@@ -259,10 +259,10 @@ def _is_alike(function: Any, other: Any) -> bool:
     return same_module and function.__defaults__ == other.__defaults__
 
 
-def _read(path: str) -> Source | None:
+def _read(path: str) -> RegisteringFile | None:
     """The file of a caller; None where the caller is in no file."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        return Source(os.path.abspath(path), Path(path).read_text(encoding="utf-8-sig"))
+        return RegisteringFile(os.path.abspath(path), Path(path).read_text(encoding="utf-8-sig"))
     return None
 
 

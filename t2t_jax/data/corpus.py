@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from t2t_jax.config import DataConfig
-from t2t_jax.config.registry import load
+from t2t_jax.config.registry import load_named
 from t2t_jax.config.tasks import TASKS, TaskFacts, task_name
 from t2t_jax.data.corpus_name import components_of
 from t2t_jax.data.download.catalogue import CORPORA
@@ -106,7 +106,7 @@ def open_corpus(config: DataConfig) -> Corpus:
 def _open(name: str, config: DataConfig) -> Corpus:
     """One corpus by its name, without a weight."""
     facts = TASKS[task_name(name, config.task)]
-    parts: dict[str, Split] = load(facts.corpora)(name, config)
+    parts: dict[str, Split] = load_named(facts.corpora)(name, config)
     for split in SPLITS:  # other test sets may be large, and never asked for
         if split in parts:
             parts[split].fingerprint()

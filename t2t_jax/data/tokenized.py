@@ -124,7 +124,7 @@ def prepare_vocabulary(
     return Vocabulary.load(entry(config, f"vocabulary-{key}", learn) / _VOCABULARY)
 
 
-def prepare(
+def prepare_pairs(
     config: DataConfig, corpus: Corpus, vocabulary: Vocabulary, split: str
 ) -> TokenizedSplit:
     """A split as token arrays: from the cache, or tokenised now.
@@ -142,7 +142,9 @@ def prepare(
 
     def tokenize() -> TokenizedSplit:
         if split == "train" and corpus.mixed:
-            return mix([(prepare(config, one, vocabulary, split), n) for one, n in corpus.mixed])
+            return mix(
+                [(prepare_pairs(config, one, vocabulary, split), n) for one, n in corpus.mixed]
+            )
         return _tokenize(corpus, vocabulary, split, max_length)
 
     key = corpus.fingerprint(split), vocabulary.fingerprint, str(max_length)

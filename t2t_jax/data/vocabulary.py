@@ -51,7 +51,7 @@ class Vocabulary(ABC):
     @property
     @abstractmethod
     def serialized(self) -> bytes:
-        """The vocabulary as `save` writes it and `parse` reads it."""
+        """The vocabulary as `save` writes it and `parse_vocabulary` reads it."""
 
     @property
     @abstractmethod
@@ -110,7 +110,7 @@ class Vocabulary(ABC):
         try:
             if there.stat().st_size > _MAX_BYTES:
                 raise ValueError("no vocabulary, but far too large")
-            return parse(there.read_bytes())
+            return parse_vocabulary(there.read_bytes())
         except OSError as error:
             raise UserError(f"vocabulary {path} cannot be read: {error.strerror}") from error
         except ValueError as error:
@@ -125,7 +125,7 @@ _KINDS = {
 }
 
 
-def parse(serialized: bytes) -> Vocabulary:
+def parse_vocabulary(serialized: bytes) -> Vocabulary:
     """The vocabulary of the bytes that `Vocabulary.serialized` gives.
 
     A SentencePiece model stands for itself. Any other vocabulary is an object of JSON, whose field

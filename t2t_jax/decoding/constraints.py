@@ -117,7 +117,7 @@ def begin_matching(
     return jnp.broadcast_to(begin, (*shape, *begin.shape))
 
 
-def follow(constraints: Constraints | None, live: Hypotheses) -> Hypotheses:
+def follow_automaton(constraints: Constraints | None, live: Hypotheses) -> Hypotheses:
     """Hypotheses in the states to which their last token leads.
 
     Args:

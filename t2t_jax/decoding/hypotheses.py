@@ -48,7 +48,7 @@ class Hypotheses(NamedTuple):
     """How far each has spelt the phrases that a constraint watches for; None if there are none."""
 
 
-class Rows(NamedTuple):
+class SearchRows(NamedTuple):
     """The searches of a batch, one sentence a row, with room for t positions."""
 
     starts: Int32[Array, " b"]
@@ -72,7 +72,7 @@ class SearchState(NamedTuple):
 
     clock: Int32[Array, ""]
     """The number of the next step. `decoding.search.rewind` lowers it as sentences come in."""
-    rows: Rows
+    rows: SearchRows
     """The search of each sentence."""
     cache: StepCache
     """The cache for the next step."""

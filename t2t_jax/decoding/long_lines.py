@@ -13,7 +13,7 @@ _ENDS_WITHOUT_SPACE = tuple("。！？")
 _CLOSING = "\"'’”»)]"
 
 
-class Part(NamedTuple):
+class LinePart(NamedTuple):
     """A line, or a part of one."""
 
     line: int
@@ -27,12 +27,12 @@ class Part(NamedTuple):
 
 
 def with_prefixes(
-    found: Sequence[Part],
+    found: Sequence[LinePart],
     prefixes: Sequence[list[int]],
     decoding: DecodingConfig,
     longest_sentence: float,
     first_line: int,
-) -> list[Part]:
+) -> list[LinePart]:
     """The parts, of which the first of each line has the line's prefix.
 
     Args:
@@ -62,7 +62,7 @@ def parts(
     vocabulary: Vocabulary,
     longest_sentence: float,
     first_line: int,
-) -> list[Part]:
+) -> list[LinePart]:
     """What is decoded: lines that are no longer than allowed, and the parts of those that are.
 
     A long line is cut where, in the second half of what a part may hold, the last sentence ends; if
@@ -79,16 +79,16 @@ def parts(
       UserError: a line is too long, and is to be refused or cannot be split.
     """
     limit = longest_source(decoding, longest_sentence)
-    found: list[Part] = []
+    found: list[LinePart] = []
     for line, source in enumerate(sources):
         if len(source) <= limit:
-            found.append(Part(line, 0, source))
+            found.append(LinePart(line, 0, source))
             continue
         if decoding.long_lines == "refuse" or limit < 2:
             name = f"line {first_line + line}"
             raise too_long(name, len(source), decoding, longest_sentence)
         cut = split(source, vocabulary, int(limit))
-        found += [Part(line, order, tokens) for order, tokens in enumerate(cut)]
+        found += [LinePart(line, order, tokens) for order, tokens in enumerate(cut)]
     return found
 
 

@@ -194,10 +194,10 @@ class OpenSearch:
           listener: is called, in a thread of the search, with the tokens so far of a greedy search.
           client: who sent its request: clients take turns; None is somebody who sent no other.
           request: what it was sent with: a client's requests take turns; None is nothing else.
-          read: what the future gives of the hypotheses; without it, themselves.
+          read: what the future gives of the hypotheses `[num_best, t]`; without it, themselves.
 
         Returns:
-          The future of its hypotheses `[num_best, t]`. `cancel` gives up the sentence at any time.
+          The future. Its `cancel` gives up the sentence at any time.
 
         Raises:
           QueueFullError: too many sentences wait.
@@ -208,8 +208,7 @@ class OpenSearch:
         sentence = Sentence(tokens, most if limit is None else limit, number)
         self._check(sentence, most, listener)
         now, patience = time.monotonic(), len(tokens) * self.limits.seconds_per_token
-        future: Future[Any] = Future()
-        request = object() if request is None else request
+        future, request = Future[Any](), object() if request is None else request
         with self._changed:
             if self._closed:
                 raise ClosedError("the search takes no more sentences")

@@ -35,13 +35,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Int32, Key
 
-from t2t_jax.decoding.constraints import Constraints, allowed_tokens, begin_matching, follow
+from t2t_jax.decoding.constraints import (
+    Constraints,
+    allowed_tokens,
+    begin_matching,
+    follow_automaton,
+)
 from t2t_jax.decoding.hypotheses import (
     IMPOSSIBLE,
     WU_OFFSET,
     Hypotheses,
-    Rows,
     SearchResult,
+    SearchRows,
     SearchState,
     StepCache,
     add_finished,
@@ -96,7 +101,7 @@ def begin(
     empty = jnp.zeros((*slots.shape, room), jnp.int32)
     # One hypothesis in slot 0; the other slots are impossible until it has split.
     log_probs = jnp.where(slots == 0, 0.0, nothing)
-    rows = Rows(
+    rows = SearchRows(
         starts=jnp.zeros(limits.shape, jnp.int32),
         limits=limits.astype(jnp.int32),
         searching=limits > 0,
@@ -215,7 +220,7 @@ def _step(
     if allowed is not None:
         choices = jnp.where(allowed, logits, -jnp.inf)
     live, finished, more = strategy.extend(state, logits, choices, place, kernels)
-    live = follow(constraints, live)
+    live = follow_automaton(constraints, live)
     # A row whose sentence has ended runs on with the others, and keeps what it had.
     live, finished = choose_rows(rows.searching, (live, finished), (rows.live, rows.finished))
     searching = rows.searching & more & (state.positions + 1 < rows.limits)

@@ -4,8 +4,8 @@ import dataclasses
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial, reduce
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,12 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import texts, whole_number
 from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.hypotheses import SearchResult
-from t2t_jax.decoding.long_lines import Part, parts, with_prefixes
+from t2t_jax.decoding.long_lines import LinePart, parts, with_prefixes
 from t2t_jax.decoding.memory import check_search_memory
 from t2t_jax.decoding.open_search import Limits, OpenSearch
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode, plan
+from t2t_jax.decoding.translations import Hypothesis, joined_hypotheses
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
@@ -27,22 +28,6 @@ from t2t_jax.modules.matrices import Parameters, Quantize
 from t2t_jax.modules.models import make_scoring_model
 from t2t_jax.parallel.memory import within_memory
 from t2t_jax.parallel.mesh import mesh_of
-
-
-class Hypothesis(NamedTuple):
-    """One translation of a line."""
-
-    text: str
-    """The translation, without a line break."""
-    score: float
-    """The score that ranks hypotheses: `log_prob` over the length penalty, or without a beam
-    `log_prob`. For a line that was split, the sum of its parts' scores."""
-    log_prob: float
-    """Log-probability of the whole translation under the model, in nats."""
-    tokens: tuple[int, ...]
-    """Its subwords, with the end of sentence if it was reached. Of a line that was split, those of
-    its parts one after the other, each with its end."""
-
 
 _NOTHING = Hypothesis("", 0.0, 0.0, ())
 
@@ -211,7 +196,7 @@ class Translator:
         with within_memory(decoding=True):
             for part, best in self._search(given, decoding, num_best, first_line, seed):
                 found[part.line][part.order] = self.read(best, first_line + part.line)
-        return [joined(of_line, num_best) for of_line in found]
+        return [joined_hypotheses(of_line, num_best) for of_line in found]
 
     def check_lines(self, lines: Iterable[str], *, first_line: int = 1, **overrides: Any) -> None:
         """Refuse what `nbest` would refuse of these lines, without translating any.
@@ -263,7 +248,7 @@ class Translator:
         decoding: DecodingConfig,
         first_line: int = 1,
         prefixes: Iterable[str] | None = None,
-    ) -> list[Part]:
+    ) -> list[LinePart]:
         """The parts in which each line is decoded: itself, unless it is too long.
 
         Args:
@@ -290,12 +275,12 @@ class Translator:
 
     def _search(
         self,
-        given: list[Part],
+        given: list[LinePart],
         decoding: DecodingConfig,
         num_best: int,
         first_line: int,
         seed: int,
-    ) -> Iterator[tuple[Part, SearchResult]]:
+    ) -> Iterator[tuple[LinePart, SearchResult]]:
         """Each part that is not blank, with the hypotheses found for it, in any order."""
         given = [part for part in given if not is_blank(part.tokens)]
         extra = decoding.max_extra_length
@@ -394,46 +379,9 @@ def _stripped(lines: Iterable[str]) -> list[str]:
     return [line.replace("\n", " ").strip() for line in texts(lines, "lines")]
 
 
-def _number(part: Part, first_line: int) -> int:
+def _number(part: LinePart, first_line: int) -> int:
     """The number that sampling depends on for a part; for the first part, that of its line."""
     return (first_line + part.line + part.order * 0x9E3779B1) % 2**31
-
-
-def joined(parts: Sequence[Sequence[Hypothesis]], num_best: int) -> list[Hypothesis]:
-    """The best hypotheses of a line that was split, best first.
-
-    Args:
-      parts: the hypotheses of each part, best first.
-      num_best: the most hypotheses of the line.
-    """
-
-    def followed(first: Hypothesis, second: Hypothesis) -> Hypothesis:
-        return Hypothesis(
-            f"{first.text} {second.text}".strip(),
-            first.score + second.score,
-            first.log_prob + second.log_prob,
-            first.tokens + second.tokens,
-        )
-
-    return [reduce(followed, chosen) for chosen in best_choices(parts, num_best)]
-
-
-def best_choices(
-    parts: Sequence[Sequence[Hypothesis]], num_best: int
-) -> list[tuple[Hypothesis, ...]]:
-    """The best ways to choose a hypothesis for each part, by the sum of their scores, best first.
-
-    Args:
-      parts: the hypotheses of each part, best first.
-      num_best: the most choices.
-    """
-    if num_best == 1:
-        return [tuple(part[0] for part in parts)]
-    found: list[tuple[float, tuple[Hypothesis, ...]]] = [(0.0, ())]
-    for part in parts:
-        longer = [(score + one.score, (*chosen, one)) for score, chosen in found for one in part]
-        found = sorted(longer, key=lambda one: -one[0])[:num_best]
-    return [chosen for _, chosen in found]
 
 
 def is_blank(tokens: list[int]) -> bool:

@@ -25,9 +25,9 @@ from t2t_jax.interchange.pretrained import (
     config_of,
     encoder_places,
     our_encoder,
-    read_config,
+    read_pretrained_config,
+    read_pretrained_vocabulary,
     read_tensors,
-    read_vocabulary,
     their_encoder,
     written,
 )
@@ -87,9 +87,11 @@ def read(path: Path) -> PortableModel:
     Raises:
       UserError: a file is missing or damaged, or is of another kind of model.
     """
-    theirs = read_config(path, "bert", _CONFIG, _FIXED)
+    theirs = read_pretrained_config(path, "bert", _CONFIG, _FIXED)
     special = partial(_special_ids, path)
-    vocabulary = read_vocabulary(path, theirs["vocab_size"], special, _SPECIAL.index("[UNK]"))
+    vocabulary = read_pretrained_vocabulary(
+        path, theirs["vocab_size"], special, _SPECIAL.index("[UNK]")
+    )
     config = _our_config(path, theirs, vocabulary)
     arrays = dict(_our_arrays(read_tensors(path), config.model, vocabulary))
     return PortableModel(config, vocabulary, arrays, ())

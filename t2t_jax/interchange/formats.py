@@ -62,7 +62,7 @@ READ = Rows(**{name: one.read for name, one in FORMATS.items() if one.read})
 """The formats that are written, and those that are read, each with its phrase."""
 
 
-def described(formats: Rows[str]) -> str:
+def described_formats(formats: Rows[str]) -> str:
     """Return the help of a flag that names one of `WRITTEN` or `READ`."""
     return f"The format: {', '.join(f'{name} ({phrase})' for name, phrase in formats.items())}."
 

@@ -27,9 +27,9 @@ from t2t_jax.interchange.pretrained import (
     activation,
     carried_by_all,
     config_of,
-    read_config,
+    read_pretrained_config,
+    read_pretrained_vocabulary,
     read_tensors,
-    read_vocabulary,
     written,
 )
 from t2t_jax.interchange.tensors import Tensors
@@ -98,9 +98,9 @@ def read(path: Path) -> PortableModel:
     Raises:
       UserError: a file is missing or damaged, or is of another kind of model.
     """
-    theirs = read_config(path, "gpt2", _CONFIG, _FIXED)
+    theirs = read_pretrained_config(path, "gpt2", _CONFIG, _FIXED)
     special = partial(_special_ids, path, theirs.get("eos_token_id"))
-    vocabulary = read_vocabulary(path, theirs["vocab_size"], special, unknown=1)
+    vocabulary = read_pretrained_vocabulary(path, theirs["vocab_size"], special, unknown=1)
     config = _our_config(path, theirs, vocabulary)
     arrays = dict(_our_arrays(read_tensors(path), config.model, vocabulary))
     return PortableModel(config, vocabulary, arrays, ())

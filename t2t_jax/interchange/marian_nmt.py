@@ -32,7 +32,7 @@ from t2t_jax.interchange.marian_nmt_files import (
     Order,
     find_files,
     parse_yaml,
-    read_vocabulary,
+    read_marian_vocabulary,
 )
 from t2t_jax.interchange.marian_nmt_options import MarianNorms, MarianOptions
 from t2t_jax.interchange.numbering import END, rows_in
@@ -65,7 +65,7 @@ def read(path: Path) -> PortableModel:
     options.check()
     embeddings = _embeddings(weights, options)
     sizes = len(embeddings.source), len(embeddings.target)
-    vocabulary, orders = read_vocabulary(files, sizes)
+    vocabulary, orders = read_marian_vocabulary(files, sizes)
     norms = options.norms()
     fields = _model_fields(weights, options, norms) | _decoding_fields(files)
     fields |= {

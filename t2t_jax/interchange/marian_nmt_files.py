@@ -85,7 +85,7 @@ def find_files(path: Path) -> MarianFiles:
     return MarianFiles(model, source, target, settings)
 
 
-def read_vocabulary(
+def read_marian_vocabulary(
     files: MarianFiles, sizes: tuple[int, int]
 ) -> tuple[Vocabulary, tuple[Order, Order]]:
     """The vocabulary of a model, numbered as vocabularies of this package are.

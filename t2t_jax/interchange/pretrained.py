@@ -38,7 +38,9 @@ _PREFIXES = "transformer.", "bert.", "vit."
 _OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 
 
-def read_config(path: Path, kind: str, schema: Schema, fixed: Mapping[str, Any]) -> Record:
+def read_pretrained_config(
+    path: Path, kind: str, schema: Schema, fixed: Mapping[str, Any]
+) -> Record:
     """The fields of config.json.
 
     Args:
@@ -167,7 +169,7 @@ def config_of(path: Path, changes: Mapping[str, Any]) -> Config:
         raise UserError(f"{path / 'config.json'}: {error}") from error
 
 
-def read_vocabulary(
+def read_pretrained_vocabulary(
     path: Path, size: int, special: Callable[[Mapping[str, int]], Sequence[int]], unknown: int
 ) -> PretrainedVocabulary:
     """The vocabulary of a model.

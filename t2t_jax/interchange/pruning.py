@@ -11,7 +11,7 @@ from t2t_jax.config import ModelConfig
 from t2t_jax.errors import UserError
 from t2t_jax.inspect.heads import ATTENTIONS, Head, all_heads
 from t2t_jax.interchange.portable import PortableModel, portable_model
-from t2t_jax.interchange.rewriting import by_head, joined, place_of_heads
+from t2t_jax.interchange.rewriting import by_head, joined_heads, place_of_heads
 from t2t_jax.interchange.runs import write_run
 from t2t_jax.modules.gates import HeadGates
 
@@ -115,4 +115,4 @@ def _kept(
     attention, layer, axis = place
     heads = model.attention_of(attention).num_heads
     stay = [head for head in range(heads) if head not in gone.get((attention, layer), ())]
-    return joined(by_head(array, axis, heads)[stay], axis)
+    return joined_heads(by_head(array, axis, heads)[stay], axis)

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from t2t_jax.config import ModelConfig
-from t2t_jax.config.registry import load
+from t2t_jax.config.registry import load_named
 from t2t_jax.inspect.head_kinds import Attention
 from t2t_jax.interchange.names import Arrays
 
@@ -168,7 +168,7 @@ def position_table(model: ModelConfig, length: int) -> Float32[np.ndarray, "leng
     if model.positions.sinusoids is None:
         return None
     first = model.first_position
-    return np.asarray(load(model.positions.sinusoids)(first + length, model.d_model))[first:]
+    return np.asarray(load_named(model.positions.sinusoids)(first + length, model.d_model))[first:]
 
 
 def with_all_heads(arrays: Arrays, model: ModelConfig) -> Arrays:
@@ -194,7 +194,7 @@ def _filled(
     heads = model.attention_of(attention).num_heads
     parts = by_head(array, axis, heads)
     zeros = np.zeros((model.num_heads - heads, *parts.shape[1:]), array.dtype)
-    return joined(np.concatenate([parts, zeros]), axis)
+    return joined_heads(np.concatenate([parts, zeros]), axis)
 
 
 def place_of_heads(name: str) -> tuple[Attention, int, int] | None:
@@ -224,7 +224,7 @@ def by_head(
     return np.stack(np.split(array, heads, axis))
 
 
-def joined(parts: Float32[np.ndarray, "h ..."], axis: int) -> Float32[np.ndarray, "..."]:
+def joined_heads(parts: Float32[np.ndarray, "h ..."], axis: int) -> Float32[np.ndarray, "..."]:
     """The array whose parts for each head these are.
 
     Args:

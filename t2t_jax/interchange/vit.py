@@ -19,7 +19,7 @@ from t2t_jax.interchange.pretrained import (
     config_of,
     encoder_places,
     our_encoder,
-    read_config,
+    read_pretrained_config,
     read_tensors,
     their_encoder,
     written,
@@ -76,7 +76,7 @@ def read(path: Path) -> PortableModel:
     Raises:
       UserError: a file is missing or damaged, or is of another kind of model.
     """
-    theirs = read_config(path, "vit", _CONFIG, {"qkv_bias": True})
+    theirs = read_pretrained_config(path, "vit", _CONFIG, {"qkv_bias": True})
     vocabulary = labelled_vocabulary(None, _labels(path, theirs["id2label"]))
     config = _our_config(path, theirs)
     arrays = dict(_our_arrays(read_tensors(path), config.model))

@@ -41,7 +41,7 @@ class Joined(NamedTuple):
     """The place in the row of each target token."""
 
 
-def joined(batch: Batch) -> Joined:
+def joined_pairs(batch: Batch) -> Joined:
     """Sources and targets of a batch in one sequence a row, without padding between them.
 
     Args:
@@ -108,7 +108,7 @@ class LanguageModel(DecoderNetwork):
             previous = self.previous_tokens(targets)
             sources = jnp.zeros(previous.shape, bool)
             return self._read(previous, targets.segments, targets.positions, sources, **dropout)
-        tokens, segments, positions, of_source, places = joined(batch)
+        tokens, segments, positions, of_source, places = joined_pairs(batch)
         x = self._read(tokens, segments, positions, of_source, **dropout)
         before = jnp.maximum(places - 1, 0)
         return jnp.take_along_axis(x, before[:, :, None], axis=1)
@@ -194,7 +194,7 @@ class LanguageModelDecoding(CachedDecoding):
         """
         weights = super().attention_weights(params, batch)["decoder"]
         length = batch.inputs.tokens.shape[1]
-        places = joined(batch).places - 1
+        places = joined_pairs(batch).places - 1
         queries = jnp.take_along_axis(weights, places[None, :, None, :, None], axis=3)
         of_source = (batch.inputs.segments != 0)[None, :, None, None, :]
         own = jnp.take_along_axis(queries, places[None, :, None, None, :], axis=4)

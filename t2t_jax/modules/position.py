@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Int
 
 from t2t_jax.config import ModelConfig
-from t2t_jax.config.registry import load
+from t2t_jax.config.registry import load_named
 from t2t_jax.config.tables import ROTARY_SCALINGS
 from t2t_jax.functional.position import rotary_frequencies
 from t2t_jax.kernels.attention import DistanceBias
@@ -55,7 +55,7 @@ class PositionEncoding(nn.Module):
             table = self.learned["embedding"]
         elif config.positions.sinusoids is not None:
             first = config.first_position
-            table = load(config.positions.sinusoids)(first + length, config.d_model)[first:]
+            table = load_named(config.positions.sinusoids)(first + length, config.d_model)[first:]
         else:
             return x
         return x + jnp.take(table, positions, axis=0, mode="clip").astype(x.dtype)
@@ -65,7 +65,7 @@ class PositionEncoding(nn.Module):
         config = self.config
         if not config.positions.turns:
             return None
-        scaling = load(ROTARY_SCALINGS[config.rotary_scaling])
+        scaling = load_named(ROTARY_SCALINGS[config.rotary_scaling])
         divisors = partial(scaling, scale=config.rotary_scale)
         return rotary_frequencies(config.key_size, config.rotary_base, divisors=divisors)
 
@@ -74,5 +74,5 @@ class PositionEncoding(nn.Module):
         config = self.config
         if config.positions.bias is None:
             return None
-        function = load(config.positions.bias)
+        function = load_named(config.positions.bias)
         return partial(function, num_heads=config.num_heads, causal=self.causal, **self.learned)

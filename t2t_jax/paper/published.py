@@ -9,7 +9,7 @@ sign and size others have seen.
 from typing import NamedTuple
 
 
-class Source(NamedTuple):
+class PublishedIn(NamedTuple):
     """The place in a paper where a figure stands."""
 
     authors: str
@@ -43,7 +43,7 @@ class PublishedDifference(NamedTuple):
     """The score of the paper's base."""
     variant: float
     """The score of the same model with the change."""
-    source: Source
+    source: PublishedIn
     """Where both scores are published."""
     setting: str
     """The model, the corpus and the test set, and what exactly was changed, in a sentence."""
@@ -64,49 +64,49 @@ class PublishedDifference(NamedTuple):
         return max(len(str(score).partition(".")[2]) for score in (self.base, self.variant))
 
 
-_SHAW = Source(
+_SHAW = PublishedIn(
     "Shaw et al.",
     2018,
     "Self-Attention with Relative Position Representations",
     "1803.02155",
     "Table 1",
 )
-_SU = Source(
+_SU = PublishedIn(
     "Su et al.",
     2021,
     "RoFormer: Enhanced Transformer with Rotary Position Embedding",
     "2104.09864",
     "Table 1",
 )
-_SHAZEER = Source(
+_SHAZEER = PublishedIn(
     "Shazeer",
     2019,
     "Fast Transformer Decoding: One Write-Head is All You Need",
     "1911.02150",
     "Table 1",
 )
-_AINSLIE = Source(
+_AINSLIE = PublishedIn(
     "Ainslie et al.",
     2023,
     "GQA: Training Generalized Multi-Query Transformer Models from Multi-Head Checkpoints",
     "2305.13245",
     "Table 1",
 )
-_NGUYEN = Source(
+_NGUYEN = PublishedIn(
     "Nguyen and Salazar",
     2019,
     "Transformers without Tears: Improving the Normalization of Self-Attention",
     "1910.05895",
     "Table 6",
 )
-_ZHANG = Source(
+_ZHANG = PublishedIn(
     "Zhang and Sennrich",
     2019,
     "Root Mean Square Layer Normalization",
     "1910.07467",
     "Table 4",
 )
-_NARANG = Source(
+_NARANG = PublishedIn(
     "Narang et al.",
     2021,
     "Do Transformer Modifications Transfer Across Implementations and Applications?",

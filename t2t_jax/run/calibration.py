@@ -15,7 +15,8 @@ import numpy as np
 from sacrebleu.metrics.chrf import CHRF
 
 from t2t_jax.data.corpus import Corpus, open_corpus
-from t2t_jax.decoding.translator import Hypothesis, Translator
+from t2t_jax.decoding.translations import Hypothesis
+from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.tasks.measures.isotonic import Isotonic, isotonic_regression

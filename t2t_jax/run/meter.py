@@ -14,7 +14,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.waiting import DataWait
 from t2t_jax.tasks.measures.perplexity import perplexity
-from t2t_jax.training.step import Metrics
+from t2t_jax.training.step import StepMetrics
 
 _T = TypeVar("_T")
 
@@ -39,8 +39,8 @@ class StepMeter:
         """
         self._log, self._config, self._first_step = log, config, first_step
         self._num_devices = num_devices
-        self._pending: deque[tuple[int, Metrics]] = deque()
-        self._read: list[Metrics] = []
+        self._pending: deque[tuple[int, StepMetrics]] = deque()
+        self._read: list[StepMetrics] = []
         self._compiled: set[tuple[int, ...]] = set()
         self._started = time.monotonic()
         self._seconds = self._seconds_in_all = 0.0
@@ -54,7 +54,7 @@ class StepMeter:
         """Take no more steps."""
         self._data_wait.close()
 
-    def add(self, step: int, metrics: Metrics) -> None:
+    def add(self, step: int, metrics: StepMetrics) -> None:
         """Take the metrics of a step, and read those of an earlier one.
 
         Raises:
@@ -91,7 +91,7 @@ class StepMeter:
 
     def _read_one(self) -> None:
         step, on_device = self._pending.popleft()
-        metrics: Metrics = jax.device_get(on_device)
+        metrics: StepMetrics = jax.device_get(on_device)
         self._read.append(metrics)
         self._log.step(step)
         if metrics.nonfinite_in_a_row >= self._config.max_nonfinite_steps:

@@ -29,7 +29,9 @@ def marker_of(number: int) -> str:
     return _MARKERS[number % len(_MARKERS)]
 
 
-def plot(title: str, curves: Sequence[Curve], width: int, height: int, coloured: bool) -> str:
+def plot_in_terminal(
+    title: str, curves: Sequence[Curve], width: int, height: int, coloured: bool
+) -> str:
     """Draw curves in the same axes.
 
     Args:

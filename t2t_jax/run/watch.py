@@ -17,7 +17,7 @@ from rich.text import Text
 from t2t_jax.errors import UserError
 from t2t_jax.run.early_stopping import plateau
 from t2t_jax.run.history import History, dev_score, score_name
-from t2t_jax.run.terminal_plot import Curve, colour_of, marker_of, plot
+from t2t_jax.run.terminal_plot import Curve, colour_of, marker_of, plot_in_terminal
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
@@ -53,7 +53,7 @@ class WatchedRun(NamedTuple):
         return self.history.end is not None or evaluated >= self.num_train_steps
 
 
-def show(places: Sequence[Path], console: Console) -> None:
+def show_runs(places: Sequence[Path], console: Console) -> None:
     """Print the page of runs once.
 
     Args:
@@ -72,7 +72,7 @@ def show(places: Sequence[Path], console: Console) -> None:
     console.print(_page(runs, console))
 
 
-def follow(places: Sequence[Path], console: Console, interval: float) -> int:
+def follow_runs(places: Sequence[Path], console: Console, interval: float) -> int:
     """Draw the page of runs again whenever a log has changed, until all runs have ended.
 
     The runs of a grid never have: others may begin.
@@ -269,7 +269,7 @@ def _plots(runs: Sequence[WatchedRun], console: Console, height: int) -> list[Re
     for title, (on_dev, figure) in figures.items():
         curves = [_curve(run, on_dev, figure) for run in runs]
         if any(curve.steps for curve in curves):
-            drawn.append(Text.from_ansi(plot(title, curves, width, height, coloured)))
+            drawn.append(Text.from_ansi(plot_in_terminal(title, curves, width, height, coloured)))
     rows = Table.grid()
     for first in range(0, len(drawn), columns):
         rows.add_row(*drawn[first : first + columns])

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from t2t_jax.decoding.alignments import Links
-from t2t_jax.decoding.translator import Hypothesis
+from t2t_jax.decoding.translations import Hypothesis
 from t2t_jax.serving.documents import Document, html_document, text_document
 from t2t_jax.serving.engine import Wanted
 from t2t_jax.serving.fields import Asked
 from t2t_jax.serving.languages import Detected, Languages, is_auto
-from t2t_jax.serving.metrics import Metrics
+from t2t_jax.serving.metrics import ServerMetrics
 from t2t_jax.serving.service import Service, Translated, prepared
 from t2t_jax.serving.settings import Bounds, RefusedError, Split
 
@@ -34,7 +34,7 @@ class Answers:
 
     languages: Languages
     bounds: Bounds
-    metrics: Metrics
+    metrics: ServerMetrics
     split: Split = "sentences"
 
     async def translate(self, asked: Asked) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from t2t_jax.decoding.alignments import Links
-from t2t_jax.decoding.translator import Hypothesis
+from t2t_jax.decoding.translations import Hypothesis
 
 
 class Wanted(NamedTuple):

@@ -11,7 +11,7 @@ from t2t_jax.serving.engine import Load
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
-class Metrics:
+class ServerMetrics:
     """The counters of one server.
 
     Attributes:

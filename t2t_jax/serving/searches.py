@@ -12,7 +12,8 @@ from dataclasses import replace
 from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding.alignments import Links, PairAligner
 from t2t_jax.decoding.open_search import Limits, OpenSearch
-from t2t_jax.decoding.translator import Hypothesis, Translator, is_blank
+from t2t_jax.decoding.translations import Hypothesis
+from t2t_jax.decoding.translator import Translator, is_blank
 from t2t_jax.run.calibration import Calibration, confidence
 from t2t_jax.serving.engine import Load, Wanted
 

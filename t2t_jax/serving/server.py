@@ -132,7 +132,7 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-def run(
+def run_server(
     make: Make,
     bound: socket.socket,
     bounds: Bounds,

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TypeVar
 
 from t2t_jax.decoding.open_search import ClosedError
-from t2t_jax.decoding.translator import Hypothesis, best_choices, joined
+from t2t_jax.decoding.translations import Hypothesis, best_choices, joined_hypotheses
 from t2t_jax.errors import UserError
 from t2t_jax.serving.documents import Document
 from t2t_jax.serving.engine import Engine, Wanted
@@ -144,7 +144,7 @@ class Service:
                 future.cancel()
         ended = iter(found)
         of_sentences = iter(
-            joined([next(ended) for _ in part], wanted.num_best) if part else _BLANK
+            joined_hypotheses([next(ended) for _ in part], wanted.num_best) if part else _BLANK
             for part in parts
         )
         of_documents = [[next(of_sentences) for _ in one.sentences] for one in documents]

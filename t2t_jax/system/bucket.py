@@ -300,7 +300,7 @@ def send_tree(local: Path, target: BucketPath, last: str) -> None:
     (target / last).send(local / last)
 
 
-def fetch(objects: Iterable[BucketPath], source: BucketPath, local: Path) -> None:
+def fetch_objects(objects: Iterable[BucketPath], source: BucketPath, local: Path) -> None:
     """Copy objects below a name into a directory of this machine.
 
     Args:

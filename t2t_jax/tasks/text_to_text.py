@@ -10,7 +10,7 @@ from t2t_jax.data.rows import BatchShape
 from t2t_jax.data.tokenized import (
     TokenizedSplit,
     after_first_tokens,
-    prepare,
+    prepare_pairs,
     prepare_vocabulary,
 )
 from t2t_jax.data.vocabulary import Vocabulary
@@ -46,7 +46,7 @@ class TextToText(ABC):
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary
     ) -> TokenizedSplit:
         """The pairs of train, without those that are too long."""
-        pairs = prepare(config.data, corpus, vocabulary, "train")
+        pairs = prepare_pairs(config.data, corpus, vocabulary, "train")
         return after_first_tokens(pairs) if config.training.source_loss else pairs
 
     def examples(
@@ -58,7 +58,7 @@ class TextToText(ABC):
           UserError: there is no such split, or a sentence is too long: for the learned positions of
             the model, to be scored, or, where it shall not be split, to be translated.
         """
-        pairs = prepare(config.data, corpus, vocabulary, split)
+        pairs = prepare_pairs(config.data, corpus, vocabulary, split)
         if not len(pairs):
             return pairs
         for side, lengths in (("source", pairs.source_lengths), ("target", pairs.target_lengths)):

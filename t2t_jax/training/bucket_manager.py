@@ -27,7 +27,7 @@ from jax.experimental import multihost_utils
 
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.processes import agree, is_main
-from t2t_jax.system.bucket import BucketPath, fetch, remove, send_tree
+from t2t_jax.system.bucket import BucketPath, fetch_objects, remove, send_tree
 from t2t_jax.system.quiet import orbax_kept_quiet
 
 _LAST = "_CHECKPOINT_METADATA"
@@ -164,7 +164,7 @@ class BucketManager:
         with tempfile.TemporaryDirectory(prefix="t2t_jax-") as folder:
             local = Path(folder) / self._directory.name
             try:
-                fetch(asked, place, local / str(step))
+                fetch_objects(asked, place, local / str(step))
             except FileNotFoundError:
                 raise
             except OSError as error:

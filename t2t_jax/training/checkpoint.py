@@ -61,7 +61,7 @@ from t2t_jax.training.storage import (
     UnreadableError,
     open_manager,
     reading_checkpoints,
-    remove_unfinished,
+    remove_unfinished_states,
     restore,
     writing_checkpoints,
 )
@@ -120,7 +120,7 @@ class Checkpoints:
         self._identity = identity
         if is_main():
             for name in (CHECKPOINTS, BEST):
-                remove_unfinished(workdir / name)
+                remove_unfinished_states(workdir / name)
         agree(0)  # until it is done
         self._last = self._open(CHECKPOINTS, _NewestAndDue(identity.config))
         self._best: Manager | None = None

@@ -10,7 +10,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.training.optimizer import Optimizer, joined, parted
+from t2t_jax.training.optimizer import Optimizer, joined_parameters, parted
 
 
 def are_frozen(patterns: Sequence[str], params: Parameters) -> Parameters:
@@ -55,6 +55,6 @@ def without_frozen(optimizer: Optimizer, frozen: Parameters) -> Optimizer:
     def direction(gradients: Parameters, state: Any, params: Parameters) -> Parameters:
         fixed, trained = parted(params, frozen)
         still = jax.tree.map(jnp.zeros_like, fixed)
-        return joined(still, optimizer.direction(gradients, state, trained))
+        return joined_parameters(still, optimizer.direction(gradients, state, trained))
 
     return optimizer._replace(init=init, direction=direction)

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from t2t_jax.config import Config, ModelConfig, TrainingConfig
 from t2t_jax.config.cost import matrices_of_layers, num_parameters
-from t2t_jax.config.registry import load
+from t2t_jax.config.registry import load_named
 from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import MatrixBox, Parameters
@@ -112,7 +112,7 @@ def _state_size(training: TrainingConfig, model: ModelConfig, vocab_size: int) -
     """Numbers in the parameters, in what the optimiser keeps, and in a moving average."""
     everything = num_parameters(model, vocab_size)
     declared = _declared(model, vocab_size)
-    make = load(OPTIMIZERS[training.optimizer].make)
+    make = load_named(OPTIMIZERS[training.optimizer].make)
     kept = jax.eval_shape(lambda params: make(training, params).init(params), declared)
     in_arrays = sum(math.prod(x.shape) for x in jax.tree.leaves(kept) if x.shape)
     return everything * (1 if training.ema_decay is None else 2) + in_arrays

@@ -118,7 +118,7 @@ def parted(tree: Parameters, condition: Parameters) -> tuple[Parameters, Paramet
     return unflatten_dict(some), unflatten_dict(others)
 
 
-def joined(some: Parameters, others: Parameters) -> Parameters:
+def joined_parameters(some: Parameters, others: Parameters) -> Parameters:
     """All parameters, of the two parts that `parted` gives."""
     return unflatten_dict(flatten_dict(some) | flatten_dict(others))
 
@@ -161,6 +161,6 @@ def by_kind(are_matrices: Parameters, of_matrices: Optimizer, of_others: Optimiz
     def direction(gradients: Parameters, state: ByKind, params: Parameters) -> Parameters:
         matrices, others = zip(split(gradients), state, split(params), strict=True)
         directions = of_matrices.direction(*matrices), of_others.direction(*others)
-        return joined(*directions)
+        return joined_parameters(*directions)
 
     return Optimizer(init, accumulate, direction)

@@ -8,7 +8,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from t2t_jax.config import TrainingConfig
-from t2t_jax.config.registry import load
+from t2t_jax.config.registry import load_named
 from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.modules.matrices import Parameters, is_matrix_of_layers, whether_each
 from t2t_jax.training.freezing import are_frozen, without_frozen
@@ -34,7 +34,7 @@ def make_optimizer(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
 def _optimizer(config: TrainingConfig, declared: Parameters) -> Optimizer:
     """The optimiser of the parameters that are trained."""
-    optimizer: Optimizer = load(OPTIMIZERS[config.optimizer].make)(config, declared)
+    optimizer: Optimizer = load_named(OPTIMIZERS[config.optimizer].make)(config, declared)
     if not config.weight_decay:
         return optimizer
     decayed = whether_each(is_matrix_of_layers, declared)

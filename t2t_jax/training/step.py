@@ -20,7 +20,7 @@ from t2t_jax.modules.network import Network, declared_parameters
 from t2t_jax.parallel.compiler_options import compiler_options
 from t2t_jax.parallel.mesh import BatchLayout, by_rows, make_mesh, replicated
 from t2t_jax.training.freezing import are_frozen
-from t2t_jax.training.optimizer import Optimizer, joined, parted
+from t2t_jax.training.optimizer import Optimizer, joined_parameters, parted
 from t2t_jax.training.recipe import clipped, make_optimizer, moving_average
 from t2t_jax.training.schedule import scheduled_rate
 from t2t_jax.training.state import TrainState, state_shardings
@@ -40,7 +40,7 @@ class LossSums(NamedTuple):
     tokens: Float32[Array, ""]
 
 
-class Metrics(NamedTuple):
+class StepMetrics(NamedTuple):
     """The figures that a step reports. They stay on the device until the log asks for them.
 
     Attributes:
@@ -143,7 +143,7 @@ def train_step(
     axis_name: str | None = None,
     mesh: Mesh | None = None,
     updates: UpdateForm = "in_turn",
-) -> tuple[TrainState, Metrics]:
+) -> tuple[TrainState, StepMetrics]:
     """One update of the parameters (sections 5.3 and 5.4).
 
     The loss is the sum over target tokens divided by their number, over the global batch. Where
@@ -202,7 +202,7 @@ def _gradient_sums(
     def of_pass(one: Batch, number: Int32[Array, ""]) -> tuple[Parameters, LossSums]:
         def smoothed_sum(trained: Parameters) -> tuple[Float32[Array, ""], LossSums]:
             losses: Any = model.apply(
-                {"params": joined(fixed, trained) if fixed else trained},
+                {"params": joined_parameters(fixed, trained) if fixed else trained},
                 one,
                 label_smoothing=training.label_smoothing,
                 num_chunks=config.parallel.loss_chunks,
@@ -252,7 +252,7 @@ def update(
     gradients: Parameters,
     sums: LossSums,
     updates: UpdateForm = "in_turn",
-) -> tuple[TrainState, Metrics]:
+) -> tuple[TrainState, StepMetrics]:
     """The end of a step: the optimiser's update, unless something is not finite.
 
     Args:
@@ -286,7 +286,7 @@ def update(
         averaged = moving_average(training.ema_decay, ema, params, step - total)
         ema = _where(finite, averaged, ema)
     new_state = TrainState(step, params, kept, in_a_row, total, ema)
-    return new_state, Metrics(sums, norm, rate, in_a_row, total)
+    return new_state, StepMetrics(sums, norm, rate, in_a_row, total)
 
 
 def _before(updated: _Sums, updates: UpdateForm) -> _Sums:
@@ -320,7 +320,7 @@ def training_mesh(config: ParallelConfig) -> Mesh:
     return make_mesh(config)
 
 
-_CompiledStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+_CompiledStep = Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]
 
 
 def compile_train_step(config: Config, model: Network, mesh: Mesh) -> _CompiledStep:
@@ -349,7 +349,7 @@ def compile_train_step(config: Config, model: Network, mesh: Mesh) -> _CompiledS
     )
 
 
-def _with_pmap(step: Callable[..., tuple[TrainState, Metrics]], mesh: Mesh) -> _CompiledStep:
+def _with_pmap(step: Callable[..., tuple[TrainState, StepMetrics]], mesh: Mesh) -> _CompiledStep:
     """The step on every device with its rows; the state comes and goes as one of equal copies."""
     mapped = jax.pmap(
         partial(step, axis_name="data"),
@@ -367,7 +367,7 @@ def _with_pmap(step: Callable[..., tuple[TrainState, Metrics]], mesh: Mesh) -> _
         lambda x: x.reshape(len(x), mesh.size, -1, *x.shape[2:]), out_shardings=by_device
     )
 
-    def run(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def run(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         return mapped(jax.device_put(state, whole), jax.tree.map(split, batch))
 
     return run

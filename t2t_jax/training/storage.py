@@ -55,7 +55,7 @@ def open_manager(directory: Path, keep: Any = None) -> Manager:
     return _open_local(directory, keep, alone=keep is None)
 
 
-def remove_unfinished(directory: Path) -> None:
+def remove_unfinished_states(directory: Path) -> None:
     """Remove the checkpoints that a kill has left half-written in a directory.
 
     Orbax's manager would do so in a thread that nobody waits for, unless it saves. In a bucket it
@@ -90,7 +90,7 @@ def _open_local(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointMan
         preservation_policy=keep,
         create=False,
         read_only=read_only,
-        cleanup_tmp_directories=False,  # see `remove_unfinished`
+        cleanup_tmp_directories=False,  # see `remove_unfinished_states`
         multiprocessing_options=ocp.options.MultiprocessingOptions(
             primary_host=jax.process_index() if alone else 0,
             active_processes={jax.process_index()} if alone else {*range(jax.process_count())},

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from t2t_jax.ahead_of_time.collectives import Collective, collectives
-from t2t_jax.ahead_of_time.hlo import parse
+from t2t_jax.ahead_of_time.hlo import parse_program
 
 # Two layers of calls: the entry runs a loop of 3 rounds, whose body runs a loop of 5.
 _LOOPS = """\
@@ -68,12 +68,12 @@ def _program(*instructions: str) -> str:
 
 
 def _one(instruction: str) -> Collective:
-    [found] = collectives(parse(_program(instruction)))
+    [found] = collectives(parse_program(_program(instruction)))
     return found
 
 
 def test_a_collective_counts_as_often_as_the_loops_around_it_run():
-    by_kind = {each.kind: each for each in collectives(parse(_LOOPS))}
+    by_kind = {each.kind: each for each in collectives(parse_program(_LOOPS))}
     assert by_kind["all-reduce"].count == 15  # the bound is in the condition: 3 times 5
     assert by_kind["all-reduce"].num_bytes == 2 * 3 * 4
     assert by_kind["all-gather"].count == 3
@@ -88,7 +88,9 @@ def test_a_loop_that_is_unrolled_has_fewer_rounds(increment, count):
         f"  %by = s32[]{{:T(128)}} constant({increment})\n"
         "  %next = s32[]{:T(128)} add(%i, %by), metadata={}\n",
     ).replace("tuple(%i, %r)", "tuple(%next, /*index=1*/%r)")
-    assert {each.kind: each.count for each in collectives(parse(text))}["all-reduce"] == count
+    assert {each.kind: each.count for each in collectives(parse_program(text))}[
+        "all-reduce"
+    ] == count
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_a_transfer_with_a_start_and_an_end_counts_once():
         "%s = (f32[75]{0}, f32[300]{0}) all-gather-start(%p), replica_groups=[2,4]<=[8]",
         "%d = f32[300]{0} all-gather-done(%s)",
     )
-    found = collectives(parse(text))
+    found = collectives(parse_program(text))
     assert len(found) == 1
 
 
@@ -196,7 +198,7 @@ def test_a_transfer_that_a_tpu_spreads_over_fusions_counts_once():
         f"%b = f32[300]{{0}} {part}",
         f"%c = f32[300]{{0}} {part.replace('7', '8')}",
     )
-    found = collectives(parse(text))
+    found = collectives(parse_program(text))
     assert len(found) == 2
 
 
@@ -213,7 +215,7 @@ ENTRY %main (p: f32[300]) -> f32[75] {
   ROOT %f = f32[75]{0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1
 }
 """
-    [found] = collectives(parse(text))
+    [found] = collectives(parse_program(text))
     assert (found.kind, found.num_bytes, found.sent_bytes) == ("reduce-scatter", 1200, 900)
 
 
@@ -242,7 +244,7 @@ from functools import partial
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from t2t_jax.ahead_of_time.collectives import collectives
-from t2t_jax.ahead_of_time.hlo import parse
+from t2t_jax.ahead_of_time.hlo import parse_program
 
 mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("a", "b"))
 put = lambda *spec: NamedSharding(mesh, P(*spec))
@@ -266,7 +268,7 @@ for program, arguments in ((scan, (x, w)), (every, (x,))):
     text = jax.jit(program).lower(*arguments).compile().as_text()
     print(json.dumps([
         (each.kind, each.mesh_axes(mesh.shape), each.count, each.num_bytes)
-        for each in collectives(parse(text))
+        for each in collectives(parse_program(text))
     ]))
 """
 

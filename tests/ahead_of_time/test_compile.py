@@ -231,6 +231,7 @@ def test_a_mesh_that_does_not_go_with_the_chips_is_refused():
         compile_ahead(_TINY.replace({"parallel.fsdp": 3}), devices_of("v5e:2x2"))
 
 
+@pytest.mark.thorough
 @needs_libtpu
 def test_what_the_compiler_refuses_is_reported():
     tokens = {f"data.{side}_tokens_per_step": 8_000_000 for side in ("source", "target")}

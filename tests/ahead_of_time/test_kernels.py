@@ -2,7 +2,7 @@
 
 import pytest
 
-from t2t_jax.ahead_of_time.hlo import parse
+from t2t_jax.ahead_of_time.hlo import parse_program
 from t2t_jax.ahead_of_time.kernels import Kernel, kernels, kernels_of_a_round
 from t2t_jax.ahead_of_time.roofline import roofline
 from t2t_jax.parallel.hardware import Hardware
@@ -74,7 +74,7 @@ _PRODUCT_FLOPS = 2 * 4 * 8 * 16
 
 
 def test_kernels_are_those_that_can_be_counted():
-    copy, product, row, library, reduced, last = kernels(parse(_PROGRAM))
+    copy, product, row, library, reduced, last = kernels(parse_program(_PROGRAM))
     assert (copy.num_bytes, copy.flops, copy.count) == (2 * 400, 0, 1)
     assert (product.num_bytes, product.flops, product.count) == (_PRODUCT_BYTES, _PRODUCT_FLOPS, 5)
     assert product.label == "feed_forward: dot_general, backward"
@@ -103,7 +103,7 @@ def test_of_a_conditional_the_branch_that_moves_least_is_counted():
         "  %either = f32[100]{0} conditional(%flag, %c, %c), branch_computations={%long, %short}"
     )
     program = start + branches + "ENTRY %main" + end.replace("  %w =", chosen + "\n  %w =")
-    copy, of_branch, *_ = kernels(parse(program))
+    copy, of_branch, *_ = kernels(parse_program(program))
     assert (copy.num_bytes, of_branch.num_bytes) == (2 * 400, 400 + 200)
 
 
@@ -133,7 +133,7 @@ def test_a_tpus_kernel_takes_the_cycles_that_its_compiler_counts():
 
 
 def test_of_a_transfer_only_what_no_kernel_runs_beside_is_waited_for():
-    _, _, _, _, reduced, last = kernels(parse(_PROGRAM))
+    _, _, _, _, reduced, last = kernels(parse_program(_PROGRAM))
     sending = 400 / 1e6  # two devices: twice half of it
     computing = _PRODUCT_FLOPS / 1e9 + 2e-6  # longer than its bytes take
     bound = roofline([reduced, last], _GPU)
@@ -162,7 +162,7 @@ ENTRY %main (q: bf16[3,6,4,8], k: bf16[3,5,4,8]) -> bf16[3,4,6,8] {{
   ROOT %o = bf16[3,4,6,8]{{3,1,2,0}} custom-call(%q, %k, %k), custom_call_target="{name}"
 }}
 """
-    [found] = kernels(parse(text))
+    [found] = kernels(parse_program(text))
     assert found.flops == flops
 
 
@@ -187,17 +187,17 @@ slice-start(%x), slice={[0:4], [0:8]}
 backend_config={"estimated_cycles":"1234"}
 }
 """
-    copy, product = kernels(parse(text))
+    copy, product = kernels(parse_program(text))
     assert (copy.beside, copy.num_bytes) == (True, 64)
     assert (product.cycles, product.flops) == (1234, _PRODUCT_FLOPS)
 
 
 def test_a_round_of_a_search_is_that_of_the_loop_that_does_not_say_how_often_it_runs():
-    product, row, library = kernels_of_a_round(parse(_PROGRAM))
+    product, row, library = kernels_of_a_round(parse_program(_PROGRAM))
     assert (product.flops, product.count) == (_PRODUCT_FLOPS, 1)
     assert (row.count, library.count) == (1, 1)
     counted = _PROGRAM.replace("body=%body", 'body=%body, {"known_trip_count":{"n":"5"}}')
-    assert kernels_of_a_round(parse(counted)) == []
+    assert kernels_of_a_round(parse_program(counted)) == []
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ frontend_attributes={{kernel_metadata={{
 custom_call_target="tpu_custom_call"
 }}
 """
-    attention, other = kernels(parse(text))
+    attention, other = kernels(parse_program(text))
     assert attention.label == "self_attention: pallas_call"
     seen = 3 / 4 if causal else 1  # of two blocks of queries and two of keys
     assert attention.flops == products * 2 * (2 * 4 * 96 * 64 * 8) * seen

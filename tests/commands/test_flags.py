@@ -21,7 +21,7 @@ from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.commands.streams import writing
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config, DecodingConfig, MeshConfig, walk
-from t2t_jax.config.registry import load
+from t2t_jax.config.registry import load_named
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.system.folders import user_folder
@@ -136,7 +136,7 @@ def test_help_of_train_lists_every_field_with_its_default_and_meaning(capsys, co
     [
         name
         for name, row in EVAL_COMMANDS.items()
-        if issubclass(load(f"t2t_jax.commands.{row.place}"), DecodingFlags)
+        if issubclass(load_named(f"t2t_jax.commands.{row.place}"), DecodingFlags)
     ],
 )
 def test_help_of_eval_lists_the_decoding_settings_of_the_run(capsys, workdir, name):
@@ -419,7 +419,7 @@ def test_json_output_is_one_object_with_every_figure(workdir, one_translator, ca
 def test_flags_that_choose_a_model_have_the_names_of_the_arguments_of_load(monkeypatch):
     known = inspect.signature(t2t_jax.run.loading.load).parameters
     called = {}
-    monkeypatch.setattr(model_flags, "check_fits", lambda *what: None)
+    monkeypatch.setattr(model_flags, "check_command", lambda *what: None)
     monkeypatch.setattr(
         t2t_jax.run.loading, "load", lambda workdir, **choice: called.update(choice)
     )
@@ -453,7 +453,7 @@ def test_every_command_loads_onto_the_mesh_that_its_flags_say(arguments, tmp_pat
         called.update(choice)
         raise UserError("no more is needed")
 
-    monkeypatch.setattr(model_flags, "check_fits", lambda *what: None)
+    monkeypatch.setattr(model_flags, "check_command", lambda *what: None)
     monkeypatch.setattr(t2t_jax.run.loading, "load", load)
     flags = ["--parallel.data", "1", "--parallel.tensor", "2", "--step", "7"]
     command = entry_command([*arguments, "lines" if "--input" in arguments else "w", *flags])

@@ -16,7 +16,7 @@ from t2t_jax.commands.entry import eval_command
 from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.run import watch
-from t2t_jax.run.terminal_plot import Curve, plot
+from t2t_jax.run.terminal_plot import Curve, plot_in_terminal
 
 STEPS = 1000
 
@@ -142,7 +142,7 @@ def test_each_curve_has_a_colour_of_its_own_on_a_terminal(tmp_path):
     ]
     console = Console(force_terminal=True, color_system="standard", width=100, height=50)
     with console.capture() as captured:
-        watch.show(runs, console)
+        watch.show_runs(runs, console)
     printed = captured.get()
     assert "\x1b[34m* one" in printed
     assert "\x1b[31mo two" in printed
@@ -236,7 +236,7 @@ def test_ctrl_c_ends_a_terminal_that_follows_and_leaves_it_in_order(tmp_path):
 
 
 def test_a_plot_has_the_range_of_its_curves_on_its_axes():
-    drawn = plot("loss", [Curve([1, 2001], [0.5, 4.0])], 60, 10, coloured=False)
+    drawn = plot_in_terminal("loss", [Curve([1, 2001], [0.5, 4.0])], 60, 10, coloured=False)
     lines = drawn.splitlines()
     assert len(lines) == 10
     assert max(map(len, lines)) <= 60
@@ -245,4 +245,4 @@ def test_a_plot_has_the_range_of_its_curves_on_its_axes():
 
 
 def test_a_curve_of_one_value_is_a_point():
-    assert "7┤" in plot("loss", [Curve([100], [7.0])], 40, 8, coloured=False)
+    assert "7┤" in plot_in_terminal("loss", [Curve([100], [7.0])], 40, 8, coloured=False)

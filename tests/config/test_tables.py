@@ -11,7 +11,7 @@ import pytest
 import t2t_jax
 from t2t_jax.config import Config, ModelConfig, NormConfig
 from t2t_jax.config.file import checked_grid, load_config, load_grid
-from t2t_jax.config.registry import FILES, Parameter, Source, load
+from t2t_jax.config.registry import FILES, Parameter, RegisteringFile, load_named
 from t2t_jax.config.tables import NAMED, TABLES, environment_of, named_entries
 from t2t_jax.errors import UserError
 
@@ -49,7 +49,7 @@ def _places(row):
 @pytest.mark.parametrize("path", NAMED)
 def test_every_row_names_functions_that_are_there_and_every_name_is_a_value_of_the_field(path):
     for name in NAMED[path]:
-        assert all(load(place).__doc__ for place in _places(NAMED[path][name]))
+        assert all(load_named(place).__doc__ for place in _places(NAMED[path][name]))
     name, _, field = path.partition(".")
     section = getattr(Config(), name)
     assert getattr(section, field) in NAMED[path].names
@@ -64,7 +64,7 @@ def test_a_config_file_registers_an_activation_by_a_name(tmp_path):
     entry = named_entries(config)["feed_forward"]
     assert entry.load()(3.0) == 1.5
     assert not config.model.is_gated
-    assert entry.source == Source(path, _REGISTER + _GRID)
+    assert entry.source == RegisteringFile(path, _REGISTER + _GRID)
     assert environment_of(config) == {FILES: path}
     assert Config.from_json(config.to_json()) == config
     # The file is run once more, and nothing changes.
@@ -152,7 +152,7 @@ def test_another_file_cannot_register_a_name_that_is_taken(tmp_path):
     ],
 )
 def test_files_are_alike_if_they_are_the_same_program(text, alike):
-    assert Source("a.py", "x = 1\n").is_alike(text) == alike
+    assert RegisteringFile("a.py", "x = 1\n").is_alike(text) == alike
 
 
 @pytest.mark.usefixtures("tables")

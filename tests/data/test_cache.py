@@ -19,7 +19,7 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data import cache as cache_module
 from t2t_jax.data.cache import entry
 from t2t_jax.data.corpus import open_corpus
-from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
+from t2t_jax.data.tokenized import TokenizedSplit, prepare_pairs, prepare_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 
@@ -120,7 +120,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[DataConfig, Vocabula
     )
     corpus = open_corpus(config)
     vocabulary = prepare_vocabulary(config, corpus)
-    return config, vocabulary, arrays(prepare(config, corpus, vocabulary, "train"))
+    return config, vocabulary, arrays(prepare_pairs(config, corpus, vocabulary, "train"))
 
 
 def arrays(split: TokenizedSplit) -> list[Any]:
@@ -143,7 +143,7 @@ def test_damaged_tokens_are_made_again_with_a_warning(
     (folder,) = Path(copy.cache_dir).glob("tokens-*")
     DAMAGES[damage](folder)
     for warnings in (1, 0):
-        assert arrays(prepare(copy, open_corpus(copy), made[1], "train")) == made[2]
+        assert arrays(prepare_pairs(copy, open_corpus(copy), made[1], "train")) == made[2]
         said = capsys.readouterr().err
         assert said.count("\n") == warnings
         assert not said or f"{folder} is damaged (" in said
@@ -249,7 +249,7 @@ def test_what_killed_processes_left_goes_after_a_day(config: DataConfig) -> None
 def test_arrays_stay_readable_when_the_cache_is_removed(
     made: tuple[DataConfig, Vocabulary, list[Any]], copy: DataConfig
 ) -> None:
-    split = prepare(copy, open_corpus(copy), made[1], "train")
+    split = prepare_pairs(copy, open_corpus(copy), made[1], "train")
     shutil.rmtree(copy.cache_dir)
     assert arrays(split) == made[2]
 

@@ -26,7 +26,7 @@ from t2t_jax.data.download import catalogue, prepare, transfer
 from t2t_jax.data.download.catalogue import CORPORA, Archive, Text, public_corpus
 from t2t_jax.data.download.cleaning import Cleaning
 from t2t_jax.data.download.texts import lines_of
-from t2t_jax.data.download.transfer import fetch
+from t2t_jax.data.download.transfer import fetch_archive
 from t2t_jax.errors import UserError
 from tests.data.archive_server import BYTES, digest_of, resized, sentences, serving, small
 
@@ -65,13 +65,15 @@ def test_a_file_arrives_whatever_happens_on_the_way(tmp_path, server, troubles, 
     known = {"size": len(BYTES), "digest": digest_of(BYTES)} if is_known else {}
     server.troubles = list(troubles)
     seen = []
-    path = fetch(_archive(server, **known), tmp_path, progress=seen.append, patience=_AT_ONCE)
+    path = fetch_archive(
+        _archive(server, **known), tmp_path, progress=seen.append, patience=_AT_ONCE
+    )
     assert path == tmp_path / "file"
     assert path.read_bytes() == BYTES
     assert seen[-1] == len(BYTES)
     assert [*tmp_path.iterdir()] == [path]
     num_requests = len(server.asked)
-    assert fetch(_archive(server, **known), tmp_path) == path  # which asks for nothing
+    assert fetch_archive(_archive(server, **known), tmp_path) == path  # which asks for nothing
     assert len(server.asked) == num_requests
 
 
@@ -79,9 +81,9 @@ def test_what_has_arrived_is_kept_and_the_next_call_asks_for_the_rest(tmp_path, 
     server.troubles = ["cut", "500", "500", "500"]
     archive = _archive(server, digest=digest_of(BYTES, "md5"))
     with pytest.raises(UserError, match=r"answers 500 .*; 128,000 bytes are kept: run the same"):
-        fetch(archive, tmp_path, patience=_AT_ONCE)
+        fetch_archive(archive, tmp_path, patience=_AT_ONCE)
     assert (tmp_path / "file.part").read_bytes() == BYTES[:128_000]
-    assert fetch(archive, tmp_path).read_bytes() == BYTES
+    assert fetch_archive(archive, tmp_path).read_bytes() == BYTES
     assert server.asked[-1] == ("file", "bytes=128000-")
 
 
@@ -101,23 +103,23 @@ def test_what_has_arrived_is_kept_and_the_next_call_asks_for_the_rest(tmp_path, 
 def test_what_cannot_be_had_is_said_in_one_line(tmp_path, server, troubles, known, message):
     server.troubles = troubles
     with pytest.raises(UserError, match=message) as refusal:
-        fetch(_archive(server, **known), tmp_path, patience=_AT_ONCE)
+        fetch_archive(_archive(server, **known), tmp_path, patience=_AT_ONCE)
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "file").exists()
-    assert fetch(_archive(server), tmp_path).read_bytes() == BYTES
+    assert fetch_archive(_archive(server), tmp_path).read_bytes() == BYTES
 
 
 def test_without_a_network_and_with_no_address(tmp_path):
     with pytest.raises(UserError, match=r"cannot be fetched: .*refused.*; run the same"):
-        fetch(Archive("http://127.0.0.1:9/file"), tmp_path, patience=_AT_ONCE)
+        fetch_archive(Archive("http://127.0.0.1:9/file"), tmp_path, patience=_AT_ONCE)
     with pytest.raises(UserError, match="--mirror=mirror is no address; begin it with"):
-        fetch(Archive("http://127.0.0.1:9/file"), tmp_path, mirror="mirror")
+        fetch_archive(Archive("http://127.0.0.1:9/file"), tmp_path, mirror="mirror")
 
 
 def test_a_file_that_is_there_and_is_another_one_is_not_touched(tmp_path, server):
     (tmp_path / "file").write_bytes(b"mine")
     with pytest.raises(UserError, match="has 4 bytes, and the published file 256,000; remove it"):
-        fetch(_archive(server, size=len(BYTES)), tmp_path)
+        fetch_archive(_archive(server, size=len(BYTES)), tmp_path)
     assert (tmp_path / "file").read_bytes() == b"mine"
 
 
@@ -128,11 +130,11 @@ def test_a_full_disk_is_named_and_a_second_process_is_refused(tmp_path, server, 
         with pytest.raises(
             UserError, match=r"cannot write .*file\.part: No space left.*; make room"
         ):
-            fetch(archive, tmp_path)
+            fetch_archive(archive, tmp_path)
     with (tmp_path / "file.part").open("ab") as other:
         transfer._lock(other, Path("file.part"))
         with pytest.raises(UserError, match=r"another process is writing .*file\.part"):
-            fetch(archive, tmp_path)
+            fetch_archive(archive, tmp_path)
 
 
 def _full(_):
@@ -323,7 +325,7 @@ def _prepare_again(directory, splits):
     def fetched(*_):
         raise UserError("would be fetched")
 
-    return prepare.prepare(name, directory, fetched)
+    return prepare.prepare_corpus(name, directory, fetched)
 
 
 def test_what_is_no_file_or_directory_in_a_corpus_is_named(tmp_path):

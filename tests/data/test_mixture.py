@@ -15,7 +15,7 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.data.corpus_name import SCHEMES, Component, components_of, public_name
-from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
+from t2t_jax.data.tokenized import TokenizedSplit, prepare_pairs, prepare_vocabulary
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.errors import UserError
@@ -171,7 +171,7 @@ def test_each_corpus_is_tokenised_once_whatever_its_weight() -> None:
     config = config_of("text:menus*3+text:news")
     corpus = open_corpus(config)
     vocabulary = CountingVocabulary(prepare_vocabulary(config, corpus).serialized)
-    split = prepare(config, corpus, vocabulary, "train")
+    split = prepare_pairs(config, corpus, vocabulary, "train")
     kept = [target for _, target in MENUS * 3 + NEWS[:2]]
     assert sentences(split) == SharedVocabulary(vocabulary.serialized).encode(kept)
     assert split.skipped == {"empty_source": 1, "empty_target": 0, "too_long": 0}
@@ -180,10 +180,10 @@ def test_each_corpus_is_tokenised_once_whatever_its_weight() -> None:
     assert Counter(vocabulary.encoded) == once
     # Other weights, or one of them alone, need no text again.
     for name, skipped in (("text:news*2+text:menus", 2), ("text:news", 1)):
-        other = prepare(config_of(name), mixed(name), vocabulary, "train")
+        other = prepare_pairs(config_of(name), mixed(name), vocabulary, "train")
         assert other.skipped["empty_source"] == skipped
     assert Counter(vocabulary.encoded) == once
-    assert isinstance(prepare(config, corpus, vocabulary, "train").source_tokens, np.memmap)
+    assert isinstance(prepare_pairs(config, corpus, vocabulary, "train").source_tokens, np.memmap)
 
 
 @pytest.mark.parametrize("batching", ["bucket", "pack"])
@@ -196,7 +196,7 @@ def test_an_epoch_has_each_pair_as_often_as_its_weight_says(batching: str) -> No
     )
     corpus = open_corpus(config)
     vocabulary = prepare_vocabulary(config, corpus)
-    batches = Batches(prepare(config, corpus, vocabulary, "train"), config, seed=1)
+    batches = Batches(prepare_pairs(config, corpus, vocabulary, "train"), config, seed=1)
     for epoch in range(2):
         found = Counter[str]()
         for step in range(batches.steps_per_epoch):

@@ -14,7 +14,7 @@ from t2t_jax.batch import EOS_ID, UNK_ID
 from t2t_jax.config import DataConfig
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabularies.moses import MosesVocabulary, moses_vocabulary
-from t2t_jax.data.vocabulary import Vocabulary, parse
+from t2t_jax.data.vocabulary import Vocabulary, parse_vocabulary
 from t2t_jax.errors import UserError
 
 _SPECIAL = ["<pad>", "</s>", "<s>", "<unk>"]
@@ -150,4 +150,4 @@ def test_a_damaged_vocabulary_is_refused(old, new, message, tmp_path):
 def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "subword_nmt.apply_bpe", None)
     with pytest.raises(UserError, match=r"pip install 't2t-jax\[interchange\]'"):
-        parse(vocabulary().serialized)
+        parse_vocabulary(vocabulary().serialized)

@@ -15,7 +15,7 @@ from t2t_jax.config import DataConfig
 from t2t_jax.data import splits as splits_module
 from t2t_jax.data import tokenized
 from t2t_jax.data.corpus import Corpus, open_corpus
-from t2t_jax.data.tokenized import TokenizedSplit, prepare, prepare_vocabulary
+from t2t_jax.data.tokenized import TokenizedSplit, prepare_pairs, prepare_vocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.errors import UserError
 
@@ -75,7 +75,7 @@ def test_train_keeps_what_fits_and_counts_what_does_not(
 ) -> None:
     monkeypatch.setattr(splits_module, "CHUNK_LINES", chunk_lines)
     corpus, vocabulary = opened(config)
-    split = prepare(config, corpus, vocabulary, "train")
+    split = prepare_pairs(config, corpus, vocabulary, "train")
     expected = [tuple(vocabulary.encode(list(pair))) for pair in KEPT]
     assert sentences(split) == expected
     assert split.skipped == {"empty_source": 2, "empty_target": 1, "too_long": 2}
@@ -89,12 +89,12 @@ def test_max_length_is_the_longest_that_is_kept(config: DataConfig) -> None:
     longest = max(len(row) for pair in KEPT for row in vocabulary.encode(list(pair)))
     for max_length, kept in ((longest, 3), (longest - 1, 2)):
         shorter = DataConfig(**{**vars(config), "max_length": max_length})
-        assert len(prepare(shorter, corpus, vocabulary, "train")) == kept
+        assert len(prepare_pairs(shorter, corpus, vocabulary, "train")) == kept
 
 
 def test_dev_keeps_every_pair(config: DataConfig) -> None:
     corpus, vocabulary = opened(config)
-    split = prepare(config, corpus, vocabulary, "dev")
+    split = prepare_pairs(config, corpus, vocabulary, "dev")
     assert sentences(split)[0][0] == [EOS_ID]
     assert split.source_lengths[1] > config.max_length
     assert (len(split), split.num_pairs_read, sum(split.skipped.values())) == (2, 2, 0)
@@ -102,9 +102,9 @@ def test_dev_keeps_every_pair(config: DataConfig) -> None:
 
 def test_a_second_start_reads_memory_mapped_arrays(config: DataConfig) -> None:
     corpus, vocabulary = opened(config)
-    first = sentences(prepare(config, corpus, vocabulary, "train"))
+    first = sentences(prepare_pairs(config, corpus, vocabulary, "train"))
     encoded = vocabulary.encoded
-    second = prepare(config, corpus, vocabulary, "train")
+    second = prepare_pairs(config, corpus, vocabulary, "train")
     assert vocabulary.encoded == encoded == 2 * len(TRAIN)
     assert sentences(second) == first
     assert isinstance(second.source_tokens, np.memmap)
@@ -127,15 +127,15 @@ def test_the_vocabulary_is_learned_once(
 
 def test_changed_text_or_limits_or_vocabulary_are_tokenised_anew(config: DataConfig) -> None:
     corpus, vocabulary = opened(config)
-    prepare(config, corpus, vocabulary, "train")
+    prepare_pairs(config, corpus, vocabulary, "train")
     other_limit = DataConfig(**{**vars(config), "max_length": 100})
-    assert len(prepare(other_limit, corpus, vocabulary, "train")) == 5
+    assert len(prepare_pairs(other_limit, corpus, vocabulary, "train")) == 5
     other_vocabulary = prepare_vocabulary(DataConfig(**{**vars(config), "vocab_size": 45}), corpus)
     expected = [tuple(other_vocabulary.encode(list(pair))) for pair in KEPT]
-    assert sentences(prepare(config, corpus, other_vocabulary, "train")) == expected
+    assert sentences(prepare_pairs(config, corpus, other_vocabulary, "train")) == expected
     train = Path(config.corpus.removeprefix("text:")) / "train.en"
     train.write_text(train.read_text().replace("the end", ""))
-    split = prepare(config, open_corpus(config), vocabulary, "train")
+    split = prepare_pairs(config, open_corpus(config), vocabulary, "train")
     assert split.skipped["empty_source"] == 3
 
 
@@ -169,13 +169,13 @@ def empty_array(entry: Path) -> None:
 )
 def test_a_damaged_entry_is_made_again(config: DataConfig, damage: Callable[[Path], None]) -> None:
     corpus, vocabulary = opened(config)
-    whole = sentences(prepare(config, corpus, vocabulary, "train"))
+    whole = sentences(prepare_pairs(config, corpus, vocabulary, "train"))
     (entry,) = Path(config.cache_dir).glob("tokens-*")
     damage(entry)
-    assert sentences(prepare(config, corpus, vocabulary, "train")) == whole
+    assert sentences(prepare_pairs(config, corpus, vocabulary, "train")) == whole
     encoded = vocabulary.encoded
     assert encoded == 4 * len(TRAIN)  # both sides, twice
-    prepare(config, corpus, vocabulary, "train")
+    prepare_pairs(config, corpus, vocabulary, "train")
     assert vocabulary.encoded == encoded
 
 
@@ -187,16 +187,16 @@ def test_an_interrupted_start_leaves_nothing_behind(config: DataConfig) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(config, corpus, Interrupted(vocabulary.serialized), "train")
+        prepare_pairs(config, corpus, Interrupted(vocabulary.serialized), "train")
     assert [path.name[:10] for path in Path(config.cache_dir).iterdir()] == ["vocabulary"]
-    assert len(prepare(config, corpus, vocabulary, "train")) == 3
+    assert len(prepare_pairs(config, corpus, vocabulary, "train")) == 3
 
 
 def test_processes_may_make_the_same_entry_at_once(
     config: DataConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus, vocabulary = opened(config)
-    made = prepare(config, corpus, vocabulary, "train")
+    made = prepare_pairs(config, corpus, vocabulary, "train")
     (entry,) = Path(config.cache_dir).glob("tokens-*")
     shutil.move(entry, entry.with_name("made-by-another"))
     tokenize = tokenized._tokenize
@@ -206,7 +206,7 @@ def test_processes_may_make_the_same_entry_at_once(
         return tokenize(*arguments)
 
     monkeypatch.setattr(tokenized, "_tokenize", tokenize_while_another_finishes)
-    assert sentences(prepare(config, corpus, vocabulary, "train")) == sentences(made)
+    assert sentences(prepare_pairs(config, corpus, vocabulary, "train")) == sentences(made)
     left = {path.name.split("-")[0] for path in Path(config.cache_dir).iterdir()}
     assert left == {"vocabulary", "tokens"}
 
@@ -214,7 +214,9 @@ def test_processes_may_make_the_same_entry_at_once(
 def test_many_threads_get_the_same_arrays(config: DataConfig) -> None:
     corpus, vocabulary = opened(config)
     with ThreadPoolExecutor(4) as pool:
-        splits = list(pool.map(lambda _: prepare(config, corpus, vocabulary, "train"), range(4)))
+        splits = list(
+            pool.map(lambda _: prepare_pairs(config, corpus, vocabulary, "train"), range(4))
+        )
     assert all(sentences(split) == sentences(splits[0]) for split in splits)
 
 
@@ -232,8 +234,8 @@ def test_tokens_take_two_bytes_where_the_vocabulary_allows(config: DataConfig) -
         def fingerprint(self) -> str:
             return "huge"
 
-    assert prepare(config, corpus, vocabulary, "train").source_tokens.dtype == np.uint16
-    huge = prepare(config, corpus, Huge(vocabulary.serialized), "train")
+    assert prepare_pairs(config, corpus, vocabulary, "train").source_tokens.dtype == np.uint16
+    huge = prepare_pairs(config, corpus, Huge(vocabulary.serialized), "train")
     assert huge.target_tokens.dtype == np.int32
     assert huge.target_tokens.max() == 1 << 16
 
@@ -243,7 +245,7 @@ def test_a_split_of_which_nothing_is_left_is_counted(config: DataConfig) -> None
     _, vocabulary = opened(config)
     train.write_text("\n" * len(TRAIN))
     for _ in range(2):  # made, then read
-        split = prepare(config, open_corpus(config), vocabulary, "train")
+        split = prepare_pairs(config, open_corpus(config), vocabulary, "train")
         assert len(split) == 0
         assert split.skipped == {"empty_source": 8, "empty_target": 0, "too_long": 0}
 
@@ -273,7 +275,7 @@ def test_a_giant_line_is_too_long_without_being_tokenised(
             longest.append(max(map(len, lines)))
             return super().encode(lines)
 
-    split = prepare(config, corpus, Watched(vocabulary.serialized), "train")
+    split = prepare_pairs(config, corpus, Watched(vocabulary.serialized), "train")
     assert max(longest) < 500
     assert split.skipped == {"empty_source": 2, "empty_target": 1, "too_long": 3}
     assert sentences(split) == [
@@ -283,7 +285,7 @@ def test_a_giant_line_is_too_long_without_being_tokenised(
 
 def test_after_their_first_tokens_sources_are_the_begin_of_targets(config):
     corpus, vocabulary = opened(config)
-    split = prepare(config, corpus, vocabulary, "train")
+    split = prepare_pairs(config, corpus, vocabulary, "train")
     found = tokenized.after_first_tokens(split)
     wanted = [(source[:1], source[1:] + target) for source, target in sentences(split)]
     assert sentences(found) == wanted

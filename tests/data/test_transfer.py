@@ -11,7 +11,7 @@ import pytest
 
 from t2t_jax.data.download import transfer
 from t2t_jax.data.download.catalogue import Archive
-from t2t_jax.data.download.transfer import fetch
+from t2t_jax.data.download.transfer import fetch_archive
 from t2t_jax.errors import UserError
 from tests.data.archive_server import digest_of
 
@@ -173,7 +173,7 @@ def few_requests(monkeypatch):
 
 def _fetch(server, directory, known):
     archive = Archive(f"http://127.0.0.1:{server.server_port}/file", **KNOWN[known])
-    return fetch(archive, directory, patience=_AT_ONCE)
+    return fetch_archive(archive, directory, patience=_AT_ONCE)
 
 
 def _refused(server, directory, known):
@@ -228,14 +228,16 @@ def test_a_mirror_may_have_an_ipv6_address_and_letters_beyond_ascii(tmp_path):
     try:
         with lying(lambda _, first: sent(first), host="::1") as server:
             mirror = f"http://[::1]:{server.server_port}/Bücher und mehr/100%25/"
-            assert fetch(Archive("http://x/file"), tmp_path, mirror).read_bytes() == BODY
+            assert fetch_archive(Archive("http://x/file"), tmp_path, mirror).read_bytes() == BODY
             assert server.paths == ["/B%C3%BCcher%20und%20mehr/100%25/file"]
     except OSError as error:
         pytest.skip(f"this machine has no IPv6: {error}")
     there = tmp_path / "Übersetzung"
     there.mkdir()
     (there / "other").write_bytes(BODY)
-    assert fetch(Archive("http://x/other"), tmp_path, f"file://{there}").read_bytes() == BODY
+    assert (
+        fetch_archive(Archive("http://x/other"), tmp_path, f"file://{there}").read_bytes() == BODY
+    )
 
 
 @pytest.mark.parametrize(
@@ -250,7 +252,7 @@ def test_a_mirror_may_have_an_ipv6_address_and_letters_beyond_ascii(tmp_path):
 )
 def test_a_mirror_that_is_no_address_is_refused(tmp_path, mirror, message):
     with pytest.raises(UserError, match=message) as refusal:
-        fetch(Archive("http://x/file"), tmp_path, mirror, patience=_AT_ONCE)
+        fetch_archive(Archive("http://x/file"), tmp_path, mirror, patience=_AT_ONCE)
     assert str(refusal.value).isprintable()
 
 
@@ -260,4 +262,4 @@ def test_what_is_no_file_in_place_of_an_archive_is_refused(tmp_path, name, kind)
     make = os.mkfifo if kind == "pipe" else os.mkdir
     make(tmp_path / name)
     with pytest.raises(UserError, match=f"{name} cannot be read: it is a directory, a pipe"):
-        fetch(Archive("http://x/file"), tmp_path)
+        fetch_archive(Archive("http://x/file"), tmp_path)

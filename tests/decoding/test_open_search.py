@@ -106,6 +106,7 @@ def test_nothing_is_compiled_after_the_warm_up(tiny, opened, sources, monkeypatc
     assert [program._cache_size() for program in programs] == before
 
 
+@pytest.mark.thorough
 def test_a_search_with_constraints_warms_up_and_keeps_them(tiny, opened, sources):
     decoding = DecodingConfig(beam_size=1, max_extra_length=_EXTRA, min_length=6)
     search = opened(constraints=constraints_of(decoding, tiny.vocabulary))

@@ -13,7 +13,14 @@ LINES = ["ein rot haus", "nicht", "zwei blau baum und kleine tür.", "", "große
 PREFIXES = ["große", "", "zwei blau baum und zwei fenster", "rot", "ha"]
 
 
-@pytest.mark.parametrize("how", [{"beam_size": 1}, {"beam_size": 3}, {"temperature": 0.8}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param({"beam_size": 1}, marks=pytest.mark.thorough),
+        {"beam_size": 3},
+        pytest.param({"temperature": 0.8}, marks=pytest.mark.thorough),
+    ],
+)
 def test_translations_begin_with_their_prefixes_and_are_scored_as_a_whole(how, tiny):
     found = [best for [best] in tiny.nbest(LINES, 1, prefixes=PREFIXES, **how)]
     free = [best for [best] in tiny.nbest(LINES, 1, **how)]

@@ -124,7 +124,8 @@ def test_sentences_get_what_they_get_alone_whoever_is_beside_them(mesh, override
         np.testing.assert_allclose(found[index].log_probs, alone.log_probs, rtol=1e-4)
 
 
-@pytest.mark.parametrize("beam_size", [1, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("beam_size", [1, 2])
 def test_caches_in_the_orders_for_gpus_give_the_same(mesh, monkeypatch, beam_size):
     """Sentences of other lengths come and go, in arrays that grow, with cuDNN's formula by XLA."""
     real = jax.nn.dot_product_attention

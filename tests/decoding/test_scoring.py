@@ -100,6 +100,7 @@ def test_scores_are_those_of_one_pass_over_each_pair(translator):
         assert found.log_prob == pytest.approx(sum(expected), rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_scores_of_an_ensemble_are_those_of_the_mean_of_the_probabilities(ensemble):
     configs = (member.network.config for member in ensemble.model.members)
     members = list(zip(configs, ensemble.params.values(), strict=True))

@@ -477,6 +477,7 @@ def decode_in_turn(strategy, table, limits, room, num_rows=3):
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("strategy", "room"),
     [(Greedy(EOS), 8), (Sampling(EOS, 1.0, 4, 0.95), 3), (BeamSearch(EOS, 3, 0.6, 3), 3)],
@@ -661,6 +662,7 @@ def test_beam_search_refuses_impossible_settings(beam_size, alpha):
         )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("clock", [0, 7, 2**31 - 2])
 @pytest.mark.parametrize("searching", [[True, False], [False, False]])
 def test_a_clock_that_is_rewound_leaves_every_entry_at_its_place(clock, searching):

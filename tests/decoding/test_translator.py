@@ -122,7 +122,9 @@ def log_probs(translator: Translator, line: str, tokens: list[int]) -> np.ndarra
     return np.log(np.mean(probabilities, axis=0))
 
 
-@pytest.mark.parametrize("which", ["translator", "ensemble", "decoder_alone"])
+@pytest.mark.parametrize(
+    "which", ["translator", pytest.param("ensemble", marks=pytest.mark.thorough), "decoder_alone"]
+)
 def test_greedy_search_takes_the_most_probable_token_of_the_full_forward_pass(request, which):
     translator = request.getfixturevalue(which)
     for line in ["rot haus", "ein kleine tür und nicht sehen", "blau"]:

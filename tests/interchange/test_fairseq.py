@@ -17,7 +17,7 @@ import sacremoses
 import t2t_jax
 from t2t_jax import UserError
 from t2t_jax.batch import Batch, one_a_row
-from t2t_jax.decoding.translator import Hypothesis
+from t2t_jax.decoding.translations import Hypothesis
 from t2t_jax.interchange import fairseq
 from t2t_jax.interchange.fairseq import read
 from t2t_jax.interchange.portable import PortableModel

@@ -51,6 +51,7 @@ def test_a_pruned_model_is_the_masked_one(name):
     assert sizes[1] == num_parameters(network, len(pruned.vocabulary))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_pruned_model_translates_as_the_masked_one(beam_size):
     model = portable(OPTIONS["paper"])

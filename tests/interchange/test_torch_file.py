@@ -59,6 +59,7 @@ _PICKLES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("pickled", "said"), _PICKLES.values(), ids=_PICKLES.keys())
 def test_a_small_pickle_takes_little(pickled, said, tmp_path):
     path = archive(tmp_path / "weights.bin", pickled, bytes(4 if said == "cut off" else 4 * 256))

@@ -51,6 +51,7 @@ def test_gradients_are_as_near_to_float32_as_those_of_plain_products(
     assert 0 < _distance(ours, exact) < 1.2 * _distance(plain, exact)
 
 
+@pytest.mark.thorough
 def test_the_forms_for_accelerators_are_as_near_to_float32(make_model, make_batch):
     batch = make_batch(_SOURCES, _TARGETS)
     wide, narrow = (make_model(output_bias=True, compute_dtype=t) for t in ("float32", "bfloat16"))
@@ -61,6 +62,7 @@ def test_the_forms_for_accelerators_are_as_near_to_float32(make_model, make_batc
         assert 0 < _distance(ours, exact) < 1.2 * _distance(plain, exact)
 
 
+@pytest.mark.thorough
 def test_layers_with_large_arrays_are_compiled_one_by_one(make_model, make_batch, monkeypatch):
     model = make_model(compute_dtype="bfloat16")
     batch = make_batch(_SOURCES, _TARGETS)

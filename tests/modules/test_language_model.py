@@ -16,7 +16,7 @@ from t2t_jax.data.tokenized import TokenizedSplit, after_first_tokens
 from t2t_jax.errors import UserError
 from t2t_jax.functional.attention import additive_scores
 from t2t_jax.kernels.attention import Kept, attention_to_both, cached_attention
-from t2t_jax.modules.language_model import joined, prefix_mask
+from t2t_jax.modules.language_model import joined_pairs, prefix_mask
 from t2t_jax.modules.models import make_model as build_model
 from t2t_jax.modules.network import init_parameters
 from tests.modules.numpy_transformer import decoder_only_logits
@@ -100,7 +100,7 @@ def _side(rows, which, length):
 @settings(max_examples=40, deadline=None)
 @given(st.lists(_LENGTHS, min_size=2, max_size=2))
 def test_targets_follow_their_sources_without_a_gap(rows):
-    found = joined(Batch(_side(rows, 0, 12), _side(rows, 1, 13)))
+    found = joined_pairs(Batch(_side(rows, 0, 12), _side(rows, 1, 13)))
     for r, pairs in enumerate(rows):
         tokens, segments, positions, of_source, places = [], [], [], [], []
         for number, (source, target) in enumerate(pairs, start=1):

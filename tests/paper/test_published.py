@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from t2t_jax.paper.published import DIFFERENCES, PublishedDifference, Source
+from t2t_jax.paper.published import DIFFERENCES, PublishedDifference, PublishedIn
 
 # The base's score, the variant's, and the difference between the printed figures.
 _PRINTED = """
@@ -68,7 +68,7 @@ def test_a_difference_says_where_it_is_published_and_of_which_experiment(name):
 
 
 def test_scores_are_shown_as_precisely_as_the_paper_prints_them():
-    source = Source("Doe", 2020, "A title", "2001.00001", "Table 1")
+    source = PublishedIn("Doe", 2020, "A title", "2001.00001", "Table 1")
     difference = PublishedDifference("BLEU", 26.62, 26.3, source, "a model")
     assert difference.scores == "BLEU 26.62 -> 26.30"
     assert difference.difference == -0.32

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 
 import t2t_jax
 from t2t_jax.ahead_of_time.collectives import collectives
-from t2t_jax.ahead_of_time.hlo import parse
+from t2t_jax.ahead_of_time.hlo import parse_program
 from t2t_jax.ahead_of_time.search import results_of
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import MeshConfig
@@ -38,7 +38,7 @@ BYTES_OF_SUMS = 3 * 4
 def sent(compiled, mesh):
     """Bytes of the arrays that devices exchange, by the operation and the axes they cross."""
     found = Counter()
-    for each in collectives(parse(compiled.as_text())):
+    for each in collectives(parse_program(compiled.as_text())):
         found[each.kind, *each.mesh_axes(mesh.shape)] += each.num_bytes * each.count
     return found
 
@@ -157,6 +157,7 @@ def test_a_model_translates_alike_on_every_mesh_that_it_is_loaded_onto():
     on_eight_devices("loaded", file=__file__)
 
 
+@pytest.mark.thorough
 def test_evaluation_and_scoring_gather_parameters_and_add_up_sums_alone():
     on_eight_devices("evaluations", file=__file__)
 

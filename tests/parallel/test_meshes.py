@@ -340,6 +340,7 @@ def places():
         state, _ = step(state, layout.put(make_batch(22)))
 
 
+@pytest.mark.thorough
 def test_every_parameter_and_moment_lies_where_the_table_says():
     on_eight_devices("places")
 

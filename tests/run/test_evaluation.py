@@ -96,7 +96,8 @@ def pair_by_pair(members, vocabulary) -> tuple[float, float, int]:
     return smoothed / tokens, nll / tokens, tokens
 
 
-@pytest.mark.parametrize("batching", [pytest.param("bucket", marks=pytest.mark.thorough), "pack"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("batching", ["bucket", "pack"])
 def test_losses_are_those_of_all_pairs_one_by_one(setting, batching):
     translator, corpus = setting
     config = translator.config.replace({"data.batching": batching})

@@ -9,7 +9,7 @@ from t2t_jax.config import TrainingConfig
 from t2t_jax.run import meter
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.meter import StepMeter
-from t2t_jax.training.step import LossSums, Metrics
+from t2t_jax.training.step import LossSums, StepMetrics
 
 TOKENS = 50.0
 STEPS = 10
@@ -26,7 +26,7 @@ def clock(monkeypatch):
 def _metrics():
     losses = LossSums(*(np.float32(x) for x in (100.0, 100.0, TOKENS)))
     number = np.float32(1.0)
-    return Metrics(losses, number, number, np.int32(0), np.int32(0))
+    return StepMetrics(losses, number, number, np.int32(0), np.int32(0))
 
 
 @pytest.mark.parametrize("first_step", [0, 4])

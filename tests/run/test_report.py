@@ -17,7 +17,7 @@ from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.paper import TABLE_3
 from t2t_jax.run.report import beside_the_paper, build_report
-from t2t_jax.run.report.curves import plot
+from t2t_jax.run.report.curves import plot_curves
 
 _CONFIGS = Path(t2t_jax.__file__).parents[1] / "configs"
 _BLEU_SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
@@ -496,7 +496,7 @@ def test_a_run_without_a_step_costs_what_its_config_says(tmp_path):
 def test_a_curve_is_drawn_dot_by_dot():
     # 4 columns of dots at the levels 0 2 5 7 of 0 to 7, each joined to the one before. Bits of the
     # dots of a character, from above: 1 2 4 64 on the left, 8 16 32 128 on the right.
-    drawn = plot(np.array([1.0, 4.0]), np.array([0.0, 7.0]), width=2, height=2)
+    drawn = plot_curves(np.array([1.0, 4.0]), np.array([0.0, 7.0]), width=2, height=2)
     top_right = (64 + 4) + (32 + 16 + 8)
     bottom_left, bottom_right = 64 + (128 + 32 + 16), 2 + 1
     characters = [0, top_right, bottom_left, bottom_right]
@@ -506,7 +506,9 @@ def test_a_curve_is_drawn_dot_by_dot():
 
 
 def test_a_plot_is_labelled_with_its_ranges():
-    drawn = plot(np.array([100.0, 2500.0, 3000.0]), np.array([7.25, 3.0, 4.0]), width=30, height=3)
+    drawn = plot_curves(
+        np.array([100.0, 2500.0, 3000.0]), np.array([7.25, 3.0, 4.0]), width=30, height=3
+    )
     top, _, bottom, axis = drawn.splitlines()
     assert top.split()[0] == "7.25"
     assert bottom.split()[0] == "3"
@@ -520,7 +522,7 @@ def test_a_plot_is_labelled_with_its_ranges():
     st.integers(2, 6),
 )
 def test_a_plotted_curve_has_a_dot_in_every_column_and_no_gap(values, width, height):
-    drawn = plot(np.arange(1.0, len(values) + 1), np.array(values), width, height)
+    drawn = plot_curves(np.arange(1.0, len(values) + 1), np.array(values), width, height)
     lines = [line[-width:] for line in drawn.splitlines()[:-1]]
     cells = np.array([[ord(character) - 0x2800 for character in line] for line in lines])
     assert cells.shape == (height, width)

@@ -398,6 +398,7 @@ def test_a_lost_vocabulary_is_made_again_from_the_same_text_and_from_no_other(
     assert (run / "vocabulary.model").read_bytes() == vocabulary
 
 
+@pytest.mark.thorough
 def test_a_damaged_checkpoint_gives_way_to_the_one_before_with_a_warning(
     directory, config, undisturbed, monkeypatch
 ):

@@ -11,13 +11,13 @@ import pytest
 import uvicorn
 
 from t2t_jax.decoding.open_search import Limits, QueueFullError
-from t2t_jax.decoding.translator import Hypothesis
+from t2t_jax.decoding.translations import Hypothesis
 from t2t_jax.serving.access import Access
 from t2t_jax.serving.answers import Answers
 from t2t_jax.serving.app import Server
 from t2t_jax.serving.engine import Load
 from t2t_jax.serving.languages import Languages
-from t2t_jax.serving.metrics import Metrics
+from t2t_jax.serving.metrics import ServerMetrics
 from t2t_jax.serving.searches import Searches
 from t2t_jax.serving.server import Entrance, bound_socket, settings
 from t2t_jax.serving.service import Service
@@ -96,7 +96,7 @@ def running(engines, *, split="sentences", keys=None, bounds=None, proxies=(), *
     """A client of a server with these engines, by their languages, and the server."""
     bounds = bounds or Bounds()
     services = [Service(*pair, engine, bounds) for pair, engine in engines.items()]
-    answers = Answers(Languages(services), bounds, Metrics(), split)
+    answers = Answers(Languages(services), bounds, ServerMetrics(), split)
     server = Server(answers, Access(keys, bounds.requests_per_minute), **options)
     bound = bound_socket("127.0.0.1", 0)
     listener = uvicorn.Server(settings(Entrance(server), bounds, proxies))

@@ -6,7 +6,7 @@ import re
 import httpx
 import pytest
 
-from t2t_jax.decoding.translator import Hypothesis
+from t2t_jax.decoding.translations import Hypothesis
 from t2t_jax.serving.settings import Bounds
 from tests.browser import addresses, complaints
 from tests.interchange.models import real_pairs

@@ -28,7 +28,7 @@ from t2t_jax.serving.access import Access
 from t2t_jax.serving.answers import Answers
 from t2t_jax.serving.connections import Connection
 from t2t_jax.serving.languages import Languages
-from t2t_jax.serving.metrics import Metrics
+from t2t_jax.serving.metrics import ServerMetrics
 from t2t_jax.serving.server import Entrance, address_of, bound_socket
 from t2t_jax.serving.service import Service
 from t2t_jax.serving.settings import Bounds, RefusedError
@@ -304,7 +304,7 @@ def test_memory_that_requests_have_freed_is_given_back_again_and_again(monkeypat
 
     def make():
         services = [Service("en", "de", Quick(), Bounds())]
-        return server.Server(Answers(Languages(services), Bounds(), Metrics()), Access())
+        return server.Server(Answers(Languages(services), Bounds(), ServerMetrics()), Access())
 
     def end():
         try:
@@ -314,7 +314,7 @@ def test_memory_that_requests_have_freed_is_given_back_again_and_again(monkeypat
 
     ready = threading.Thread(target=end).start
     with bound_socket("127.0.0.1", 0) as bound:
-        assert server.run(make, bound, Bounds(), lambda one: one.engine, ready) == 0
+        assert server.run_server(make, bound, Bounds(), lambda one: one.engine, ready) == 0
 
 
 def test_a_search_is_told_whose_a_sentence_is(searches, tmp_path, monkeypatch):

@@ -101,6 +101,7 @@ def figures(workdir):
     return [[cell for i, cell in enumerate(row.split(",")) if i != speed] for row in table]
 
 
+@pytest.mark.thorough
 def test_a_sweep_trains_scores_and_compares_every_variant(finished):
     assert [row[0] for row in figures(finished)] == ["variant", "base", "wide"]
     assert steps_taken(finished) == {"base": list(range(1, 21)), "wide": list(range(1, 21))}
@@ -110,12 +111,14 @@ def test_a_sweep_trains_scores_and_compares_every_variant(finished):
     assert "less that of `base`" in (finished / "table.md").read_text()
 
 
+@pytest.mark.thorough
 def test_a_finished_sweep_trains_nothing_when_started_again(grid_file, finished):
     before = steps_taken(finished)
     assert sweep(grid_file, finished).wait(timeout=60) == 0
     assert steps_taken(finished) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.faults
 def test_a_sweep_ended_at_random_and_started_again_completes_the_same_table(grid_file, finished):
     """Whether a kill hits the sweep alone or its cell with it, or SIGTERM asks it to stop."""
@@ -168,6 +171,7 @@ def cells_of(process):
     return list(map(int, children.read_text().split())) if children.exists() else []
 
 
+@pytest.mark.thorough
 def test_a_grid_is_run_from_python(grid_file, finished):
     variants = load_grid(str(grid_file)).variants
     text = io.StringIO()
@@ -210,6 +214,7 @@ def test_a_cell_that_fails_is_reported_and_stops_no_other(grid_file, tmp_path):
     assert re.search(r"base/seed0 done .*perplexity", said)
 
 
+@pytest.mark.thorough
 def test_a_cell_whose_config_has_changed_is_not_trained_over(grid_file, finished, tmp_path):
     (tmp_path / "grid.py").write_text(
         grid_file.read_text() + "VARIANTS['wide'] = BASE.replace({'model.d_ff': 128})\n"
@@ -225,6 +230,7 @@ def test_a_cell_whose_config_has_changed_is_not_trained_over(grid_file, finished
     assert not (workdir / "base").exists()  # which comes first in the grid
 
 
+@pytest.mark.thorough
 def test_a_cell_under_way_with_another_config_is_refused_as_well(grid_file, finished, tmp_path):
     shutil.copytree(finished / "wide", tmp_path / "wide")
     (tmp_path / "wide" / "seed0" / "result.json").unlink()
@@ -239,6 +245,7 @@ def test_a_cell_under_way_with_another_config_is_refused_as_well(grid_file, fini
     assert str(refused.value).endswith("(also refused: wide/seed0)")
 
 
+@pytest.mark.thorough
 def test_a_result_of_another_config_is_named_below_the_table(grid_file, finished, tmp_path):
     shutil.copytree(finished, tmp_path / "runs")
     variants = dict(load_grid(str(grid_file)).variants)
@@ -301,6 +308,7 @@ def test_a_line_says_how_far_a_sweep_is_where_there_is_no_terminal(
     assert text.getvalue().count("0 waiting, 1 running, 0 done, 0 failed, no step logged yet") == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_cluster_runs_a_cell_and_takes_what_is_finished(grid_file, finished, tmp_path):
     """submitit's local executor stands for the cluster: files, pickles, processes are real."""
@@ -364,6 +372,7 @@ def test_a_cell_that_cannot_be_started_stops_no_other(grid_file, tmp_path, monke
     assert "wide/seed0 failed: [Errno 28] No space left on device" in text.getvalue()
 
 
+@pytest.mark.thorough
 def test_a_terminal_shows_every_variant_with_its_seeds_and_scores(grid_file, finished):
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=120)

@@ -129,6 +129,7 @@ def test_probabilities_are_written_beside_the_labels(tagger, tmp_path):
     assert 0 < float(number) <= 1
 
 
+@pytest.mark.thorough
 def test_a_classifier_learns_the_label_of_a_sentence(folder, tmp_path, capsys):
     assert t2t_jax.train(config_of(folder, "classification"), tmp_path / "run").exit_code == 0
     model = t2t_jax.load(tmp_path / "run")
@@ -151,6 +152,7 @@ def masked(folder, tmp_path_factory):
     return workdir
 
 
+@pytest.mark.thorough
 def test_hidden_words_are_filled_in(masked, capsys, monkeypatch):
     model = t2t_jax.load(masked)
     scores = evaluate(model, split="test").scores
@@ -170,6 +172,7 @@ def test_hidden_words_are_filled_in(masked, capsys, monkeypatch):
     assert "hidden subwords" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_tagger_starts_from_an_encoder_that_fills_in_words(masked, folder, tmp_path):
     start = {"training.init_from": str(masked), "training.num_train_steps": 1}
     start["training.peak_learning_rate"] = 1e-30
@@ -316,6 +319,7 @@ def test_they_train_in_every_way(task, changes, folder, tmp_path):
     assert np.isfinite(last["loss"])
 
 
+@pytest.mark.thorough
 def test_a_tagger_goes_out_and_comes_in_again(tagger, tmp_path):
     out, run = str(tmp_path / "out"), str(tmp_path / "run")
     assert main(["export", str(tagger), out, "--to", "safetensors"]) == 0

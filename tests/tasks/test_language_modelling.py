@@ -93,6 +93,7 @@ def test_scores_are_the_likelihood_of_every_token_in_its_window(translator):
     assert isinstance(TASK, Task)
 
 
+@pytest.mark.thorough
 def test_greedy_continuations_take_the_most_probable_token(translator):
     prompts = ["", "a small", "the long street and"]
     texts = generate(translator, prompts, max_tokens=5, temperature=0, beam_size=1)

@@ -108,6 +108,7 @@ def test_a_training_in_which_nothing_can_be_hidden_is_refused(tmp_path):
         task_of("", task).training_examples(config, open_corpus(config.data), vocabulary)
 
 
+@pytest.mark.thorough
 def test_samples_are_of_documents_that_the_model_has_positions_for(tmp_path):
     small = {"model.d_model": 16, "model.num_heads": 2, "model.d_ff": 16}
     small |= {"model.num_encoder_layers": 1, "training.num_train_steps": 1}

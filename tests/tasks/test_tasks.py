@@ -11,7 +11,7 @@ import pytest
 
 import t2t_jax
 from t2t_jax import paper
-from t2t_jax.commands.groups import COMMANDS, check_fits
+from t2t_jax.commands.groups import COMMANDS, check_command
 from t2t_jax.config import Config
 from t2t_jax.config.tasks import TASKS, TaskFacts
 from t2t_jax.data.splits import Split
@@ -197,8 +197,8 @@ def test_a_task_that_the_config_names_is_checked_read_trained_on_and_scored(sort
     assert dev_score(evaluation) in (0, 1)
     assert score_name(evaluation) == "lines in order"
     with pytest.raises(UserError, match="is a model that sorts, and t2t-jax parse is not for such"):
-        check_fits("parse", [workdir])
-    check_fits("translate", [workdir])
+        check_command("parse", [workdir])
+    check_command("translate", [workdir])
 
 
 _NAMES = frozenset(TASKS.names) - {"auto"}

@@ -66,6 +66,7 @@ def test_the_others_take_the_step_that_they_would_take_anyway(recipe):
             assert not np.array_equal(array, before[path])
 
 
+@pytest.mark.thorough
 def test_they_cost_no_gradient_and_no_memory_of_the_optimiser():
     (free, whole), (held, part) = (
         _step({"training.freeze": names}) for names in ((), ("embedding", "encoder"))

@@ -231,6 +231,7 @@ def test_the_estimate_is_less_than_the_compiled_step_takes_and_not_by_much(layou
     assert report.memory.total / 4 < estimate.total < report.memory.total
 
 
+@pytest.mark.thorough
 def test_no_preset_is_refused_on_the_hardware_that_its_docstring_names(machine):
     """80 GiB hold every one of them on a single device, but for the billion parameters."""
     machine(80)

@@ -145,13 +145,8 @@ def test_passes_and_recomputation_change_no_loss_and_no_parameter_dropout_includ
         np.testing.assert_allclose(b, a, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "platform",
-    [
-        each if each == "tpu" else pytest.param(each, marks=pytest.mark.thorough)
-        for each in OF_PLATFORMS
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("platform", OF_PLATFORMS)
 def test_a_step_in_the_forms_for_accelerators_moves_parameters_alike(
     tiny, batch, monkeypatch, platform
 ):
@@ -204,6 +199,7 @@ def test_eval_step_is_the_same_in_any_number_of_passes(tiny, batch):
         np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_dropout_depends_on_seed_and_step_alone(tiny, batch):
     run = tiny.changed(model__dropout_rate=0.3)
     once, again = _train(run, batch, 2), _train(run, batch, 2)
@@ -264,6 +260,7 @@ def test_a_recipe_with_everything_is_the_same_under_pmap(tiny, batch):
         np.testing.assert_allclose(b, a, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_initialisation_is_a_function_of_the_seed(tiny):
     _assert_equal(_state(tiny), create_state(*tiny))
     _assert_equal(_state(tiny), jax.jit(partial(init_state, tiny.config, tiny.model))())
@@ -271,6 +268,7 @@ def test_initialisation_is_a_function_of_the_seed(tiny):
     assert not np.array_equal(one["embedding"]["embedding"], other["embedding"]["embedding"])
 
 
+@pytest.mark.thorough
 def test_bfloat16_trains_float32_parameters(tiny, batch):
     half = tiny.changed(model__compute_dtype="bfloat16")
     state, metrics = _train(half, batch)

@@ -52,7 +52,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Part:
+class ParallelTexts:
     """Sentence pairs that stand in two texts: line n of one translates line n of the other."""
 
     source: Text
@@ -67,9 +67,9 @@ class PublicCorpus:
     """What it is, and who prepared it in this way."""
     source_language: str
     target_language: str
-    train: tuple[Part, ...]
+    train: tuple[ParallelTexts, ...]
     """Parts of the training set, one after the other."""
-    evaluation: Mapping[str, tuple[Part, ...]]
+    evaluation: Mapping[str, tuple[ParallelTexts, ...]]
     """Parts of dev, test and further test sets, which are never cleaned."""
     cleaning: Cleaning
     """Which pairs of the training set are left out."""
@@ -81,7 +81,7 @@ class PublicCorpus:
     """Distance of the training pairs that are the development set instead; None means none."""
 
 
-def _wmt_test_set(test_set: str, pair: str) -> tuple[Part]:
+def _wmt_test_set(test_set: str, pair: str) -> tuple[ParallelTexts]:
     """A test set as sacreBLEU's table has it: archive, MD5 sum and the two files in it."""
     from sacrebleu.dataset import DATASETS
 
@@ -90,12 +90,14 @@ def _wmt_test_set(test_set: str, pair: str) -> tuple[Part]:
     saved_as = f"{test_set.partition('/')[0]}-{url.rpartition('/')[2]}"
     archive = Archive(url, digest=f"md5:{md5}", saved_as=saved_as)
     source, target = dataset.langpairs[pair]
-    return (Part(Text(archive, source), Text(archive, target)),)
+    return (ParallelTexts(Text(archive, source), Text(archive, target)),)
 
 
-def _members(archive: Archive, stem: str, source: str, target: str, ending: str = "") -> Part:
+def _members(
+    archive: Archive, stem: str, source: str, target: str, ending: str = ""
+) -> ParallelTexts:
     """A part whose two files are called alike but for their languages."""
-    return Part(*(Text(archive, f"{stem}.{side}{ending}") for side in (source, target)))
+    return ParallelTexts(*(Text(archive, f"{stem}.{side}{ending}") for side in (source, target)))
 
 
 _STATMT = "https://www.statmt.org"
@@ -160,7 +162,7 @@ _NOT_CLEANED = (
 )
 
 
-def _multi30k(stem: str) -> Part:
+def _multi30k(stem: str) -> ParallelTexts:
     """A part of Multi30k: a file packed by gzip for each language."""
     place = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
 
@@ -168,7 +170,7 @@ def _multi30k(stem: str) -> Part:
         size, sha256 = _MULTI30K[name]
         return Text(Archive(f"{place}/{name}.gz", size, f"sha256:{sha256}"))
 
-    return Part(text(f"{stem}.en"), text(f"{stem}.de"))
+    return ParallelTexts(text(f"{stem}.en"), text(f"{stem}.de"))
 
 
 def _wmt14_en_de() -> PublicCorpus:
@@ -204,7 +206,7 @@ def _wmt14_en_fr() -> PublicCorpus:
             _members(_EUROPARL_7, "training/europarl-v7.fr-en", "en", "fr"),
             _members(_COMMON_CRAWL, "commoncrawl.fr-en", "en", "fr"),
             _members(_UNITED_NATIONS, "un/undoc.2000.fr-en", "en", "fr"),
-            Part(
+            ParallelTexts(
                 Text(_GIGA_FRENCH, "giga-fren.release2.fixed.en.gz"),
                 Text(_GIGA_FRENCH, "giga-fren.release2.fixed.fr.gz"),
             ),
@@ -228,7 +230,7 @@ def _wmt16_en_ro() -> PublicCorpus:
         target_language="ro",
         train=(
             _members(_EUROPARL_8, "training-parallel-ep-v8/europarl-v8.ro-en", "en", "ro"),
-            Part(Text(_SETIMES, language="en"), Text(_SETIMES, language="ro")),
+            ParallelTexts(Text(_SETIMES, language="en"), Text(_SETIMES, language="ro")),
         ),
         evaluation={
             "dev": _wmt_test_set("wmt16/dev", "en-ro"),

@@ -14,7 +14,13 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from t2t_jax.data.download.catalogue import Archive, Part, PublicCorpus, Text, public_corpus
+from t2t_jax.data.download.catalogue import (
+    Archive,
+    ParallelTexts,
+    PublicCorpus,
+    Text,
+    public_corpus,
+)
 from t2t_jax.data.download.cleaning import Cleaning
 from t2t_jax.data.download.texts import lines_of
 from t2t_jax.data.download.transfer import digest_of
@@ -52,7 +58,7 @@ class Counts:
         self.target_words += len(target.split())
 
 
-def prepare(
+def prepare_corpus(
     name: str,
     directory: Path,
     fetch: Callable[[Archive, Path], Path],
@@ -66,7 +72,7 @@ def prepare(
     Args:
       name: the name of the corpus, one of `catalogue.CORPORA`.
       directory: the directory to write to; it is made if need be.
-      fetch: brings an archive into a directory and gives its path; see `transfer.fetch`.
+      fetch: brings an archive into a directory and gives its path; see `transfer.fetch_archive`.
       cleaning: which training pairs are left out; None means as the catalogue has it.
 
     Returns:
@@ -97,7 +103,7 @@ def prepare(
 
 
 def check_holds(name: str, directory: Path) -> None:
-    """Check that a directory holds a public corpus as `prepare` makes it by default.
+    """Check that a directory holds a public corpus as `prepare_corpus` makes it by default.
 
     Args:
       name: the name of the corpus, one of `catalogue.CORPORA`.
@@ -242,7 +248,7 @@ class _Writer:
         self._counts.add(source, target)
 
 
-def _pairs(parts: tuple[Part, ...], directory: Path) -> Iterator[tuple[str, str]]:
+def _pairs(parts: tuple[ParallelTexts, ...], directory: Path) -> Iterator[tuple[str, str]]:
     """The pairs of parts, one part after the other.
 
     Raises:

@@ -45,7 +45,7 @@ class _StoppedError(Exception):
     """A transfer that broke off, and may go on."""
 
 
-def fetch(
+def fetch_archive(
     archive: Archive,
     directory: Path,
     mirror: str | None = None,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t2t_jax.batch import UNK_ID
-from t2t_jax.data.vocabulary import Rows, Vocabulary, parse
+from t2t_jax.data.vocabulary import Rows, Vocabulary, parse_vocabulary
 from t2t_jax.system.records import Schema, parse_object
 
 _SCHEMA = Schema({"kind": str, "labels": list, "source": str})
@@ -31,7 +31,7 @@ class LabelledVocabulary(Vocabulary):
         """The name of each label."""
         if not self.labels or not all(isinstance(label, str) for label in self.labels):
             raise ValueError("damaged: it has no labels, or one that is no string")
-        self.source: Vocabulary | None = parse(source) if source else None
+        self.source: Vocabulary | None = parse_vocabulary(source) if source else None
         """The vocabulary of the text; None if images are labelled."""
 
     def __reduce__(self) -> tuple[Any, ...]:

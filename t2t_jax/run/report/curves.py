@@ -23,7 +23,7 @@ def curves_section(log: Sequence[Record]) -> Section:
     for title, (of, name) in curves.items():
         steps, values = series(log, of, "step", name)
         if len(steps) > 1:
-            plots.append(f"{title}\n{plot(steps, values)}")
+            plots.append(f"{title}\n{plot_curves(steps, values)}")
     return Section("Curves", [] if plots else ["Nothing to plot yet."], plots=plots)
 
 
@@ -40,7 +40,7 @@ def series(log: Sequence[Record], of: str, *names: str) -> Float[np.ndarray, "na
     return np.array(known, np.float64).reshape(-1, len(names)).T
 
 
-def plot(
+def plot_curves(
     x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"], width: int = 64, height: int = 6
 ) -> str:
     """A curve as lines of text, drawn with Braille dots: 2 columns and 4 rows of them a character.

@@ -148,6 +148,7 @@ def test_lines_join_the_words_that_heads_look_at(translator):
     assert b"<b>" not in content
 
 
+@pytest.mark.thorough
 def test_a_run_has_all_pictures(translator, tmp_path, monkeypatch):
     short = partial(long_context, lengths=(8, 16))
     monkeypatch.setattr("t2t_jax.inspect.figures.write.long_context", short)

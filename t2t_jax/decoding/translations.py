@@ -1,0 +1,57 @@
+"""Translations of lines, and how those of the parts of a line become some of the whole line."""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+
+class Hypothesis(NamedTuple):
+    """One translation of a line."""
+
+    text: str
+    """The translation, without a line break."""
+    score: float
+    """The score that ranks hypotheses: `log_prob` over the length penalty, or without a beam
+    `log_prob`. For a line that was split, the sum of its parts' scores."""
+    log_prob: float
+    """Log-probability of the whole translation under the model, in nats."""
+    tokens: tuple[int, ...]
+    """Its subwords, with the end of sentence if it was reached. Of a line that was split, those of
+    its parts one after the other, each with its end."""
+
+
+def joined_hypotheses(parts: Sequence[Sequence[Hypothesis]], num_best: int) -> list[Hypothesis]:
+    """The best hypotheses of a line that was split, best first.
+
+    Args:
+      parts: the hypotheses of each part, best first.
+      num_best: the most hypotheses of the line.
+    """
+
+    def followed(first: Hypothesis, second: Hypothesis) -> Hypothesis:
+        return Hypothesis(
+            f"{first.text} {second.text}".strip(),
+            first.score + second.score,
+            first.log_prob + second.log_prob,
+            first.tokens + second.tokens,
+        )
+
+    return [reduce(followed, chosen) for chosen in best_choices(parts, num_best)]
+
+
+def best_choices(
+    parts: Sequence[Sequence[Hypothesis]], num_best: int
+) -> list[tuple[Hypothesis, ...]]:
+    """The best ways to choose a hypothesis for each part, by the sum of their scores, best first.
+
+    Args:
+      parts: the hypotheses of each part, best first.
+      num_best: the most choices.
+    """
+    if num_best == 1:
+        return [tuple(part[0] for part in parts)]
+    found: list[tuple[float, tuple[Hypothesis, ...]]] = [(0.0, ())]
+    for part in parts:
+        longer = [(score + one.score, (*chosen, one)) for score, chosen in found for one in part]
+        found = sorted(longer, key=lambda one: -one[0])[:num_best]
+    return [chosen for _, chosen in found]

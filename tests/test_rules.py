@@ -1,0 +1,47 @@
+"""The rules of CONTRIBUTING that no linter knows, held for every file of the package."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import t2t_jax
+
+PACKAGE = Path(t2t_jax.__file__).parent
+TREES = {
+    path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE = 60, 450
+# What formats, kernels and programs implement alike, each under the one name that is asked for.
+IMPLEMENTED = {"read", "write", "carried", "layer_norm", "linear", "pre_softmax_logits", "main"}
+
+
+def test_functions_and_files_are_short():
+    functions = {
+        f"{name}::{node.name}": node.end_lineno - node.lineno + 1
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert len(functions) > 1000
+    assert {k: n for k, n in functions.items() if n > MOST_LINES_OF_A_FUNCTION} == {}
+    files = {name: len((PACKAGE / name).read_text("utf-8").splitlines()) for name in TREES}
+    assert {k: n for k, n in files.items() if n > MOST_LINES_OF_A_FILE} == {}
+
+
+def test_no_two_public_things_share_a_name():
+    places = defaultdict(list)
+    for name, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_":
+                places[node.name].append(name)
+    shared = {name: where for name, where in places.items() if len(where) > 1}
+    assert shared.keys() <= IMPLEMENTED, shared
+    assert shared.keys() == IMPLEMENTED, "a name is no longer shared; take it out of IMPLEMENTED"
+
+
+def test_every_folder_has_tests_and_none_is_a_heap():
+    tests = Path(__file__).parent
+    folders = {Path(name).parts[0] for name in TREES if "/" in name}
+    assert {folder for folder in folders if not list((tests / folder).rglob("test_*.py"))} == set()
+    assert [name for name in TREES if Path(name).stem in ("utils", "helpers", "misc")] == []
