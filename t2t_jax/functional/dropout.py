@@ -51,7 +51,7 @@ def random_words(shape: tuple[int, ...], key: DropoutKey) -> UInt32[Array, "..."
 def hashes(
     shape: tuple[int, ...], key: DropoutKey
 ) -> tuple[UInt32[Array, "1 *inner"], UInt32[Array, "rows *ones"]]:
-    """Return the hashes of place and of row that `mixed` makes the words of `random_words` of.
+    """Return the hashes of place and of row, from which `mixed` makes the words of `random_words`.
 
     Args:
       shape: `[rows, *inner]`.

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Int
 
 _LARGEST_WHOLE = 1 << 20
 """Most pairs of a query and a key, of one row, whose mask and scores are made as a whole: 1,024
-times 1,024. Beyond, they would soon take all memory."""
+times 1,024. Larger masks and scores would soon take all memory."""
 
 
 def segment_mask(

@@ -102,7 +102,7 @@ def linear_scaling(d_k: int, scale: float) -> list[float]:
 
 
 def ntk_scaling(d_k: int, scale: float) -> list[float]:
-    """Return divisors from 1, for the highest frequency, to `scale`: "NTK-aware" scaling.
+    """Return divisors of 1 for the highest frequency to `scale` for the lowest ("NTK-aware").
 
     This is as if the base were base * scale^(d_k / (d_k - 2)) (Peng et al. 2023, "YaRN", section
     3.1). At width 2 there is one frequency, the highest.
@@ -153,9 +153,9 @@ def rotate(
 def alibi_slopes(num_heads: int) -> Float32[Array, " h"]:
     """Return the slopes of the heads: 2^(-8 / h), its square, ... (Press et al. 2022, section 3).
 
-    These are for h heads, h being a power of two. Other numbers of heads have the slopes of the power
-    of two below, and then every other one of those of the power above, as in the authors' code and
-    in BLOOM.
+    This is for h heads, h being a power of two. Other numbers of heads have the slopes of the power
+    of two below, and then every other slope of the power above, as in the authors' code and in
+    BLOOM.
 
     Args:
       num_heads: number of heads, h.

@@ -82,7 +82,7 @@ def heads_and_rows(
       mask: True where a query may attend to a key. With a `SegmentMask`, weights are computed in
         windows or in blocks where no fused kernel takes the mask; a bias or a score function takes
         memory that is quadratic in the length of a row.
-      bias: the function of distances that is added to the scores; None means none.
+      bias: the function of distances to add to the scores; None means none.
       score: the score function, a pytree of what each head learns; None means products.
       apart: the distances of queries and keys; None means that both stand at the same places.
       dropout_rate: share of the weights set to zero (the paper: 0), unless the key is None.
@@ -91,7 +91,7 @@ def heads_and_rows(
 
     Returns:
       The weighted values, in the values' dtype, and an array, True for the queries that may attend
-      to something: values of other queries are arbitrary, or zeros if it is None.
+      to something: values of other queries are arbitrary, or zeros if the array is None.
     """
     same: Any = partial(attention, bias=bias, score=score, dropout_rate=dropout_rate)
     if has_form(value, kernels.products):

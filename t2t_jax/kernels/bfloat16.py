@@ -87,8 +87,8 @@ def _add_bias_forward(
 
 def _add_bias_gradient(_: None, cotangent: Float[Array, "b t d"]) -> _Operands:
     rows = _rows(cotangent)
-    # Two rows of ones, as XLA does not multiply a single one in bfloat16. Its own sum over the rows
-    # takes up to ten times as long.
+    # Two rows of ones, as XLA does not multiply a single row in bfloat16. XLA's own sum over the
+    # rows takes up to ten times as long.
     ones = jnp.ones((2, len(rows)), rows.dtype)
     return cotangent, _float32("or,rd->od", ones, rows)[0].astype(rows.dtype)
 
@@ -150,10 +150,10 @@ def is_supported() -> bool:
 
 
 def transpose(matrix: Float[Array, "m n"]) -> Float[Array, "n m"]:
-    """Transpose a matrix in memory, so that XLA does not take the step back into a product.
+    """Transpose a matrix in memory, so that XLA does not merge the transposition into a product.
 
     Args:
-      matrix: the matrix; if no multiple of 16 wide, XLA may convert its products to float32.
+      matrix: the matrix; if its width is no multiple of 16, XLA may convert products to float32.
     """
     m, n = matrix.shape
     if n % _BLOCK:

@@ -27,7 +27,7 @@ fast on CPUs; with operands that the compiler may fuse with what computes them, 
 need; or in bfloat16 as `kernels.bfloat16` has them for CPUs."""
 
 LogitsForm: TypeAlias = Literal["float32", "rounded"]
-"""The dtype of the logits of which training computes the loss: float32, or that of activations."""
+"""The dtype of the logits from which training computes the loss: float32, or the activations'."""
 
 LayerForm: TypeAlias = Literal["loop", "unrolled"]
 """How the layers of a stack are compiled where they have derivatives: as a loop, or one by one."""

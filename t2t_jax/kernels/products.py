@@ -203,8 +203,8 @@ def _logits_forward(
 
 def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]) -> _Operands:
     x, embedding = operands
-    # One copy of the largest array of a step, as in `linear`. The product that has it as its wide
-    # side is transposed afterwards: the result is a fraction of the size.
+    # There is one copy of the largest array of a step, as in `linear`. The product whose wide side
+    # is that array is transposed afterwards: the result is a fraction of the size.
     cotangent = jax.lax.optimization_barrier(cotangent.astype(x.dtype))
     x_bar = jnp.einsum("btv,vd->btd", cotangent, embedding.astype(x.dtype))
     transposed = jax.lax.optimization_barrier(jnp.einsum("btd,btv->dv", x, cotangent))

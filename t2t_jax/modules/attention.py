@@ -217,7 +217,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class CachedSelfAttention(nn.Module):
-    """The self-attention of one new position to itself and those before it, kept in a cache.
+    """The self-attention of a new position to itself and to earlier positions, kept in a cache.
 
     It has the parameters of a `MultiHeadAttention`, as `join_projections` arranges them.
     """

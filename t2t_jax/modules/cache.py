@@ -223,7 +223,7 @@ def _write(
 ) -> Float[Array, "b _ _ _"]:
     new = new.astype(cache.dtype)
     if cache.shape[0] == new.shape[axis] == 1:
-        # Where one hypothesis of one sentence is written in place, XLA on CPUs does so twice, and
+        # If one hypothesis of one sentence is written in place, XLA on CPUs writes it twice, and
         # copies the cache four times.
         slots = jax.lax.broadcasted_iota(jnp.int32, cache.shape, axis)
         return jnp.where(slots == at, new, cache)

@@ -36,7 +36,7 @@ class CachedLayer(Layer):
 
         Args:
           x: the encoder's output, to which the layer's cross-attention attends. A layer without
-            cross-attention reads the sources itself, and attends to them with what it generates.
+            cross-attention reads the sources itself, and the generated tokens attend to them.
           context: the context of the sources.
 
         Returns:

@@ -86,7 +86,7 @@ class ScoringModel(Protocol):
 
 @runtime_checkable
 class DecodingModel(ScoringModel, Protocol):
-    """A `ScoringModel` that can be searched too.
+    """A `ScoringModel` that searches can use too.
 
     Each family that generates text has one in its file, such as `modules.transformer`, and
     `modules.ensemble` has the one of several models.

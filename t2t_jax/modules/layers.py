@@ -38,7 +38,7 @@ class Residual(nn.Module):
         self, x: Float[Array, "b t d_model"], sublayer: Sublayer, context: Context
     ) -> Float[Array, "b t d_model"]:
         """Wrap `sublayer` in dropout, residual connection and norm."""
-        form = "plain" if context.deterministic else context.kernels.norms  # it is for derivatives
+        form = "plain" if context.deterministic else context.kernels.norms  # made for derivatives
         norm = Norm(self.config.normalization, form, name="norm")
         drop = Dropout(self.config.dropout_rate)
         if self.config.norm_order == "pre":

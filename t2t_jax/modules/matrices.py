@@ -1,4 +1,4 @@
-"""Parameters that are matrices of products, as which modules declare them, and their forms."""
+"""Parameters that are matrices of products: how modules declare them, and their other forms."""
 
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias

@@ -36,7 +36,7 @@ def start_id(model: ModelConfig) -> int:
 
 
 def family_of(model: ModelConfig) -> _Family:
-    """Return the classes of a network: the module that is trained, and the one that decodes.
+    """Return the classes of a network: the module to train, and the model to score or decode with.
 
     Args:
       model: sizes and options of the network.

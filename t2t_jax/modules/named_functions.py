@@ -64,7 +64,7 @@ def call(
       options: the keyword arguments of the function.
 
     Raises:
-      UserError: a registered function raised an error, or its result has another shape or dtype.
+      UserError: a registered function raised an error, or its result is not of floats and `shape`.
     """
     function = entry.load()
     if not entry.title:
