@@ -1,4 +1,4 @@
-"""Batches, in the one form that all models take, and the ids that every vocabulary shares."""
+"""Batches, in the form that all models take, and the ids that every vocabulary shares."""
 
 from typing import Any, NamedTuple
 
@@ -55,7 +55,7 @@ class Batch(NamedTuple):
 
 
 def one_a_row(tokens: Int[Array, "b t"]) -> Sequence:
-    """Sentences that each have a row of their own.
+    """Return sentences that each have a row of their own.
 
     Args:
       tokens: ids, padded at the end with `PAD_ID`.

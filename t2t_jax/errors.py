@@ -27,7 +27,7 @@ _WAYS_OUT = {
 
 
 class UserError(ValueError):
-    """Something the user gave does not work: a field, a file, a directory, a checkpoint.
+    """An error that the user can mend, in a field, a file, a directory or a checkpoint.
 
     The message is one line: what was wrong, where, and the way out. The command line prints it
     without a traceback and exits with code 2; a Python caller can catch it as a `ValueError`.
@@ -36,15 +36,15 @@ class UserError(ValueError):
 
 @contextmanager
 def needs_extra(extra: str, purpose: str) -> Iterator[None]:
-    """Refuse, in one line that names an extra, what needs a package that is not installed.
+    """Raise an error that names an extra if a package imported within is not installed.
 
     Args:
-      extra: the extra, of those in `pyproject.toml`, with which the packages are installed that are
-        imported within the block.
-      purpose: what needs them, such as "table.png".
+      extra: the extra, of those in `pyproject.toml`, that installs the packages imported within the
+        block.
+      purpose: the part of the program that needs the packages, such as "table.png".
 
     Raises:
-      UserError: one of them is not installed.
+      UserError: one of the packages is not installed.
     """
     try:
         yield
@@ -56,18 +56,18 @@ def needs_extra(extra: str, purpose: str) -> Iterator[None]:
 
 
 def warn(message: str) -> None:
-    """Tell the user on the standard error, in one line, of something that stops nothing."""
+    """Print a warning for the user on the standard error, in one line, and go on."""
     if sys.stderr is not None:  # it is None in a process that was started without one
         with suppress(OSError):  # nobody reads it any more
             print("warning:", " ".join(message.split()), file=sys.stderr, flush=True)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """The way out of a misspelt name: the nearest one that is known, or `otherwise` if none is."""
+    """Return the way out of a misspelt name: the nearest known one, or `otherwise` without one."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else otherwise
 
 
 def way_out_of(error: OSError) -> str:
-    """The way out of an error of the system's, such as a full disk, as part of a message."""
+    """Return the way out of an error of the system, such as a full disk, as part of a message."""
     return _WAYS_OUT.get(error.errno or 0, "check the place, its permissions and room")

@@ -1,4 +1,4 @@
-"""Section 3.2: scaled dot-product attention, and heads; and scores of other kinds."""
+"""Section 3.2: scaled dot-product attention, its heads, and scores of other kinds."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Float32, Shaped
 from t2t_jax.functional.dropout import DropoutKey, dropout
 
 Einsum: TypeAlias = Callable[[str, Array, Array], Float32[Array, "..."]]
-"""`einsum(equation, a, b)`, summed in float32."""
+"""A function `einsum(equation, a, b)` that sums in float32."""
 
 Score: TypeAlias = Callable[
     [Float[Array, "b q h d_k"], Float[Array, "b k h d_k"]], Float32[Array, "b h q k"]
@@ -32,14 +32,14 @@ def attention_weights(
     score: Score | None = None,
     einsum: Einsum = summed_in_float32,
 ) -> Float[Array, "b h q k"]:
-    """softmax(Q K^T / sqrt(d_k)) over the keys, in float32 (section 3.2.1, equation 1).
+    """Compute softmax(Q K^T / sqrt(d_k)) over the keys, in float32 (section 3.2.1, equation 1).
 
     Args:
       query: queries of each head.
       key: keys of each head.
       mask: True where a query may attend to a key; None allows everything.
-      bias: what is added to the scores of all rows alike, as by relative positions.
-      score: the score function, such as `additive_scores` with a vector; None is the products.
+      bias: numbers added to the scores of all rows alike, as by relative positions.
+      score: the score function, such as `additive_scores` with a vector; None is scaled products.
       einsum: how the product of queries and keys is computed.
 
     Returns:
@@ -59,7 +59,7 @@ def _products(
 
 
 def scaled(query: Float[Array, "b q h d_k"]) -> Float[Array, "b q h d_k"]:
-    """Q / sqrt(d_k), so that scores have the variance of a single product (section 3.2.1)."""
+    """Return Q / sqrt(d_k), so that scores have the variance of one product (section 3.2.1)."""
     return query / math.sqrt(query.shape[-1])
 
 
@@ -70,11 +70,11 @@ def additive_scores(
     *,
     einsum: Einsum = summed_in_float32,
 ) -> Float32[Array, "b h q k"]:
-    """v tanh(q + k): additive attention, which section 3.2.1 compares with products.
+    """Compute v tanh(q + k): additive attention, which section 3.2.1 compares with products.
 
     It is the alignment model of Bahdanau et al. 2014 ("Neural Machine Translation by Jointly
     Learning to Align and Translate", appendix A.1.2), whose two matrices are the projections of
-    queries and keys here. Memory is that of a vector for each query and key.
+    queries and keys here. It takes the memory of a vector for each pair of a query and a key.
 
     Args:
       query: queries of each head.
@@ -90,7 +90,7 @@ def additive_scores(
 def masked_softmax(
     scores: Float32[Array, "b h q k"], mask: Bool[Array, "b #h #q k"]
 ) -> Float32[Array, "b h q k"]:
-    """softmax over the keys that `mask` allows; zeros for a query that it allows none.
+    """Compute softmax over the keys that `mask` allows; zeros for a query without any.
 
     The derivative is written out, because it needs the weights alone.
     """
@@ -125,7 +125,7 @@ def scaled_dot_product_attention(
     dropout_rate: float = 0.0,
     dropout_key: DropoutKey | None = None,
 ) -> Float[Array, "b q h d_v"]:
-    """softmax(Q K^T / sqrt(d_k)) V for every head (section 3.2.1, equation 1).
+    """Compute softmax(Q K^T / sqrt(d_k)) V for every head (section 3.2.1, equation 1).
 
     Args:
       query: queries of each head.
@@ -145,7 +145,7 @@ def scaled_dot_product_attention(
 def weighted_values(
     weights: Float32[Array, "b h q k"], value: Float[Array, "b k h d_v"]
 ) -> Float[Array, "b q h d_v"]:
-    """The sums of the values times their weights, in the values' dtype (equation 1).
+    """Sum the values times their weights, in the values' dtype (equation 1).
 
     Args:
       weights: the weight of each value, for each query and head.
@@ -155,7 +155,7 @@ def weighted_values(
 
 
 def repeat_heads(x: Float[Array, "b k groups d"], num_heads: int) -> Float[Array, "b k h d"]:
-    """Keys or values for every head, where equally many heads share them (Ainslie et al. 2023).
+    """Repeat keys or values that equally many heads share, for each head (Ainslie et al. 2023).
 
     Heads 0 to num_heads / groups - 1 share those of the first group, and so on.
 

@@ -24,9 +24,9 @@ class DropoutKey(NamedTuple):
 
 
 def _mix(x: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-    """A bijection of 32-bit words in which every input bit flips every output bit half the time.
+    """Map 32-bit words one to one, so that any input bit flips any output bit half the time.
 
-    Multiply-xorshift with the constants of C. Wellons' search for low bias ("lowbias32").
+    This is multiply-xorshift with the constants of C. Wellons' search for low bias ("lowbias32").
     """
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
@@ -34,10 +34,10 @@ def _mix(x: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
 
 
 def random_words(shape: tuple[int, ...], key: DropoutKey) -> UInt32[Array, "..."]:
-    """One random 32-bit word per element: a hash of its row, its place in it, and 64 bits of key.
+    """Return a random 32-bit word per element: a hash of its row, its place, and 64 bits of key.
 
     A general-purpose generator spends a fifth of a training step on CPU on bits that dropout
-    compares with one threshold. This one is cheap enough for XLA to compute inside the loop that
+    compares with one threshold. The hash is cheap enough for XLA to compute inside the loop that
     uses it, and a word depends only on its row and place, so cutting an array up, over devices or
     over time, does not change its bits.
 
@@ -51,7 +51,7 @@ def random_words(shape: tuple[int, ...], key: DropoutKey) -> UInt32[Array, "..."
 def hashes(
     shape: tuple[int, ...], key: DropoutKey
 ) -> tuple[UInt32[Array, "1 *inner"], UInt32[Array, "rows *ones"]]:
-    """The two hashes that the words of `random_words` are `mixed` of: of place and of row.
+    """Return the hashes of place and of row, from which `mixed` makes the words of `random_words`.
 
     Args:
       shape: `[rows, *inner]`.
@@ -78,11 +78,11 @@ def _hashes_at(
 def mixed(
     of_place: UInt32[Array, "1 *inner"], of_row: UInt32[Array, "rows *ones"]
 ) -> UInt32[Array, "rows *inner"]:
-    """A word for each element of an array, made of a hash of its place and one of its row.
+    """Combine the hashes of place and of row to a word for each element of an array.
 
     Args:
-      of_place: from `hashes`.
-      of_row: from `hashes`.
+      of_place: the hash of each place, from `hashes`.
+      of_row: the hash of each row, from `hashes`.
     """
     return _mix(of_place + of_row)
 
@@ -93,11 +93,11 @@ def words_at(
     bits: UInt32[Array, "2"],
     first_row: UInt32[Array, ""],
 ) -> UInt32[Array, "{rows} *inner"]:
-    """The words of `random_words` at some places, for an array that never exists as a whole.
+    """Return the words of `random_words` at some places of an array that never exists as a whole.
 
     Args:
       place: numbers of the places within a row, as they follow one another in the whole array.
-      rows: how many rows.
+      rows: number of rows.
       bits: 64 bits of the key.
       first_row: number of the first row.
     """
@@ -105,7 +105,7 @@ def words_at(
 
 
 def threshold(rate: float) -> UInt32[Array, ""]:
-    """An element whose random word is below this is dropped."""
+    """Return the number below which an element's random word means that it is dropped."""
     return jnp.uint32(round(rate * 2**32))
 
 
@@ -127,7 +127,7 @@ def dropout(
 def dropped(
     x: Float[Array, "*shape"], rate: float, words: UInt32[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """The elements of an array that their words keep, divided by `1 - rate`; zeros for the others.
+    """Set the elements that their words drop to zero, and divide the others by `1 - rate`.
 
     Args:
       x: any array.

@@ -22,19 +22,19 @@ from t2t_jax.functional.dropout import DropoutKey, dropout
 _Matrix = TypeVar("_Matrix")
 
 Activation: TypeAlias = Callable[[Float[Array, "..."]], Float[Array, "..."]]
-"""The function of each hidden activation by itself."""
+"""A function that is applied to each hidden activation by itself."""
 
 
 def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """x Phi(x), Phi being the distribution function of the standard normal distribution.
+    """Compute x Phi(x), Phi being the distribution function of the standard normal distribution.
 
-    It is that of Hendrycks and Gimpel 2016 exactly, without their approximation by tanh.
+    This is the GELU of Hendrycks and Gimpel 2016 exactly, without their approximation by tanh.
     """
     return jax.nn.gelu(x, approximate=False)
 
 
 def gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2: `gelu` approximated, as in GPT-2."""
+    """Approximate `gelu`, as in GPT-2, by x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2."""
     return jax.nn.gelu(x, approximate=True)
 
 
@@ -60,7 +60,7 @@ def position_wise_feed_forward(
         [Float[Array, "b t d_in"], Any, Float[Array, " d_out"]], Float[Array, "b t d_out"]
     ] = _linear,
 ) -> Float[Array, "b t d_model"]:
-    """max(0, x W_1 + b_1) W_2 + b_2 at every position alike (equation 2).
+    """Compute max(0, x W_1 + b_1) W_2 + b_2 at every position alike (equation 2).
 
     Args:
       x: one vector per position.
@@ -68,7 +68,7 @@ def position_wise_feed_forward(
       bias_1: b_1, `[d_ff]`.
       kernel_2: W_2, `[d_ff, d_model]`, likewise.
       bias_2: b_2, `[d_model]`.
-      activation: what stands in place of max(0, .).
+      activation: the function in place of max(0, .).
       dropout_rate: share of the hidden activations set to zero (the paper: 0).
       dropout_key: key that decides which of them; None means no dropout.
       linear: how x W + b is computed, `linear(x, kernel, bias)`.
@@ -88,7 +88,7 @@ def gated_feed_forward(
     dropout_key: DropoutKey | None = None,
     linear: Callable[[Float[Array, "b t d_in"], Any], Float[Array, "b t d_out"]] = _linear,
 ) -> Float[Array, "b t d_model"]:
-    """(activation(x W) * x V) W_2 at every position alike, without biases.
+    """Compute (activation(x W) * x V) W_2 at every position alike, without biases.
 
     These are the feed-forward networks of "GLU Variants Improve Transformer" (Shazeer 2020):
     equation 6, whose gated linear units equations 4 and 5 define.

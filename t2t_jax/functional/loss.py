@@ -12,14 +12,14 @@ _Losses = tuple[Float[Array, "*t"], Float[Array, "*t"]]
 _Residuals = tuple[Float[Array, "*t v"], Float[Array, "*t"], Int[Array, "*t"]]
 
 Normalizer: TypeAlias = Callable[..., tuple[Float32[Array, "*t"], Float32[Array, "*t"]]]
-"""A function of logits, and of `near` where there is one, that gives the logarithm of the sum of
-exponentials, and the mean."""
+"""A function of logits, and of a number near the greatest of each row if it takes one, that gives
+the logarithm of the sum of exponentials, and the mean."""
 
 
 def log_sum_exp_and_mean(
     logits: Float32[Array, "*t v"],
 ) -> tuple[Float32[Array, "*t"], Float32[Array, "*t"]]:
-    """The logarithm of the sum of exponentials, and the mean, of each row of logits.
+    """Compute the logarithm of the sum of exponentials, and the mean, of each row of logits.
 
     Args:
       logits: scores over the vocabulary.
@@ -35,7 +35,7 @@ def label_smoothed_cross_entropy(
     normalizer: Normalizer = log_sum_exp_and_mean,
     near: Float32[Array, "*t"] | None = None,
 ) -> _Losses:
-    """Cross-entropy against (1 - eps) one_hot(target) + eps / V, for every target token.
+    """Compute cross-entropy against (1 - eps) one_hot(target) + eps / V, for every target token.
 
     This is the smoothing of Szegedy et al. 2015, which the paper cites: the mass eps is spread over
     all V entries, the target's included. (tensor2tensor spreads it over the V - 1 others and
@@ -105,7 +105,7 @@ def projected_cross_entropy(
     normalizer: Normalizer = log_sum_exp_and_mean,
     guess: Callable[[Float[Array, "b _ d_model"], Int[Array, "b _"]], Array] | None = None,
 ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
-    """`label_smoothed_cross_entropy` of the logits of `x`, which need not exist all at once.
+    """Compute `label_smoothed_cross_entropy` of the logits of `x`, which need not exist at once.
 
     In chunks, the logits and their gradient take 1 / `num_chunks` of the memory, and the logits are
     computed twice: a third more of the output projection's work.

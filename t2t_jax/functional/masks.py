@@ -18,31 +18,31 @@ from jaxtyping import Array, Bool, Int
 
 _LARGEST_WHOLE = 1 << 20
 """Most pairs of a query and a key, of one row, whose mask and scores are made as a whole: 1,024
-times 1,024. Beyond, they would soon take all memory."""
+times 1,024. Larger masks and scores would soon take all memory."""
 
 
 def segment_mask(
     query_segments: Int[Array, "b q"], key_segments: Int[Array, "b k"]
 ) -> Bool[Array, "b 1 q k"]:
-    """The mask by which a position attends to its own sentence; padding attends to nothing.
+    """Return the mask by which positions attend to their own sentence, and padding to nothing.
 
     Args:
-      query_segments: numbers of the sentences, of the positions that attend; 0 is padding.
-      key_segments: the same of the positions that are attended to.
+      query_segments: number of the sentence of each position that attends; 0 is padding.
+      key_segments: the same for each position that is attended to.
     """
     same = query_segments[:, None, :, None] == key_segments[:, None, None, :]
     return same & (key_segments != 0)[:, None, None, :]
 
 
 def causal_mask(length: int) -> Bool[Array, "1 1 t t"]:
-    """The mask by which a position attends to itself and to what comes before it in the row."""
+    """Return the mask by which positions attend to themselves and to earlier ones in the row."""
     return jnp.tril(jnp.ones((1, 1, length, length), bool))
 
 
 def distances(num_queries: int, num_keys: int, first_key: int = 0) -> Int[Array, "q k"]:
-    """The place of every query less the place of every key: positive if the key came before.
+    """Return the place of every query less that of every key: positive if the key came before.
 
-    Within a sentence it is the difference of their positions too, wherever in the row it lies.
+    Within a sentence, wherever in the row it lies, this is the difference of positions too.
 
     Args:
       num_queries: queries, at the places from 0 on.
@@ -53,10 +53,10 @@ def distances(num_queries: int, num_keys: int, first_key: int = 0) -> Int[Array,
 
 
 def window_mask(apart: Int[Array, "q k"], window: int) -> Bool[Array, "q k"]:
-    """The mask of restricted self-attention (section 4): True where `|distance| < window`.
+    """Return the mask of restricted self-attention (section 4): True where `|distance| < window`.
 
     Args:
-      apart: `distances`.
+      apart: the distances of queries and keys, from `distances`.
       window: number of places in each direction, the query's own included. In the paper's terms the
         neighbourhood of a position has size r = 2 window - 1.
     """
@@ -68,8 +68,8 @@ class SegmentMask:
     """The mask of long rows, which never exists as a whole: attention makes the parts it needs.
 
     Attributes:
-      query_segments: `[b, q]`, numbers of the sentences, of the positions that attend.
-      key_segments: `[b, k]`, the same of the positions that are attended to.
+      query_segments: `[b, q]`, number of the sentence of each position that attends.
+      key_segments: `[b, k]`, the same for each position that is attended to.
       causal: whether a position attends to nothing that comes after it in its row.
       window: see `window_mask`; None means no bound.
     """
@@ -81,19 +81,19 @@ class SegmentMask:
 
     @property
     def size(self) -> int:
-        """Entries of the whole mask."""
+        """Return the number of entries of the whole mask."""
         return self.query_segments.size * self.key_segments.shape[1]
 
     @property
     def is_narrow(self) -> bool:
-        """Whether windows of keys are shorter than the row: then attention is computed in them."""
+        """Return whether windows of keys are shorter than the row, so that attention uses them."""
         window = self.window
         return (
             window is not None and keys_in_window(window, self.causal) < self.key_segments.shape[1]
         )
 
     def whole(self) -> Bool[Array, "b 1 q k"]:
-        """The mask as an array: quadratic in the length."""
+        """Return the mask as an array, whose size is quadratic in the length."""
         mask = segment_mask(self.query_segments, self.key_segments)
         length, num_keys = self.query_segments.shape[1], self.key_segments.shape[1]
         if self.causal:
@@ -104,7 +104,7 @@ class SegmentMask:
 
 
 def keys_in_window(window: int, causal: bool) -> int:
-    """Keys that each query is compared with where attention is computed in windows.
+    """Return how many keys each query is compared with where attention is computed in windows.
 
     The queries of a block as long as the window are compared with the keys of this block, of the
     one before and, unless `causal`, of the one after.
@@ -123,11 +123,11 @@ def attention_mask(
     causal: bool = False,
     window: int | None = None,
 ) -> Bool[Array, "b 1 q k"] | SegmentMask:
-    """The mask by which a position attends to its own sentence, or to a part of it.
+    """Return the mask by which a position attends to its own sentence, or to a part of it.
 
     Args:
-      query_segments: numbers of the sentences, of the positions that attend; 0 is padding.
-      key_segments: the same of the positions that are attended to.
+      query_segments: number of the sentence of each position that attends; 0 is padding.
+      key_segments: the same for each position that is attended to.
       causal: whether a position attends to nothing that comes after it.
       window: see `window_mask`; None means no bound.
 

@@ -13,13 +13,13 @@ def layer_norm(
     bias: Float[Array, " d"],
     epsilon: float = EPSILON,
 ) -> Float[Array, "*t d"]:
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis (Ba et al. 2016).
+    """Compute (x - mean) / sqrt(variance + epsilon) * scale + bias (Ba et al. 2016).
 
     Args:
-      x: vectors.
+      x: vectors, along the last axis.
       scale: the learned factor of each element.
       bias: the learned summand of each element.
-      epsilon: what is added to the variance, so that a constant vector divides by no zero.
+      epsilon: number added to the variance, so that a constant vector divides by no zero.
 
     Returns:
       The normalised vectors, computed in float32, in the dtype of `x`.
@@ -33,7 +33,7 @@ def layer_norm(
 def rms_norm(
     x: Float[Array, "*t d"], scale: Float[Array, " d"], epsilon: float = EPSILON
 ) -> Float[Array, "*t d"]:
-    """x / sqrt(mean(x^2) + epsilon) * scale over the last axis.
+    """Compute x / sqrt(mean(x^2) + epsilon) * scale over the last axis.
 
     This is equation 4 of "Root Mean Square Layer Normalization" (Zhang and Sennrich 2019): layer
     normalisation that does not subtract the mean and has no bias. The paper has no epsilon; Llama
@@ -42,7 +42,7 @@ def rms_norm(
     Args:
       x: vectors.
       scale: the learned factor of each element, g.
-      epsilon: what is added to the mean of squares, so that a zero vector divides by no zero.
+      epsilon: number added to the mean of squares, so that a zero vector divides by no zero.
 
     Returns:
       The normalised vectors, computed in float32, in the dtype of `x`.

@@ -1,4 +1,4 @@
-"""Section 3.5: positions as sinusoids; and the schemes that later papers put in their place.
+"""Section 3.5: positions as sinusoids, and the schemes of later papers that replace them.
 
 Sinusoids are added to the embeddings. Rotary positions turn queries and keys; ALiBi and the bias of
 T5 add to the scores of self-attention a number that depends on the distance of query and key:
@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Float32, Int
 
 
 def sinusoidal_positions(length: int, d_model: int) -> Float[Array, "t d_model"]:
-    """The fixed position encodings of section 3.5, interleaved as in the paper's formula.
+    """Compute the fixed position encodings of section 3.5, interleaved as in the paper's formula.
 
         PE(pos, 2i)   = sin(pos / 10000^(2i / d_model))        even columns
         PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model))        odd columns
@@ -38,7 +38,7 @@ def sinusoidal_positions(length: int, d_model: int) -> Float[Array, "t d_model"]
 
 
 def tensor2tensor_sinusoids(length: int, d_model: int) -> Float[Array, "t d_model"]:
-    """The position encodings that tensor2tensor, Marian and fairseq compute.
+    """Compute the position encodings of tensor2tensor, Marian and fairseq.
 
         PE(pos, i)               = sin(pos * 10000^(-i / (d_model / 2 - 1)))        left half
         PE(pos, d_model / 2 + i) = cos(pos * 10000^(-i / (d_model / 2 - 1)))        right half
@@ -65,7 +65,7 @@ def rotary_frequencies(
     *,
     divisors: Callable[[int], list[float]] | None = None,
 ) -> Float32[Array, " pairs"]:
-    """The angles by which one position turns each pair of elements: base^(-2i / d_k).
+    """Return the angles by which one position turns each pair of elements: base^(-2i / d_k).
 
     They are theta_i of section 3.2.2 of "RoFormer" (Su et al. 2021). A model that was trained on
     sentences of some length reads longer ones better with other frequencies.
@@ -86,7 +86,7 @@ def rotary_frequencies(
 
 
 def linear_scaling(d_k: int, scale: float) -> list[float]:
-    """Divide every frequency by `scale`, so that positions are interpolated.
+    """Return the same divisor, `scale`, for every frequency, so that positions are interpolated.
 
     This is section 2.3 of "Extending Context Window of Large Language Models via Positional
     Interpolation" (Chen et al. 2023).
@@ -102,7 +102,7 @@ def linear_scaling(d_k: int, scale: float) -> list[float]:
 
 
 def ntk_scaling(d_k: int, scale: float) -> list[float]:
-    """Keep the highest frequency, and divide the lowest one by `scale`: "NTK-aware" scaling.
+    """Return divisors of 1 for the highest frequency to `scale` for the lowest ("NTK-aware").
 
     This is as if the base were base * scale^(d_k / (d_k - 2)) (Peng et al. 2023, "YaRN", section
     3.1). At width 2 there is one frequency, the highest.
@@ -114,7 +114,7 @@ def ntk_scaling(d_k: int, scale: float) -> list[float]:
     Returns:
       The divisor of each of the d_k / 2 frequencies.
     """
-    # What (scale^(d_k / (d_k - 2)))^(2i / d_k) is.
+    # This is (scale^(d_k / (d_k - 2)))^(2i / d_k).
     return [scale ** (2 * i / max(d_k - 2, 1)) for i in range(d_k // 2)]
 
 
@@ -151,11 +151,11 @@ def rotate(
 
 
 def alibi_slopes(num_heads: int) -> Float32[Array, " h"]:
-    """The slope of each head: 2^(-8 / h), its square, and so on (Press et al. 2022, section 3).
+    """Return the slopes of the heads: 2^(-8 / h), its square, ... (Press et al. 2022, section 3).
 
-    That is for h heads, h being a power of two. Other numbers of heads have the slopes of the power
-    of two below, and then every other one of those of the power above, as in the authors' code and
-    in BLOOM.
+    This is for h heads, h being a power of two. Other numbers of heads have the slopes of the power
+    of two below, and then every other slope of the power above, as in the authors' code and in
+    BLOOM.
 
     Args:
       num_heads: number of heads, h.
@@ -172,7 +172,7 @@ def alibi_slopes(num_heads: int) -> Float32[Array, " h"]:
 def alibi_bias(
     distances: Int[Array, "q k"], num_heads: int, *, causal: bool = False
 ) -> Float32[Array, "h q k"]:
-    """`-slope * |distance|`, which ALiBi adds to the scores (Press et al. 2022, section 3).
+    """Return `-slope * |distance|`, which ALiBi adds to scores (Press et al. 2022, section 3).
 
     The paper has a causal model, where no distance is negative. With the absolute value, an encoder
     treats both directions alike, as the authors propose for such models.
@@ -193,7 +193,7 @@ def relative_bias(
     causal: bool,
     embedding: Float[Array, "buckets h"],
 ) -> Float32[Array, "h q k"]:
-    """The number that each head has learned for the bucket of a distance (Raffel et al. 2020).
+    """Return the number that each head has learned for a distance's bucket (Raffel et al. 2020).
 
     Args:
       distances: place of the query - place of the key.
@@ -213,10 +213,10 @@ def relative_position_buckets(
     *,
     bidirectional: bool,
 ) -> Int[Array, "q k"]:
-    """The bucket of each distance, for which T5 learns one bias per head (Raffel et al. 2020).
+    """Return the bucket of each distance, for which T5 learns a bias per head (Raffel et al. 2020).
 
-    A half of the buckets has one distance each. The widths of the others grow geometrically (as
-    logarithms of distances do) up to `max_distance`, and the last bucket has all that is beyond:
+    Half of the buckets hold one distance each. The widths of the others grow geometrically (as
+    logarithms of distances do) up to `max_distance`, and the last bucket holds all beyond:
     section 2.1 of "Exploring the Limits of Transfer Learning", and `relative_position_bucket` in
     the authors' code.
 
@@ -238,13 +238,13 @@ def relative_position_buckets(
 
 
 def _bucket_starts(num_buckets: int, max_distance: int) -> list[int]:
-    """The smallest distance of each bucket but the first, which has 0.
+    """Return the smallest distance of each bucket after the first, which starts at 0.
 
     The bucket of a large distance n is `exact` plus the whole part of
 
         log(n / exact) / log(max_distance / exact) * (num_buckets - exact)
 
-    Whole numbers decide here whether that reaches j, as floating-point ones may fall just below.
+    Integers decide here whether that reaches j, as floating-point numbers may fall just below.
     """
     exact = num_buckets // 2
     wide = num_buckets - exact

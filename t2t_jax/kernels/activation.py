@@ -11,7 +11,7 @@ from t2t_jax.kernels.choice import ActivationForm
 
 
 def activation_of(function: Callable[..., Any], form: ActivationForm) -> Callable[..., Any]:
-    """The activation as the devices are fast with it: the same function and the same derivative.
+    """Return the form of an activation that suits the devices: same function, same derivative.
 
     Args:
       function: the function of each hidden activation.
@@ -22,7 +22,7 @@ def activation_of(function: Callable[..., Any], form: ActivationForm) -> Callabl
 
 @jax.custom_vjp
 def _relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """max(0, x): with `jax.nn.relu`, a product would write x beside it, for the derivative."""
+    """Compute max(0, x); for `jax.nn.relu`, a product would write x too, for the derivative."""
     return jnp.maximum(x, 0)
 
 
@@ -34,7 +34,7 @@ def _forward(x: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, 
 def _gradient(
     result: Float[Array, "..."], cotangent: Float[Array, "..."]
 ) -> tuple[Float[Array, "..."]]:
-    # Otherwise XLA would ask x again, as max(0, x) > 0 says the same as x > 0.
+    # Otherwise XLA would read x again, as max(0, x) > 0 says the same as x > 0.
     result = jax.lax.optimization_barrier(result)
     return (jnp.where(result > 0, cotangent, 0),)
 

@@ -1,4 +1,4 @@
-"""Equation 1 as it runs fast: fused on GPUs, in blocks for long rows, with a cache in decoding."""
+"""Fast forms of equation 1: fused on GPUs, in blocks for long rows, with a cache in decoding."""
 
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +28,7 @@ from t2t_jax.kernels.products import einsum_float32, has_form
 from t2t_jax.kernels.windowed import windowed_attention
 
 DistanceBias: TypeAlias = Callable[[Int[Array, "q k"]], Float32[Array, "h q k"]]
-"""What relative positions add to the scores of each head: a function of `masks.distances`."""
+"""The function of `masks.distances` that relative positions add to the scores of each head."""
 
 _LARGEST_FUSED = 1 << 28
 """Most entries of a mask for the fused kernel. The mask is the only quadratic array that it keeps;
@@ -42,7 +42,7 @@ def attention(
     mask: Bool[Array, "b #h #q k"] | SegmentMask,
     **options: Any,
 ) -> Float[Array, "b q h d_v"]:
-    """`functional.attention.scaled_dot_product_attention` (equation 1), the fastest way there is.
+    """Compute equation 1 the fastest way; see `functional.attention.scaled_dot_product_attention`.
 
     Args:
       query: queries of each head.
@@ -71,7 +71,7 @@ def heads_and_rows(
     dropout_key: DropoutKey | None = None,
     kernels: Kernels = XLA_KERNELS,
 ) -> tuple[Float[Array, "b q h d_v"], Bool[Array, "b q 1"] | None]:
-    """`attention`, but for the zeros of queries that may attend to nothing.
+    """Compute `attention` without the zeros of queries that may attend to nothing.
 
     A product with the heads can set its own results to zero within the kernel that reads them.
 
@@ -82,16 +82,16 @@ def heads_and_rows(
       mask: True where a query may attend to a key. With a `SegmentMask`, weights are computed in
         windows or in blocks where no fused kernel takes the mask; a bias or a score function takes
         memory that is quadratic in the length of a row.
-      bias: what is added to the scores, by distance; None means nothing.
+      bias: the function of distances to add to the scores; None means none.
       score: the score function, a pytree of what each head learns; None means products.
-      apart: the distances of queries and keys; None means that they have the same places.
+      apart: the distances of queries and keys; None means that both stand at the same places.
       dropout_rate: share of the weights set to zero (the paper: 0), unless the key is None.
       dropout_key: key that decides which of them.
       kernels: the implementations for the devices.
 
     Returns:
-      The weighted values, in the values' dtype, and True for the queries that may attend to
-      something, as the others mean nothing; None where the others are zeros.
+      The weighted values, in the values' dtype, and an array, True for the queries that may attend
+      to something: values of other queries are arbitrary, or zeros if the array is None.
     """
     same: Any = partial(attention, bias=bias, score=score, dropout_rate=dropout_rate)
     if has_form(value, kernels.products):
@@ -125,10 +125,10 @@ def _whole(mask: Bool[Array, "b #h #q k"] | SegmentMask) -> Bool[Array, "b #h #q
 
 
 def _einsum(kernels: Kernels) -> Einsum:
-    """The product of queries and keys that the devices are fast with.
+    """Return the function for the product of queries and keys that is fast on the devices.
 
-    Its gradient is an operand of two products. `einsum_float32` rounds it to their dtype: then it
-    is written and read, which on TPUs takes as long as the products.
+    The gradient of the product is an operand of two products. `einsum_float32` rounds the gradient
+    to their dtype: then it is written and read, which on TPUs takes as long as the products.
     """
     return summed_in_float32 if kernels.attention == "xla_fused" else einsum_float32
 
@@ -136,7 +136,7 @@ def _einsum(kernels: Kernels) -> Einsum:
 def additive(
     query: Float[Array, "b q h d_k"], key: Float[Array, "b k h d_k"], vector: Float[Array, "h d_k"]
 ) -> Float32[Array, "b h q k"]:
-    """`functional.attention.additive_scores`, with the product that kernels compute."""
+    """Compute `functional.attention.additive_scores` with the product `einsum_float32`."""
     return additive_scores(query, key, vector, einsum=einsum_float32)
 
 
@@ -145,9 +145,9 @@ def is_fused(
     key: Float[Array, "b k groups d_k"],
     value: Float[Array, "b k groups d_v"],
 ) -> bool:
-    """Whether cuDNN's fused attention takes arrays of these shapes and dtypes.
+    """Return whether cuDNN's fused attention takes arrays of these shapes and dtypes.
 
-    It needs 16-bit arrays, heads of equal widths that are multiples of 8 up to 128, and even
+    cuDNN needs 16-bit arrays, heads of equal widths that are multiples of 8 up to 128, and even
     lengths, for the derivatives.
 
     Args:
@@ -164,7 +164,7 @@ def is_fused(
 
 
 def has_fused_widths(d_k: int, d_v: int, dtype: DTypeLike) -> bool:
-    """Whether cuDNN's fused attention takes heads of these widths; see `is_fused`.
+    """Return whether cuDNN's fused attention takes heads of these widths; see `is_fused`.
 
     Args:
       d_k: width of queries and keys.
@@ -182,7 +182,7 @@ def fused_attention(
     mask: Bool[Array, "b #h #q k"],
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> tuple[Float[Array, "b q h d"], Bool[Array, "b q 1"] | None]:
-    """Equation 1 by `jax.nn.dot_product_attention`, whose fused kernel keeps no weights.
+    """Compute equation 1 by `jax.nn.dot_product_attention`, whose fused kernel keeps no weights.
 
     Args:
       query: queries of each head.
@@ -193,7 +193,7 @@ def fused_attention(
         any arrays, on any device.
 
     Returns:
-      The weighted values, and which queries mean something; see `heads_and_rows`.
+      The weighted values, and the mask of queries; see `heads_and_rows`.
     """
     heads = jax.nn.dot_product_attention(
         query, key, value, mask=mask, implementation=implementation
@@ -214,7 +214,7 @@ def cached_attention(
     bias: Float32[Array, "h #q k"] | None = None,
     score: Score | None = None,
 ) -> Float[Array, "b q h d_v"]:
-    """Equation 1 for a few queries and many keys, as in decoding.
+    """Compute equation 1 for a few queries and many keys, as in decoding.
 
     The arrays are in the order in which the products run through them: positions are the last axis
     of the keys and the last but one of the values. With `[b, k, h, d]` they would be transposed
@@ -226,7 +226,7 @@ def cached_attention(
         see `cache_dtype`.
       value: values of each head or group.
       mask: True where a query may attend to a key, for all heads alike if they share keys.
-      bias: what is added to the scores; None means nothing.
+      bias: numbers added to the scores; None means none.
       score: the score function, a pytree of what each head learns (`jax.tree_util.Partial`); None
         means that scores are products.
 
@@ -255,10 +255,10 @@ def fused_cached_attention(
     mask: Bool[Array, "b 1 #q k"],
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Float[Array, "b q h d"]:
-    """Equation 1 for a few queries and many keys, in one kernel.
+    """Compute equation 1 for a few queries and many keys, in one kernel.
 
-    A query that may attend to nothing gets the mean of all values, which has to be zero: to zero it
-    here would take a kernel of its own.
+    A query that may attend to nothing gets the mean of all values, which the caller has to keep at
+    zero: setting the result to zero here would take a kernel of its own.
 
     Args:
       query: queries of each head.
@@ -281,15 +281,15 @@ def attention_with_new(
     bias: Float32[Array, "h 1 k"] | None = None,
     score: Score | None = None,
 ) -> Float[Array, "b 1 h d_v"]:
-    """`cached_attention` of one query to kept positions, of which one is still to be written.
+    """Compute `cached_attention` of one query, with one position that is still to be written.
 
-    XLA for GPUs makes one kernel of it, which takes that position from elsewhere.
+    XLA for GPUs makes one kernel of the computation, which takes that position from `new`.
 
     Args:
       query: queries of each head.
-      kept: keys and values.
-      new: those of the position that is to be written.
-      at: its place.
+      kept: keys and values of the kept positions.
+      new: keys and values of the position that is to be written.
+      at: the slot of that position.
       mask: True where the query may attend to a key.
       bias: see `cached_attention`.
       score: see `cached_attention`.
@@ -308,11 +308,11 @@ class Kept(NamedTuple):
     key: Float[Array, "b groups d_k _"]
     """Keys of each head, or of each group of heads that share them."""
     value: Float[Array, "b groups _ d_v"]
-    """Their values."""
+    """Values of each head or group."""
     mask: Bool[Array, "b #h #q _"]
     """True where a query may attend to a key."""
     bias: Float32[Array, "*b h #q _"] | None = None
-    """What is added to the scores, alike for all rows or for each; None means nothing."""
+    """Numbers added to the scores, alike for all rows or for each; None means none."""
 
 
 def attention_to_both(
@@ -322,7 +322,7 @@ def attention_to_both(
     *,
     score: Score | None = None,
 ) -> Float[Array, "b q h d_v"]:
-    """`cached_attention` to two sets of keys and values, which are not copied into one array.
+    """Compute `cached_attention` to two sets of keys and values, without copying them into one.
 
     Args:
       query: queries of each head.
@@ -362,7 +362,7 @@ def _cached_scores(
     bias: Float32[Array, "*b h #q k"] | None,
     score: Score | None,
 ) -> Float32[Array, "b h q k"]:
-    """The scores of queries and of keys in the order of `cached_attention`."""
+    """Compute the scores of queries and of keys in the order of `cached_attention`."""
     kept = query.astype(key.dtype)
     if score is None:
         scores = einsum_float32("bqhd,bhdk->bhqk", scaled(kept), key)
@@ -372,7 +372,7 @@ def _cached_scores(
 
 
 def _by_group(x: Float[Array, "..."] | None, axis: int, groups: int) -> Float[Array, "..."] | None:
-    """An array with its axis of heads cut in two: groups, and the heads of each."""
+    """Cut the axis of heads of an array in two: groups, and the heads of each."""
     if x is None:
         return None
     axis %= x.ndim
@@ -380,7 +380,7 @@ def _by_group(x: Float[Array, "..."] | None, axis: int, groups: int) -> Float[Ar
 
 
 def cache_dtype(compute_dtype: DTypeLike, form: ProductForm) -> DTypeLike:
-    """The dtype in which decoding keeps the keys and values for `cached_attention`.
+    """Return the dtype in which decoding keeps the keys and values for `cached_attention`.
 
     It is float32 in place of bfloat16 on CPUs: with a few queries, the product is no faster in
     bfloat16, and XLA writes to an array in bfloat16 by converting all of it to float32 and back.

@@ -1,8 +1,8 @@
 """Products of bfloat16 matrices in the forms that CPUs with instructions for them run fast.
 
 XLA multiplies in bfloat16 on CPUs only if the product's result is float32 and its operands lie in
-memory as the product runs through them. Everything else it converts to float32 first, which takes
-two to five times as long (`benchmarks/products.py` measures the forms). So here every product has a
+memory as the product runs through them. XLA converts all else to float32 first, which takes two to
+five times as long (`benchmarks/products.py` measures the forms). So here every product has a
 float32 result, which is then rounded, and a matrix that is needed transposed is really transposed:
 through blocks, because XLA takes a plain transposition back into the product.
 """
@@ -21,7 +21,7 @@ _Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
 def einsum(
     equation: str, a: BFloat16[Array, "..."], b: BFloat16[Array, "..."], dtype: DTypeLike
 ) -> Float[Array, "..."]:
-    """`jnp.einsum`, summed in float32 and then rounded. It is for decoding, without a derivative.
+    """Compute `jnp.einsum` in float32, and round the result; for decoding, without a derivative.
 
     Args:
       equation: the equation of the sum of products, as for `jnp.einsum`.
@@ -42,7 +42,7 @@ def _float32(
 def linear(
     x: BFloat16[Array, "b t d_in"], kernel: BFloat16[Array, "d_in d_out"]
 ) -> BFloat16[Array, "b t d_out"]:
-    """The product x W at every position.
+    """Compute the product x W at every position.
 
     Args:
       x: one vector per position.
@@ -70,7 +70,7 @@ linear.defvjp(_linear_forward, _linear_gradient)
 
 @jax.custom_vjp
 def add_bias(x: BFloat16[Array, "b t d"], bias: BFloat16[Array, " d"]) -> BFloat16[Array, "b t d"]:
-    """The sum of x and the same bias at every position.
+    """Add the same bias to x at every position.
 
     Args:
       x: one vector per position.
@@ -87,8 +87,8 @@ def _add_bias_forward(
 
 def _add_bias_gradient(_: None, cotangent: Float[Array, "b t d"]) -> _Operands:
     rows = _rows(cotangent)
-    # Two rows of ones, as XLA does not multiply a single one in bfloat16. Its own sum over the rows
-    # takes up to ten times as long.
+    # Two rows of ones, as XLA does not multiply a single row in bfloat16. XLA's own sum over the
+    # rows takes up to ten times as long.
     ones = jnp.ones((2, len(rows)), rows.dtype)
     return cotangent, _float32("or,rd->od", ones, rows)[0].astype(rows.dtype)
 
@@ -100,7 +100,7 @@ add_bias.defvjp(_add_bias_forward, _add_bias_gradient)
 def pre_softmax_logits(
     x: BFloat16[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
 ) -> Float32[Array, "b t vocab"]:
-    """The pre-softmax linear transformation (section 3.4), summed in float32.
+    """Compute the pre-softmax linear transformation (section 3.4), summed in float32.
 
     Args:
       x: the decoder's output.
@@ -130,7 +130,7 @@ pre_softmax_logits.defvjp(_logits_forward, _logits_gradient)
 
 @cache
 def is_supported() -> bool:
-    """Whether XLA computes products in these forms, and their derivatives, on the CPU at hand.
+    """Return whether XLA computes these products, and their derivatives, on the CPU at hand.
 
     XLA can refuse a product of bfloat16 matrices when it runs. No version at hand refuses one of
     these forms; with one that does, programs multiply as JAX writes products.
@@ -150,10 +150,10 @@ def is_supported() -> bool:
 
 
 def transpose(matrix: Float[Array, "m n"]) -> Float[Array, "n m"]:
-    """The transposed matrix, in memory as such: XLA does not take it back into a product.
+    """Transpose a matrix in memory, so that XLA does not merge the transposition into a product.
 
     Args:
-      matrix: the matrix. Of a width that is no multiple of 16, XLA may convert products to float32.
+      matrix: the matrix; if its width is no multiple of 16, XLA may convert products to float32.
     """
     m, n = matrix.shape
     if n % _BLOCK:

@@ -1,7 +1,7 @@
-"""Section 3.2.1 for long rows: the same attention in blocks, in memory linear in the length.
+"""Attention of long rows (section 3.2.1), in blocks and in memory linear in the length.
 
-The scores of one block of queries and one block of keys exist at a time. Going through the keys, a
-softmax is kept that is right for the keys seen so far: their greatest score, the sum of their
+The scores of one block of queries and one block of keys exist at a time. A loop over the keys keeps
+a softmax that is right for the keys seen so far: their greatest score, the sum of their
 exponentials, and the values weighted with these (Rabe and Staats 2021, "Self-attention Does Not
 Need O(n^2) Memory"). The derivative computes each block again from the logarithm of that sum (Dao
 et al. 2022, "FlashAttention", algorithm 4).
@@ -20,7 +20,7 @@ from t2t_jax.functional.dropout import DropoutKey, threshold, words_at
 from t2t_jax.functional.masks import SegmentMask, window_mask
 
 _BLOCK = 256
-"""Queries, and keys, of a block: a quarter of a megabyte of scores for each row and head."""
+"""Number of queries, and of keys, in a block: 256 KiB of scores for each row and head."""
 
 # Blocks lie one after the other on the first axis.
 _Vectors: TypeAlias = Float[Array, "n b h block d"]
@@ -46,13 +46,13 @@ class _Arrays(NamedTuple):
 
 
 class _Options(NamedTuple):
-    """The static arguments: they are compiled in."""
+    """The static arguments, which are compiled in."""
 
     causal: bool
     window: int | None
     dropout_rate: float
     num_queries: int
-    """Number of queries, without padding. Dropout numbers the places by it."""
+    """Number of queries, without padding, by which dropout numbers the places."""
     num_keys: int
     """Number of keys, without padding."""
 
@@ -66,9 +66,9 @@ def blockwise_attention(
     dropout_rate: float = 0.0,
     dropout_key: DropoutKey | None = None,
 ) -> Float[Array, "b q h d_v"]:
-    """`scaled_dot_product_attention`, whose memory is linear in q and in k.
+    """Compute `scaled_dot_product_attention` in memory that is linear in q and in k.
 
-    Its results differ by roundings. Dropout drops the same weights.
+    The results differ by roundings, and dropout drops the same weights.
 
     Args:
       query: queries of each head.
@@ -118,12 +118,12 @@ def _segment_blocks(segments: Int[Array, "b t"]) -> _Segments:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(options: _Options, *arrays: Any) -> _Vectors:
-    """The weighted values of all blocks of queries."""
+    """Compute the weighted values of all blocks of queries."""
     return _weighted_values(options, _tied(*arrays))[0]
 
 
 def _tied(*arrays: Any) -> _Arrays:
-    """The arrays, each made to depend on all the others.
+    """Return the arrays, each made to depend on all the others.
 
     Where layers are differentiated in a loop, JAX computes ahead of the loop what is the same in
     all layers: the masks and places of all blocks, which together are the quadratic array that must
@@ -140,7 +140,7 @@ def _block_numbers(arrays: _Arrays) -> Int[Array, " n"]:
 def _weighted_values(
     options: _Options, arrays: _Arrays
 ) -> tuple[_Vectors, Float32[Array, "n b h block 1"]]:
-    """The weighted values, and the logarithm of the sum of the exponentials of a query's scores."""
+    """Compute the weighted values, and the log of the sum of exponentials of a query's scores."""
 
     def of_queries(i: Int[Array, ""]) -> tuple[Array, Array]:
         def add_keys(j: Int[Array, ""], so_far: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -226,7 +226,7 @@ def _product(equation: str, a: Float[Array, "..."], b: Float[Array, "..."]) -> A
 def _scores(
     options: _Options, arrays: _Arrays, i: Int[Array, ""], j: Int[Array, ""]
 ) -> tuple[Float32[Array, "b h block block"], Bool[Array, "b 1 block block"]]:
-    """The scores of a block of queries and a block of keys, and which of them count."""
+    """Return the scores of a block of queries and one of keys, and which of the scores count."""
     scores = _product("bhqd,bhkd->bhqk", arrays.query[i], arrays.key[j])
     keys = arrays.key_segments[j][:, None, None, :]
     visible = (arrays.query_segments[i][:, None, :, None] == keys) & (keys != 0)
@@ -239,19 +239,19 @@ def _scores(
 
 
 def _numbers(block: Int[Array, ""]) -> Int[Array, " block"]:
-    """The numbers that the positions of a block have in their row."""
+    """Return the numbers that the positions of a block have in their row."""
     return block * _BLOCK + jnp.arange(_BLOCK)
 
 
 def _num_key_blocks(options: _Options, arrays: _Arrays, i: Int[Array, ""]) -> Int[Array, ""] | int:
-    """The number of blocks of keys, from the first on, that a block of queries attends to."""
+    """Return how many blocks of keys, from the first on, a block of queries attends to."""
     return i + 1 if options.causal else len(arrays.key)
 
 
 def _dropped(
     options: _Options, arrays: _Arrays, i: Int[Array, ""], j: Int[Array, ""]
 ) -> Callable[[Array], Array]:
-    """A function that drops the weights of a block that `dropout` of all weights would drop."""
+    """Return a function that drops those weights of a block that `dropout` of all would drop."""
     if options.dropout_rate == 0:
         return lambda weights: weights
     rows, heads = arrays.query.shape[1:3]

@@ -27,7 +27,7 @@ fast on CPUs; with operands that the compiler may fuse with what computes them, 
 need; or in bfloat16 as `kernels.bfloat16` has them for CPUs."""
 
 LogitsForm: TypeAlias = Literal["float32", "rounded"]
-"""The dtype of the logits of which training computes the loss: float32, or that of activations."""
+"""The dtype of the logits from which training computes the loss: float32, or the activations'."""
 
 LayerForm: TypeAlias = Literal["loop", "unrolled"]
 """How the layers of a stack are compiled where they have derivatives: as a loop, or one by one."""
@@ -48,12 +48,12 @@ ActivationForm: TypeAlias = Literal["plain", "from_results"]
 as `kernels.activation` does."""
 
 DropoutForm: TypeAlias = Literal["kept", "found_again"]
-"""How the derivative of dropout knows what was dropped: as XLA likes, which keeps a mask where that
-is faster on CPUs; or found again, as `kernels.dropout` does."""
+"""How the derivative of dropout knows what was dropped: as XLA chooses, which on CPUs keeps a mask
+where that is faster; or found again, as `kernels.dropout` does."""
 
 UpdateForm: TypeAlias = Literal["in_turn", "at_once"]
-"""How parameters and what the optimiser keeps of them are updated: one after the other, so that
-each takes the place of its old value; or in one kernel, which reads the gradients once."""
+"""How parameters and the optimiser's state are updated: one after the other, so that each takes the
+place of its old value; or in one kernel, which reads the gradients once."""
 
 _BFLOAT16_ON_CPUS = {"avx512_bf16", "amx_bf16"}
 """Instruction sets that multiply bfloat16 and sum in float32, and that XLA has fast kernels for."""
@@ -73,7 +73,7 @@ class Kernels:
       norms: how layer normalisation is computed in the layers.
       activations: how the derivative of max(0, x) is found.
       dropout: how the derivative of dropout in the layers knows what was dropped.
-      updates: how parameters and what the optimiser keeps of them are updated.
+      updates: how parameters and the optimiser's state are updated.
       greatest: how a search finds the greatest logits and their sums.
       cached_attention: the implementation of attention in decoding, where cuDNN takes the heads.
       long_rows: the implementation of attention of long rows, where cuDNN does not compute it.
@@ -94,7 +94,7 @@ class Kernels:
 
 
 XLA_KERNELS = Kernels()
-"""Nothing but what XLA makes of the formulas, which runs on any devices."""
+"""The implementations that XLA makes of the formulas alone, which run on any devices."""
 
 OF_PLATFORMS = {
     "gpu": Kernels(
@@ -122,7 +122,7 @@ OF_PLATFORMS = {
 
 
 def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
-    """The implementations for the devices of a mesh, and for a model that computes in some dtype.
+    """Return the implementations for the devices of a mesh, and the dtype that a model computes in.
 
     cuDNN's fused attention needs NVIDIA GPUs of compute capability 8.0 or later. On CPUs with
     instructions for bfloat16, products of such matrices have forms of their own. Layers are
@@ -130,8 +130,7 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
     base model takes two thirds of its time in a loop on an NVIDIA H200 and half on a TPU v5e.
 
     Args:
-      mesh: the devices; of a topology that is only described, a program is compiled for them. None
-        means any devices: XLA chooses everything.
+      mesh: the devices, attached or only described. None means any devices: XLA chooses everything.
       compute_dtype: the dtype of activations and products.
     """
     if mesh is None:
@@ -150,7 +149,7 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
 
 
 def fast_compute_dtype(mesh: Mesh) -> Literal["float32", "bfloat16"]:
-    """The dtype in which training and decoding are fastest on the devices of a mesh.
+    """Return the dtype in which training and decoding are fastest on the devices of a mesh.
 
     It is bfloat16 on TPUs, on NVIDIA GPUs of compute capability 8.0 or later, and on CPUs with
     instructions that multiply it faster than float32: AMX, and AVX-512 BF16 on AMD's processors.
@@ -168,7 +167,7 @@ def fast_compute_dtype(mesh: Mesh) -> Literal["float32", "bfloat16"]:
 
 
 def _capability(device: Any) -> float:
-    """The compute capability of an NVIDIA GPU; 0 for another device."""
+    """Return the compute capability of an NVIDIA GPU; 0 for another device."""
     capability = getattr(device, "compute_capability", "")  # "gfx942" and the like of AMD's
     is_nvidia = device.platform == "gpu" and capability[:1].isdigit()
     return float(capability) if is_nvidia else 0

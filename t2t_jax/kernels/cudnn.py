@@ -1,4 +1,4 @@
-"""What cuDNN does on the devices at hand, which only a trial tells."""
+"""A trial of cuDNN's fused attention on the devices at hand."""
 
 from functools import cache
 from typing import Any
@@ -12,10 +12,10 @@ _QUERIES = 1, 4
 
 @cache
 def takes_few_queries(device: Any) -> bool:
-    """Whether cuDNN's fused attention computes what decoding asks of it: few queries, many keys.
+    """Return whether cuDNN's fused attention computes few queries and many keys, as in decoding.
 
-    It is tried once a device, in less than a second. Devices that are only described are taken to
-    do so.
+    Each device is tried once, in less than a second. Devices that are only described are assumed
+    to compute them.
 
     Args:
       device: the NVIDIA GPU.

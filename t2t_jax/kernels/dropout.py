@@ -17,7 +17,7 @@ _Hashes = tuple[UInt32[Array, "1 *inner"], UInt32[Array, "rows *ones"]]
 def dropout_found_again(
     x: Float[Array, "rows *shape"], rate: float, key: DropoutKey | None
 ) -> Float[Array, "rows *shape"]:
-    """`functional.dropout.dropout`, of the same arguments: it drops the same elements."""
+    """Drop the same elements as `functional.dropout.dropout` of the same arguments."""
     if rate == 0 or key is None:
         return x
     return _dropout(x, hashes(x.shape, key), rate)
@@ -39,7 +39,7 @@ def _forward(
 def _gradient(
     rate: float, kept: _Hashes, cotangent: Float[Array, "rows *inner"]
 ) -> tuple[Float[Array, "rows *inner"], None]:
-    # Otherwise XLA would keep the mask that both directions have in common.
+    # Otherwise XLA would keep the mask, as both directions compute the same one.
     return _dropout(cotangent, jax.lax.optimization_barrier(kept), rate), None
 
 

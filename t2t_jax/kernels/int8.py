@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Float32, Int8
 
 _LARGEST = 127
-_FEWEST_ROWS = 2  # one alone is multiplied by a loop that takes 20 times as long, on CPUs
+_FEWEST_ROWS = 2  # on CPUs, a single row is multiplied by a loop that takes 20 times as long
 
 
 class Int8Matrix(NamedTuple):
@@ -18,7 +18,7 @@ class Int8Matrix(NamedTuple):
     """A factor for every vector of the matrix; the axis of a vector's elements has size 1."""
 
     def astype(self, dtype: DTypeLike) -> "Int8Matrix":
-        """The matrix itself: its products are of integers, whatever the dtype of the vectors."""
+        """Return the matrix itself: its products are of integers, whatever the vectors' dtype."""
         del dtype
         return self
 
@@ -43,7 +43,7 @@ def quantize(x: Float[Array, "*shape"], axis: int) -> tuple[Int8[Array, "*shape"
 def int8_product(
     x: Float[Array, "b t d_in"], matrix: Int8Matrix, axis: int
 ) -> Float32[Array, "b t d_out"]:
-    """Vectors times a matrix, as integers that are multiplied and summed exactly, then scaled.
+    """Multiply vectors by a matrix, as integers that are summed exactly and then scaled.
 
     Args:
       x: the vectors, which are quantised too, each by its own greatest element.

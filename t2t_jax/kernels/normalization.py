@@ -1,4 +1,4 @@
-"""Layer normalisation whose derivative reads again what it was given, and little else.
+"""Layer normalisation whose derivative reads its input again, and little else.
 
 XLA for GPUs would find the mean and the variance of every vector anew for the derivative, within a
 kernel that then cannot add up the gradient of the scale: it writes a product of `x` in float32 for
@@ -29,14 +29,14 @@ def layer_norm(
     epsilon: float,
     with_products: bool = False,
 ) -> Float[Array, "*t d"]:
-    """`functional.normalization.layer_norm`, of the same arguments.
+    """Compute `functional.normalization.layer_norm`, with a derivative for GPUs and TPUs.
 
     Args:
       x: vectors.
       scale: the learned factor of each element.
       bias: the learned summand of each element.
-      epsilon: what is added to the variance.
-      with_products: whether sums are such as XLA for TPUs computes beside products, for vectors in
+      epsilon: number added to the variance.
+      with_products: whether to use sums that XLA for TPUs computes beside products, for vectors in
         bfloat16.
     """
     return _forward(x, scale, bias, epsilon, with_products)[0]
@@ -89,7 +89,7 @@ layer_norm.defvjp(_forward, _gradient)
 def _mean_and_variance(
     x: Float[Array, "*t d"],
 ) -> tuple[Float32[Array, "*t 1"], Float32[Array, "*t 1"]]:
-    """The mean and the variance of every vector, by one reduction.
+    """Compute the mean and the variance of every vector, by one reduction.
 
     It carries how many numbers there were so far, their mean, and the sum of the squares of their
     differences to it, which two parts add up without cancellation (Chan, Golub and LeVeque 1979).
@@ -112,10 +112,10 @@ def _mean_and_variance(
 def _moments_by_sums(
     x: Float[Array, "*t d"],
 ) -> tuple[Float32[Array, "*t 1"], Float32[Array, "*t 1"]]:
-    """The mean and the variance of every vector, by the sum of its numbers and that of squares.
+    """Compute the mean and variance of every vector, from the sums of its numbers and squares.
 
-    Where the mean is large, they cancel. Of numbers in bfloat16, whose squares float32 has exactly,
-    that loses less than these were rounded by.
+    Where the mean is large, the sums cancel. For numbers in bfloat16, whose squares are exact in
+    float32, that loses less than the rounding to bfloat16 did.
     """
     wide = x.astype(jnp.float32)
     mean, square = (y.mean(-1, keepdims=True) for y in (wide, wide * wide))

@@ -1,4 +1,4 @@
-"""What the loss and a greedy search need of a row of logits, read once."""
+"""Sums and maxima of a row of logits, read once, for the loss and for greedy search."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from t2t_jax.kernels.choice import LossForm
 
 _Sums = tuple[Float32[Array, "*t"], Float32[Array, "*t"], Float32[Array, "*t"]]
 _LEAST = -1e30
-"""Below every logit, and finite: the difference of two of them is 0."""
+"""A number below every logit, and finite, so that its difference to itself is 0."""
 
 
 def in_one_pass(
     logits: Float32[Array, "*t v"],
 ) -> tuple[Float32[Array, "*t"], Float32[Array, "*t"]]:
-    """The logarithm of the sum of exponentials, and the mean, of each row of logits.
+    """Compute the logarithm of the sum of exponentials, and the mean, of each row of logits.
 
     One reduction finds both: it carries the greatest logit so far, the sum of the exponentials of
     the differences to it, and the plain sum ("Online normalizer calculation for softmax",
@@ -42,13 +42,13 @@ def in_one_pass(
 def greatest_in_one_pass(
     logits: Float32[Array, "*t v"], choices: Float32[Array, "*t v"]
 ) -> tuple[Int32[Array, "*t"], Float32[Array, "*t"]]:
-    """The place of the greatest choice, and the logarithm of the sum of exponentials of the logits.
+    """Find the place of the greatest choice, and the log of the sum of exponentials of the logits.
 
-    Of equal choices it is the first. One reduction finds both, as in `in_one_pass`.
+    Of equal choices the first is taken. One reduction finds both, as in `in_one_pass`.
 
     Args:
       logits: scores over the vocabulary.
-      choices: the same, but for those that may not be chosen, which are -inf.
+      choices: the same scores, with -inf for the entries that may not be chosen.
     """
 
     def add(one: Any, other: Any) -> Any:
@@ -72,11 +72,11 @@ _LEAST_SUM, _MOST_SUM = 1e-30, 1e38
 def within_the_product(
     logits: Float32[Array, "*t v"], near: Float32[Array, "*t"]
 ) -> tuple[Float32[Array, "*t"], Float32[Array, "*t"]]:
-    """`in_one_pass`, with sums that XLA for TPUs computes in the kernel that computes the logits.
+    """Compute `in_one_pass` by sums that XLA for TPUs computes in the kernel of the logits.
 
-    It fuses plain sums with a product, but no reduction that carries the greatest logit so far. So
-    what is subtracted from the logits has to be known before them. Any number will do that is some
-    60 around the greatest logit; if one is not, the sums are computed as `in_one_pass` does.
+    XLA fuses plain sums with a product, but no reduction that carries the greatest logit so far. So
+    the number subtracted from the logits has to be known before them. Any number within some 60 of
+    the greatest logit will do; if one is farther off, the sums are computed by `in_one_pass`.
 
     Args:
       logits: scores over the vocabulary.

@@ -19,7 +19,7 @@ not see into derivatives that are written out."""
 
 
 def has_form(x: Float[Array, "..."], form: ProductForm) -> bool:
-    """Whether products of an array have the form of `kernels.bfloat16`.
+    """Return whether products of an array have the form of `kernels.bfloat16`.
 
     Args:
       x: the first operand.
@@ -29,7 +29,7 @@ def has_form(x: Float[Array, "..."], form: ProductForm) -> bool:
 
 
 def _form_of(x: Float[Array, "..."], form: ProductForm) -> ProductForm:
-    """The form of products with an array: that for bfloat16 is for nothing else."""
+    """Return the form of products with an array; the one for bfloat16 takes no other dtype."""
     return "plain" if form == "float32_results" and x.dtype != jnp.bfloat16 else form
 
 
@@ -37,7 +37,7 @@ def _form_of(x: Float[Array, "..."], form: ProductForm) -> ProductForm:
 def einsum_float32(
     equation: str, a: Float[Array, "..."], b: Float[Array, "..."]
 ) -> Float32[Array, "..."]:
-    """`jnp.einsum(equation, a, b)`, accumulated and returned in float32.
+    """Compute `jnp.einsum(equation, a, b)`, accumulated and returned in float32.
 
     Its derivative multiplies in the operands' dtype. Left to itself, JAX would carry the float32 of
     the result back into both products of the derivative, which at bfloat16 are the largest of a
@@ -76,7 +76,7 @@ class Transposed(NamedTuple):
     rows: Float[Array, "d_out d_in"]
 
     def astype(self, dtype: DTypeLike) -> "Transposed":
-        """The matrix in the dtype of its products."""
+        """Return the matrix in the dtype of its products."""
         return Transposed(self.rows.astype(dtype))
 
 
@@ -87,7 +87,7 @@ def linear(
     form: ProductForm = "plain",
     rows: Bool[Array, "b t 1"] | None = None,
 ) -> Float[Array, "b t d_out"]:
-    """The product x W, or x W + b, at every position.
+    """Compute the product x W, or x W + b, at every position.
 
     Args:
       x: one vector per position.
@@ -148,7 +148,7 @@ def pre_softmax_logits(
     embedding: Float[Array, "vocab d_model"],
     form: ProductForm = "plain",
 ) -> Float32[Array, "b t vocab"]:
-    """The pre-softmax linear transformation (section 3.4), in the dtype of `x`, summed in float32.
+    """Compute pre-softmax logits (section 3.4) by products in the dtype of `x`, summed in float32.
 
     Args:
       x: the decoder's output.
@@ -161,9 +161,9 @@ def pre_softmax_logits(
 def rounded_logits(
     x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
 ) -> Float[Array, "b t vocab"]:
-    """`pre_softmax_logits` summed in float32 and rounded to the dtype of `x`.
+    """Compute `pre_softmax_logits`, summed in float32 and rounded to the dtype of `x`.
 
-    For devices whose memory is the bound: logits are the largest array of a training step.
+    This suits devices whose memory is the bound: logits are the largest array of a training step.
 
     Args:
       x: the decoder's output.
@@ -177,7 +177,7 @@ def target_logits(
     targets: Int[Array, "b t"],
     embedding: Float[Array, "vocab d_model"],
 ) -> Float32[Array, "b t"]:
-    """The logits of the targets alone, without those of the rest of the vocabulary.
+    """Compute the logits of the targets alone, without those of the rest of the vocabulary.
 
     Args:
       x: the decoder's output.
@@ -203,8 +203,8 @@ def _logits_forward(
 
 def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]) -> _Operands:
     x, embedding = operands
-    # One copy of the largest array of a step, as in `linear`. The product that has it as its wide
-    # side is transposed afterwards: the result is a fraction of the size.
+    # There is one copy of the largest array of a step, as in `linear`. The product whose wide side
+    # is that array is transposed afterwards: the result is a fraction of the size.
     cotangent = jax.lax.optimization_barrier(cotangent.astype(x.dtype))
     x_bar = jnp.einsum("btv,vd->btd", cotangent, embedding.astype(x.dtype))
     transposed = jax.lax.optimization_barrier(jnp.einsum("btd,btv->dv", x, cotangent))
@@ -236,9 +236,9 @@ def _fused_logits_gradient(
     x, embedding = operands
     cotangent = cotangent.astype(x.dtype)
     x_bar = jnp.einsum("btv,vd->btd", cotangent, embedding.astype(x.dtype))
-    # In the order of the matrix: otherwise XLA for TPUs updates the matrix transposed, and copies
-    # it and what the optimiser keeps into that order and back. In float32 where logits are: then it
-    # is added to the gradient of the embeddings before devices add up their parts, and not after.
+    # The gradient is in the matrix's order: otherwise XLA for TPUs updates the matrix transposed,
+    # and copies it and the optimiser's state into that order and back. It is float32 if logits are:
+    # then it joins the gradient of the embeddings before devices add up their parts, and not after.
     embedding_bar = jnp.einsum("btv,btd->vd", cotangent, x, preferred_element_type=dtype)
     return x_bar, embedding_bar.astype(embedding.dtype)
 
@@ -257,7 +257,7 @@ def next_token_logits(
     embedding: Float[Array, "vocab d_model"] | Int8Matrix,
     form: ProductForm = "plain",
 ) -> Float32[Array, "b k vocab"]:
-    """The pre-softmax linear transformation (section 3.4) in decoding, summed in float32.
+    """Compute the pre-softmax linear transformation (section 3.4) in decoding, summed in float32.
 
     Args:
       x: the decoder's output, few vectors.
@@ -278,7 +278,7 @@ def _product_with_rows(
     dtype: DTypeLike,
     form: ProductForm,
 ) -> Float[Array, "b k d_out"]:
-    """The products of every vector with every row of a matrix, as `_einsum` computes them.
+    """Compute the products of every vector with every row of a matrix, by `_einsum`.
 
     The rows of the matrix become rows of the product, which XLA's threads on CPUs share, and the
     result is transposed. For many vectors that would cost more than it gains.
@@ -296,7 +296,7 @@ def _einsum(
     dtype: DTypeLike,
     form: ProductForm,
 ) -> Float[Array, "..."]:
-    """`jnp.einsum`, summed in float32; the result is in the dtype of the operands or in float32."""
+    """Compute `jnp.einsum`, summed in float32, with a result in the operands' dtype or float32."""
     if has_form(a, form):
         return bfloat16.einsum(equation, a, b, dtype)
     return (jnp.einsum if dtype == a.dtype else einsum_float32)(equation, a, b)

@@ -1,4 +1,4 @@
-"""Section 3.2.1 for long rows on TPUs: JAX's own kernel, in memory linear in the length.
+"""Attention of long rows (section 3.2.1) on TPUs, by JAX's kernel in memory linear in the length.
 
 "Splash" attention goes through blocks of queries and keys as `kernels.blockwise` does, but in one
 kernel, which keeps the scores of a block on the chip and does not start what a causal mask hides.
@@ -16,9 +16,9 @@ from t2t_jax.functional.masks import SegmentMask
 from t2t_jax.parallel.axes import in_parts, is_divided
 
 _LARGEST_BLOCK = 512
-"""Most queries, and keys, of a block."""
+"""Greatest number of queries, and of keys, in a block."""
 _MULTIPLE = 256
-"""Rows are padded to a multiple of it, so that blocks are not smaller."""
+"""Rows are padded to a multiple of this length, so that blocks are not smaller."""
 _WIDEST = 256
 """Widest heads: with wider ones the blocks might not fit the memory on the chip."""
 _LONGEST = 1 << 16
@@ -30,10 +30,10 @@ _HEADS = "batch", "length", "heads", None
 def takes(
     query: Float[Array, "b q h d_k"], value: Float[Array, "b k groups d_v"], mask: SegmentMask
 ) -> bool:
-    """Whether the kernel computes this attention, where the devices are TPUs.
+    """Return whether the kernel computes this attention, where the devices are TPUs.
 
-    The compiler cannot split a kernel that is not its own over devices: it has to be known which
-    they are (`parallel.axes.on_mesh`), and each of them has as many rows and heads.
+    The compiler cannot split a kernel that is not its own over devices: the devices have to be
+    known (`parallel.axes.on_mesh`), and each of them to have equally many rows and heads.
 
     Args:
       query: queries of each head.
@@ -51,7 +51,7 @@ def splash_attention(
     value: Float[Array, "b k h d_v"],
     mask: SegmentMask,
 ) -> Float[Array, "b q h d_v"]:
-    """`blockwise_attention` without dropout, of arrays that the kernel `takes`.
+    """Compute `blockwise_attention` without dropout, of arrays that the kernel `takes`.
 
     Args:
       query: queries of each head.
@@ -66,7 +66,7 @@ def splash_attention(
     def attend(query: Array, key: Array, value: Array, queries: Array, keys: Array) -> Array:
         length = query.shape[1]
         query, key, value = (_padded(x).swapaxes(1, 2) for x in (scaled(query), key, value))
-        # The kernel compares numbers and knows no padding: that of queries has another number.
+        # The kernel compares segments and knows no padding: queries in padding get segment -1.
         queries = _padded(jnp.where(queries == 0, -1, queries), -1)
         heads = _of_rows(query, key, value, queries, _padded(keys), causal=mask.causal)
         return heads.swapaxes(1, 2)[:, :length]
@@ -89,7 +89,7 @@ def _of_rows(
     *,
     causal: bool,
 ) -> Float[Array, "b h q d_v"]:
-    """The weighted values of queries and keys that have the same number."""
+    """Compute the weighted values of queries and keys that have the same segment."""
     # Only programs for TPUs need Pallas, which takes half a second to import.
     from jax.experimental.pallas.ops.tpu.splash_attention import (
         splash_attention_kernel as kernels,

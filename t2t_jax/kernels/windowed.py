@@ -33,7 +33,7 @@ def windowed_attention(
     mask: SegmentMask,
     dropout_key: DropoutKey | None = None,
 ) -> Float[Array, "b t h d_v"]:
-    """An attention whose queries and keys are less than `mask.window` apart.
+    """Compute an attention whose queries and keys are less than `mask.window` apart.
 
     Args:
       attend: the attention of whole rows, `attend(query, key, value, mask, apart=,
@@ -75,7 +75,7 @@ def _mask(mask: SegmentMask, window: int, keys: int) -> Bool[Array, "blocks 1 wi
 
 
 def _blocks(x: Shaped[Array, "b t *d"], window: int) -> Shaped[Array, "blocks window *d"]:
-    """The blocks of all rows, one after the other; the last block of a row is padded with zeros."""
+    """Return the blocks of all rows in turn; the last block of a row is padded with zeros."""
     x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % window), *[(0, 0)] * (x.ndim - 2)))
     return x.reshape(x.shape[0] * (x.shape[1] // window), window, *x.shape[2:])
 
@@ -83,7 +83,7 @@ def _blocks(x: Shaped[Array, "b t *d"], window: int) -> Shaped[Array, "blocks wi
 def _neighbours(
     x: Shaped[Array, "b t *d"], window: int, keys: int
 ) -> Shaped[Array, "blocks keys *d"]:
-    """For each block the vectors from the block before it on, beyond the row zeros."""
+    """Return for each block the vectors from the block before on, with zeros beyond the row."""
     batch, length = x.shape[:2]
     padded = -(-length // window) * window
     after = keys - 2 * window + padded - length

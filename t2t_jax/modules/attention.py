@@ -78,12 +78,12 @@ class Projection(nn.Module):
 
 
 class Scores(nn.Module):
-    """The learned parts of the scores of queries and keys, beside the projections."""
+    """The norms and the score function of attention, with the parameters that they learn."""
 
     config: AttentionConfig
 
     def setup(self) -> None:
-        """Create the norms, where the config has them, and what the score function learns."""
+        """Create the norms, where the config has them, and the score function."""
         config = self.config
         if config.query_key_norm:
             self.query_norm = Norm(config.query_key_norm)
@@ -92,22 +92,22 @@ class Scores(nn.Module):
         self.function = score_function(entry, learned(self, entry, config.d_k, config.num_heads))
 
     def query(self, x: Float[Array, "b q h d_k"]) -> Float[Array, "b q h d_k"]:
-        """Queries, made of the projected ones, for attention that divides them by sqrt(d_k)."""
+        """Apply the query norm; for unscaled scores, cancel the later division by sqrt(d_k)."""
         x = self.query_norm(x) if self.config.query_key_norm else x
         unscaled = self.config.score_function == "dot_product"
         return x * math.sqrt(self.config.d_k) if unscaled else x
 
     def key(self, x: Float[Array, "b k groups d_k"]) -> Float[Array, "b k groups d_k"]:
-        """Keys, made of the projected ones."""
+        """Apply the key norm, if the config has one."""
         return self.key_norm(x) if self.config.query_key_norm else x
 
 
 class MultiHeadAttention(nn.Module):
-    """Concat(head_1, ..., head_h) W^O, head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V).
+    """Multi-head attention, Concat(head_1, ..., head_h) W^O (section 3.2.2).
 
-    Each projection holds all heads side by side: the query kernel is `[d_model, num_heads * d_k]`,
-    the output kernel `[num_heads * d_v, d_model]`, those of keys and values have the heads that
-    there are of these.
+    Here head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V). A kernel holds all heads side by side:
+    `[d_model, num_heads * d_k]` for queries, `[num_heads * d_v, d_model]` for the output. The
+    kernels of keys and values hold one head for each group of heads that share them.
 
     Attributes:
       config: sizes and options of the attention.
@@ -131,7 +131,7 @@ class MultiHeadAttention(nn.Module):
     def __call__(
         self, x: Float[Array, "b t d_model"], context: Context
     ) -> Float[Array, "b t d_model"]:
-        """Self-attention: let the positions in `x` attend to each other, where the mask is True."""
+        """Let the positions in `x` attend to each other where the mask is True: self-attention."""
         key, value = self.keys_values(x, context)
         query, key = rotated(self.queries(x, context), key, context)
         return self._attend(query, key, value, context.mask, context.bias, context)
@@ -139,7 +139,7 @@ class MultiHeadAttention(nn.Module):
     def attend_to_encoded(
         self, x: Float[Array, "b q d_model"], context: Context
     ) -> Float[Array, "b q d_model"]:
-        """Cross-attention: let the positions in `x` attend to the encoder's output."""
+        """Let the positions in `x` attend to the encoder's output: cross-attention."""
         assert context.encoded is not None
         assert context.encoded_mask is not None
         key, value = self.keys_values(context.encoded, context)
@@ -174,17 +174,17 @@ class MultiHeadAttention(nn.Module):
     def queries(
         self, x: Float[Array, "b q d_model"], context: Context
     ) -> Float[Array, "b q h d_k"]:
-        """The queries of the positions in `x`, split into heads."""
+        """Return the queries of the positions in `x`, split into heads."""
         return self.scores.query(_heads(self.query(x, context), self.config.num_heads))
 
     def keys_values(self, x: Float[Array, "b k d_model"], context: Context) -> KeysValues:
-        """The keys and values of the positions in `x`, split into their heads."""
+        """Return the keys and values of the positions in `x`, split into their heads."""
         groups = self.config.groups
         key, value = _heads(self.key(x, context), groups), _heads(self.value(x, context), groups)
         return self.scores.key(key), value
 
     def remember(self, x: Float[Array, "b k d_model"], context: Context) -> RememberedKeysValues:
-        """The keys and values of the positions in `x`, as `recall` takes them."""
+        """Return the keys and values of the positions in `x`, in the form that `recall` takes."""
         if keeps_order(self.config, x.dtype, context.kernels):
             key, value = self.keys_values(x, context)
             assert not isinstance(context.mask, SegmentMask)
@@ -217,7 +217,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class CachedSelfAttention(nn.Module):
-    """The self-attention of one new position to itself and those before it, kept in a cache.
+    """The self-attention of a new position to itself and to earlier positions, kept in a cache.
 
     It has the parameters of a `MultiHeadAttention`, as `join_projections` arranges them.
     """
@@ -225,7 +225,7 @@ class CachedSelfAttention(nn.Module):
     config: AttentionConfig
 
     def setup(self) -> None:
-        """Create two projections: queries, keys and values are made in one product."""
+        """Create two projections: one for queries, keys and values together, one for the output."""
         config = self.config
         width = sum(config.projections.values())
         self.query_key_value = Projection(width, ("embed", "heads"), config.has_bias)
@@ -240,20 +240,20 @@ class CachedSelfAttention(nn.Module):
         context: Context,
         before: Kept | None = None,
     ) -> tuple[Float[Array, "b k d_model"], LayerCache]:
-        """Attend to a cache with the new position in it.
+        """Add the new position to a cache, and let the position attend to the cache.
 
         Args:
           x: the position's vectors, one for each of `k` hypotheses.
           cache: keys and values of the earlier positions; see `DecodingModel.step`.
           write_at: slot of the first of the `k` new entries.
-          context: its mask says to which slots each hypothesis attends.
-          before: keys and values of what all hypotheses go on from, to attend to as well.
+          context: context of the stack; its mask says to which slots each hypothesis attends.
+          before: keys and values of the source that all hypotheses continue and attend to as well.
 
         Returns:
           The output for each hypothesis, and the cache as `attend_and_keep` returns it.
         """
         query, key, value = self._projected(x, context)
-        # Keys are kept turned: their positions do not change.
+        # Keys are cached after the rotation: their positions do not change.
         query, key = rotated(query, key, context)
         assert not isinstance(context.mask, SegmentMask)
         bias = None
@@ -267,7 +267,7 @@ class CachedSelfAttention(nn.Module):
     def read(
         self, x: Float[Array, "b t d_model"], context: Context
     ) -> tuple[Float[Array, "b t d_model"], CachedKeysValues]:
-        """Self-attention of many positions at once, whose keys and values are then kept.
+        """Compute self-attention of many positions at once, and their keys and values to keep.
 
         Args:
           x: vectors of the positions.
@@ -294,7 +294,7 @@ class CachedSelfAttention(nn.Module):
     def _projected(
         self, x: Float[Array, "b k d_model"], context: Context
     ) -> tuple[Array, Array, Array]:
-        """The queries `[b, k, h, d_k]` and the keys and values `[b, k, groups, d]` of `x`."""
+        """Return queries `[b, k, h, d_k]` and keys and values `[b, k, groups, d]` of `x`."""
         config = self.config
         heads = _heads(self.query_key_value(x, context), config.groups)
         width = config.projections["query"] // config.groups
@@ -304,7 +304,7 @@ class CachedSelfAttention(nn.Module):
 
 
 def join_projections(params: Parameters, config: AttentionConfig) -> Parameters:
-    """The parameters of a `CachedSelfAttention`: for each head, its three kernels side by side.
+    """Return the parameters of a `CachedSelfAttention`: each head's three kernels side by side.
 
     Args:
       params: the parameters of a `MultiHeadAttention`; its matrices may be 8-bit integers.
@@ -312,8 +312,8 @@ def join_projections(params: Parameters, config: AttentionConfig) -> Parameters:
     """
 
     def join(*kernels: Array) -> Array:
-        # Head after head: devices that share out the heads share out the joined kernel alike. Heads
-        # that share their keys and values stand together before these.
+        # The order is head after head, so that devices that split the heads split the joined kernel
+        # alike. Query heads that share their keys and values stand together before these.
         heads = [split_heads(kernel, config.groups) for kernel in kernels]
         return merge_heads(jnp.concatenate(heads, axis=-1))
 
@@ -325,7 +325,7 @@ def join_projections(params: Parameters, config: AttentionConfig) -> Parameters:
 def rotated(
     query: Float[Array, "b t h d_k"], key: Float[Array, "b t groups d_k"], context: Context
 ) -> tuple[Float[Array, "b t h d_k"], Float[Array, "b t groups d_k"]]:
-    """Queries and keys of self-attention, turned by their positions if these are rotary.
+    """Turn queries and keys of self-attention by their positions, if these are rotary.
 
     Args:
       query: queries of each head.
@@ -347,7 +347,7 @@ def _weights(
     bias: DistanceBias | None,
     score: Score | None,
 ) -> Float[Array, "b h q k"]:
-    """The weights of attention, to look at."""
+    """Return the weights of attention, for attention maps."""
     whole = mask.whole() if isinstance(mask, SegmentMask) else mask
     key = repeat_heads(key, query.shape[2])
     summand = None if bias is None else bias(distances(query.shape[1], key.shape[1]))

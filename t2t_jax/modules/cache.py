@@ -1,4 +1,4 @@
-"""The keys and values that decoding keeps of outputs and of sources, in the order for the devices.
+"""The keys and values that decoding keeps of outputs and sources, in layouts that suit devices.
 
 =========  ==========================================  ==========================================
 turned     `[b, groups, d_k, slots]` and               what CPUs multiply fast, and any device
@@ -33,7 +33,7 @@ from t2t_jax.kernels.choice import Kernels
 # Keys and values of the positions attended to. "_" binds no name, as their number differs from use
 # to use.
 KeysValues = tuple[Float[Array, "b _ groups d_k"], Float[Array, "b _ groups d_v"]]
-# The same as decoding keeps them turned, in the order in which `cached_attention` takes them.
+# The same in the turned layout, the order in which `cached_attention` takes them.
 CachedKeysValues = tuple[Float[Array, "b groups d_k _"], Float[Array, "b groups _ d_v"]]
 CACHED_AXES = 3, 2
 """The axes of the positions in `CachedKeysValues`."""
@@ -56,7 +56,7 @@ class Stacked(NamedTuple):
 
 
 class OfStack(NamedTuple):
-    """Those of a layer in a `Stacked`, or of its new position alone."""
+    """Keys and values of one layer of a `Stacked`, or of its new position alone."""
 
     key: Float[Array, "b _ _ d_k"]
     """Keys of each position."""
@@ -80,15 +80,15 @@ class Remembered(NamedTuple):
     mask: Bool[Array, "b 1 1 s"]
     """True for the positions to which the step attends."""
     bias: Float32[Array, "b h 1 s"] | None = None
-    """What is added to the scores of each row; None means nothing."""
+    """Numbers that are added to the scores of each row; None means none."""
 
 
 CacheForm: TypeAlias = Literal["turned", "in_order", "stacked"]
-"""How keys and values are kept."""
+"""The layout of a cache, one of the three at the head of this module."""
 
 
 def keeps_order(config: AttentionConfig, dtype: DTypeLike, kernels: Kernels) -> bool:
-    """Whether cuDNN's fused attention takes keys and values, so that they are kept in order.
+    """Return whether cuDNN's fused attention takes keys and values, which are then kept in order.
 
     Args:
       config: the sizes and options of the attention, whose scores have no bias.
@@ -103,14 +103,14 @@ def keeps_order(config: AttentionConfig, dtype: DTypeLike, kernels: Kernels) -> 
 def empty_cache(
     form: CacheForm, config: AttentionConfig, depth: int, rows: int, slots: int, dtype: DTypeLike
 ) -> TransformerCache:
-    """A cache of zeros.
+    """Return a cache of zeros.
 
     Args:
-      form: how keys and values are kept.
+      form: the layout of keys and values.
       config: the sizes of the self-attention.
       depth: number of layers.
-      rows: sentences.
-      slots: positions of each, for all hypotheses together.
+      rows: number of sentences.
+      slots: number of slots of each sentence, for all its hypotheses together.
       dtype: dtype of the keys and values.
     """
     groups, d_k, d_v = config.groups, config.d_k, config.d_v
@@ -123,10 +123,10 @@ def empty_cache(
 
 
 def axes_of(form: CacheForm, depth: int) -> Any:
-    """The axis of the positions, in the place of each array of a cache.
+    """Return a tree like a cache, with the axis of the positions in place of each array.
 
     Args:
-      form: how keys and values are kept.
+      form: the layout of keys and values.
       depth: number of layers.
     """
     each: dict[CacheForm, Any] = {"turned": CACHED_AXES, "in_order": cast(Any, InOrder)(1, 1)}
@@ -134,7 +134,7 @@ def axes_of(form: CacheForm, depth: int) -> Any:
 
 
 def layers_of(cache: TransformerCache, d_k: int) -> Sequence[LayerCache]:
-    """The keys and values of each layer of a cache.
+    """Return the keys and values of each layer of a cache.
 
     Args:
       cache: the cache.
@@ -150,11 +150,11 @@ def layers_of(cache: TransformerCache, d_k: int) -> Sequence[LayerCache]:
 def joined_layers(
     cache: TransformerCache, layers: Sequence[LayerCache], write_at: int | Array
 ) -> TransformerCache:
-    """The cache after a step.
+    """Return the cache after a step, joined from the results of its layers.
 
     Args:
-      cache: the cache before.
-      layers: what `attend_and_keep` returned for each layer.
+      cache: the cache before the step.
+      layers: the cache or new entries that `attend_and_keep` returned for each layer.
       write_at: slot of the first of the new entries.
     """
     if not isinstance(cache, Stacked):
@@ -174,20 +174,20 @@ def attend_and_keep(
     bias: Float32[Array, "h #k _"] | None,
     score: Score | None,
 ) -> tuple[Float[Array, "b k h d_v"], LayerCache]:
-    """Attend to a cache with new entries in it: one for each of `k` hypotheses.
+    """Add new entries to a cache, one for each of `k` hypotheses, and attend to the cache.
 
     Args:
       query: queries of each head.
       new: keys and values of the new entries.
-      cache: those of the layer before.
+      cache: keys and values of the layer before the step.
       write_at: slot of the first of the new entries.
       mask: True where a query may attend to a slot.
-      before: keys and values of what all hypotheses go on from, beside a turned cache.
-      bias: what is added to the scores; None, as in order, means nothing.
-      score: the score function; None, as in order, means that scores are products.
+      before: keys and values of the source that all hypotheses continue, beside a turned cache.
+      bias: numbers added to the scores; None, as for a cache in order, means none.
+      score: the score function; None, as for a cache in order, means that scores are products.
 
     Returns:
-      The weighted values, and the cache with the new entries; of a stack, these entries alone.
+      The weighted values, and the cache with the new entries; for an `OfStack`, these entries.
     """
     if isinstance(cache, OfStack):
         own = OfStack(*(x.swapaxes(1, 2) for x in new))
@@ -209,11 +209,11 @@ def attend_and_keep(
 def cached_order(
     keys: Float[Array, "b k groups d_k"], values: Float[Array, "b k groups d_v"]
 ) -> CachedKeysValues:
-    """Keys and values turned.
+    """Return keys and values in the turned layout.
 
     Args:
       keys: keys of each position.
-      values: their values.
+      values: values of each position.
     """
     return keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)
 
@@ -223,7 +223,7 @@ def _write(
 ) -> Float[Array, "b _ _ _"]:
     new = new.astype(cache.dtype)
     if cache.shape[0] == new.shape[axis] == 1:
-        # Where one hypothesis of one sentence is written in place, XLA on CPUs does so twice, and
+        # If one hypothesis of one sentence is written in place, XLA on CPUs writes it twice, and
         # copies the cache four times.
         slots = jax.lax.broadcasted_iota(jnp.int32, cache.shape, axis)
         return jnp.where(slots == at, new, cache)

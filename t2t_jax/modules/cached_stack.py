@@ -1,4 +1,4 @@
-"""The stack of a decoder at one position, whose layers keep the earlier ones in a cache."""
+"""The stack of a decoder at one position, whose layers keep earlier positions in a cache."""
 
 import flax.linen as nn
 import jax
@@ -36,7 +36,7 @@ class CachedLayer(Layer):
 
         Args:
           x: the encoder's output, to which the layer's cross-attention attends. A layer without
-            cross-attention reads the sources itself, and attends to them with what it generates.
+            cross-attention reads the sources itself, and the generated tokens attend to them.
           context: the context of the sources.
 
         Returns:
@@ -70,7 +70,7 @@ class CachedLayer(Layer):
           source: keys and values of the sources, one copy per sentence: cross-attention attends to
             them or, in a layer that has none, self-attention does.
           write_at: slot of the first of the `k` new entries.
-          context: its mask says to which slots each hypothesis attends.
+          context: context of the stack; its mask says to which slots each hypothesis attends.
 
         Returns:
           The layer's output, and its cache with the new entries; see `CachedSelfAttention`.
@@ -91,7 +91,7 @@ class CachedLayer(Layer):
 
 
 class CachedStack(nn.Module):
-    """The stack at one position; each layer has arrays of its own, which `unstacked` makes.
+    """A decoder's stack at one position, whose layers have arrays of their own, from `unstacked`.
 
     Attributes:
       config: sizes and options of the network.

@@ -21,11 +21,11 @@ class Context:
 
     Attributes:
       positions: position of each input within its sentence, from 0.
-      length: a bound: every position is below it.
+      length: a number greater than every position.
       mask: which positions may attend to which, in self-attention.
       rotary: the frequencies with which self-attention turns queries and keys by their positions;
-        None if it does not.
-      bias: what self-attention adds to its scores, by distance; None means nothing.
+        None means that it does not turn them.
+      bias: the function of distances that self-attention adds to its scores; None means none.
       apart: distances of queries and keys in a cache, for `bias`; None where the keys of
         self-attention stand at the places of the queries.
       encoded: the encoder's output, which a decoder attends to.
@@ -50,7 +50,7 @@ class Context:
     kernels: Kernels = XLA_KERNELS
 
     def dropout_key(self, module: nn.Module) -> DropoutKey | None:
-        """A key for one use of dropout.
+        """Return a key for one use of dropout.
 
         Args:
           module: the module that uses it; each module has a stream of keys of its own.

@@ -1,4 +1,4 @@
-"""What networks with a decoder have in common: a cached step, and the `DecodingModel` around it.
+"""The common part of networks with a decoder: a cached step, and the `DecodingModel` around it.
 
 `DecoderNetwork.step` computes the logits of one position. Searches call it by `CachedDecoding`.
 """
@@ -27,16 +27,16 @@ from t2t_jax.modules.token_network import NetworkScoring, TokenNetwork
 
 
 class StepInput(NamedTuple):
-    """What a family makes of the tokens that a step is given."""
+    """The input of a decoder's step, which each family makes of the hypotheses' last tokens."""
 
     tokens: Int[Array, "b k"]
-    """The tokens that the decoder reads: at a hypothesis's begin, the one that it starts from."""
+    """The tokens that the decoder reads: at position 0, the token that the output starts from."""
     positions: Int[Array, "b k"]
-    """Their positions."""
+    """The positions of these tokens."""
     before: int
-    """Most positions that there are before that of the first step."""
+    """The greatest number of positions before that of the first step."""
     sources: Callable[[DistanceBias | None], tuple[Remembered, ...]]
-    """What each layer attends to of the sources, given the bias by distance."""
+    """The function from a bias by distance to the sources' keys and values of each layer."""
 
 
 class DecoderNetwork(TokenNetwork):
@@ -63,7 +63,7 @@ class DecoderNetwork(TokenNetwork):
     def step_input(
         self, tokens: Int[Array, "b k"], positions: Int[Array, " b"], memory: Memory
     ) -> StepInput:
-        """Return what the decoder reads in a step; see `DecodingModel.step`.
+        """Return the input of the decoder in a step; see `DecodingModel.step`.
 
         Args:
           tokens: the hypotheses' last tokens.
@@ -107,7 +107,7 @@ class DecoderNetwork(TokenNetwork):
 
 
 def cache_places(config: ModelConfig, room: int) -> int:
-    """Return the number of places of a cache: no step looks back further than its window.
+    """Return the number of places of a cache, as no step looks back further than its window.
 
     Args:
       config: sizes and options of the network.
@@ -118,7 +118,7 @@ def cache_places(config: ModelConfig, room: int) -> int:
 
 @dataclass(frozen=True)
 class CachedDecoding(NetworkScoring):
-    """What is alike in the `DecodingModel` of every `DecoderNetwork`."""
+    """The part of a `DecodingModel` that is the same for every `DecoderNetwork`."""
 
     network: DecoderNetwork
 
@@ -128,8 +128,8 @@ class CachedDecoding(NetworkScoring):
         if quantize == "int8":
             params = quantized(params, declared)
         else:
-            # The embeddings too, which are rows and the matrix of the output: what is left in
-            # float32, XLA for GPUs and TPUs would convert again for every token.
+            # The embeddings too, which may be the matrix of the output as well: XLA for GPUs and
+            # TPUs would convert what is left in float32 again for every token.
             on_accelerators = self.network.kernels.products == "fused"
             params = rounded(params, declared, config.dtype, summands=on_accelerators)
         decoder: Parameters = params["decoder"]
@@ -149,10 +149,10 @@ class CachedDecoding(NetworkScoring):
         return empty_cache(form, stack.self_attention, stack.num_layers, rows, slots, dtype)
 
     def cache_form(self, beam_size: int) -> CacheForm:
-        """Return how the cache keeps keys and values.
+        """Return the layout in which the cache keeps keys and values.
 
         Args:
-          beam_size: hypotheses of each sentence.
+          beam_size: number of hypotheses of each sentence.
         """
         del beam_size
         return "turned"

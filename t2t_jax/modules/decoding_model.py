@@ -1,4 +1,4 @@
-"""The protocol of models that decode: what search, scoring and attention maps ask of a model."""
+"""The protocols of models that score and decode, as search, scoring and attention maps use them."""
 
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -30,25 +30,25 @@ class Axes(NamedTuple):
 
 @runtime_checkable
 class ScoringModel(Protocol):
-    """A model that says how probable targets are, and can be looked into.
+    """A model that computes how probable targets are, and shows its attention weights.
 
-    Implementations are hashable, as compiled functions take them for static arguments.
-    `modules.encoder_model` has the one of an encoder alone, which does nothing else.
+    Implementations are hashable, as compiled functions take them for static arguments. An encoder
+    alone has one in `modules.encoder_model`, which is no `DecodingModel`.
     """
 
     def __hash__(self) -> int:
-        """The hash of its fields: models are compiled in, and programs are found by them."""
+        """Return the hash of the fields, by which compiled programs are found."""
 
     @property
     def longest_sentence(self) -> float:
-        """Most tokens of a sentence that the model has positions for."""
+        """Return the most tokens of a sentence that the model has positions for."""
 
     @property
     def shows_attention(self) -> bool:
-        """Whether this is one network, so that `attention_weights` can be looked at."""
+        """Return whether the model is a single network, so that it has `attention_weights`."""
 
     def logits(self, params: Parameters, batch: Batch) -> Float[Array, "b t vocab"]:
-        """Logits of every target token, given the source and the target tokens before it.
+        """Compute the logits of every target token, given the source and earlier target tokens.
 
         Args:
           params: the parameters as training has them.
@@ -58,7 +58,7 @@ class ScoringModel(Protocol):
     def losses(
         self, params: Parameters, batch: Batch, label_smoothing: float
     ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
-        """Label-smoothed loss and negative log-likelihood of every target token, in nats.
+        """Compute label-smoothed loss and negative log-likelihood of every target token, in nats.
 
         Args:
           params: the parameters as training has them.
@@ -69,7 +69,7 @@ class ScoringModel(Protocol):
     def attention_weights(
         self, params: Parameters, batch: Batch
     ) -> dict[str, Float[Array, "n b h _ _"]]:
-        """The attention weights of all layers and heads: `encoder`, `decoder` and `cross`.
+        """Return the attention weights of all layers and heads: `encoder`, `decoder` and `cross`.
 
         Args:
           params: the parameters as training has them.
@@ -86,21 +86,21 @@ class ScoringModel(Protocol):
 
 @runtime_checkable
 class DecodingModel(ScoringModel, Protocol):
-    """A `ScoringModel` that can be searched too.
+    """A `ScoringModel` that searches can use too.
 
     Each family that generates text has one in its file, such as `modules.transformer`, and
     `modules.ensemble` has the one of several models.
     """
 
     def axes(self, beam_size: int = 1) -> Axes:
-        """Where the arrays of `empty_cache` and of `memory` have their slots and positions.
+        """Return the axes of slots and positions in the arrays of `empty_cache` and `memory`.
 
         Args:
-          beam_size: hypotheses of each sentence, on which only a cache depends.
+          beam_size: number of hypotheses of each sentence, on which only a cache depends.
         """
 
     def prepare(self, params: Parameters, quantize: Quantize) -> Parameters:
-        """The parameters as `memory` and `step` take them.
+        """Return the parameters in the form that `memory` and `step` take.
 
         Args:
           params: the parameters as training has them.
@@ -108,18 +108,18 @@ class DecodingModel(ScoringModel, Protocol):
         """
 
     def empty_cache(self, rows: int, beam_size: int, room: int) -> Cache:
-        """The cache that the first `step` takes.
+        """Return the cache that the first `step` takes.
 
         Args:
           rows: number of sentences.
-          beam_size: hypotheses k of each sentence.
+          beam_size: number k of hypotheses of each sentence.
           room: places of the ring that `decoding.search` describes, one for each step. A place has
             a slot for every hypothesis: there are `room * beam_size` slots, or fewer if the model
             does not look back so far. Of `n` places, step number s writes to place s % n.
         """
 
     def memory(self, params: Parameters, inputs: Sequence) -> Memory:
-        """The arrays that `step` needs of the sources, such as the encoder's output.
+        """Compute the arrays that `step` needs of the sources, such as the encoder's output.
 
         Args:
           params: the parameters, from `prepare`.
@@ -136,7 +136,7 @@ class DecodingModel(ScoringModel, Protocol):
         cache: Cache,
         memory: Memory,
     ) -> tuple[Float[Array, "b k vocab"], Cache]:
-        """Logits of the next token of `k` hypotheses per sentence.
+        """Compute the logits of the next token of `k` hypotheses per sentence.
 
         Args:
           params: the parameters, from `prepare`.

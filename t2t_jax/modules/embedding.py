@@ -37,7 +37,7 @@ class TokenEmbedding(nn.Module):
         )
 
     def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t d_model"]:
-        """The embeddings of `tokens`, times sqrt(d_model) (section 3.4) unless config says not."""
+        """Return the embeddings of `tokens`, times sqrt(d_model) (section 3.4) if configured."""
         rows = jax.tree.map(lambda x: jnp.take(x, tokens, axis=0), self.matrix())
         if isinstance(rows, Int8Matrix):
             rows = rows.values * rows.scales
@@ -47,5 +47,5 @@ class TokenEmbedding(nn.Module):
         return rows.astype(self.config.dtype)
 
     def matrix(self) -> Float[Array, "vocab d_model"] | Int8Matrix:
-        """The matrix, not split over devices along `d_model`, as both of its uses need it."""
+        """Return the matrix, not split over devices along `d_model`, as both of its uses need."""
         return jax.tree.map(lambda x: constrain(x, "vocab", "channels"), self.embedding)

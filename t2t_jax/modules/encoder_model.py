@@ -46,7 +46,7 @@ class Linear(nn.Module):
     def __call__(
         self, x: Float[Array, "b t width_in"], context: Context
     ) -> Float[Array, "b t width_out"]:
-        """Map every position of `x`."""
+        """Apply the layer to every position of `x`."""
         shape = self.width_in, self.width_out
         kernel = matrix(self, "kernel", glorot_uniform(), shape, (None, "embed"), x.dtype)
         bias = self.param("bias", named(nn.initializers.zeros, "vector"), shape[1:])
@@ -70,7 +70,7 @@ class OutputTransform(nn.Module):
 
 
 def places_of(batch: Batch) -> Int[Array, "b t"]:
-    """The place in its row of the source position from which each target is predicted.
+    """Return the place in its row of the source position from which each target is predicted.
 
     Args:
       batch: arrays `[b, s]` and `[b, t]`, whose rows may hold several pairs.
@@ -84,7 +84,7 @@ class EncoderModel(TokenNetwork):
     """An encoder alone, over tokens."""
 
     def setup(self) -> None:
-        """Create the network, with what comes after its layers."""
+        """Create the network and, if the config has one, the transform of its output."""
         super().setup()
         if self.config.output_transform:
             self.output_transform = OutputTransform(self.config)
@@ -92,7 +92,7 @@ class EncoderModel(TokenNetwork):
     def decoded(
         self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
     ) -> Float[Array, "b t d_model"]:
-        """The encoder's output from which each target is predicted."""
+        """Return the encoder's output from which each target is predicted."""
         inputs, segments = batch.inputs, batch.inputs.segments
         mask = attention_mask(segments, segments, window=self.config.attention_window)
         dropout: Any = {"deterministic": deterministic, "first_row": first_row}
@@ -103,7 +103,7 @@ class EncoderModel(TokenNetwork):
         return self.output_transform(x, context) if self.config.output_transform else x
 
     def embed_inputs(self, inputs: Sequence, context: Context) -> Float[Array, "b s d_model"]:
-        """The input of the first layer.
+        """Return the input of the first layer.
 
         Args:
           inputs: sources `[b, s]`.
@@ -116,7 +116,7 @@ class ImageModel(EncoderModel):
     """An encoder alone, over the patches of images (ViT; Dosovitskiy et al. 2021, section 3.1)."""
 
     def setup(self) -> None:
-        """Create the projection of patches and the class token, and what a text has too."""
+        """Create the projection of patches, the class token, and the parts of any encoder model."""
         super().setup()
         config = self.config
         self.patch_projection = Linear(config.patch_values, config.d_model)
@@ -124,7 +124,7 @@ class ImageModel(EncoderModel):
         self.class_token = self.param("class_token", init, (config.d_model,))
 
     def embed_inputs(self, inputs: Any, context: Context) -> Float[Array, "b s d_model"]:
-        """The projections of patches, behind the class token, with their positions.
+        """Return the class token and the projections of patches after it, with their positions.
 
         Args:
           inputs: `Patches` of images, `[b, s, values]`; position 0 is the class token.
@@ -140,7 +140,7 @@ class ImageModel(EncoderModel):
         return constrain(x, "batch", "length", "channels")
 
     def example(self) -> Batch:
-        """See `TokenNetwork.example`; here it is an image."""
+        """Return a batch of one image; see `TokenNetwork.example`."""
         shape = 1, self.config.num_positions
         places = jnp.arange(shape[1])[None]
         values = jnp.zeros((*shape, self.config.patch_values), jnp.uint8)

@@ -19,11 +19,11 @@ from t2t_jax.modules.matrices import Parameters, Quantize
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Models of one vocabulary: the distribution of a token is the mean of theirs.
+    """Models of one vocabulary that decode as one: a token's distribution is the mean of theirs.
 
-    It is a `DecodingModel` itself. What comes out as logits are the logarithms of the mean
-    probabilities, cache and memory are tuples with one entry for each member, and the parameters
-    are those that `join_parameters` makes.
+    An ensemble is a `DecodingModel` itself. Its logits are the logarithms of the mean
+    probabilities, its cache and memory are tuples with one entry for each member, and its
+    parameters are those that `join_parameters` makes.
 
     Attributes:
       members: the models, which may be of different sizes and kinds.
@@ -33,12 +33,12 @@ class Ensemble:
 
     @property
     def longest_sentence(self) -> float:
-        """Most tokens of a sentence that every member has positions for."""
+        """Return the most tokens of a sentence that every member has positions for."""
         return min(member.longest_sentence for member in self.members)
 
     @property
     def shows_attention(self) -> bool:
-        """See `DecodingModel.shows_attention`; each member has weights of its own."""
+        """Return False: each member has attention weights of its own."""
         return False
 
     def axes(self, beam_size: int = 1) -> Axes:
@@ -94,7 +94,7 @@ class Ensemble:
     def attention_weights(
         self, params: Parameters, batch: Batch
     ) -> dict[str, Float[Array, "n b h _ _"]]:
-        """An ensemble has none, as each member has weights of its own.
+        """Refuse to return attention weights, as each member has weights of its own.
 
         Raises:
           UserError: always.
@@ -105,12 +105,12 @@ class Ensemble:
         )
 
     def _members_with(self, params: Parameters) -> Iterable[tuple[DecodingModel, Parameters]]:
-        """The members, each with its parameters."""
+        """Return the members, each with its parameters."""
         return zip(self.members, params.values(), strict=True)
 
 
 def log_mean(logits: SequenceOf[Float[Array, "*t v"]]) -> Float32[Array, "*t v"]:
-    """Logarithm of the mean of the probabilities that several logits stand for.
+    """Return the logarithm of the mean of the probabilities that several logits stand for.
 
     Args:
       logits: the logits of each model, which need not be normalised.
@@ -120,7 +120,7 @@ def log_mean(logits: SequenceOf[Float[Array, "*t v"]]) -> Float32[Array, "*t v"]
 
 
 def join_parameters(members: Iterable[Parameters]) -> Parameters:
-    """The parameters of an `Ensemble`.
+    """Return the parameters of an `Ensemble`.
 
     Args:
       members: the parameters of each member, in the order of the members.

@@ -1,8 +1,8 @@
-"""Gates on attention heads: what a model computes without some of its heads (Michel et al. 2019).
+"""Gates on attention heads, with which a model works without some heads (Michel et al. 2019).
 
 The output of multi-head attention is the sum of head_i W_i^O over the heads, where W_i^O are the
-rows of W^O that belong to head i (section 3.2.2). So a gate on a head is a factor on these rows: a
-function of the parameters, of which the network knows nothing.
+rows of W^O that belong to head i (section 3.2.2). So a gate on a head is a factor on these rows: it
+changes the parameters and leaves the network as it is.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from t2t_jax.modules.matrices import Parameters
 
 
 class HeadGates(NamedTuple):
-    """A factor for every head: 1 leaves it as it is, and 0 masks it."""
+    """Factors for all heads: 1 leaves a head as it is, and 0 masks it."""
 
     encoder: Float[Array, "n h"]
-    """Self-attention of the encoder's layers."""
+    """Factors for self-attention of the encoder's layers."""
     decoder: Float[Array, "n h"]
-    """Self-attention of the decoder's layers."""
+    """Factors for self-attention of the decoder's layers."""
     cross: Float[Array, "n h"]
-    """Attention of the decoder's layers to the encoder's output."""
+    """Factors for attention of the decoder's layers to the encoder's output."""
 
 
 _PLACES = {
@@ -34,7 +34,7 @@ _PLACES = {
 
 
 def open_gates(model: ModelConfig) -> HeadGates:
-    """Gates that change nothing.
+    """Return gates that change nothing.
 
     Args:
       model: sizes of the network.
@@ -48,11 +48,11 @@ def open_gates(model: ModelConfig) -> HeadGates:
 
 
 def gated(params: Parameters, gates: HeadGates) -> Parameters:
-    """The parameters of the model whose heads have these gates.
+    """Return the parameters of a model with the output of every head multiplied by its gate.
 
     Args:
       params: the parameters as training has them, of layers that are stacked.
-      gates: the factors.
+      gates: the factor of each head.
     """
     for name, (stack, attention) in _PLACES.items():
         path = (stack, "layers", attention, "output", "kernel")
@@ -61,7 +61,7 @@ def gated(params: Parameters, gates: HeadGates) -> Parameters:
 
 
 def _replaced(tree: Parameters, path: tuple[str, ...], of_heads: Float[Array, "n h"]) -> Parameters:
-    """The tree with the W^O at a path multiplied by the gates of its heads."""
+    """Return the tree with the W^O at a path multiplied by the gates of its heads."""
     assert isinstance(tree, Mapping)
     name, *others = path
     if others:

@@ -42,7 +42,7 @@ class Joined(NamedTuple):
 
 
 def joined_pairs(batch: Batch) -> Joined:
-    """Sources and targets of a batch in one sequence a row, without padding between them.
+    """Join sources and targets of a batch in one sequence a row, without padding between them.
 
     Args:
       batch: sources `[b, s]` and targets `[b, t]`, whose rows may hold several pairs.
@@ -66,7 +66,7 @@ def joined_pairs(batch: Batch) -> Joined:
 def prefix_mask(
     segments: Int[Array, "b l"], of_source: Bool[Array, "b l"], window: int | None
 ) -> Bool[Array, "b 1 l l"]:
-    """The mask of a prefix language model (Raffel et al. 2020, figure 4, right).
+    """Return the mask of a prefix language model (Raffel et al. 2020, figure 4, right).
 
     A position attends to those before it, and those of a source to all of the source.
 
@@ -90,9 +90,9 @@ class Prompt(NamedTuple):
     keys_values: tuple[CachedKeysValues, ...]
     """Keys and values of the sources' tokens, for each layer."""
     tokens: Int[Array, "b s"]
-    """The tokens. The last one of each is read in the first step, which predicts from it."""
+    """The sources' tokens, the last of which the first step reads, to predict from it."""
     is_real: Bool[Array, "b s"]
-    """Whether a place holds a token of a source, or padding."""
+    """Whether a place holds a token of a source, and not padding."""
 
 
 class LanguageModel(DecoderNetwork):
@@ -101,7 +101,7 @@ class LanguageModel(DecoderNetwork):
     def decoded(
         self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
     ) -> Float[Array, "b t d_model"]:
-        """The last layer's output from which each target token is predicted."""
+        """Return the last layer's output from which each target token is predicted."""
         dropout: Any = {"deterministic": deterministic, "first_row": first_row}
         targets = batch.targets
         if batch.inputs.tokens.shape[1] == 0:
@@ -121,14 +121,14 @@ class LanguageModel(DecoderNetwork):
         of_source: Bool[Array, "b l"],
         **dropout: Any,
     ) -> Float[Array, "b l d_model"]:
-        """The last layer's output at every token of a sequence."""
+        """Return the last layer's output at every token of a sequence."""
         mask = self.sequence_mask(segments, of_source)
         context = self.context("target", positions, mask, **dropout)
         x = self.embed("target", tokens, context)
         return self.decoder(self.embedding_dropout(x, context), context)
 
     def sequence_mask(self, segments: Int[Array, "b l"], of_source: Bool[Array, "b l"]) -> Mask:
-        """Which positions of a sequence may attend to which.
+        """Return the mask by which the positions of a sequence attend to each other.
 
         Args:
           segments: number of the pair of each position; 0 is padding.
@@ -150,7 +150,7 @@ class LanguageModel(DecoderNetwork):
     def step_input(
         self, tokens: Int[Array, "b k"], positions: Int[Array, " b"], memory: Prompt
     ) -> StepInput:
-        """Return what the decoder reads in a step; see `DecoderNetwork.step_input`."""
+        """Return the input of the decoder in a step; see `DecoderNetwork.step_input`."""
         last = jnp.maximum(memory.is_real.sum(1) - 1, 0)  # the place of a source's last token
         first = jnp.take_along_axis(memory.tokens, last[:, None], axis=1)
         tokens = jnp.where(positions[:, None] == 0, first, tokens)
@@ -170,7 +170,7 @@ class LanguageModel(DecoderNetwork):
 
 @dataclass(frozen=True)
 class LanguageModelDecoding(CachedDecoding):
-    """The `DecodingModel` of a `LanguageModel`: an output goes on from its source."""
+    """The `DecodingModel` of a `LanguageModel`: an output continues its source."""
 
     def axes(self, beam_size: int = 1) -> Axes:
         """See `DecodingModel.axes`."""
@@ -181,9 +181,9 @@ class LanguageModelDecoding(CachedDecoding):
     def attention_weights(
         self, params: Parameters, batch: Batch
     ) -> dict[str, Float[Array, "n b h _ _"]]:
-        """The parts of self-attention that stand for the three attentions of an encoder-decoder.
+        """Return the parts of self-attention that match the attentions of an encoder-decoder.
 
-        `encoder` has what the tokens of a source attend to in it. The queries of `decoder` and
+        `encoder` has the weights of a source's tokens on each other. The queries of `decoder` and
         `cross` are the places from which targets are predicted, so that weights of both together
         sum to 1: those of `cross` are on all of the source, and `decoder` has none on the place
         before the first target, which is the source's last.

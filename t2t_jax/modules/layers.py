@@ -20,7 +20,7 @@ Sublayer: TypeAlias = Callable[[Float[Array, "b t d_model"]], Float[Array, "b t 
 
 
 class Residual(nn.Module):
-    """LayerNorm(x + Dropout(Sublayer(x))), the paper's order (sections 3.1 and 5.4).
+    """A residual connection, LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4).
 
     With `norm_order="pre"` it is x + Dropout(Sublayer(LayerNorm(x))) instead, and with "deep"
     LayerNorm(alpha x + Dropout(Sublayer(x))), as in DeepNorm (Wang et al. 2022).
@@ -38,7 +38,7 @@ class Residual(nn.Module):
         self, x: Float[Array, "b t d_model"], sublayer: Sublayer, context: Context
     ) -> Float[Array, "b t d_model"]:
         """Wrap `sublayer` in dropout, residual connection and norm."""
-        form = "plain" if context.deterministic else context.kernels.norms  # it is for derivatives
+        form = "plain" if context.deterministic else context.kernels.norms  # made for derivatives
         norm = Norm(self.config.normalization, form, name="norm")
         drop = Dropout(self.config.dropout_rate)
         if self.config.norm_order == "pre":
@@ -50,11 +50,11 @@ class Residual(nn.Module):
 
 
 class Layer(nn.Module):
-    """Self-attention, attention to the encoder's output if the stack has it, and feed-forward.
+    """A layer: self-attention, cross-attention if the stack has it, and a feed-forward network.
 
-    A residual connection goes around each. The matrices of the feed-forward network, and those for
-    values and output of attention, start smaller by the stack's `initial_gain` (DeepNorm, Wang et
-    al. 2022, figure 2).
+    A residual connection goes around each of them. The matrices of the feed-forward network, and
+    those for values and output of attention, start smaller by the stack's `initial_gain` (DeepNorm,
+    Wang et al. 2022, figure 2).
 
     Attributes:
       config: sizes and options of the network.
@@ -76,7 +76,7 @@ class Layer(nn.Module):
         self.feed_forward_residual = Residual(config, scale)
 
     def make_self_attention(self) -> nn.Module:
-        """Make the module for self-attention, in place of which a subclass may have another."""
+        """Make the module for self-attention, which a subclass may replace by another."""
         return MultiHeadAttention(self.stack.self_attention, self.stack.initial_gain)
 
     def __call__(

@@ -1,4 +1,4 @@
-"""Parameters that are matrices of products: a module declares them as such where it makes them."""
+"""Parameters that are matrices of products: how modules declare them, and their other forms."""
 
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
@@ -24,7 +24,7 @@ HeldMatrix: TypeAlias = Float[Array, "m n"] | Transposed | Int8Matrix
 
 
 def glorot_uniform(gain: float = 1.0) -> Callable[..., Any]:
-    """The initialiser of Glorot and Bengio 2010: uniform, by the sizes of both sides of a matrix.
+    """Return the initialiser of Glorot and Bengio 2010: uniform, by both sizes of a matrix.
 
     Args:
       gain: factor on the values; DeepNorm makes some matrices smaller by their depth.
@@ -33,7 +33,7 @@ def glorot_uniform(gain: float = 1.0) -> Callable[..., Any]:
 
 
 class MatrixBox(nn.LogicallyPartitioned):
-    """The declaration that a parameter is a matrix, around its array in what `init` returns.
+    """A box that declares a parameter to be a matrix, around its array in the result of `init`.
 
     Attributes:
       summed_axis: the axis that products with the matrix sum over, counted from the end: layers may
@@ -52,7 +52,7 @@ def matrix(
     dtype: DTypeLike | None,
     summed_axis: int = -2,
 ) -> HeldMatrix:
-    """A matrix of a module, in the dtype of its products: as training or as decoding holds it.
+    """Return a matrix of a module in the dtype of its products, in the form in which it is held.
 
     Args:
       module: the module that has the matrix as a parameter.
@@ -75,17 +75,17 @@ def matrix(
 
 
 class SummandBox(nn.LogicallyPartitioned):
-    """The declaration that a parameter is added to products: a bias, in their dtype."""
+    """A box that declares a parameter to be a bias, which is added to products in their dtype."""
 
 
 def summand(module: nn.Module, name: str, axis: str, width: int, dtype: DTypeLike) -> Array:
-    """A bias of a module, in the dtype of the products that it is added to.
+    """Return a bias of a module, in the dtype of the products that it is added to.
 
     Args:
       module: the module that has the bias as a parameter.
       name: name of the parameter.
-      axis: its logical axis; see `parallel.axes`.
-      width: how many numbers it has.
+      axis: logical axis of the bias; see `parallel.axes`.
+      width: number of elements of the bias.
       dtype: dtype of the products.
     """
 
@@ -97,7 +97,7 @@ def summand(module: nn.Module, name: str, axis: str, width: int, dtype: DTypeLik
 
 
 def is_stacked(declared: Any) -> bool:
-    """Whether a parameter is that of all layers of a stack, whose first axis is the layer.
+    """Return whether a parameter belongs to all layers of a stack: its first axis is the layer.
 
     Args:
       declared: the parameter as a module's `init` returns it, in the box that declares it.
@@ -106,7 +106,7 @@ def is_stacked(declared: Any) -> bool:
 
 
 def is_matrix(declared: Any) -> bool:
-    """Whether a parameter is a matrix, or a stack of matrices.
+    """Return whether a parameter is a matrix, or a stack of matrices.
 
     Args:
       declared: the parameter; see `is_stacked`.
@@ -115,7 +115,7 @@ def is_matrix(declared: Any) -> bool:
 
 
 def is_matrix_of_layers(declared: Any) -> bool:
-    """Whether a parameter is a stack of matrices of layers, and so no embedding or projection.
+    """Return whether a parameter is a stack of layers' matrices, so no embedding or projection.
 
     Args:
       declared: the parameter; see `is_stacked`.
@@ -124,7 +124,7 @@ def is_matrix_of_layers(declared: Any) -> bool:
 
 
 def whether_each(condition: Callable[[Any], bool], declared: Parameters) -> Parameters:
-    """A tree that says of every parameter whether a condition holds, such as `is_matrix`.
+    """Return a tree that says of every parameter whether a condition, such as `is_matrix`, holds.
 
     Args:
       condition: a function of a declared parameter.
@@ -134,7 +134,7 @@ def whether_each(condition: Callable[[Any], bool], declared: Parameters) -> Para
 
 
 def quantized(params: Parameters, declared: Parameters) -> Parameters:
-    """The same parameters with every matrix in 8-bit integers.
+    """Return the same parameters with every matrix in 8-bit integers.
 
     Args:
       params: the parameters as training has them.
@@ -148,21 +148,21 @@ def quantized(params: Parameters, declared: Parameters) -> Parameters:
 def rounded(
     params: Parameters, declared: Parameters, dtype: DTypeLike, *, summands: bool = False
 ) -> Parameters:
-    """The same parameters with every matrix in the dtype of its products, once and for all steps.
+    """Return the same parameters with every matrix in its products' dtype, once for all steps.
 
     Args:
       params: the parameters as training has them, or a part of them.
       declared: the same tree as a module's `init` returns it; see `quantized`.
       dtype: dtype of the products.
-      summands: whether biases of products too. XLA for GPUs adds a bias within the product, unless
-        it has to be converted.
+      summands: whether biases of products are converted too. XLA for GPUs adds a bias within the
+        product, unless it has to convert the bias.
     """
     kinds = (MatrixBox, SummandBox) if summands else MatrixBox
     return _with_boxes(kinds, lambda _, x: x.astype(dtype), params, declared)
 
 
 def transposed(params: Parameters, declared: Parameters) -> Parameters:
-    """The same parameters with every matrix transposed in memory: one row for every output.
+    """Return the same parameters with every matrix transposed in memory: one row for every output.
 
     On CPUs, a product of such a matrix with a single vector takes 0.85 of the time, and one with
     several vectors as long as before.
@@ -177,7 +177,7 @@ def transposed(params: Parameters, declared: Parameters) -> Parameters:
 def _with_boxes(
     kinds: Any, convert: Callable[[Any, Array], Any], params: Parameters, declared: Parameters
 ) -> Parameters:
-    """The parameters with those converted that are declared in boxes of some kinds."""
+    """Return the parameters after converting those that are declared in boxes of some kinds."""
     return jax.tree.map(
         lambda box, x: convert(box, x) if isinstance(box, kinds) else x,
         declared,

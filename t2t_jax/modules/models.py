@@ -1,4 +1,4 @@
-"""The network of a config, for training and for decoding: the one place that knows every kind."""
+"""The network of a config, for training and for decoding; this module alone knows every kind."""
 
 from collections.abc import Callable
 from typing import TypeAlias, cast
@@ -27,7 +27,7 @@ _IMAGES: _Family = (ImageModel, EncoderScoring)
 
 
 def start_id(model: ModelConfig) -> int:
-    """The id that stands before the first token of a target.
+    """Return the id that stands before the first token of a target.
 
     Args:
       model: sizes and options of the network.
@@ -36,7 +36,7 @@ def start_id(model: ModelConfig) -> int:
 
 
 def family_of(model: ModelConfig) -> _Family:
-    """The classes of a network: the module that is trained, and what decodes or scores with it.
+    """Return the classes of a network: the module to train, and the model to score or decode with.
 
     Args:
       model: sizes and options of the network.
@@ -45,13 +45,13 @@ def family_of(model: ModelConfig) -> _Family:
 
 
 def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
-    """The network of a run, for training.
+    """Make the network of a run, for training.
 
     Args:
-      config: the config of the run, `settled`. One that is not is computed in float32 where it
-        leaves the dtype open.
+      config: the config of the run, `settled`. The network of a config that is not settled, and
+        leaves the dtype open, computes in float32.
       vocab_size: entries of the vocabulary.
-      mesh: the devices it runs on; None means any; see `kernels_of`.
+      mesh: the devices that the network runs on; None means any; see `kernels_of`.
     """
     kernels = kernels_of(mesh, config.model.dtype)
     start = start_id(config.model)
@@ -62,12 +62,12 @@ def make_model(config: Config, vocab_size: int, mesh: Mesh | None) -> Network:
 
 
 def make_scoring_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> ScoringModel:
-    """A network for scoring and, unless it is an encoder alone, for searching.
+    """Make a network for scoring and, unless it is an encoder alone, for searching.
 
     Args:
       model: sizes and options of the network, `settled`, as for `make_model`.
       vocab_size: entries of the vocabulary.
-      mesh: the devices it runs on; None means any; see `kernels_of`.
+      mesh: the devices that the network runs on; None means any; see `kernels_of`.
     """
     kernels = kernels_of(mesh, model.dtype)
     network, decoding = family_of(model)
@@ -75,5 +75,5 @@ def make_scoring_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -
 
 
 def make_decoding_model(model: ModelConfig, vocab_size: int, mesh: Mesh | None) -> DecodingModel:
-    """A network for searching, which is no encoder alone; arguments as for `make_scoring_model`."""
+    """Make a network for searching, no encoder alone; arguments as for `make_scoring_model`."""
     return cast(DecodingModel, make_scoring_model(model, vocab_size, mesh))

@@ -1,4 +1,4 @@
-"""The functions that a config names, as the layers call them and with what they learn."""
+"""The functions that a config names, as layers call them, with their learned parameters."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,7 +18,7 @@ from t2t_jax.parallel.axes import named
 def learned(
     module: nn.Module, entry: Entry, width: int, heads: int | None = None
 ) -> dict[str, Any]:
-    """Make what a named function learns parameters of a module.
+    """Make the learned parameters of a named function, as parameters of a module.
 
     Args:
       module: the module, in its `setup` or in its compact call.
@@ -36,10 +36,10 @@ def learned(
 
 
 def initializer(declared: Parameter) -> Any:
-    """The initialiser of what a named function learns.
+    """Return the initialiser of a learned parameter of a named function.
 
     Args:
-      declared: its shape and the values that it starts with.
+      declared: the shape of the parameter, and mean and deviation of its first values.
     """
     if not declared.deviation:
         return nn.initializers.constant(declared.mean)
@@ -52,19 +52,19 @@ def initializer(declared: Parameter) -> Any:
 def call(
     entry: Entry, shape: Sequence[int], dtype: DTypeLike, *arrays: Array, **options: Any
 ) -> Array:
-    """What a named function makes of arrays.
+    """Call a named function on arrays, and check its result if a user registered the function.
 
-    A function that was registered may be anything, so that its mistakes are the user's to mend.
+    A registered function may be anything, so its mistakes become errors that the user can mend.
 
     Args:
       entry: the entry of the function.
       shape: the shape that its result has to have.
       dtype: the dtype that its result is converted to.
-      arrays: what it takes.
-      options: what it takes by name.
+      arrays: the arrays that the function takes.
+      options: the keyword arguments of the function.
 
     Raises:
-      UserError: a function that was registered raised an error, or made something else.
+      UserError: a registered function raised an error, or its result is not of floats and `shape`.
     """
     function = entry.load()
     if not entry.title:
@@ -86,10 +86,10 @@ def call(
 
 
 def elementwise(entry: Entry) -> Any:
-    """The function of an activation.
+    """Return the function of an activation.
 
     Args:
-      entry: its entry.
+      entry: the entry of the activation.
     """
 
     def activation(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -99,11 +99,11 @@ def elementwise(entry: Entry) -> Any:
 
 
 def score_function(entry: Entry, parameters: Mapping[str, Array]) -> Score | None:
-    """The score function of attention; None where scores are products.
+    """Return the score function of attention; None where scores are products.
 
     Args:
-      entry: its entry.
-      parameters: what each head has learned.
+      entry: the entry of the score function.
+      parameters: the learned parameters of each head.
     """
     if entry.function is None:
         return None

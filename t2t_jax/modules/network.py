@@ -1,4 +1,4 @@
-"""What training needs of a network, whichever network it is, and its parameters."""
+"""The protocol of the networks that training takes, and the parameters of a network."""
 
 from functools import cache, partial
 from typing import Any, Protocol, runtime_checkable
@@ -15,19 +15,19 @@ from t2t_jax.modules.matrices import Parameters
 class Network(Protocol):
     """A network that can be trained: a Flax module with these fields and methods.
 
-    `modules.transformer` has the paper's. How a network decodes is its `DecodingModel`, and which
-    config asks for which network stands in `modules.models`.
+    The paper's network is in `modules.transformer`. A `DecodingModel` says how a network decodes,
+    and `modules.models` says which config asks for which network.
     """
 
     def __hash__(self) -> int:
-        """That of its fields: networks are compiled in."""
+        """Return the hash of the fields, by which compiled programs are found."""
 
     @property
     def config(self) -> ModelConfig:
-        """Its sizes and options."""
+        """Return the sizes and options of the network."""
 
     def init(self, rngs: Any, *args: Any, **options: Any) -> Any:
-        """Its variables before training (`flax.linen.Module.init`).
+        """Make the variables before training (`flax.linen.Module.init`).
 
         Args:
           rngs: PRNG key of the initialisation.
@@ -36,16 +36,16 @@ class Network(Protocol):
         """
 
     def apply(self, variables: Any, *args: Any, **options: Any) -> Any:
-        """What one of its methods computes (`flax.linen.Module.apply`).
+        """Compute one of the network's methods (`flax.linen.Module.apply`).
 
         Args:
-          variables: with its parameters as "params".
-          args: of the method.
-          options: `method`, the method's name; `rngs`; and what the method takes by name.
+          variables: the variables, with the parameters as "params".
+          args: the arguments of the method.
+          options: `method`, the method's name; `rngs`; and the method's keyword arguments.
         """
 
     def example(self) -> Batch:
-        """A batch of the form that it takes, by which its parameters are made."""
+        """Return a batch of the form that the network takes, by which its parameters are made."""
 
     def losses(
         self,
@@ -56,14 +56,14 @@ class Network(Protocol):
         deterministic: bool = True,
         first_row: Int[Array, ""] | int = 0,
     ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
-        """Label-smoothed loss and negative log-likelihood of every target token, in nats.
+        """Compute label-smoothed loss and negative log-likelihood of every target token, in nats.
 
         Args:
           batch: arrays `[b, s]` and `[b, t]`.
           label_smoothing: eps_ls.
           num_chunks: see `functional.loss.projected_cross_entropy`.
-          deterministic: no dropout; otherwise pass `rngs={"dropout": key}`.
-          first_row: where the first row stands in the global batch; dropout depends on it.
+          deterministic: whether dropout is off; if not, pass `rngs={"dropout": key}`.
+          first_row: number of the first row in the global batch, on which dropout depends.
         """
 
 
@@ -79,5 +79,5 @@ def init_parameters(model: Network, key: Key[Array, ""]) -> Parameters:
 
 @cache
 def declared_parameters(model: Network) -> Parameters:
-    """Return the shapes of `init_parameters`, in its boxes: nothing is computed."""
+    """Return the shapes of `init_parameters`, in its boxes, without computing anything."""
     return jax.eval_shape(partial(init_parameters, model), jax.random.key(0))

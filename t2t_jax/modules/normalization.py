@@ -1,4 +1,4 @@
-"""The norms of the network: layer normalisation, or another of the config's table."""
+"""The norms of the network: layer normalisation, or another norm that the config names."""
 
 import flax.linen as nn
 from jaxtyping import Array, Float
@@ -11,7 +11,7 @@ from t2t_jax.modules.named_functions import call, learned
 
 
 class Norm(nn.Module):
-    """A normalisation with what it learns, such as a scale and a bias.
+    """A normalisation with its learned parameters, such as a scale and a bias.
 
     Attributes:
       config: the kind, and its epsilon.

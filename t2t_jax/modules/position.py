@@ -16,7 +16,7 @@ from t2t_jax.parallel.axes import named
 
 
 class PositionEncoding(nn.Module):
-    """The positions of a stack of layers, in the way of `POSITIONS` that `config` chooses.
+    """The position encoding of a stack of layers, which `config` chooses from `POSITIONS`.
 
     Sinusoids and a learned table are added to the embeddings. Rotary positions, and a bias that
     depends on distance, concern self-attention alone: the layers find them in their `Context`.
@@ -30,7 +30,7 @@ class PositionEncoding(nn.Module):
     causal: bool
 
     def setup(self) -> None:
-        """Create what the positions learn."""
+        """Create the learned parameters of the encoding."""
         facts = self.config.positions
         last = "embed" if facts.bias is None else "heads"
         self.learned = {
@@ -47,8 +47,8 @@ class PositionEncoding(nn.Module):
     ) -> Float[Array, "b t d_model"]:
         """Add to `x` the encoding of `positions`, all of which are below `length`.
 
-        Beyond a learned table lies only padding (`ModelConfig.longest_sentence` is its limit),
-        which gets the last row.
+        Only padding lies beyond a learned table (`ModelConfig.longest_sentence` is its limit), and
+        gets the table's last row.
         """
         config = self.config
         if config.positions.has_table:
@@ -61,7 +61,7 @@ class PositionEncoding(nn.Module):
         return x + jnp.take(table, positions, axis=0, mode="clip").astype(x.dtype)
 
     def rotary_frequencies(self) -> Float32[Array, " pairs"] | None:
-        """The frequencies with which self-attention turns queries and keys, or None."""
+        """Return the frequencies with which self-attention turns queries and keys, or None."""
         config = self.config
         if not config.positions.turns:
             return None
@@ -70,7 +70,7 @@ class PositionEncoding(nn.Module):
         return rotary_frequencies(config.key_size, config.rotary_base, divisors=divisors)
 
     def bias(self) -> DistanceBias | None:
-        """What self-attention adds to its scores by distance, or None."""
+        """Return the function of distances that self-attention adds to its scores, or None."""
         config = self.config
         if config.positions.bias is None:
             return None

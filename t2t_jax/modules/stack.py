@@ -28,7 +28,7 @@ class LayerStack(nn.Module):
     Attributes:
       config: sizes and options of the network.
       stack: the depth and the attentions of this stack.
-      remat: what is computed again for the derivative of a layer, as it is not kept in memory.
+      remat: the part of a layer that is computed again for its derivative, and not kept in memory.
     """
 
     config: ModelConfig
@@ -49,7 +49,7 @@ class LayerStack(nn.Module):
 
 
 def last_norm(config: ModelConfig) -> Norm | None:
-    """Make the norm at the end of a stack, which it needs if every layer begins with its norms."""
+    """Make the norm at the end of a stack whose layers begin with norms; None for other stacks."""
     return Norm(config.normalization) if config.norm_order == "pre" else None
 
 
@@ -78,12 +78,11 @@ def _scan(
 
 
 _LARGE = 1 << 17
-"""Fewest numbers in the input of a layer for which unrolling pays: compiling takes up to twice as
-long."""
+"""Least size of a layer's input for which unrolling pays: compiling takes up to twice as long."""
 
 
 def _unrolls(x: Float[Array, "b t d"], context: Context) -> bool:
-    """Whether the layers of a stack are compiled one by one and not as a loop; see `Kernels`.
+    """Return whether layers of a stack are compiled one by one and not as a loop; see `Kernels`.
 
     In a loop, XLA on CPUs too reads what a layer has kept for its derivative out of arrays of all
     layers. That is slow: in bfloat16, it takes a seventh of a step. In float32 it takes a

@@ -1,4 +1,4 @@
-"""What networks over tokens have in common: embeddings, logits and losses."""
+"""The common part of networks over tokens: embeddings, logits and losses."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -33,14 +33,14 @@ Side: TypeAlias = Literal["source", "target"]
 class TokenNetwork(nn.Module):
     """A network that gives every target token a probability, a `Network` for training.
 
-    It has the stacks of its config, `encoder` or `decoder` or both, with what is before and after
-    them. A subclass says in `decoded` what passes through the stacks.
+    It has the stacks of its config, `encoder` or `decoder` or both, with embeddings before and the
+    output projection after them. A subclass defines in `decoded` what passes through the stacks.
 
     Attributes:
       config: sizes and options.
       vocab_size: entries of the vocabulary, for targets.
       bos_id: id that stands before the first target token.
-      remat: what is computed again for the derivative of a layer, as it is not kept in memory.
+      remat: the part of a layer that is computed again for its derivative, and not kept in memory.
       kernels: the implementations of attention and products for the devices.
       mesh: the devices over which activations are split, in training, evaluation and search alike;
         None leaves them to the compiler.
@@ -54,7 +54,7 @@ class TokenNetwork(nn.Module):
     mesh: Mesh | None = None
 
     def setup(self) -> None:
-        """Create the stacks of layers, and what is before and after them."""
+        """Create the stacks of layers, their embeddings and positions, and the output bias."""
         config = self.config
         for name, entries in config.entries(self.vocab_size).items():
             setattr(self, name, TokenEmbedding(config, entries))
@@ -71,15 +71,15 @@ class TokenNetwork(nn.Module):
             setattr(self, name, self.make_stack(stack))
 
     def make_stack(self, stack: Stack) -> nn.Module:
-        """Make a stack of layers, in place of which a subclass may have another.
+        """Make a stack of layers, which a subclass may replace by another.
 
         Args:
-          stack: its depth and its attentions.
+          stack: depth and attentions of the stack.
         """
         return LayerStack(self.config, stack, self.remat)
 
     def apply(self, variables: Any, *args: Any, **options: Any) -> Any:
-        """See `flax.linen.Module.apply`; activations are split over `mesh`."""
+        """Apply the module with activations split over `mesh`; see `flax.linen.Module.apply`."""
         with on_mesh(self.mesh):
             return super().apply(variables, *args, **options)
 
@@ -87,12 +87,12 @@ class TokenNetwork(nn.Module):
     def decoded(
         self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
     ) -> Float[Array, "b t d_model"]:
-        """What the last layer makes of every target position; arguments as for `__call__`."""
+        """Return the last layer's output at every target; arguments as for `__call__`."""
 
     def __call__(
         self, batch: Batch, *, deterministic: bool, first_row: Int[Array, ""] | int = 0
     ) -> Float[Array, "b t vocab"]:
-        """Logits of every target token, given the source and the target tokens before it.
+        """Compute the logits of every target token, given the source and earlier target tokens.
 
         Args:
           batch: sources and targets, arrays `[b, s]` and `[b, t]`. The model shifts the targets
@@ -113,7 +113,7 @@ class TokenNetwork(nn.Module):
         deterministic: bool = True,
         first_row: Int[Array, ""] | int = 0,
     ) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
-        """Label-smoothed loss and negative log-likelihood of every target token, in nats.
+        """Compute label-smoothed loss and negative log-likelihood of every target token, in nats.
 
         Args:
           batch: as for `__call__`.
@@ -125,7 +125,7 @@ class TokenNetwork(nn.Module):
         x = self.decoded(batch, deterministic, first_row)
         matrix = self.output_matrix()
 
-        is_rounded = self.kernels.logits == "rounded" and not deterministic  # scores are not
+        is_rounded = self.kernels.logits == "rounded" and not deterministic  # in training only
 
         def project(x: Float[Array, "b t d_model"]) -> Float[Array, "b t vocab"]:
             if is_rounded:
@@ -142,12 +142,12 @@ class TokenNetwork(nn.Module):
         )
 
     def example(self) -> Batch:
-        """A batch of the form that the network takes, by which its parameters are made."""
+        """Return a batch of the form that the network takes, by which its parameters are made."""
         sentence = one_a_row(jnp.ones((1, 8), jnp.int32))
         return Batch(sentence, sentence)
 
     def previous_tokens(self, targets: Sequence) -> Int[Array, "b t"]:
-        """The token before each target token, in its sentence; before the first, `bos_id`."""
+        """Return the token before each target token in its sentence; before the first, `bos_id`."""
         previous = jnp.roll(targets.tokens, 1, axis=1)
         return jnp.where(targets.positions == 0, self.bos_id, previous)
 
@@ -177,10 +177,10 @@ class TokenNetwork(nn.Module):
     def embed(
         self, side: Side, tokens: Int[Array, "b t"], context: Context
     ) -> Float[Array, "b t d_model"]:
-        """The sum of embeddings and positions (sections 3.4 and 3.5).
+        """Add up embeddings and positions (sections 3.4 and 3.5).
 
         Args:
-          side: whether they are tokens of sources or of targets.
+          side: whether the tokens are those of sources or of targets.
           tokens: ids.
           context: the context of the stack, which has the positions of the tokens.
         """
@@ -192,17 +192,17 @@ class TokenNetwork(nn.Module):
         return constrain(x, "batch", "length", "channels")
 
     def output_matrix(self) -> Any:
-        """The matrix of the output projection, one row for every entry of the vocabulary."""
+        """Return the matrix of the output projection, one row for every entry of the vocabulary."""
         return getattr(self, self.config.embeddings["output"]).matrix()
 
     def with_output_bias(self, logits: Float[Array, "b t vocab"]) -> Float[Array, "b t vocab"]:
-        """The logits plus the bias of the output, if it has one."""
+        """Return the logits plus the bias of the output, if the network has one."""
         return logits + self.output_bias if self.config.output_bias else logits
 
 
 @dataclass(frozen=True)
 class NetworkScoring:
-    """What is alike in the `ScoringModel` of every `TokenNetwork`.
+    """The part of a `ScoringModel` that is the same for every `TokenNetwork`.
 
     Attributes:
       network: the module as training has it.
@@ -212,7 +212,7 @@ class NetworkScoring:
 
     @property
     def longest_sentence(self) -> float:
-        """Most tokens of a sentence that the model has positions for."""
+        """Return the most tokens of a sentence that the model has positions for."""
         return self.network.config.longest_sentence
 
     @property
@@ -234,7 +234,7 @@ class NetworkScoring:
     def attention_weights(
         self, params: Parameters, batch: Batch
     ) -> dict[str, Float[Array, "n b h _ _"]]:
-        """See `ScoringModel.attention_weights`; there are those of the stacks that there are."""
+        """Return the weights of the network's stacks; see `ScoringModel.attention_weights`."""
         looking: Any = {"deterministic": True, "mutable": ["intermediates"]}
         _, sown = cast(Any, self.network.apply({"params": params}, batch, **looking))
         return {

@@ -66,7 +66,7 @@ class Transformer(DecoderNetwork):
     def step_input(
         self, tokens: Int[Array, "b k"], positions: Int[Array, " b"], memory: TransformerMemory
     ) -> StepInput:
-        """Return what the decoder reads in a step; see `DecoderNetwork.step_input`."""
+        """Return the input of the decoder in a step; see `DecoderNetwork.step_input`."""
         at = jnp.broadcast_to(positions[:, None], tokens.shape)
         tokens = jnp.where(at == 0, self.bos_id, tokens)
         sources = tuple(Remembered(each, memory.mask) for each in memory.keys_values)

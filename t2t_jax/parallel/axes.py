@@ -51,7 +51,7 @@ class AxisRules:
     """The axis of activations that is d_model wide."""
 
     def spec(self, names: Sequence[str | None]) -> PartitionSpec:
-        """The mesh axes over which each axis of an array is split, given its logical axes.
+        """Return the mesh axes over which each axis of an array is split, given its logical axes.
 
         Raises:
           ValueError: a name is no logical axis, or two axes would be split over one mesh axis.
@@ -73,7 +73,7 @@ class AxisRules:
         return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in split))
 
     def without(self, mesh_axes: Sequence[str]) -> "AxisRules":
-        """The rules by which nothing is split over some axes of the mesh.
+        """Return the rules by which nothing is split over some axes of the mesh.
 
         Args:
           mesh_axes: names of these axes.
@@ -91,7 +91,7 @@ RULES = AxisRules()
 def sharding(
     mesh: Mesh, names: Sequence[str | None], shape: Sequence[int], label: str
 ) -> NamedSharding:
-    """The layout of an array over a mesh, given its logical axes.
+    """Return the layout of an array over a mesh, given its logical axes.
 
     Args:
       mesh: the devices.
@@ -115,7 +115,7 @@ def sharding(
 
 
 def named(initialize: Any, *axes: str | None) -> Any:
-    """A Flax initialiser of parameters that carry the names of their axes, until `nn.unbox`."""
+    """Return an initialiser of parameters that carry the names of their axes until `nn.unbox`."""
     return nn.with_logical_partitioning(initialize, axes)
 
 
@@ -141,8 +141,8 @@ def constrain(x: Shaped[Array, "..."], *names: str | None) -> Shaped[Array, "...
 
     Outside of `on_mesh`, and on a single device, `x` comes back as it is.
 
-    Without it the compiler may choose to split activations as the matrices are, and to add up
-    partial sums of them, which are larger.
+    Without the constraint, the compiler may choose to split activations as the matrices are, and
+    to add up partial sums of them, which are larger.
     """
     mesh = _mesh.get()
     if mesh is None or mesh.size == 1:
@@ -151,9 +151,9 @@ def constrain(x: Shaped[Array, "..."], *names: str | None) -> Shaped[Array, "...
 
 
 def is_divided(x: Shaped[Array, "..."], *names: str | None) -> bool:
-    """Whether the devices have equal parts of `x`, split as its logical axes say.
+    """Return whether the devices have equal parts of `x`, split as its logical axes say.
 
-    Outside of `on_mesh` it is False: nothing is known of the devices.
+    Outside of `on_mesh` the answer is False, as the devices are not known.
     """
     mesh = _mesh.get()
     if mesh is None:
@@ -170,15 +170,15 @@ def in_parts(
     taken: Sequence[Sequence[str | None]],
     given: Sequence[str | None],
 ) -> Callable[..., Array]:
-    """A function that each device computes of its parts of the arguments.
+    """Return a function that each device computes of its parts of the arguments.
 
-    It is for kernels that the compiler cannot split by itself. On a single device it is the
-    function itself.
+    This is for kernels that the compiler cannot split by itself. On a single device, `function`
+    itself is returned.
 
     Args:
       function: a function of arrays, for which `is_divided` is True.
       taken: the logical axes of each argument.
-      given: those of the result.
+      given: the logical axes of the result.
     """
     mesh = _mesh.get()
     if mesh is None or mesh.size == 1:
@@ -195,7 +195,7 @@ def _rules(mesh: Mesh) -> AxisRules:
 
 
 def _is_mapped(axis: str) -> bool:
-    """Whether a function is being traced that `jax.vmap` maps over this axis of the mesh."""
+    """Return whether `jax.vmap` maps the function being traced over this axis of the mesh."""
     try:
         jax.lax.axis_size(axis)
     except NameError:
@@ -204,7 +204,7 @@ def _is_mapped(axis: str) -> bool:
 
 
 def shardings(mesh: Mesh, specs: Any, shapes: Any) -> Any:
-    """The layouts of the arrays of a tree over a mesh.
+    """Return the layouts of the arrays of a tree over a mesh.
 
     Args:
       mesh: the devices.

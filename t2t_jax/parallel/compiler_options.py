@@ -1,4 +1,4 @@
-"""Options of XLA for programs on accelerators: which are set, to what, and why.
+"""The options of XLA that programs on accelerators are compiled with, their values and reasons.
 
 They are handed over with the program that is compiled, so nothing in the environment changes, other
 programs are compiled as before, and `--compile-only` compiles with the same ones. What `XLA_FLAGS`
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, SingleDeviceSharding
 
 ProgramKind: TypeAlias = Literal["training", "search"]
-"""What a program computes: a step of training, or a search."""
+"""The kind of a program: a step of training, or a search."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class CompilerOption:
 
     Attributes:
       name: the flag, without dashes.
-      value: what it is set to.
-      reason: what it changes, who says so, and what it was measured to do.
-      for_one: whether it is for a single device too.
-      kind: the programs that it is for.
+      value: the value that the flag is set to.
+      reason: what the option changes, who says so, and what effect was measured.
+      for_one: whether the option is set for a single device too.
+      kind: the kind of program that the option is for.
     """
 
     name: str
@@ -94,13 +94,13 @@ OPTIONS = {
         ),
     ),
 }
-"""The options by platform."""
+"""The options of each platform."""
 
 _VARIABLES = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
 
 
 def compiler_options(mesh: Mesh, kind: ProgramKind = "training") -> dict[str, bool | int]:
-    """The options that a program on a mesh is compiled with, by their names.
+    """Return the options that a program on a mesh is compiled with, by their names.
 
     There are none for CPUs.
 
@@ -124,7 +124,7 @@ def compiler_options(mesh: Mesh, kind: ProgramKind = "training") -> dict[str, bo
 
 @cache
 def _is_known(option: CompilerOption, device: jax.Device) -> bool:
-    """Whether the installed XLA takes an option: its flags come and go with its versions."""
+    """Return whether the installed XLA takes an option, as flags come and go with versions."""
     x = jax.ShapeDtypeStruct((), jnp.float32, sharding=SingleDeviceSharding(device))
     try:
         jax.jit(jnp.negative, compiler_options={option.name: option.value}).lower(x).compile()
@@ -136,7 +136,7 @@ def _is_known(option: CompilerOption, device: jax.Device) -> bool:
 
 
 def described_options(mesh: Mesh) -> str:
-    """The options of training on a mesh, as flags that would set them; empty where there are none.
+    """Return the options of training on a mesh as flags that would set them, or an empty text.
 
     Args:
       mesh: the devices.

@@ -1,4 +1,4 @@
-"""The devices that JAX has; where it has none, or counts in 64 bits, an error of one line."""
+"""The devices that JAX has, and errors of one line if it has none or computes in 64 bits."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -9,7 +9,7 @@ from t2t_jax.system.host import check_threads
 
 
 def all_devices() -> Sequence[Any]:
-    """The devices of all processes that have met.
+    """Return the devices of all processes that have met.
 
     Raises:
       UserError: JAX finds no device of the platform that is asked for, or computes in 64 bits, or
@@ -22,10 +22,10 @@ def all_devices() -> Sequence[Any]:
 
 
 def local_devices() -> Sequence[Any]:
-    """The devices of this process.
+    """Return the devices of this process.
 
     Raises:
-      UserError: as `all_devices`.
+      UserError: as for `all_devices`.
     """
     import jax
 

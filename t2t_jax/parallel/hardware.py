@@ -23,7 +23,7 @@ class Hardware:
       sent_bytes_per_s: bytes sent to other devices in a second, over all links together; as many
         can be received in the same time.
       clock_hz: cycles a second, of devices whose compiler counts them; None for others. It follows
-        from the peak: a core has so many units, each of 2 x 128 x 128 operations a cycle.
+        from the peak and the number of units, each of 2 x 128 x 128 operations a cycle.
     """
 
     flops_per_s: float
@@ -57,7 +57,7 @@ _CHIPS = {
 
 
 def peaks(devices: Sequence[jax.Device]) -> Hardware | None:
-    """The peaks of each of some devices of one kind; None if their kind is not known.
+    """Return the peaks of each of some devices of one kind; None if their kind is not known.
 
     Where a chip's cores are devices of their own, as those of TPU v4 in a described topology, each
     has an equal part of the chip.
@@ -76,7 +76,7 @@ def peaks(devices: Sequence[jax.Device]) -> Hardware | None:
 
 
 def usable_memory(devices: Sequence[jax.Device]) -> int | None:
-    """Bytes that a program may use on each device: as an attached one says, or else the peak."""
+    """Return the bytes that a program may use on each device: its own figure, or else the peak."""
     attached = attached_memory(devices[0])
     known = peaks(devices)
     return attached if attached is not None or known is None else known.memory_bytes

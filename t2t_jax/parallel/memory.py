@@ -24,7 +24,7 @@ _EXHAUSTED = re.compile("RESOURCE_EXHAUSTED|Out of memory")
 
 
 def out_of_memory(error: BaseException, *, decoding: bool = False) -> UserError | None:
-    """The error to raise where memory did not suffice; None if the fault is another one.
+    """Return the error to raise where memory did not suffice; None if the fault is another one.
 
     Args:
       error: the exception that compiling or computing has raised.
@@ -41,7 +41,7 @@ def out_of_memory(error: BaseException, *, decoding: bool = False) -> UserError 
 
 @contextmanager
 def within_memory(*, decoding: bool = False) -> Iterator[None]:
-    """A context in which an exception for lack of memory becomes an error of one line.
+    """Turn an exception for lack of memory within the context into an error of one line.
 
     Args:
       decoding: whether the work is decoding, and not training.
@@ -59,9 +59,9 @@ def within_memory(*, decoding: bool = False) -> Iterator[None]:
 
 
 def memory_of_a_device(mesh: Mesh) -> int | None:
-    """Bytes that a program may use on each device; None where that is not known.
+    """Return the bytes that a program may use on each device; None where that is not known.
 
-    CPU devices of a process share what is left on its host.
+    CPU devices of a process share the memory that is left on its host.
     """
     devices = mesh.local_devices
     if devices[0].platform != "cpu":
@@ -71,10 +71,10 @@ def memory_of_a_device(mesh: Mesh) -> int | None:
 
 
 def attached_memory(device: jax.Device) -> int | None:
-    """Bytes that a program may use, as the device itself says.
+    """Return the bytes that a program may use, as the device itself says.
 
     Returns:
-      None if the device does not say it, as one of a topology that is only described.
+      The bytes; None if the device does not say, as one of a topology that is only described.
     """
     try:
         stats = device.memory_stats()
@@ -84,7 +84,7 @@ def attached_memory(device: jax.Device) -> int | None:
 
 
 def bytes_of_a_device(tree: object) -> int:
-    """The bytes that the arrays of a tree, or what describes them, take on each device."""
+    """Return the bytes that the arrays of a tree, or described arrays, take on each device."""
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
     )

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Arrange the devices as a mesh with the axes `data`, `fsdp` and `tensor`.
 
-    Of several slices or hosts of GPUs, `fsdp` and `tensor` stay within one where they fit
+    With several slices or hosts of GPUs, `fsdp` and `tensor` stay within one where they fit
     (`parallel.slices`).
 
     Args:
@@ -62,7 +62,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def mesh_of(params: Any) -> Mesh:
-    """The mesh of the devices that a model's parameters are on."""
+    """Return the mesh of the devices that a model's parameters are on."""
     sharding = jax.tree.leaves(params)[0].sharding
     mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
     if isinstance(mesh, Mesh) and mesh.axis_names == AXES:
@@ -72,17 +72,17 @@ def mesh_of(params: Any) -> Mesh:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The layout in which every device has the whole array."""
+    """Return the layout in which every device has the whole array."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def by_rows(mesh: Mesh) -> NamedSharding:
-    """The layout of a batch `[passes, rows, length]`: the rows of each pass in equal parts."""
+    """Return the layout of a batch `[passes, rows, length]`: equal parts of each pass's rows."""
     return NamedSharding(mesh, PartitionSpec(None, *RULES.spec(["batch"])))
 
 
 def row_parts(mesh: Mesh) -> int:
-    """The number of parts, on different devices, into which the rows of a batch are cut."""
+    """Return the number of parts, on different devices, into which a batch's rows are cut."""
     return math.prod(mesh.shape[axis] for axis in RULES.batch)
 
 
@@ -96,7 +96,7 @@ def put_rows(x: Shaped[np.ndarray, "rows ..."], mesh: Mesh) -> Shaped[Array, "ro
 
 
 def on_host(tree: _Tree) -> _Tree:
-    """The arrays of a tree as NumPy arrays, gathered from all processes."""
+    """Return the arrays of a tree as NumPy arrays, gathered from all processes."""
     if all(x.is_fully_addressable or x.is_fully_replicated for x in jax.tree.leaves(tree)):
         return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
@@ -112,7 +112,7 @@ def one_ahead(items: Iterator[_T]) -> Iterator[_T]:
 
 
 class BatchLayout(NamedTuple):
-    """Where the rows of a global batch are computed: row `r` in pass `r // rows_per_pass`.
+    """The passes and devices that compute a global batch: row `r` is in pass `r // rows_per_pass`.
 
     Attributes:
       mesh: the devices.
@@ -126,7 +126,7 @@ class BatchLayout(NamedTuple):
     rows_per_pass: int
 
     def local_rows(self) -> Int[np.ndarray, " n"]:
-        """The rows that devices of this process compute, in order."""
+        """Return the numbers of the rows that devices of this process compute, in order."""
         if len(self.mesh.local_devices) == self.mesh.size:
             in_pass = np.arange(self.rows_per_pass)
         else:
@@ -170,7 +170,7 @@ def batch_layout(
     Args:
       mesh: the devices.
       rows: the rows of the global batch.
-      length: the length of its longer side.
+      length: the length of the batch's longer side.
       tokens_per_device: most positions of one side that a device may hold in a pass; None puts
         everything in one pass.
     """

@@ -37,8 +37,8 @@ def join(
 
     Args:
       coordinator: HOST:PORT of process 0, where it listens and the others call.
-      num_processes: how many there are; 1 is to train alone, whatever the environment says.
-      process_id: which of them this is, from 0.
+      num_processes: number of processes; 1 trains alone, whatever the environment says.
+      process_id: number of this process, from 0.
 
     Raises:
       UserError: the arguments do not fit, or the processes did not meet.
@@ -54,7 +54,7 @@ def join(
     import jax
 
     let_devices_wait()
-    # JAX's own would receive SIGTERM until the training loop does, and do nothing about it.
+    # JAX's own service would receive SIGTERM until the training loop does, and ignore it.
     jax.config.update("jax_enable_preemption_service", False)
     _meet(
         partial(
@@ -63,7 +63,7 @@ def join(
             num_processes,
             process_id,
             initialization_timeout=int(_PATIENCE_SECONDS) + 3600,
-            shutdown_timeout_seconds=60,  # that a process waits which ends before the others
+            shutdown_timeout_seconds=60,  # how long a process waits that ends first
         ),
         coordinator,
     )
@@ -81,12 +81,12 @@ def _check_place(coordinator: str, num_processes: int, process_id: int) -> None:
 
 
 def _has_others() -> bool:
-    """Whether the environment says that this is one of several processes; nothing is contacted."""
+    """Return whether the environment tells of several processes; none of them is contacted."""
     return _tasks() > 1 or _is_on_tpu_pod() or _is_in_kubernetes_job()
 
 
 def _tasks() -> int:
-    """The number of tasks of this Slurm step or Open MPI program.
+    """Return the number of tasks of this Slurm step or Open MPI program.
 
     A program that Slurm starts for one task has its job's port to itself only by chance; and in
     the shell of an allocation SLURM_NTASKS counts tasks that nobody started.
@@ -139,7 +139,7 @@ def _meet(initialize: Callable[[], None], coordinator: str | None) -> None:
 
 
 def is_main() -> bool:
-    """Whether this is process 0, which alone writes files that all processes share."""
+    """Return whether this is process 0, which alone writes files that all processes share."""
     import jax
 
     return jax.process_index() == 0
@@ -147,7 +147,7 @@ def is_main() -> bool:
 
 @cache
 def _maximum() -> tuple[Any, Callable[[Any], Any]]:
-    """A layout with one row for each device, and a function that gives all the largest row."""
+    """Return a layout of one row a device, and a function that gives all devices the maximum."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -170,9 +170,9 @@ def _start_maximum(proposal: int) -> Any:
 
 
 def agree(proposal: int) -> int:
-    """The largest of the numbers that the processes propose.
+    """Return the largest of the numbers that the processes propose.
 
-    It waits until every process has called it, so it is a barrier, too.
+    The call waits until every process has made it, so it is a barrier, too.
 
     Args:
       proposal: an int32 other than -2**31.
@@ -183,12 +183,12 @@ def agree(proposal: int) -> int:
 
 
 def of_main(value: int) -> int:
-    """The number that process 0 gives, for all processes; those of the others are ignored."""
+    """Return the number that process 0 gives, on all processes; other numbers are ignored."""
     return agree(value if is_main() else 1 - 2**31)
 
 
 def one_without(holds: bool) -> int | None:
-    """The number of a process for which a condition does not hold; None if it holds for all."""
+    """Return the number of a process for which `holds` is False; None if there is none."""
     import jax
 
     found = agree(-1 if holds else jax.process_index())
@@ -196,14 +196,14 @@ def one_without(holds: bool) -> int | None:
 
 
 class Agreement:
-    """`agree` with its answer two calls late, so that no process waits for running computations."""
+    """A form of `agree` that answers two calls late, so that no process waits for computations."""
 
     def __init__(self) -> None:
         """Begin without any proposal."""
         self._under_way: deque[Any] = deque()
 
     def __call__(self, proposal: int) -> int:
-        """The largest number that was proposed two calls ago; 0 in the first two.
+        """Return the largest number that was proposed two calls ago; 0 in the first two calls.
 
         A single process gets its own number back at once. The answers to the last two calls are
         never given out: where they matter, call `agree`.
@@ -246,10 +246,10 @@ def check_same(facts: Mapping[str, str]) -> None:
 
 @contextmanager
 def bound_together() -> Iterator[None]:
-    """A context in which the loss of another process becomes an error of one line.
+    """Turn the loss of another process within the context into an error of one line.
 
     Raises:
-      UserError: another process is gone, with which the work of all ends.
+      UserError: another process is gone, which ends the work of all.
     """
     import jax
 

@@ -19,9 +19,9 @@ from t2t_jax.errors import UserError
 
 
 def laid_out(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray:
-    """Arrange devices so that what is sent most goes over the fast links.
+    """Arrange devices so that most of the data sent goes over the fast links.
 
-    Between slices lies the axis `data`, over which gradients are added up once a step. Where
+    The axis `data`, over which gradients are added up once a step, lies between slices. Where
     `fsdp` times `tensor` devices are more than a slice has, or do not divide it, the outer part of
     `fsdp`, and at last of `tensor`, lies between slices, too, as far as it has to.
 
@@ -60,7 +60,7 @@ def laid_out(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray:
 def _over_unequal_slices(
     fsdp: int, tensor: int, devices: Sequence[Any], found: Sequence[int]
 ) -> np.ndarray:
-    """The devices of each slice by themselves, one slice after the other along `data`."""
+    """Arrange the devices of each slice by themselves, one slice after the other along `data`."""
     parts = []
     for index in sorted(set(found)):
         own = [device for device, other in zip(devices, found, strict=True) if other == index]
@@ -76,7 +76,7 @@ def _over_unequal_slices(
 
 
 def between_slices(mesh: Mesh) -> dict[str, int]:
-    """The number of slices along each axis of a mesh; 1 is an axis that stays within a slice.
+    """Return the number of slices along each axis of a mesh; 1 is an axis within a slice.
 
     Args:
       mesh: the devices, as `laid_out` arranges them.
@@ -89,7 +89,7 @@ def between_slices(mesh: Mesh) -> dict[str, int]:
 
 
 def described_slices(mesh: Mesh) -> str:
-    """The axes of a mesh that cross the slow links, as text; empty where there is one slice.
+    """Return the axes of a mesh that cross the slow links, as text; empty for a single slice.
 
     Args:
       mesh: the devices, as `laid_out` arranges them.
@@ -102,10 +102,10 @@ def described_slices(mesh: Mesh) -> str:
 
 
 def _slice_indices(devices: Sequence[Any]) -> tuple[str, list[int]]:
-    """The attribute by which devices are of different slices, and its value for each of them.
+    """Return the attribute by which devices are of different slices, and its value for each.
 
-    Described GPUs all have the slice 0: their hosts are known by their processes, of which this
-    one has not met any.
+    Described GPUs all have the slice 0. Their hosts are known by their processes, none of which
+    this process has met.
     """
     by_slice = [getattr(device, "slice_index", None) or 0 for device in devices]
     is_gpu = getattr(devices[0], "platform", "") == "gpu"
