@@ -1,4 +1,4 @@
-"""The section of a config on training: optimiser, schedule and regularisation."""
+"""The section `training` of a config: optimiser, schedule and regularisation."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -23,7 +23,7 @@ _SCHEDULES_WITH_AN_END = ("cosine", "linear", "wsd")
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Optimiser, schedule and regularisation: sections 5.3 and 5.4, and docs/recipe.md."""
+    """The optimiser, schedule and regularisation (sections 5.3 and 5.4, and docs/recipe.md)."""
 
     num_train_steps: int = field(default=100_000, metadata=MAY_CHANGE)
     """Steps to train (base: 100,000; big: 300,000)."""
@@ -46,10 +46,10 @@ class TrainingConfig:
     decay_fraction: float = field(default=0.1, metadata=added_later(before=0.1))
     """Share of schedule_steps, at their end, in which wsd falls to 0."""
     optimizer: _Optimizer = field(default="adam", metadata=added_later(before="adam"))
-    """How gradients become updates; the paper has Adam."""
+    """Rule by which gradients become updates; the paper has Adam."""
     weight_decay: float = field(default=0.0, metadata=added_later(before=0.0))
-    """Share of every matrix of a layer that a step takes away, times the learning rate; optimizer
-    "adam" has none."""
+    """Share of every matrix of the layers that a step takes away, times the learning rate; the
+    optimizer "adam" has no weight decay."""
     adam_beta1: float = 0.9
     """Adam's beta_1, and Lion's."""
     adam_beta2: float = 0.98
@@ -60,16 +60,16 @@ class TrainingConfig:
     """Largest norm of the gradient of the mean loss, over all parameters: a longer gradient is
     scaled down to it; None leaves gradients as they are."""
     ema_decay: float | None = field(default=None, metadata=added_later(before=None))
-    """Decay of a moving average of the parameters, which takes their place in evaluation and use;
-    None keeps no such average."""
+    """Decay of a moving average of the parameters, which evaluation and use then read instead of
+    the parameters; None keeps no such average."""
     label_smoothing: float = 0.1
-    """epsilon_ls: probability mass spread evenly over the vocabulary."""
+    """Probability mass epsilon_ls that is spread evenly over the vocabulary."""
     source_loss: bool = field(default=False, metadata=added_later(before=False))
     """For a decoder alone that translates or parses: learn to predict the sources too, after their
     first token, and not the targets alone. Losses on dev are over targets in either case."""
     init_from: str | None = field(default=None, metadata=added_later(before=None))
-    """Run directory whose parameters and vocabulary the run starts with, in place of random
-    numbers and a vocabulary of its own. Optimiser and step are new."""
+    """Run directory whose parameters and vocabulary the run starts with, instead of random
+    parameters and a vocabulary of its own. Optimiser state and step start anew."""
     init_step: int | None = field(default=None, metadata=added_later(before=None))
     """Step of the last of the checkpoints of init_from that are averaged; None is the newest."""
     freeze: tuple[str, ...] = field(default=(), metadata=added_later(before=()))
@@ -83,8 +83,8 @@ class TrainingConfig:
     log_every_steps: int = field(default=100, metadata=MAY_CHANGE)
     """Steps between lines of the log."""
     stop_after_evaluations_without_gain: int | None = field(default=None, metadata=MAY_CHANGE)
-    """Evaluations on dev in a row that bring no better score, after which the run ends before its
-    last step; None trains all num_train_steps."""
+    """Evaluations on dev in a row without a better score after which the run ends early; None
+    trains all num_train_steps."""
 
     def __post_init__(self) -> None:
         """Check every field."""
