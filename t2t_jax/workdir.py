@@ -91,7 +91,7 @@ def read_config(workdir: Path) -> Config:
 
 
 def _kept_file(workdir: Path) -> str:
-    """Describe how to register what a config names by files that the run keeps; "" without any."""
+    """Describe how to register a config's functions by files that the run keeps; "" without any."""
     files = [file for field in TABLES if (file := _file_of(workdir, field)).is_file()]
     if not files:
         return ""
@@ -129,7 +129,7 @@ def check_registered(config: Config, workdir: Path) -> None:
 
 
 def _keep_registered(config: Config, workdir: Path) -> None:
-    """Copy the files that registered what a config names, unless a run with steps has copies."""
+    """Copy the files that registered a config's functions, unless a run with steps has copies."""
     for field, entry in named_entries(config).items():
         kept = _file_of(workdir, field)
         if entry.source and not (kept.is_file() and _has_steps(workdir / CHECKPOINTS)):

@@ -136,7 +136,7 @@ def differences(
       new: the second config.
       only_binding: leave out the fields under which a run may be continued (how often it logs,
         saves and evaluates, how long it trains, how it decodes, on how many devices it runs, when
-        it gives up, where its corpus and cache are), and those that one of the two leaves open
+        it gives up, where its corpus and cache are), and fields that one of the two leaves open
         (`config.fields.left_open`).
     """
     changed = {}

@@ -28,7 +28,7 @@ else:
 
 
 class Stack(NamedTuple):
-    """A stack of equal layers: its depth, what it reads, and the constants of its residuals."""
+    """A stack of equal layers: its depth, its inputs, and the constants of its residuals."""
 
     num_layers: int
     """Layers N."""
@@ -89,9 +89,8 @@ class ModelConfig:
     cross_heads: int | None = field(default=None, metadata=added_later(before=None))
     """Heads of the decoder's attention to the encoder's output; see encoder_heads."""
     attention_window: int | None = field(default=None, metadata=added_later(before=None))
-    """Self-attention reaches only positions less than so many places away: on both sides in the
-    encoder, and before in the decoder (restricted self-attention, section 4). None means no
-    bound."""
+    """Distance below which self-attention reaches other positions: on both sides in the encoder, to
+    the left in the decoder (restricted self-attention, section 4). None means no bound."""
     score_function: str = field(
         default="scaled_dot_product", metadata=added_later(before="scaled_dot_product")
     )
@@ -151,7 +150,7 @@ class ModelConfig:
     """How rotary_scale works: "linear" divides the positions (Chen et al. 2023), "ntk" raises the
     base so that near positions stay apart ("NTK-aware")."""
     share_embeddings: bool = True
-    """One matrix for source embedding, target embedding and output projection (section 3.4)."""
+    """Use one matrix for source and target embedding and output projection (section 3.4)."""
     source_vocab_size: int | None = field(
         default=None, metadata=added_later(before=None) | left_open(None)
     )
@@ -169,7 +168,7 @@ class ModelConfig:
         metadata=added_later(before="begin")
         | read_where(lambda model: model.architecture != "encoder_only"),
     )
-    """What stands before the first token of a target: the id of begin, or, in models that come from
+    """Token before the first token of a target: the id of begin, or, in models that come from
     other toolkits, that of the end of a sentence (fairseq) or of padding (Marian)."""
     output_bias: bool = field(default=False, metadata=added_later(before=False))
     """Add a learned bias to the logits; the paper has none."""
@@ -177,8 +176,8 @@ class ModelConfig:
     """For the encoder alone: a linear layer, the activation of feed_forward and a norm ahead of the
     output projection, as BERT has them."""
     patch_size: int | None = field(default=None, metadata=added_later(before=None))
-    """For the encoder alone: read images in place of tokens, cut into squares of so many pixels a
-    side, behind a learned class token (ViT, Dosovitskiy et al. 2021)."""
+    """For the encoder alone: side, in pixels, of the square patches of images, which are read in
+    place of tokens, behind a learned class token (ViT, Dosovitskiy et al. 2021)."""
     image_size: int = field(default=224, metadata=added_later(before=224) | _IMAGES)
     """Pixels of an image on each side; a model without patch_size does not read it."""
     image_channels: int = field(default=3, metadata=added_later(before=3) | _IMAGES)

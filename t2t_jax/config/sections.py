@@ -40,11 +40,11 @@ class DataConfig:
     target_language: str = field(default="de", metadata=NOT_EXPORTED)
     """Language to translate into; the file suffix or the TFDS feature name."""
     task: _Task = field(default="auto", metadata=added_later(before="auto"))
-    """What the model learns from the corpus. "auto" is to translate, or of trees to parse;
+    """Task that the model learns. "auto" is to translate, or to parse where the corpus has trees;
     "language_modelling" is to continue the text of one language, from train.txt and dev.txt, and
-    "masked_language_modelling" to fill in what is hidden in it (BERT); "classification" to label
-    the sentences of train.txt as train.label does; "tagging" the words, as train.tags or trees do;
-    and "image_classification" to label the images of npz:FILE, tfds:NAME or digits:."""
+    "masked_language_modelling" to fill in its hidden words (BERT); "classification" is to label the
+    sentences of train.txt as in train.label; "tagging" is to label words, as in train.tags or
+    trees; and "image_classification" to label the images of npz:FILE, tfds:NAME or digits:."""
     documents: Literal["lines", "paragraphs"] = field(
         default="lines", metadata=added_later(before="lines") | NOT_EXPORTED
     )
@@ -63,16 +63,16 @@ class DataConfig:
     """Resize images of other sizes so that their shorter side fits the model, and cut the longer
     side off at both ends."""
     image_shift: int = field(default=0, metadata=added_later(before=0) | NOT_EXPORTED)
-    """Move each image of a training step by up to so many pixels up or down, and left or right."""
+    """Most pixels by which each image of a training step is moved up or down, and left or right."""
     image_flip: bool = field(default=False, metadata=added_later(before=False) | NOT_EXPORTED)
-    """Turn half of the images of a training step round, left to right."""
+    """Flip half of the images of a training step, left to right."""
     vocab_size: int = field(default=37_000, metadata=NOT_EXPORTED)
     """Entries of the shared source-target BPE vocabulary, special ids included."""
     protected_tokens: tuple[str, ...] = field(
         default=(), metadata=added_later(before=()) | NOT_EXPORTED
     )
     """Strings such as <2de> or __URL__, each of which is one entry of the vocabulary wherever it
-    stands in a line: it is never split, and never joined with what is beside it."""
+    stands in a line: it is never split, and never joined with the text beside it."""
     max_length: int = field(default=256, metadata=NOT_EXPORTED)
     """Longest source or target in subwords, end of sentence included; longer pairs are left out
     of training and counted."""

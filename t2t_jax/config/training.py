@@ -35,7 +35,7 @@ class TrainingConfig:
     warmup_steps: int = 4000
     """Steps of linear warmup, after which the learning rate has its peak (equation 3)."""
     learning_rate_factor: float = 1.0
-    """Factor on equation 3, whose peak is that of every schedule; the paper has 1."""
+    """Factor on equation 3, which gives every schedule its peak; the paper has 1."""
     peak_learning_rate: float | None = field(default=None, metadata=added_later(before=None))
     """Learning rate at the end of the warmup; None leaves it to equation 3."""
     schedule_steps: int | None = field(
@@ -73,9 +73,9 @@ class TrainingConfig:
     init_step: int | None = field(default=None, metadata=added_later(before=None))
     """Step of the last of the checkpoints of init_from that are averaged; None is the newest."""
     freeze: tuple[str, ...] = field(default=(), metadata=added_later(before=()))
-    """Parameters that are not trained: paths of parameters or modules as `t2t_jax.load(RUN).params`
-    has them, such as embedding or encoder/*, in which * stands for anything. The layers of a stack
-    are one parameter."""
+    """Parameters that are not trained: paths of parameters or modules as in
+    `t2t_jax.load(RUN).params`, such as embedding or encoder/*, in which * stands for anything. The
+    layers of a stack are one parameter."""
     seed: int = 0
     """Seed of initialisation, dropout and the order of the data."""
     max_nonfinite_steps: int = field(default=5, metadata=MAY_CHANGE)
@@ -159,7 +159,7 @@ class TrainingConfig:
 
     @property
     def schedule_end(self) -> int | None:
-        """The step at which the learning rate becomes 0; None for a schedule that has no end."""
+        """Return the step at which the learning rate becomes 0; None for a schedule without end."""
         if self.schedule not in _SCHEDULES_WITH_AN_END:
             return None
         return self.num_train_steps if self.schedule_steps is None else self.schedule_steps

@@ -103,7 +103,7 @@ def parse(
 
     Args:
       translator: a model trained on a corpus of trees.
-      sentences: lines, where `(` and `)` count as `-LRB-` and `-RRB-`; a blank line has no words.
+      sentences: lines; `(` and `)` count as `-LRB-` and `-RRB-`. A blank line gives an empty tree.
       first_line: number of the first sentence, by which errors name sentences.
       settings: `seed` and fields of `DecodingConfig`, as for `Translator.translate`.
 

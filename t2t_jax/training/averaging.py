@@ -32,7 +32,7 @@ _ATTEMPTS, _SECONDS_FOR_A_CHANGE = 20, 1.0
 
 
 def is_due(config: Config, step: int) -> bool:
-    """Return whether the config asks for a checkpoint after a step that averages may use."""
+    """Return whether the config alone asks for a checkpoint for averages after a step."""
     every_steps = config.checkpoint.every_steps
     by_steps = every_steps is not None and step % every_steps == 0
     return by_steps or step == config.training.num_train_steps

@@ -1,7 +1,7 @@
 """Checkpoints of a run that is being trained.
 
     W/checkpoints/STEP/params       the parameters
-    W/checkpoints/STEP/progress     optimiser state and counters: what resuming needs besides
+    W/checkpoints/STEP/progress     optimiser state and counters, which resuming also needs
     W/checkpoints/STEP/ema          the moving average of the parameters, of a run that keeps one
     W/best/STEP/params, ema         the same with the best dev score so far
     W/best/STEP/score               that score
@@ -15,11 +15,11 @@ the one that belongs there.
 Several processes write a checkpoint together, each its own part of the arrays. They read on their
 own and agree afterwards, so that none waits for one that cannot read.
 
-The config alone decides which states are averaged (section 6.1): those of every so many steps, and
-that of the last step. A state that a clock or a signal wrote between them is for safety: its origin
-says so, averages leave it out, and the next save removes it. A run that was stopped or killed any
-number of times thus ends with the same checkpoints, and the same average, as one that never was.
-Checkpoints of release 0.1.0 have no such marks, and all of them are averaged.
+The config alone decides which states are averaged (section 6.1): the states after every
+`checkpoint.every_steps` steps and after the last step. A state that a clock or a signal wrote
+between them is for safety: its origin says so, averages leave it out, and the next save removes it.
+So a run that was stopped or killed has in the end the same checkpoints, and the same average, as an
+unbroken run. Checkpoints of release 0.1.0 have no such marks, and all of them are averaged.
 
 The order of writing is: the state after a step; then, if the step was scored and its parameters
 are the best so far, these parameters; then the record in the log, which says that all of this is

@@ -33,7 +33,7 @@ class TrainingMemory(NamedTuple):
       state: bytes of the parameters, the optimiser's state and a moving average, float32.
       gradients: bytes of the gradients, float32.
       activations: bytes that the forward pass keeps for the derivatives.
-      logits: bytes of the logits, float32, whose place their gradient takes.
+      logits: bytes of the logits, float32, which their gradient overwrites.
       passes: number of passes of a step. If there are several, the gradients of earlier passes are
         kept beside everything else.
     """
