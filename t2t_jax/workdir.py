@@ -1,15 +1,15 @@
-"""The run directory: what makes a directory a run's, and whose it is.
+"""The run directory: its files, and the checks of which run a directory belongs to.
 
 W/config.json          the config, as resolved from file and flags
 W/vocabulary.model     the vocabulary
 W/vocabulary.sha256    its hash, as `sha256sum --check` takes it
 W/corpus.sha256        the training text's fingerprint
-W/registered/          the files that registered functions which the config names, to be read; they
-                       are never executed by themselves: see `config.tables`
-W/imported.json        in its place, where the model was imported: what it was imported from
+W/registered/          copies of the files that registered functions which the config names; the
+                       program never runs these copies: see `config.tables`
+W/imported.json        instead of corpus.sha256, for an imported model: the source of the import
 W/checkpoints, W/best  see `training.checkpoint`
 W/log.jsonl, events    see `run.log`
-W/scores.jsonl         what `eval.py` measured, one evaluation a line
+W/scores.jsonl         the scores of commands such as `t2t-jax bleu`, one evaluation a line
 W/calibration.json     see `run.calibration`
 """
 
@@ -34,7 +34,7 @@ from t2t_jax.system.lock import holding
 from t2t_jax.system.records import NUMBER, Record, Schema, append_line, read_records
 
 CHECKPOINTS, BEST = "checkpoints", "best"
-"""Directories of a run with one directory for each checkpoint, named by its step."""
+"""The two directories of a run that have one directory for each checkpoint, named by its step."""
 
 _CONFIG, _VOCABULARY, _CORPUS = "config.json", "vocabulary.model", "corpus.sha256"
 _VOCABULARY_HASH, _IMPORTED = "vocabulary.sha256", "imported.json"
@@ -50,12 +50,12 @@ LOG_SCHEMA = Schema(
 )
 """The fields of a record of `log.jsonl` that its readers rely on."""
 CHECKPOINT = "checkpoint"
-"""Value of a log record's field `of`: the state after the record's step is on the disk."""
+"""Value of the field `of` of a log record: the state after the record's step is on the disk."""
 WARNING = "warning"
-"""Value of a log record's field `of`: a rule of `run.health` found what makes a run fail."""
+"""Value of the field `of` of a log record: a rule of `run.health` found a sign of failure."""
 END = "end"
-"""Value of a log record's field `of`: the training ended, for the reason in the field `text`. It is
-removed when the run goes on."""
+"""Value of the field `of` of a log record: the training ended, for the reason in the field `text`.
+The record is removed when the run goes on."""
 _SCORE_SCHEMA = Schema(
     optional={
         "corpus": str,
@@ -69,12 +69,12 @@ _SCORE_SCHEMA = Schema(
 
 
 def is_run(workdir: Path) -> bool:
-    """Whether a run was started in a directory."""
+    """Return whether a run was started in a directory."""
     return (workdir / _CONFIG).is_file()
 
 
 def read_config(workdir: Path) -> Config:
-    """The config of a run.
+    """Read the config of a run.
 
     Raises:
       UserError: `workdir` is not a run directory, or its config is damaged.
@@ -91,7 +91,7 @@ def read_config(workdir: Path) -> Config:
 
 
 def _kept_file(workdir: Path) -> str:
-    """The way out by the files that registered what a run's config names, where it has them."""
+    """Describe how to register a config's functions by files that the run keeps; "" without any."""
     files = [file for field in TABLES if (file := _file_of(workdir, field)).is_file()]
     if not files:
         return ""
@@ -107,14 +107,14 @@ def _file_of(workdir: Path, field: str) -> Path:
 
 
 def check_registered(config: Config, workdir: Path) -> None:
-    """Refuse functions that were registered by another program than those of the run.
+    """Refuse functions that were registered by other code than those of the run.
 
     Args:
       config: the config of the run.
       workdir: its directory.
 
     Raises:
-      UserError: a file that registered one has changed since the run was started.
+      UserError: a file that registered a function has changed since the run was started.
     """
     for field, entry in named_entries(config).items():
         kept = _file_of(workdir, field)
@@ -129,7 +129,7 @@ def check_registered(config: Config, workdir: Path) -> None:
 
 
 def _keep_registered(config: Config, workdir: Path) -> None:
-    """Keep the files that registered what a config names; those of the first step stay."""
+    """Copy the files that registered a config's functions, unless a run with steps has copies."""
     for field, entry in named_entries(config).items():
         kept = _file_of(workdir, field)
         if entry.source and not (kept.is_file() and _has_steps(workdir / CHECKPOINTS)):
@@ -138,10 +138,10 @@ def _keep_registered(config: Config, workdir: Path) -> None:
 
 
 def read_vocabulary(workdir: Path) -> Vocabulary:
-    """The vocabulary of a run.
+    """Read the vocabulary of a run.
 
     Raises:
-      UserError: it is missing, or damaged, or another than the run was started with.
+      UserError: the vocabulary is missing or damaged, or is not that of the start of the run.
     """
     path, stored = workdir / _VOCABULARY, workdir / _VOCABULARY_HASH
     vocabulary = Vocabulary.load(path)
@@ -156,12 +156,12 @@ def read_vocabulary(workdir: Path) -> Vocabulary:
 
 
 def fingerprints(corpus: Corpus, vocabulary: Vocabulary) -> dict[str, str]:
-    """The hashes that tie a run's checkpoints to its vocabulary and its training text."""
+    """Return the hashes that tie a run's checkpoints to its vocabulary and its training text."""
     return {"vocabulary": vocabulary.fingerprint, "corpus": corpus.fingerprint("train")}
 
 
 def read_fingerprints(workdir: Path) -> dict[str, str]:
-    """The `fingerprints` of the run in a directory, without those whose file is missing."""
+    """Read the `fingerprints` of the run in a directory, without those whose file is missing."""
     found = {"corpus": _first_word(workdir / _CORPUS)}
     with suppress(FileNotFoundError), (workdir / _VOCABULARY).open("rb") as file:
         # `Vocabulary.fingerprint`, without reading the model a second time.
@@ -170,7 +170,7 @@ def read_fingerprints(workdir: Path) -> dict[str, str]:
 
 
 def _first_word(path: Path) -> str | None:
-    """The first word of a file, which is a hash; None if there is no file."""
+    """Read the first word of a file, which is a hash; return None if there is no file."""
     try:
         return next(iter(path.read_text(encoding="utf-8", errors="replace").split()), "")
     except FileNotFoundError:
@@ -180,17 +180,17 @@ def _first_word(path: Path) -> str | None:
 
 
 def check_workdir(config: Config, workdir: Path) -> bool:
-    """Refuse a directory that cannot be this run's. Nothing is written.
+    """Refuse a directory that cannot be this run's, and write nothing.
 
-    A run that has no checkpoint yet has nothing that could be lost: where it has another config, as
-    one that needed more memory than there is, this one takes its place.
+    A run without a checkpoint has nothing to lose: where its config differs, as after one that
+    needed too much memory, this run may take its place.
 
     Returns:
-      Whether a run with this config was started there, and is to go on.
+      Whether a run with this config was started in the directory, and is to go on.
 
     Raises:
-      UserError: it holds something else, or a run with another config, or one whose checkpoints are
-        lost, or it cannot be written to.
+      UserError: the directory cannot be written to, is no run's, or has a run with another config
+        or an imported model, or a run whose checkpoints are lost.
     """
     goes_on = is_run(workdir)
     if goes_on:
@@ -212,7 +212,7 @@ def check_workdir(config: Config, workdir: Path) -> bool:
 
 
 def _check_was_trained(workdir: Path) -> None:
-    """Refuse to go on with a model that was imported: it has no optimiser and no training text."""
+    """Refuse to continue an imported model, which has no optimiser state and no training text."""
     if (workdir / _IMPORTED).exists():
         raise UserError(
             f"{workdir} holds a model that was imported, and no training to go on with; choose "
@@ -256,17 +256,17 @@ def run_vocabulary(
     workdir: Path | None,
     make: Callable[[Config, Corpus, Vocabulary | None], Vocabulary],
 ) -> Vocabulary:
-    """The run's own vocabulary; for a new run what its task makes.
+    """Return the run's own vocabulary, or the one that the task makes for a new run.
 
     Args:
       config: the config of the run.
-      corpus: what the run is trained on.
+      corpus: the corpus that the run is trained on.
       workdir: the run directory; None for a new run.
-      make: `vocabulary` of the corpus's task.
+      make: the method `vocabulary` of the corpus's task.
 
     Raises:
-      UserError: the corpus is not the one that the run was started with, or the vocabulary of the
-        run that it starts from lacks a protected token of the config.
+      UserError: the corpus is not the one that the run was started with, or the vocabulary that the
+        run takes over (`training.init_from`) lacks a protected token of the config.
     """
 
     def learn() -> Vocabulary:
@@ -297,7 +297,7 @@ def run_vocabulary(
 
 
 def _vocabulary_of(config: Config, other: Path) -> Vocabulary:
-    """The vocabulary of another run, which has all protected tokens of a config."""
+    """Read the vocabulary of another run, and refuse one without a config's protected tokens."""
     vocabulary = read_vocabulary(other)
     known = vocabulary.protected_tokens
     missing = [token for token in config.data.protected_tokens if token not in known]
@@ -311,10 +311,10 @@ def _vocabulary_of(config: Config, other: Path) -> Vocabulary:
 
 
 def begin_run(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
-    """Make a run of a directory before anything else is written: a kill from here on leaves a run.
+    """Make a directory a run's before anything else is written, so that a kill leaves a run.
 
-    The other processes may have made files by now; a run is there only if another start had the
-    lock before this one. One with another config, which has no checkpoint, gives way.
+    Other processes may have made files by now. The directory has a run only if it was started
+    before, and a run with another config, which has no checkpoint, is replaced.
     """
     if is_main() and not (is_run(workdir) and check_workdir(config, workdir)):
         for name in (_VOCABULARY, _VOCABULARY_HASH, _CORPUS):
@@ -323,9 +323,9 @@ def begin_run(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabul
 
 
 def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
-    """Make the directory this run's. The vocabulary comes last: where it is, the rest is.
+    """Write the files that make a directory this run's, in process 0.
 
-    Of several processes, process 0 does it.
+    The vocabulary comes last, so a directory that has it has the other files, too.
     """
     if not is_main():
         return
@@ -339,13 +339,13 @@ def claim(workdir: Path, config: Config, corpus: Corpus, vocabulary: Vocabulary)
 def claim_for_import(
     workdir: Path, config: Config, vocabulary: Vocabulary, imported: Record
 ) -> None:
-    """Make an empty directory that of a run whose model was trained elsewhere.
+    """Write the files that make an empty directory that of an imported model.
 
     Args:
       workdir: the directory.
       config: the config of the model.
       vocabulary: the vocabulary of the model.
-      imported: what it was imported from.
+      imported: a record of the source of the import.
     """
     write_whole(workdir / _CONFIG, config.to_json().encode())
     _keep_registered(config, workdir)
@@ -360,37 +360,37 @@ def _write_vocabulary(workdir: Path, vocabulary: Vocabulary) -> None:
 
 
 def log_file(workdir: Path) -> Path:
-    """The path of the log of a run, which `run.log` writes."""
+    """Return the path of the log of a run, which `run.log` writes."""
     return workdir / _LOG
 
 
 def read_log(workdir: Path) -> list[Record]:
-    """The records of a run's log, the oldest first; [] if it has none yet."""
+    """Read the records of a run's log, the oldest first; return [] if there are none yet."""
     return read_records(log_file(workdir), LOG_SCHEMA)
 
 
 def record_scores(workdir: Path, record: Record) -> None:
     """Add the figures of an evaluation to the run's own, if the directory can be written.
 
-    Models are also scored from where they are published, which is nobody's place to write to.
+    Models are also scored in places where they are published, which may be read-only.
     """
     with suppress(OSError):
         append_line(workdir / _SCORES, record)
 
 
 def read_scores(workdir: Path) -> list[Record]:
-    """All evaluations that `record_scores` has added, the oldest first."""
+    """Read all evaluations that `record_scores` has added, the oldest first."""
     return read_records(workdir / _SCORES, _SCORE_SCHEMA)
 
 
 @contextmanager
 def locked(workdir: Path) -> Iterator[None]:
-    """Hold the directory, which is made if need be, as `system.lock` says.
+    """Make the directory if need be, and lock it within a block as `system.lock` does.
 
-    Of several processes, process 0 holds it, and the others see that it is the same directory.
+    Process 0 holds the lock, and other processes check that they see the same directory.
 
     Raises:
-      UserError: another run trains in there, or not all processes see the same directory.
+      UserError: another process trains in the directory, or not all processes see the same one.
     """
     if not is_main():
         _check_shared(workdir, of_main(0))
@@ -420,7 +420,7 @@ def _check_shared(workdir: Path, mark: int) -> None:
 
 
 def _finds(path: Path, mark: int) -> bool:
-    """Whether the mark is there, or comes, as files of another host do after a while."""
+    """Return whether the mark is in a file, or appears soon, as files of another host do."""
     latest = time.monotonic() + _SECONDS_TO_BE_SEEN
     while True:
         with suppress(OSError):

@@ -11,12 +11,12 @@ class NormConfig:
     """A normalisation of vectors."""
 
     kind: str = "layer"
-    """A name of `NORMALIZATIONS`."""
+    """The name of a normalisation in `NORMALIZATIONS`."""
     epsilon: float = 1e-6
     """Number that is added to the variance or the mean square."""
 
     def num_parameters(self, width: int) -> int:
-        """Numbers that are learned for vectors of a width, such as a scale and a bias."""
+        """Count the learned numbers, such as a scale and a bias, for vectors of this width."""
         return NORMALIZATIONS[self.kind].num_parameters(width)
 
 
@@ -25,7 +25,7 @@ class AttentionConfig:
     """A multi-head attention, from which projections, cache, cost and sharding follow."""
 
     d_model: int
-    """Width of what comes in and goes out."""
+    """Width of the vectors that the attention takes and returns."""
     num_heads: int
     """Attention heads h (section 3.2.2)."""
     d_k: int
@@ -37,7 +37,7 @@ class AttentionConfig:
     num_kv_heads: int | None = None
     """Heads of keys and values, each shared by equally many heads; None means one for each head."""
     score_function: str = "scaled_dot_product"
-    """How well a query and a key match: a name of `SCORE_FUNCTIONS`."""
+    """The function that scores how well a query and a key match: a name of `SCORE_FUNCTIONS`."""
     has_bias: bool = False
     """Whether a bias is added in each of the four projections."""
     query_key_norm: NormConfig | None = None
@@ -45,12 +45,12 @@ class AttentionConfig:
 
     @property
     def groups(self) -> int:
-        """Heads of keys and values."""
+        """Return the number of heads of keys and values."""
         return self.num_kv_heads or self.num_heads
 
     @property
     def projections(self) -> dict[str, int]:
-        """Width of each projection of the input, all heads side by side: W^Q, W^K, W^V."""
+        """Return the width, over all heads, of each projection of the input: W^Q, W^K, W^V."""
         return {
             "query": self.num_heads * self.d_k,
             "key": self.groups * self.d_k,
@@ -58,37 +58,37 @@ class AttentionConfig:
         }
 
     def cache_shapes(self, rows: int, slots: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shapes of the keys and the values that `kernels.attention.cached_attention` takes.
+        """Return the shapes of the keys and values of `kernels.attention.cached_attention`.
 
         Args:
-          rows: sentences.
-          slots: positions of each.
+          rows: number of sentences.
+          slots: number of positions of each sentence.
         """
         return (rows, self.groups, self.d_k, slots), (rows, self.groups, slots, self.d_v)
 
     @property
     def cache_width(self) -> int:
-        """Numbers that decoding keeps of a position: its keys and values."""
+        """Return how many numbers decoding keeps for a position: its keys and values."""
         return self.projections["key"] + self.projections["value"]
 
     @property
     def memory_parameters(self) -> int:
-        """Weights that a position meets to be attended to: those of keys and values."""
+        """Count the weights that make the keys and values of a position (W^K, W^V)."""
         return self.d_model * self.cache_width
 
     @property
     def query_parameters(self) -> int:
-        """Weights that a position meets to attend: those of queries and of the output (W^O)."""
+        """Count the weights that make the queries and the output of a position (W^Q, W^O)."""
         return self.d_model * (self.projections["query"] + self.num_heads * self.d_v)
 
     @property
     def matrix_parameters(self) -> int:
-        """Weights in the four matrices."""
+        """Count the weights in the four matrices."""
         return self.memory_parameters + self.query_parameters
 
     @property
     def vector_parameters(self) -> int:
-        """Parameters that are not in the four matrices: biases, norms, what scores learn."""
+        """Count the parameters outside the four matrices: of biases, norms and score function."""
         biases = sum(self.projections.values()) + self.d_model
         norms = 2 * self.query_key_norm.num_parameters(self.d_k) if self.query_key_norm else 0
         scores = self.num_heads * SCORE_FUNCTIONS[self.score_function].num_parameters(self.d_k)
@@ -96,17 +96,17 @@ class AttentionConfig:
 
     @property
     def num_parameters(self) -> int:
-        """All parameters of the attention."""
+        """Count all parameters of the attention."""
         return self.matrix_parameters + self.vector_parameters
 
     @property
     def products_per_pair(self) -> int:
-        """Multiply-adds for a position and one that it attends to: its score, and its value."""
+        """Count the multiply-adds of a pair of positions: those for its score and its value."""
         return self.num_heads * (self.d_k + self.d_v)
 
     @property
     def activations(self) -> int:
-        """Numbers that a position has here: its queries, keys and values, and its heads' output."""
+        """Count the numbers of a position: its queries, keys, values and the heads' output."""
         return sum(self.projections.values()) + self.num_heads * self.d_v
 
     def check_devices(self, tensor: int) -> None:
@@ -116,7 +116,7 @@ class AttentionConfig:
           tensor: devices along the mesh axis `tensor`.
 
         Raises:
-          UserError: it does not divide the heads of queries, or those of keys and values.
+          UserError: `tensor` does not divide the heads of queries, or those of keys and values.
         """
         for name, heads in (("num_heads", self.num_heads), ("num_kv_heads", self.groups)):
             if heads % tensor:

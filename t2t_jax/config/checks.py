@@ -9,8 +9,8 @@ from t2t_jax.errors import UserError, did_you_mean
 
 INFINITY = float("inf")
 
-# What counts entries of arrays, or steps, is an integer of 32 bits on every device, and what is
-# computed with is a float of 32 bits.
+# Devices count entries of arrays and steps in integers of 32 bits, and compute in floats of 32
+# bits.
 _MOST = 2**31 - 1
 _LARGEST = 3.4028234e38
 
@@ -26,7 +26,7 @@ def require(condition: bool, message: str) -> None:
 
 
 def _section(config: Any) -> str:
-    """The name of a section: what its class says, or else `model` for `ModelConfig`."""
+    """Return the name of a section: its attribute `section`, or else that of its class."""
     by_class = type(config).__name__.removesuffix("Config").lower()
     return getattr(config, "section", by_class)
 
@@ -35,7 +35,7 @@ def check_fields(config: Any) -> None:
     """Refuse a value that is not of the type its field declares (an int does for a float).
 
     Raises:
-      UserError: names the first such field.
+      UserError: a value has another type; the error names the first such field.
     """
     for field_name, hint in get_type_hints(type(config)).items():
         value, name = getattr(config, field_name), f"{_section(config)}.{field_name}"
@@ -65,7 +65,7 @@ def check_fields(config: Any) -> None:
 
 
 def _is_one_of(value: Any, *kinds: Any) -> bool:
-    """Whether a value has one of these types: an int does for a float, a bool for no number."""
+    """Return whether a value has one of the types: an int is a float, but a bool is no number."""
     if any(value in get_args(kind) for kind in kinds if get_origin(kind) is Literal):
         return True
     types = tuple(kind for kind in kinds if get_origin(kind) is not Literal)
@@ -77,7 +77,7 @@ def check_range(config: Any, low: float, high: float, *names: str) -> None:
     """Refuse a field of these names whose value is not within `[low, high]`.
 
     Raises:
-      UserError: names the first such field.
+      UserError: a value is outside the range; the error names the first such field.
     """
     for name in names:
         value = getattr(config, name)
@@ -86,12 +86,12 @@ def check_range(config: Any, low: float, high: float, *names: str) -> None:
 
 
 def check_fits(config: Any, *names: str) -> None:
-    """Refuse a field of these names whose value cannot be computed with.
+    """Refuse a field of these names whose value does not fit into 32 bits.
 
-    How often something is done is only compared, and may be any number.
+    Fields that are only compared, such as intervals of steps, need no such check.
 
     Raises:
-      UserError: names the first such field.
+      UserError: a value is too large; the error names the first such field.
     """
     for name in names:
         value = getattr(config, name)
@@ -102,7 +102,7 @@ def check_fits(config: Any, *names: str) -> None:
 
 
 def check_positive(config: Any, *names: str) -> None:
-    """Check that each of these fields is above 0, or None, which stands for no limit.
+    """Check that each of these fields is above 0 or None.
 
     Raises:
       UserError: a field is 0 or below.

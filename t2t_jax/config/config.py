@@ -1,4 +1,4 @@
-"""The whole config, its JSON, and how two configs differ."""
+"""The whole config, its JSON, and the comparison of two configs."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ from t2t_jax.system.records import Schema, parse_object
 
 @dataclass(frozen=True)
 class Config:
-    """Everything a run depends on, besides its corpus."""
+    """All settings of a run, in sections; a run depends on nothing else but its corpus."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -43,7 +43,7 @@ class Config:
         )
 
     def _check_task(self) -> None:
-        """Check that the network is one that the task takes."""
+        """Refuse a network that the task does not take."""
         model, kind, task = self.model, self.model.architecture, self.data.task
         facts = self.data.facts
         require(
@@ -70,7 +70,7 @@ class Config:
         )
 
     def _longest_row(self) -> tuple[int, str]:
-        """Positions that training and decoding may need, and the fields that they follow from."""
+        """Return the most positions that a row may need, and the fields that decide on it."""
         length, extra = self.data.max_length, self.decoding.max_extra_length
         if self.data.facts.reads_images:
             return 0, "nothing"
@@ -83,10 +83,10 @@ class Config:
         return length + extra, both
 
     def replace(self, changes: Mapping[str, Any]) -> "Config":
-        """A copy with some fields changed, named by their dotted path.
+        """Return a copy with some fields changed, which are named by their dotted paths.
 
         Args:
-          changes: `{"model.d_ff": 1024, "training.seed": 1}`.
+          changes: new values by path, such as `{"model.d_ff": 1024, "training.seed": 1}`.
 
         Raises:
           UserError: a path names no field, or a value is refused.
@@ -101,12 +101,12 @@ class Config:
         return from_dict(nested)
 
     def to_json(self) -> str:
-        """The config as indented JSON; `from_json` reads back an equal one."""
+        """Return the config as indented JSON, from which `from_json` makes an equal config."""
         return json.dumps(to_dict(self), indent=2, allow_nan=False) + "\n"
 
     @staticmethod
     def from_json(text: str) -> "Config":
-        """The config that `to_json` wrote.
+        """Return the config that `to_json` wrote.
 
         Raises:
           UserError: the text is not JSON, or has a field that does not exist, or lacks one.
@@ -119,7 +119,7 @@ class Config:
 
 
 def walk(config: Config) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
-    """Every leaf of a config: its dotted path, its dataclass field and its value."""
+    """Yield the dotted path, the dataclass field and the value of every leaf of a config."""
     for section in dataclasses.fields(config):
         values = getattr(config, section.name)
         for leaf in dataclasses.fields(values):
@@ -129,14 +129,14 @@ def walk(config: Config) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
 def differences(
     old: Config, new: Config, *, only_binding: bool = False
 ) -> dict[str, tuple[Any, Any]]:
-    """Fields in which two configs differ: `{dotted path: (old value, new value)}`.
+    """Return the fields in which two configs differ: `{dotted path: (old value, new value)}`.
 
     Args:
-      old: a config.
-      new: another.
+      old: the first config.
+      new: the second config.
       only_binding: leave out the fields under which a run may be continued (how often it logs,
         saves and evaluates, how long it trains, how it decodes, on how many devices it runs, when
-        it gives up, where its corpus and cache are), and those that one of the two leaves open
+        it gives up, where its corpus and cache are), and fields that one of the two leaves open
         (`config.fields.left_open`).
     """
     changed = {}
@@ -148,18 +148,18 @@ def differences(
 
 
 def _may_differ(leaf: "dataclasses.Field[Any]", *values: Any) -> bool:
-    """Whether a run may be continued by a config that has another value of a field."""
+    """Return whether a run may be continued by a config that has another value of a field."""
     is_open = "left_open" in leaf.metadata and leaf.metadata["left_open"] in values
     return is_open or bool(leaf.metadata.get("may_change"))
 
 
 def format_differences(changed: Mapping[str, tuple[Any, Any]]) -> str:
-    """The result of `differences` as one line: `model.d_ff 64 -> 128, ...`."""
+    """Format the result of `differences` as one line: `model.d_ff 64 -> 128, ...`."""
     return ", ".join(f"{path} {old!r} -> {new!r}" for path, (old, new) in changed.items())
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """The config as nested dictionaries of plain values, equal to what JSON makes of them."""
+    """Return a config as nested dictionaries of plain values, equal to those read from its JSON."""
     nested = dataclasses.asdict(config)
     for path, _, value in walk(config):
         if isinstance(value, tuple):
@@ -169,14 +169,14 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def from_dict(nested: Mapping[str, Any]) -> Config:
-    """The config that nested dictionaries of plain values describe.
+    """Make the config that nested dictionaries of plain values describe.
 
-    A field that is not given is younger than the run that wrote them. It has the value with which
-    such runs were trained, where the field declares one (`config.fields.added_later`), or else, if
-    a run may be continued under another value of it, its default. Any other field has to be given.
+    A missing field is younger than the run that wrote the dictionaries. It gets the value with
+    which such runs were trained, where it declares one (`config.fields.added_later`), or else its
+    default, if a run may be continued under another value. No other field may be missing.
 
     Raises:
-      UserError: a field does not exist, or has to be given and is not, or a value is refused.
+      UserError: a field does not exist, a required field is missing, or a value is refused.
     """
     if not isinstance(nested, Mapping):
         raise UserError(f"config is a {type(nested).__name__}, not an object with sections")
@@ -204,7 +204,7 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
 
 
 def _tuples(section: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a section, with a tuple for the list that JSON has in the place of one."""
+    """Return the values of a section, with tuples in place of the lists that JSON has for them."""
     several = {name for name, hint in get_type_hints(section).items() if get_origin(hint) is tuple}
     return {
         name: tuple(value) if name in several and isinstance(value, list) else value

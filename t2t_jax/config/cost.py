@@ -1,4 +1,4 @@
-"""What a model costs: parameters and operations, in closed form, without JAX."""
+"""The costs of a model, parameters and operations, in closed form and without JAX."""
 
 import math
 from collections.abc import Iterator
@@ -7,10 +7,10 @@ from t2t_jax.config import ModelConfig
 
 
 def num_parameters(model: ModelConfig, vocab_size: int) -> int:
-    """The number of parameters of the network that `modules.models.make_model` makes.
+    """Count the parameters of the network that `modules.models.make_model` makes.
 
     Args:
-      model: sizes and options.
+      model: sizes and options of the network.
       vocab_size: entries of the shared vocabulary.
     """
     norm = model.normalization.num_parameters(model.d_model)
@@ -42,20 +42,19 @@ def model_flops_per_step(
     source_length: float = 0.0,
     target_length: float = 0.0,
 ) -> float:
-    """Floating point operations of the matrix products in one training step.
+    """Count the floating point operations of the matrix products in one training step.
 
-    A token's vector times a matrix of n weights is n multiply-adds, 2 operations each; the
-    derivative by the vector takes as many, that by the matrix too: 6 n in all. A source token meets
-    the matrices of the encoder, and those for keys and values in the decoder's cross-attention; a
-    target token meets all others of the decoder, and the output projection. Attention's own
-    products, of queries with keys and of weights with values, take 6 h (d_k + d_v) for every
-    position and position that it is compared with, masked or not.
+    A token's vector times a matrix of n weights is n multiply-adds, 2 operations each. Either
+    derivative takes as many, so there are 6 n in all. A source token meets the matrices of the
+    encoder, and those for keys and values in the decoder's cross-attention; a target token meets
+    all others of the decoder, and the output projection. The products of queries with keys and of
+    weights with values take 6 h (d_k + d_v) for every pair of positions compared, masked or not.
 
-    Left out are padding (unless the tokens count it) and all that is no matrix product: embedding
-    look-ups, biases, softmax, layer norm, dropout, loss and optimizer.
+    The count leaves out padding (unless the tokens count it) and all that is no matrix product:
+    embedding look-ups, biases, softmax, layer norm, dropout, loss and optimizer.
 
     Args:
-      model: sizes and options.
+      model: sizes and options of the network.
       vocab_size: entries of the shared vocabulary.
       source_tokens: source tokens of the step.
       target_tokens: target tokens of the step.
@@ -83,10 +82,10 @@ def model_flops_per_step(
 
 
 def matrices_of_layers(model: ModelConfig) -> Iterator[tuple[int, int, int]]:
-    """The matrices of the layers: how many there are of a shape, and the shape.
+    """Yield the number of matrices of each kind in the layers, and the two sizes of the kind.
 
     Args:
-      model: sizes and options.
+      model: sizes and options of the network.
     """
     for stack in model.stacks:
         for attention in stack.attentions:
@@ -98,15 +97,16 @@ def matrices_of_layers(model: ModelConfig) -> Iterator[tuple[int, int, int]]:
 
 
 def _feed_forward(model: ModelConfig) -> int:
-    """Weights of the matrices of a feed-forward network."""
+    """Count the weights of the matrices of a feed-forward network."""
     matrices = 3 if model.is_gated else 2
     return matrices * model.d_model * model.d_ff
 
 
 def _compared(model: ModelConfig, length: float, causal: bool) -> float:
-    """Positions that a position is compared with in self-attention over `length` of them.
+    """Count the positions that a position is compared with in self-attention over `length`.
 
-    Those of its own block, of the one before and the one after; see `kernels.windowed`.
+    With a window these are the positions of its own block, of the block before and, unless the
+    attention is causal, of the block after; see `kernels.windowed`.
     """
     window = model.attention_window
     return length if window is None else min(length, (2 if causal else 3) * window)

@@ -1,7 +1,7 @@
 """Python files that describe runs: one config, or a grid of named ones.
 
 def get_config() -> Config: ...      # one run
-VARIANTS: dict[str, Config]          # a grid; FILE.py:NAME is one of them
+VARIANTS: dict[str, Config]          # a grid; FILE.py:NAME names one of its configs
 PUBLISHED: dict[str, Table3Row]      # optional: figures of the paper for variants of that name
 PUBLISHED: dict[str, PublishedDifference]      # or what other papers publish for them
 
@@ -25,7 +25,7 @@ from t2t_jax.paper import Table3Row
 from t2t_jax.paper.published import PublishedDifference
 
 PublishedFigures = Table3Row | PublishedDifference
-"""What a paper publishes for a variant of a grid."""
+"""The figures that a paper publishes for a variant of a grid."""
 
 _NAME = re.compile(r"[\w(=][\w.,=+()-]*")
 
@@ -40,20 +40,20 @@ class Grid(NamedTuple):
 
     @property
     def base(self) -> str:
-        """Name of the variant that the others are compared with."""
+        """Return the name of the variant that the others are compared with."""
         return "base" if "base" in self.variants else next(iter(self.variants))
 
 
 def product(base: Config, choices: Mapping[str, Sequence[Any]]) -> dict[str, Config]:
-    """A cross grid: every combination of some values of some fields.
+    """Make a grid of every combination of some values of some fields.
 
     Args:
-      base: all other fields.
-      choices: `{"model.num_heads": [1, 4], "model.d_ff": [1024, 2048]}`.
+      base: the config that gives all other fields.
+      choices: values by path, such as `{"model.num_heads": [1, 4], "model.d_ff": [1024, 2048]}`.
 
     Returns:
-      For each combination its config, under a name such as `num_heads=1,d_ff=1024`. Sections are in
-      the names where two fields would be called the same without.
+      For each combination its config, under a name such as `num_heads=1,d_ff=1024`. The names have
+      the sections of the fields only where two fields would otherwise have the same name.
 
     Raises:
       UserError: a field does not exist, or a value is refused.
@@ -67,14 +67,14 @@ def product(base: Config, choices: Mapping[str, Sequence[Any]]) -> dict[str, Con
 
 
 def load_config(spec: str) -> Config:
-    """The config that a Python file describes.
+    """Load the config that a Python file describes.
 
     Args:
-      spec: `configs/base.py`, which defines `get_config() -> Config`, or `configs/grid.py:NAME`,
-        which defines `VARIANTS: dict[str, Config]`.
+      spec: a file such as `configs/base.py`, which defines `get_config() -> Config`, or
+        `configs/grid.py:NAME` for a file that defines `VARIANTS: dict[str, Config]`.
 
     Raises:
-      UserError: no such file, no such variant, or the file defines neither, or it has a mistake.
+      UserError: the file or the variant does not exist, the file defines neither, or has a mistake.
     """
     path, variant = _place(spec)
     module = _run(path)
@@ -93,14 +93,14 @@ def load_config(spec: str) -> Config:
 
 
 def load_grid(path: str) -> Grid:
-    """The grid that a Python file describes by its `VARIANTS`.
+    """Load the grid that a Python file describes by its `VARIANTS`.
 
     Args:
-      path: of the file; `configs/table3.py` is found wherever the package is installed.
+      path: the path of the file; `configs/table3.py` is found wherever the package is installed.
 
     Raises:
-      UserError: no such file, it has a mistake or no variants, a variant is not a config, or cannot
-        be a directory's name.
+      UserError: the file does not exist, has a mistake or no variants, or one of its variants is
+        not a config or has a name that a directory cannot have.
     """
     path = _found(path)
     module = _run(path)
@@ -114,16 +114,16 @@ def load_grid(path: str) -> Grid:
 
 
 def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Grid:
-    """A grid of variants, each of which is a config with a name that a directory can have.
+    """Make a grid of variants, each of which is a config with a name that a directory can have.
 
     Args:
       variants: configs by name, at least one.
-      published: what papers report for variants of these names.
-      shown: what errors call the grid, such as its file.
+      published: the figures that papers report for variants of these names.
+      shown: the name of the grid in errors, such as its file.
 
     Raises:
-      UserError: there is no variant, or one is not a config, or cannot be a directory's name, or
-        `published` is not what papers report.
+      UserError: there is no variant, a variant is not a config or has a name that a directory
+        cannot have, or `published` has anything but published figures.
     """
     if not variants:
         raise UserError(f"{shown} has no variants; give a dict of names to configs")
@@ -164,7 +164,7 @@ def _checked_published(
 
 
 def describe_difference(base: Config, config: Config) -> str:
-    """The fields in which a config differs from another, as `d_k=16 d_v=16`."""
+    """Describe the fields in which a config differs from another, as `d_k=16 d_v=16`."""
     changed = differences(base, config)
     labels = _labels(changed)
     return " ".join(
@@ -173,13 +173,13 @@ def describe_difference(base: Config, config: Config) -> str:
 
 
 def _labels(paths: Iterable[str]) -> list[str]:
-    """Names of fields without their sections, unless two names would then be equal."""
+    """Return the names of fields without their sections, unless two names would then be equal."""
     short = [path.rpartition(".")[2] for path in paths]
     return short if len(set(short)) == len(short) else list(paths)
 
 
 def _place(spec: str) -> tuple[str, str]:
-    """The file and the variant that `FILE.py:NAME` names; a colon may be in either of them."""
+    """Return the file and the variant of `FILE.py:NAME`, where both may contain a colon."""
     parts = spec.split(":")
     for count in range(len(parts), 0, -1):
         path, variant = ":".join(parts[:count]), ":".join(parts[count:])
@@ -190,14 +190,14 @@ def _place(spec: str) -> tuple[str, str]:
 
 
 def _found(path: str) -> str:
-    """Where a config file is: at its path, or else among the files that come with the package."""
+    """Return the path of a config file: as given, or among the files that come with the package."""
     shipped = _shipped().parent / path
     is_shipped = Path(path).parent == Path(_shipped().name) and shipped.is_file()
     return str(shipped) if is_shipped and not os.path.lexists(path) else path
 
 
 def _shipped() -> Path:
-    """The folder of configs that come with the package: in a wheel within it, else beside it."""
+    """Return the folder of the package's own configs: in a wheel within it, else beside it."""
     package = Path(__file__).parents[1]
     inside = package / "configs"
     return inside if inside.is_dir() else package.with_name("configs")
@@ -225,14 +225,14 @@ def _variants(module: Mapping[str, Any], path: str) -> Mapping[Any, Any]:
 
 
 def _plain_name(name: Any) -> Any:
-    """A name as a plain string or number, which every later step can print and compare."""
+    """Return a name as a plain string or number, which every later step can print and compare."""
     if isinstance(name, str):
         return str.__str__(name)
     return name if isinstance(name, int | float) else f"{name!r}"
 
 
 def _checked(config: Any, spec: str, path: str) -> Config:
-    """A config that a file has made, whatever its code has done to it since it was checked."""
+    """Make a config of a file anew, and so check again what the file's code may have altered."""
     if type(config) is not Config:
         raise UserError(
             f"{spec} gave a {type(config).__name__}, not a t2t_jax.Config; make one by Config() "

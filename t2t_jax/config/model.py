@@ -1,4 +1,4 @@
-"""The config of the network: section 3 of the paper."""
+"""The config of the network (section 3 of the paper)."""
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
@@ -28,18 +28,18 @@ else:
 
 
 class Stack(NamedTuple):
-    """A stack of equal layers: its depth, what it reads, and the constants of its residuals."""
+    """A stack of equal layers: its depth, its inputs, and the constants of its residuals."""
 
     num_layers: int
     """Layers N."""
     reads_source: bool
-    """Whether the tokens of sources pass through it."""
+    """Whether the tokens of sources pass through the stack."""
     reads_target: bool
-    """Whether the tokens of targets do."""
+    """Whether the tokens of targets pass through the stack."""
     self_attention: AttentionConfig
     """The self-attention of each layer."""
     cross_attention: AttentionConfig | None
-    """The attention of each layer to what another stack made of the source; None is none."""
+    """The attention of each layer to the output of the encoder; None where there is none."""
     residual_scale: float = 1.0
     """Factor alpha of DeepNorm on the input that a residual connection adds to a sub-layer."""
     initial_gain: float = 1.0
@@ -47,12 +47,12 @@ class Stack(NamedTuple):
 
     @property
     def attends_to_source(self) -> bool:
-        """Whether each layer also attends to what another stack made of the source."""
+        """Return whether each layer also attends to the output of the encoder."""
         return self.cross_attention is not None
 
     @property
     def attentions(self) -> list[AttentionConfig]:
-        """The attentions of each layer."""
+        """Return the attentions of each layer: self-attention, then cross-attention if any."""
         cross = self.cross_attention
         return [self.self_attention] if cross is None else [self.self_attention, cross]
 
@@ -67,8 +67,8 @@ class ModelConfig:
     """Encoder and decoder (the paper); the decoder alone, which reads source and target as one
     sequence (Liu et al. 2018), as GPT does; or the encoder alone, as BERT."""
     prefix_attention: bool = field(default=False, metadata=added_later(before=False))
-    """For the decoder alone: let the tokens of a source attend to all of it, and not only to those
-    before them (Raffel et al. 2020, section 3.2.1)."""
+    """For the decoder alone: let the tokens of a source attend to the whole source, and not only to
+    the tokens before them (Raffel et al. 2020, section 3.2.1)."""
     d_model: int = 512
     """Width of every layer's output (section 3.1)."""
     num_heads: int = 8
@@ -85,13 +85,12 @@ class ModelConfig:
     """Heads of each layer's self-attention in the encoder, where they are fewer than num_heads, as
     after pruning; None means num_heads. The width of a head stays that of num_heads."""
     decoder_heads: int | None = field(default=None, metadata=added_later(before=None))
-    """The same of self-attention in the decoder."""
+    """Heads of each layer's self-attention in the decoder; see encoder_heads."""
     cross_heads: int | None = field(default=None, metadata=added_later(before=None))
-    """The same of the decoder's attention to the encoder's output."""
+    """Heads of the decoder's attention to the encoder's output; see encoder_heads."""
     attention_window: int | None = field(default=None, metadata=added_later(before=None))
-    """In self-attention a position attends to those less than so many places away: to itself and,
-    in the encoder on both sides, in the decoder before it (restricted self-attention, section 4).
-    None means no bound."""
+    """Distance below which self-attention reaches other positions: on both sides in the encoder, to
+    the left in the decoder (restricted self-attention, section 4). None means no bound."""
     score_function: str = field(
         default="scaled_dot_product", metadata=added_later(before="scaled_dot_product")
     )
@@ -124,8 +123,8 @@ class ModelConfig:
     norm_epsilon: float = field(default=1e-6, metadata=added_later(before=1e-6))
     """Number that a norm adds to the variance or the mean square."""
     norm_order: NormOrder = "post"
-    """The norm after the residual sum (the paper, section 3.1), before the sub-layer, or as "post"
-    with the residuals scaled by depth (DeepNorm, Wang et al. 2022)."""
+    """Place of the norm: "post", after the residual sum (the paper, section 3.1); "pre", before the
+    sub-layer; or "deep", as "post" with residuals scaled by depth (DeepNorm, Wang et al. 2022)."""
     position: _Position = "sinusoidal"
     """Fixed sinusoids (section 3.5), tensor2tensor's own, or a learned table (Table 3, row E),
     added to embeddings; in self-attention rotary positions (Su et al. 2021), ALiBi (Press et al.
@@ -144,14 +143,14 @@ class ModelConfig:
     rotary_base: float = field(default=10_000.0, metadata=added_later(before=10_000.0) | _ROTARY)
     """Base of the wavelengths of rotary positions."""
     rotary_scale: float = field(default=1.0, metadata=added_later(before=1.0) | _ROTARY)
-    """How many times longer than in training texts are that rotary positions are meant for."""
+    """Factor by which texts may be longer than those of training, for rotary positions."""
     rotary_scaling: _RotaryScaling = field(
         default="linear", metadata=added_later(before="linear") | _ROTARY
     )
-    """What rotary_scale does: divide the positions (Chen et al. 2023), or raise the base so that
-    near positions stay apart ("NTK-aware")."""
+    """How rotary_scale works: "linear" divides the positions (Chen et al. 2023), "ntk" raises the
+    base so that near positions stay apart ("NTK-aware")."""
     share_embeddings: bool = True
-    """One matrix for source embedding, target embedding and output projection (section 3.4)."""
+    """Use one matrix for source and target embedding and output projection (section 3.4)."""
     source_vocab_size: int | None = field(
         default=None, metadata=added_later(before=None) | left_open(None)
     )
@@ -169,7 +168,7 @@ class ModelConfig:
         metadata=added_later(before="begin")
         | read_where(lambda model: model.architecture != "encoder_only"),
     )
-    """What stands before the first token of a target: the id of begin, or, in models that come from
+    """Token before the first token of a target: the id of begin, or, in models that come from
     other toolkits, that of the end of a sentence (fairseq) or of padding (Marian)."""
     output_bias: bool = field(default=False, metadata=added_later(before=False))
     """Add a learned bias to the logits; the paper has none."""
@@ -177,8 +176,8 @@ class ModelConfig:
     """For the encoder alone: a linear layer, the activation of feed_forward and a norm ahead of the
     output projection, as BERT has them."""
     patch_size: int | None = field(default=None, metadata=added_later(before=None))
-    """For the encoder alone: read images in place of tokens, cut into squares of so many pixels a
-    side, behind a learned class token (ViT, Dosovitskiy et al. 2021)."""
+    """For the encoder alone: side, in pixels, of the square patches of images, which are read in
+    place of tokens, behind a learned class token (ViT, Dosovitskiy et al. 2021)."""
     image_size: int = field(default=224, metadata=added_later(before=224) | _IMAGES)
     """Pixels of an image on each side; a model without patch_size does not read it."""
     image_channels: int = field(default=3, metadata=added_later(before=3) | _IMAGES)
@@ -311,37 +310,37 @@ class ModelConfig:
 
     @property
     def key_size(self) -> int:
-        """d_k: the field, or if that is None, d_model / num_heads."""
+        """Return d_k: the value of the field, or if that is None, d_model / num_heads."""
         return self.d_k or self.d_model // self.num_heads
 
     @property
     def value_size(self) -> int:
-        """d_v: the field, or if that is None, d_model / num_heads."""
+        """Return d_v: the value of the field, or if that is None, d_model / num_heads."""
         return self.d_v or self.d_model // self.num_heads
 
     @property
     def dtype(self) -> Literal["float32", "bfloat16"]:
-        """`compute_dtype` of a run, whose "auto" is settled; of a model of no run, float32."""
+        """Return `compute_dtype`, with float32 for an "auto" that no run has settled."""
         return "float32" if self.compute_dtype == "auto" else self.compute_dtype
 
     @property
     def is_gated(self) -> bool:
-        """Whether the feed-forward network has a gate: a third matrix, and no biases."""
+        """Return whether the feed-forward network has a gate: a third matrix, and no biases."""
         return ACTIVATIONS[self.feed_forward].is_gated
 
     @property
     def positions(self) -> PositionFacts:
-        """What follows from `position`."""
+        """Return the facts of the scheme of positions that the field `position` names."""
         return POSITIONS[self.position]
 
     @property
     def normalization(self) -> NormConfig:
-        """Every norm of the network."""
+        """Return the config that all norms of the network share."""
         return NormConfig(self.norm, self.norm_epsilon)
 
     @property
     def attention(self) -> AttentionConfig:
-        """Multi-head attention as the paper has it: all are of one kind (section 3.2.3)."""
+        """Return the config of multi-head attention with `num_heads` heads (section 3.2.3)."""
         return AttentionConfig(
             self.d_model,
             self.num_heads,
@@ -355,10 +354,10 @@ class ModelConfig:
         )
 
     def attention_of(self, which: Literal["encoder", "decoder", "cross"]) -> AttentionConfig:
-        """The attention of a kind, with the heads that it has.
+        """Return the config of an attention with the number of heads of its kind.
 
         Args:
-          which: self-attention of encoder or decoder, or attention to the encoder's output.
+          which: "encoder" or "decoder" for their self-attention; "cross" for cross-attention.
         """
         heads = {
             "encoder": self.encoder_heads,
@@ -369,9 +368,9 @@ class ModelConfig:
 
     @property
     def embeddings(self) -> dict[Literal["source", "target", "output"], str]:
-        """The name of the matrix for source embedding, target embedding and output projection.
+        """Return the names of the matrices of source and target embedding and output projection.
 
-        Where there is one stack, it has one embedding.
+        A network of one stack has one embedding.
         """
         if self.patch_size is not None:
             return {"output": "output_projection"}
@@ -383,7 +382,7 @@ class ModelConfig:
         return {"source": "source_embedding", "target": "target_embedding", "output": output}
 
     def entries(self, vocab_size: int) -> dict[str, int]:
-        """The number of rows of each matrix of `embeddings`.
+        """Return the number of rows of each matrix of `embeddings`, by its name.
 
         Args:
           vocab_size: entries of the vocabulary for targets.
@@ -395,22 +394,22 @@ class ModelConfig:
 
     @property
     def num_patches(self) -> int:
-        """Patches of an image; 0 for a model that reads tokens."""
+        """Return the number of patches of an image; 0 for a model that reads tokens."""
         return 0 if self.patch_size is None else (self.image_size // self.patch_size) ** 2
 
     @property
     def patch_values(self) -> int:
-        """Numbers in a patch; 0 for a model that reads tokens."""
+        """Return how many numbers a patch has; 0 for a model that reads tokens."""
         return 0 if self.patch_size is None else self.patch_size**2 * self.image_channels
 
     @property
     def num_positions(self) -> int:
-        """Rows of a learned position table: for images, one of each patch and the class token."""
+        """Return the rows of a learned position table: for images, patches and class token."""
         return self.num_patches + 1 if self.num_patches else self.max_positions
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
-        """Encoder and decoder (section 3.1), or one of them; the constants of DeepNorm by depth."""
+        """Return the stacks: encoder and decoder (section 3.1), or the one the network has."""
         n, m = self.num_encoder_layers, self.num_decoder_layers
         itself, other = self.attention_of("decoder"), self.attention_of("cross")
         if self.architecture == "decoder_only":
@@ -427,14 +426,14 @@ class ModelConfig:
         )
 
     def _deep_norm(self, scale: int, gain: int) -> tuple[float, float]:
-        """Alpha and beta of DeepNorm, as powers of the depth; 1 in any other order of norms."""
+        """Return alpha and beta of DeepNorm, scale^(1/4) and gain^(-1/4); 1 in other orders."""
         return (scale ** (1 / 4), gain ** (-1 / 4)) if self.norm_order == "deep" else (1.0, 1.0)
 
     @property
     def longest_sentence(self) -> float:
-        """The number of tokens of the longest sentence that the model has positions for.
+        """Return the number of tokens of the longest sentence that the model has positions for.
 
-        A decoder alone has one sequence for source and target, so half of the positions for each.
+        A decoder alone has one sequence for source and target, and half of its positions for each.
         """
         if not self.positions.has_table:
             return INFINITY

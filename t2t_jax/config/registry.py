@@ -1,9 +1,9 @@
-"""A table of what a config names, and how a config file adds a row to one.
+"""Tables of the names that a config may give, and how a config file adds a row to a table.
 
-A name stands for a row: a frozen dataclass of all that the rest of the program asks about it. Where
-it stands for a function, the row has the place of the function and not the function itself, so that
-reading a config imports neither JAX nor the module. `config.tables` and `config.tasks` have the
-tables themselves.
+A name stands for a row: a frozen dataclass of all that the rest of the program asks about the name.
+Where a name stands for a function, the row has the place of the function and not the function
+itself, so that reading a config imports neither JAX nor the module. `config.tables` and
+`config.tasks` have the tables themselves.
 """
 
 import ast
@@ -34,23 +34,23 @@ class Parameter(NamedTuple):
     """An array of numbers that a named function learns, and the values that it starts with."""
 
     shape: tuple[int, ...]
-    """Sizes of its axes; () is a single number."""
+    """Sizes of the axes of the array; () is a single number."""
     mean: float = 0.0
-    """Value that each number starts with."""
+    """Mean of the normal distribution from which each number is drawn at the start."""
     deviation: float = 0.0
-    """Standard deviation of the normal distribution around it; 0 starts with the value itself."""
+    """Standard deviation of that distribution; 0 starts every number with the mean itself."""
 
 
 class RegisteringFile(NamedTuple):
     """A file that registers functions."""
 
     path: str
-    """The absolute path."""
+    """The absolute path of the file."""
     text: str
-    """What is in it."""
+    """The text of the file."""
 
     def is_alike(self, text: str) -> bool:
-        """Whether another text is the same program: comments and the layout of lines may differ."""
+        """Return whether another text is the same program, up to comments and layout of lines."""
         try:
             return ast.dump(ast.parse(self.text)) == ast.dump(ast.parse(text))
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -58,36 +58,36 @@ class RegisteringFile(NamedTuple):
 
 
 def nothing(size: Any) -> Mapping[str, Parameter]:
-    """Return no parameters, whatever the size of what could learn them."""
+    """Return no parameters, as a function does that learns nothing."""
     return {}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a name in a table stands for."""
+    """The row of a named function: the function, and the facts about it that others need."""
 
     function: Any
-    """The function; of the package's own the place, as MODULE:NAME, so that reading a config
-    imports no JAX. None stands for scores that are products of queries and keys."""
+    """The function, or for a function of the package its place, as MODULE:NAME, so that reading a
+    config imports no JAX. None stands for scores that are products of queries and keys."""
     parameters: Callable[[int], Mapping[str, Parameter]] = nothing
-    """What it learns, by name, for vectors of a width."""
+    """A function from the width of vectors to the parameters that are learned, by name."""
     is_gated: bool = False
-    """For an activation: whether it is the gate of a network with three matrices, without biases
+    """Whether an activation is the gate of a network with three matrices, without biases
     (Shazeer 2020)."""
     title: str = field(default="", compare=False)
-    """What errors call it, such as `activation 'relu6'`; empty for the package's own."""
+    """The entry's name in errors, such as `activation 'relu6'`; empty for the package's own."""
     source: RegisteringFile | None = field(default=None, compare=False)
-    """The file that registered it; None for the package's own, and for what a program or a notebook
-    registered."""
+    """The file that registered the function; None for the package's own functions, and for those
+    that a program or a notebook registered."""
 
     def load(self) -> Callable[..., Any]:
-        """The function."""
+        """Return the function, whose module is imported if the entry has only its place."""
         is_place = isinstance(self.function, str)
         function: Callable[..., Any] = load_named(self.function) if is_place else self.function
         return function
 
     def num_parameters(self, width: int) -> int:
-        """Numbers that it learns for vectors of a width."""
+        """Count the numbers that the function learns for vectors of a width."""
         return sum(math.prod(each.shape) for each in self.parameters(width).values())
 
 
@@ -102,10 +102,10 @@ def load_named(place: str) -> Any:
 
 
 class Rows(Mapping[str, Row]):
-    """Rows of one kind by their names."""
+    """A read-only mapping of names to rows of one kind."""
 
     def __init__(self, **rows: Row) -> None:
-        """Begin with the package's own.
+        """Begin with the package's own rows.
 
         Args:
           rows: the rows by name.
@@ -126,12 +126,12 @@ class Rows(Mapping[str, Row]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that a config may give."""
+        """Return the names that a config may give."""
         return tuple(self._rows)
 
     @property
     def choice(self) -> Any:
-        """The type of a field that names a row, by which flags and documents list the names."""
+        """Return the type of a field that names a row; flags and documents list its names."""
         return Literal[self.names]
 
     def check(self, label: str, name: Any) -> None:
@@ -142,7 +142,7 @@ class Rows(Mapping[str, Row]):
           name: the name.
 
         Raises:
-          UserError: no row has it.
+          UserError: no row has the name.
         """
         if name not in self.names:
             hint = did_you_mean(str(name), self.names, "use one of these")
@@ -154,10 +154,10 @@ class Table(Rows[Entry]):
     """Named functions of one kind, to which a config file may add its own."""
 
     def __init__(self, kind: str, **entries: Entry) -> None:
-        """Begin with the package's own.
+        """Begin with the package's own entries.
 
         Args:
-          kind: what errors call an entry.
+          kind: the name of the kind of the entries in errors, such as `activation`.
           entries: the entries by name.
         """
         super().__init__(**entries)
@@ -165,18 +165,18 @@ class Table(Rows[Entry]):
         self._own = tuple(entries)
 
     def is_own(self, name: str) -> bool:
-        """Whether a name is one of the package's own."""
+        """Return whether a name is that of one of the package's own entries."""
         return name in self._own
 
     def check(self, label: str, name: Any) -> None:
-        """Refuse a name that stands for nothing, once the files of T2T_JAX_REGISTER have run.
+        """Refuse a name that is not registered, even after the files of T2T_JAX_REGISTER have run.
 
         Args:
           label: the field of the config that has the name.
           name: the name.
 
         Raises:
-          UserError: nothing of that name is registered.
+          UserError: no function of that name is registered.
         """
         if name not in self._rows:
             _run_files()
@@ -184,16 +184,16 @@ class Table(Rows[Entry]):
             raise UnregisteredError(self, label, name)
 
     def register(self, name: str, function: Any, *, caller: int = 2, **facts: Any) -> None:
-        """Add an entry.
+        """Add an entry to the table.
 
         Args:
-          name: its name.
-          function: its function.
-          caller: how many calls up the file is that registers.
+          name: the name of the entry.
+          function: the function of the entry.
+          caller: how many calls up in the stack the file that registers is.
           facts: further fields of the `Entry`.
 
         Raises:
-          UserError: the name is no word, or the package's own, or stands for something else.
+          UserError: the name is no word or is taken, or `function` cannot be called.
         """
         title = f"{self.kind} {name!r}"
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -218,14 +218,14 @@ class Table(Rows[Entry]):
 
 
 class UnregisteredError(UserError):
-    """A config names a function that nobody has registered."""
+    """The error for a config that names a function which is not registered."""
 
     def __init__(self, table: Table, label: str, name: str) -> None:
-        """Say which name, and how to register it.
+        """Make the message, which says how to register the name.
 
         Args:
-          table: where it is looked up.
-          label: the field of the config that has it.
+          table: the table that lacks the name.
+          label: the field of the config that has the name.
           name: the name.
         """
         hint = did_you_mean(name, table, "use one of these.")
@@ -238,7 +238,7 @@ class UnregisteredError(UserError):
 
 
 def _is_same(before: Entry, entry: Entry) -> bool:
-    """Whether two entries of a name are one: a file, or a cell of a notebook, is run twice."""
+    """Return whether two entries are the same, as when a file or a notebook cell is run twice."""
     if before.source and entry.source:
         return before.source == entry.source
     return (
@@ -249,7 +249,7 @@ def _is_same(before: Entry, entry: Entry) -> bool:
 
 
 def _is_alike(function: Any, other: Any) -> bool:
-    """Whether two functions are one, or were made by the same code of the same module."""
+    """Return whether two functions are one, or were made by the same code of the same module."""
     if function is other:
         return True
     code, its = (getattr(each, "__code__", None) for each in (function, other))
@@ -260,7 +260,7 @@ def _is_alike(function: Any, other: Any) -> bool:
 
 
 def _read(path: str) -> RegisteringFile | None:
-    """The file of a caller; None where the caller is in no file."""
+    """Read the file of a caller; return None where the caller is in no file."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return RegisteringFile(os.path.abspath(path), Path(path).read_text(encoding="utf-8-sig"))
     return None
@@ -268,7 +268,7 @@ def _read(path: str) -> RegisteringFile | None:
 
 @contextlib.contextmanager
 def registering() -> Iterator[None]:
-    """Note, for what is registered within the block, the file that does it."""
+    """Record the file that registers a function, for every function registered in the block."""
     before = _in_file.set(True)
     try:
         yield
@@ -280,7 +280,7 @@ _seen: set[str] = set()
 
 
 def _run_files() -> None:
-    """Run the files that the environment names, each once."""
+    """Run the files that the environment variable `FILES` names, each once."""
     from t2t_jax.config.running import run_file
 
     named = os.environ.get(FILES, "")

@@ -1,7 +1,7 @@
-"""How a file of Python that the user wrote is run: its mistakes are errors of one line.
+"""Run a Python file that the user wrote, and turn its mistakes into errors of one line.
 
-Such a file gives configs and registers functions. What it changes of the process besides, such as
-the working directory, the recursion limit or the standard streams, is put back.
+Such a file gives configs and registers functions. If it changes other state of the process, such as
+the working directory, the recursion limit or the standard streams, that state is put back.
 """
 
 import runpy
@@ -20,13 +20,13 @@ _LONGEST = 500
 
 
 def run_file(path: str) -> dict[str, Any]:
-    """The names that a file of Python defines.
+    """Run a Python file and return the names that it defines, with their values.
 
     Args:
-      path: the file.
+      path: the path of the file.
 
     Raises:
-      UserError: there is no such file, or it is no Python, or it raises an error.
+      UserError: the file is not a .py file, or it cannot be run without an error.
     """
     if Path(path).suffix != ".py":
         raise UserError(f"config file {path} is not a .py file; see configs/ for the ones that are")
@@ -35,14 +35,14 @@ def run_file(path: str) -> dict[str, Any]:
 
 
 def guarded(path: str, work: Callable[[], _T]) -> _T:
-    """What a function of a file returns.
+    """Call a function that runs code of a user's file, and return its result.
 
     Args:
-      path: the file.
-      work: what is done with it.
+      path: the path of the file.
+      work: the function.
 
     Raises:
-      UserError: it raised anything, for which the error says where in the file.
+      UserError: the code raised anything; the error says where in the file.
     """
     limit, state = sys.getrecursionlimit(), ProcessState()
     try:
@@ -58,7 +58,7 @@ def guarded(path: str, work: Callable[[], _T]) -> _T:
 
 
 def _mistake(path: str, error: BaseException) -> UserError:
-    """One line for what a file has raised."""
+    """Make the error of one line for an exception that a file has raised."""
     lines = _lines(error.__traceback__, path)
     if isinstance(error, SyntaxError) and error.filename == path:
         lines = [error.lineno]
@@ -72,7 +72,7 @@ def _mistake(path: str, error: BaseException) -> UserError:
 
 
 def _lines(traceback: TracebackType | None, path: str) -> list[int | None]:
-    """The lines of a file in a traceback. No file is read for them: the file says what they are."""
+    """Return the line numbers of a file in a traceback, the innermost last, reading no file."""
     lines: list[int | None] = []
     while traceback is not None:
         if traceback.tb_frame.f_code.co_filename == path:
@@ -82,7 +82,7 @@ def _lines(traceback: TracebackType | None, path: str) -> list[int | None]:
 
 
 def _text_of(error: BaseException) -> str:
-    """What an error says, in one line; its own `__str__` may be wrong, too."""
+    """Return the text of an error in one line, even if the error's own `__str__` fails."""
     try:
         return _line(error.msg if isinstance(error, SyntaxError) else str(error))
     except KeyboardInterrupt:
@@ -101,6 +101,6 @@ def _name_of(error: BaseException) -> str:
 
 
 def _line(text: Any) -> str:
-    """A text, whatever its class, as one line of a length that can be read."""
+    """Return a text, of any subclass of `str`, as one line that is cut off where it is too long."""
     words = " ".join(str.split(text))
     return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."

@@ -1,4 +1,4 @@
-"""The sections of a config beside network and training: data, evaluation, decoding, devices."""
+"""The other sections of a config: data, checkpoints, evaluation, decoding and devices."""
 
 import re
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ _MARK_OF_A_SPACE = "\u2581"
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The corpus, its vocabulary and how its pairs become batches: section 5.1."""
+    """The corpus, its vocabulary and the batches of its pairs (section 5.1)."""
 
     # A run may go on with another name of its corpus: a hash guards the content.
     corpus: str = field(default="bundled:", metadata=MAY_CHANGE | NOT_EXPORTED)
@@ -36,55 +36,55 @@ class DataConfig:
     or `trees:DIR` (train.mrg dev.mrg: sentences to constituency trees; DIR+DIR trains on both).
     `text:A*3+text:B` mixes corpora: an epoch reads A three times and B once."""
     source_language: str = field(default="en", metadata=NOT_EXPORTED)
-    """Language translated from; the file suffix or the TFDS feature name."""
+    """Language to translate from; the file suffix or the TFDS feature name."""
     target_language: str = field(default="de", metadata=NOT_EXPORTED)
-    """Language translated to; the file suffix or the TFDS feature name."""
+    """Language to translate into; the file suffix or the TFDS feature name."""
     task: _Task = field(default="auto", metadata=added_later(before="auto"))
-    """What the model learns from the corpus. "auto" is to translate, or of trees to parse;
+    """Task that the model learns. "auto" is to translate, or to parse where the corpus has trees;
     "language_modelling" is to continue the text of one language, from train.txt and dev.txt, and
-    "masked_language_modelling" to fill in what is hidden in it (BERT); "classification" to label
-    the sentences of train.txt as train.label does; "tagging" the words, as train.tags or trees do;
-    and "image_classification" to label the images of npz:FILE, tfds:NAME or digits:."""
+    "masked_language_modelling" to fill in its hidden words (BERT); "classification" is to label the
+    sentences of train.txt as in train.label; "tagging" is to label words, as in train.tags or
+    trees; and "image_classification" to label the images of npz:FILE, tfds:NAME or digits:."""
     documents: Literal["lines", "paragraphs"] = field(
         default="lines", metadata=added_later(before="lines") | NOT_EXPORTED
     )
-    """In language modelling, what a document is: a line, or the lines up to a blank one."""
+    """In language modelling, the extent of a document: a line, or the lines up to a blank line."""
     text_rows: Literal["documents", "run_on"] = field(
         default="documents", metadata=added_later(before="documents") | NOT_EXPORTED
     )
-    """In language modelling, what a sequence is: a document, or a part of it where it is longer
-    than max_length; or so many subwords of the text, which runs on over the ends of documents."""
+    """In language modelling, the extent of a sequence: "documents", a document, in parts if it has
+    more than max_length subwords; or "run_on", max_length subwords, across ends of documents."""
     masked_share: float = field(default=0.15, metadata=added_later(before=0.15) | NOT_EXPORTED)
-    """In masked language modelling, the share of the subwords that are predicted: of these, 80% are
-    hidden, 10% are others and 10% stand as they are (Devlin et al. 2019, section 3.1)."""
+    """In masked language modelling, the share of the subwords that are predicted: 80% of these are
+    hidden, 10% replaced by others and 10% left as they are (Devlin et al. 2019, section 3.1)."""
     whole_words: bool = field(default=False, metadata=added_later(before=False) | NOT_EXPORTED)
-    """In masked language modelling, choose words with all of their subwords."""
+    """In masked language modelling, choose whole words, with all of their subwords."""
     image_resize: bool = field(default=False, metadata=added_later(before=False) | NOT_EXPORTED)
-    """Fit images of other sizes: the shorter side gets the size that the model reads, and what the
-    longer side has beyond it is cut off at both ends."""
+    """Resize images of other sizes so that their shorter side fits the model, and cut the longer
+    side off at both ends."""
     image_shift: int = field(default=0, metadata=added_later(before=0) | NOT_EXPORTED)
-    """Move each image of a training step by up to so many pixels up or down, and left or right."""
+    """Most pixels by which each image of a training step is moved up or down, and left or right."""
     image_flip: bool = field(default=False, metadata=added_later(before=False) | NOT_EXPORTED)
-    """Turn half of the images of a training step round, left to right."""
+    """Flip half of the images of a training step, left to right."""
     vocab_size: int = field(default=37_000, metadata=NOT_EXPORTED)
     """Entries of the shared source-target BPE vocabulary, special ids included."""
     protected_tokens: tuple[str, ...] = field(
         default=(), metadata=added_later(before=()) | NOT_EXPORTED
     )
     """Strings such as <2de> or __URL__, each of which is one entry of the vocabulary wherever it
-    stands in a line: it is never split, and never joined with what is beside it."""
+    stands in a line: it is never split, and never joined with the text beside it."""
     max_length: int = field(default=256, metadata=NOT_EXPORTED)
     """Longest source or target in subwords, end of sentence included; longer pairs are left out
     of training and counted."""
     batching: Literal["bucket", "pack"] = field(default="bucket", metadata=NOT_EXPORTED)
-    """Pairs of similar length together (the paper), or several pairs a row (less padding)."""
+    """How pairs form batches: of similar length (bucket, the paper), or several in a row (pack)."""
     source_tokens_per_step: int = field(default=25_000, metadata=NOT_EXPORTED)
     """Upper bound on source positions in one step, padding included, over all devices."""
     target_tokens_per_step: int = field(default=25_000, metadata=NOT_EXPORTED)
     """Upper bound on target positions in one step, padding included, over all devices."""
     cache_dir: str = field(default="", metadata=MAY_CHANGE | NOT_EXPORTED)
-    """Where tokenised corpora are kept; empty means the user's cache folder. In a bucket (s3://, gs://)
-    machines share them."""
+    """Folder of tokenised corpora; empty means the user's cache folder. Machines can share one in a
+    bucket (s3://, gs://)."""
     prefetch: int = field(default=4, metadata=MAY_CHANGE | NOT_EXPORTED)
     """Batches made ahead of the step that needs them."""
 
@@ -113,7 +113,7 @@ class DataConfig:
 
     @property
     def facts(self) -> TaskFacts:
-        """The facts of the task that the corpus is for."""
+        """Return the facts of the task that the corpus is for."""
         return TASKS[task_name(self.corpus, self.task)]
 
     def _check_protected_tokens(self) -> None:
@@ -135,17 +135,17 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When the training state is written, and what is kept of it."""
+    """The times at which training writes checkpoints, and the checkpoints that it keeps."""
 
     every_steps: int | None = field(default=1400, metadata=MAY_CHANGE)
     """Steps between the checkpoints that are averaged; the last step has one, too. The paper's are
     10 minutes apart (section 6.1), which were 1,400 steps of its base model and 600 of its big one.
-    None is for a run that averages nothing: only its last step has one."""
+    None is for a run without averages, whose last step alone has a checkpoint."""
     every_minutes: float | None = field(default=10.0, metadata=MAY_CHANGE)
-    """Minutes from a checkpoint to one for safety, which is never averaged and is removed once
-    there is another: so much is lost at most where a run is killed. None makes none."""
+    """Minutes from a checkpoint to one for safety, which is never averaged and which the next one
+    replaces: a run that is killed loses no more than this time. None makes no such checkpoints."""
     keep: int = field(default=5, metadata=MAY_CHANGE)
-    """Newest checkpoints kept, without one for safety; averaging takes them from here."""
+    """Newest checkpoints to keep, apart from one for safety; averages are made of these."""
     average: int = field(default=5, metadata=MAY_CHANGE)
     """How many of the last checkpoints make the model that is scored and used once training is over
     (section 6.1; base: 5, big: 20; Table 3: 1), unless the run has a `training.ema_decay`."""
@@ -166,7 +166,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """The look at the dev set during training."""
+    """The evaluation on the dev set during training."""
 
     every_steps: int = field(default=1000, metadata=MAY_CHANGE)
     """Steps between evaluations on dev."""
@@ -188,27 +188,27 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class DecodingConfig:
-    """The search for a translation: section 6.1."""
+    """The search for a translation (section 6.1)."""
 
     beam_size: int = field(default=4, metadata=MAY_CHANGE)
     """Hypotheses kept alive per sentence; 1 is greedy search."""
     length_penalty: float = field(default=0.6, metadata=MAY_CHANGE)
-    """alpha: scores are log-probabilities divided by ((5 + length) / 6) ** alpha."""
+    """Exponent alpha: scores are log-probabilities divided by ((5 + length) / 6) ** alpha."""
     beam_rule: Literal["paper", "transformers"] = field(default="paper", metadata=MAY_CHANGE)
     """How a beam search ranks and ends: "paper" as Wu et al. 2016, until no hypothesis can become
     better. Or "transformers", as that library does, for models that come from there: scores are
-    log-probabilities divided by length ** alpha, a hypothesis ends only if that is one of the
-    beam_size best continuations, and the search is over when beam_size of them have ended and none
-    that goes on is better at its present length."""
+    log-probabilities divided by length ** alpha, a hypothesis ends only if its end is among the
+    beam_size best continuations, and the search is over when beam_size hypotheses have ended and no
+    unfinished one is better at its present length."""
     max_extra_length: int = field(default=50, metadata=MAY_CHANGE)
-    """Output length is at most the source length plus this."""
+    """Number of subwords by which an output may be longer than its source."""
     max_source_length: int = field(default=1024, metadata=MAY_CHANGE | NOT_EXPORTED)
     """Longest source, in subwords with the end of sentence, that is decoded as a whole."""
     long_lines: Literal["split", "refuse"] = field(
         default="split", metadata=MAY_CHANGE | NOT_EXPORTED
     )
-    """A longer line, or one for which there are no learned positions: split it, at the ends of its
-    sentences if it can be, decode the parts and join what comes out; or refuse it by its number."""
+    """Treatment of a line that is longer, or has no learned positions: "split" it, if possible at
+    the ends of sentences, decode the parts and join their outputs; or "refuse" it by its number."""
     temperature: float = field(default=0.0, metadata=MAY_CHANGE)
     """0 searches for the best translation; above 0, sample from the model at this temperature."""
     top_k: int = field(default=0, metadata=MAY_CHANGE)
@@ -216,18 +216,18 @@ class DecodingConfig:
     top_p: float = field(default=1.0, metadata=MAY_CHANGE)
     """When sampling, draw from the smallest set of subwords that holds this probability."""
     tokens_per_batch: int = field(default=8192, metadata=MAY_CHANGE | NOT_EXPORTED)
-    """Positions decoded together, padding included: of the sources or of the room for outputs,
-    whichever is longer. Each hypothesis of a beam keeps keys and values for as many."""
+    """Positions decoded together, padding included: those of the sources or those of the outputs,
+    whichever are more. Each hypothesis of a beam keeps keys and values for as many."""
     quantize: Literal["none", "int8"] = field(default="none", metadata=MAY_CHANGE | NOT_EXPORTED)
-    """Make weights integers of 8 bits, and what they are multiplied with: faster on CPUs, and a
-    little less exact."""
+    """Round weights, and the activations that they multiply, to integers of 8 bits: faster on CPUs,
+    and a little less exact."""
     min_length: int = field(default=0, metadata=MAY_CHANGE)
     """Fewest subwords of an output before its end of sentence."""
     no_repeat_ngram_size: int = field(default=0, metadata=MAY_CHANGE)
-    """No sequence of so many subwords occurs twice in an output; 0 allows any."""
+    """Length of the sequences of subwords that occur at most once in an output; 0 allows any."""
     forbidden: tuple[str, ...] = field(default=(), metadata=MAY_CHANGE)
-    """Words and phrases that no output contains at its begin or after a space, in whatever subwords
-    they would be spelt."""
+    """Words and phrases that no output contains at its beginning or after a space, in whatever
+    subwords they are spelt."""
     forbidden_ids: tuple[int, ...] = field(default=(), metadata=MAY_CHANGE)
     """Ids of subwords that are never chosen."""
 
@@ -253,7 +253,7 @@ class DecodingConfig:
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """How devices are arranged as a mesh: the sizes of its axes."""
+    """The arrangement of devices as a mesh: the sizes of its axes."""
 
     section = "parallel"  # the name that errors give to these fields, as flags do
 
@@ -278,26 +278,26 @@ class MeshConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig(MeshConfig):
-    """How the work of a step is laid out over devices, in space and in time.
+    """The layout of the work of a step over devices, in space and in time.
 
     A run may go on with other values: they change no batch and no dropout mask, only the order in
     which numbers are added up.
     """
 
     backend: Literal["jit", "pmap"] = field(default="jit", metadata=MAY_CHANGE)
-    """What compiles the training step: `jax.jit` over the mesh, or `jax.pmap` for classic data
+    """Compiler of the training step: `jax.jit` over the mesh, or `jax.pmap` for classic data
     parallelism in one process."""
     tokens_per_device: int | Literal["auto"] | None = field(default=None, metadata=MAY_CHANGE)
-    """Most positions, of source or target, whichever is longer, a device computes at once: a larger
-    share of a batch is taken in several passes, whose sums are added before the one division. None
-    takes it in one pass. "auto" is, for a new run, as many as fit the memory of a GPU or TPU by the
+    """Most positions, of source or target, whichever is longer, that a device computes at once: it
+    takes a larger share of a batch in several passes, whose sums are added before the one division.
+    None means one pass. "auto" is, for a new run, as many as fit the memory of a GPU or TPU by an
     estimate, and 4,096 on CPUs."""
     remat: Literal["none", "dots", "layer"] = field(default="none", metadata=MAY_CHANGE)
-    """What each layer computes again for its derivative instead of keeping it: nothing, all but its
-    products with parameters, or all but its input. Less memory, more work."""
+    """Values that a layer computes again for its derivative instead of keeping them: none, all but
+    products with parameters (dots), or all but its input (layer). Less memory, more work."""
     loss_chunks: Literal[1, 2, 4, 8] = field(default=1, metadata=MAY_CHANGE)
-    """Parts in which logits and loss are computed: the memory of that part of the logits and their
-    gradient, for a third more work on the output projection (unless it is 1)."""
+    """Parts in which logits and loss are computed. More parts take less memory for logits and their
+    gradient, and a third more work on the output projection than 1 part."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -313,5 +313,5 @@ class ParallelConfig(MeshConfig):
 
     @property
     def pass_tokens(self) -> int | None:
-        """`tokens_per_device` of a run, whose "auto" is settled; None means one pass."""
+        """Return `tokens_per_device`, with None (one pass) for an "auto" that is not settled."""
         return None if self.tokens_per_device == "auto" else self.tokens_per_device

@@ -1,9 +1,9 @@
-"""The tables of what a config names: functions of a network, positions, optimisers.
+"""The tables of the names in a config: functions of a network, positions, optimisers.
 
-A name stands for an equation and for what the rest of the program asks about it: what it learns,
-and so what it costs, and whether a network has a gate. Flags, errors, documents, modules and costs
-read these tables alone; `config.tasks` has the table of tasks. A config file adds an activation, a
-norm or a score function of its own::
+A name stands for an equation and for the facts that the rest of the program needs: the parameters
+that are learned, and so the costs, and whether a network has a gate. Flags, errors, documents,
+modules and costs read these tables alone; `config.tasks` has the table of tasks. A config file adds
+an activation, a norm or a score function of its own::
 
     import jax
     import t2t_jax
@@ -13,9 +13,9 @@ norm or a score function of its own::
     def get_config():
         return t2t_jax.Config().replace({"model.feed_forward": "relu6"})
 
-A run keeps the name, and the file that registered it as a text; see `workdir.claim`. Nothing of a
-run is ever executed by itself: a process that loads the run registers the name before, as by a
-config file, or by a file that the environment variable T2T_JAX_REGISTER names.
+A run keeps the name, and a copy of the file that registered it; see `workdir.claim`. Loading a run
+never executes that copy: the process registers the name before, by a config file or by a file that
+the environment variable T2T_JAX_REGISTER names.
 """
 
 import os
@@ -62,8 +62,8 @@ SCORE_FUNCTIONS = Table(
         lambda d_k: {"vector": Parameter((d_k,), deviation=d_k**-0.5)},
     ),
 )
-"""The scores of queries and keys, by the value of `model.score_function`. What one learns, each
-head has of its own."""
+"""The scores of queries and keys, by the value of `model.score_function`. Each head learns its own
+parameters of a score function."""
 
 TABLES: Mapping[str, Table] = {
     "feed_forward": ACTIVATIONS,
@@ -79,21 +79,21 @@ RELATIVE_BUCKETS = 32
 
 @dataclass(frozen=True)
 class PositionFacts:
-    """How a network knows where a token stands: in one of four ways, or in none."""
+    """The facts of a scheme by which a network knows positions: one of four ways, or none."""
 
     sinusoids: str | None = None
-    """The place of a function of fixed vectors that are added to embeddings: of their number and
-    their width, which is even, it returns `[t, d_model]`."""
+    """The place of a function of the number t of positions and the even width d_model, which
+    returns fixed vectors `[t, d_model]` to add to embeddings."""
     has_table: bool = False
-    """Whether learned vectors are added to embeddings, so that there are `model.num_positions`."""
+    """Whether `model.num_positions` learned vectors are added to embeddings."""
     turns: bool = False
-    """Whether queries and keys are turned in pairs of numbers, by the fields `model.rotary_*`."""
+    """Whether pairs of numbers of queries and keys are rotated, by the fields `model.rotary_*`."""
     bias: str | None = None
-    """The place of a function of what is added to the scores of self-attention, of distances
-    `[q, k]`, `num_heads`, `causal` and what it learns by name: it returns `[h, q, k]`."""
+    """The place of a function of distances `[q, k]`, `num_heads`, `causal` and the learned arrays
+    by name, which returns the bias `[h, q, k]` to add to the scores of self-attention."""
     parameters: Callable[[Any], Mapping[str, Parameter]] = nothing
-    """What each stack of layers learns by name, given the `ModelConfig`: an array has vectors of
-    the width of the model last, or where there is a bias, a number of each head."""
+    """A function from the `ModelConfig` to the parameters that each stack learns, by name. The last
+    axis of an array has the width of the model, or for a bias the number of heads."""
 
 
 def _table(size: int, width: int, model: Any) -> Mapping[str, Parameter]:
@@ -121,21 +121,21 @@ ROTARY_SCALINGS = Rows(
     linear="t2t_jax.functional.position:linear_scaling",
     ntk="t2t_jax.functional.position:ntk_scaling",
 )
-"""The places of the functions that say by what `model.rotary_scale` divides each frequency of
-rotary positions, by the value of `model.rotary_scaling`."""
+"""The places of the functions that return the divisor of each frequency of rotary positions under
+`model.rotary_scale`, by the value of `model.rotary_scaling`."""
 
 
 @dataclass(frozen=True)
 class OptimizerFacts:
-    """An optimiser."""
+    """The facts of an optimiser."""
 
     make: str
-    """The place of the function that makes the `training.optimizer.Optimizer`, of the section
+    """The place of the function that makes the `training.optimizer.Optimizer`, given the section
     `training` of a config and the parameters in the boxes that declare them."""
     decays: bool = True
     """Whether `training.weight_decay` may be above 0."""
     least_beta2: float = 0.0
-    """The least `training.adam_beta2`."""
+    """The least value of `training.adam_beta2` that the optimiser takes."""
 
 
 OPTIMIZERS = Rows(
@@ -158,7 +158,7 @@ NAMED: Mapping[str, Rows[Any]] = {
 
 
 def named_entries(config: Any) -> dict[str, Entry]:
-    """What a config uses of functions that were registered, by the field that names it.
+    """Return the entries of the registered functions that a config names, by the field's name.
 
     Args:
       config: a `t2t_jax.Config`.
@@ -172,7 +172,7 @@ def named_entries(config: Any) -> dict[str, Entry]:
 
 
 def environment_of(config: Any) -> dict[str, str]:
-    """Variables of the environment with which another process can make a config.
+    """Return the environment variables with which another process can make the same config.
 
     Args:
       config: a `t2t_jax.Config`.
@@ -186,16 +186,16 @@ def environment_of(config: Any) -> dict[str, str]:
 def register_activation(
     name: str, function: Callable[[Any], Any], *, is_gated: bool = False
 ) -> None:
-    """Add an activation, which `model.feed_forward` then names.
+    """Add an activation, which `model.feed_forward` can then name.
 
     Args:
-      name: its name.
-      function: the function of each hidden number, of an array of any shape and float dtype.
-      is_gated: whether it is that of a gate: the network is then (f(x W) * x V) W_2 without biases,
-        as "GLU Variants Improve Transformer" has it, and not f(x W_1 + b_1) W_2 + b_2.
+      name: the name of the activation.
+      function: an elementwise function of an array of any shape and float dtype.
+      is_gated: whether the function is that of a gate: the network is then (f(x W) * x V) W_2
+        without biases ("GLU Variants Improve Transformer"), and not f(x W_1 + b_1) W_2 + b_2.
 
     Raises:
-      UserError: the name is no word, or taken, or the function is none.
+      UserError: the name is no word or is taken, or `function` cannot be called.
     """
     ACTIVATIONS.register(name, function, is_gated=is_gated)
 
@@ -205,16 +205,16 @@ def register_normalization(
     function: Callable[..., Any],
     parameters: Callable[[int], Mapping[str, Parameter]] = nothing,
 ) -> None:
-    """Add a normalisation, which `model.norm` then names.
+    """Add a normalisation, which `model.norm` can then name.
 
     Args:
-      name: its name.
+      name: the name of the normalisation.
       function: `function(x, epsilon=..., **learned)` of vectors `[..., width]`, which it returns
         normalised; `epsilon` is `model.norm_epsilon`, and `learned` has the arrays of `parameters`.
-      parameters: what it learns for vectors of a width, by name; nothing by default.
+      parameters: a function from the width to the learned parameters by name; none by default.
 
     Raises:
-      UserError: the name is no word, or taken, or the function is none.
+      UserError: the name is no word or is taken, or `function` cannot be called.
     """
     NORMALIZATIONS.register(name, function, parameters=parameters)
 
@@ -224,20 +224,20 @@ def register_score_function(
     function: Callable[..., Any],
     parameters: Callable[[int], Mapping[str, Parameter]] = nothing,
 ) -> None:
-    """Add a score function of attention, which `model.score_function` then names.
+    """Add a score function of attention, which `model.score_function` can then name.
 
-    Attention computes with it in the plain form: fused kernels and blocks of long rows are for
-    products of queries and keys alone.
+    Attention with such a function is computed in the plain form: fused kernels and blocks of long
+    rows are for products of queries and keys alone.
 
     Args:
-      name: its name.
+      name: the name of the score function.
       function: `function(query, key, **learned)` of queries `[b, q, h, d_k]` and keys
-        `[b, k, h, d_k]`, whose scores `[b, h, q, k]` it returns. It must treat queries, keys and
-        heads each by itself, as a cache of decoding has one query and other keys at a time.
-      parameters: what each head learns, by name, for queries and keys of a width d_k; `learned` has
-        these arrays as `[h, ...]`. Nothing by default.
+        `[b, k, h, d_k]`, which returns their scores `[b, h, q, k]`. The score of a query and a key
+        of a head must depend on these alone, as decoding calls it with one query at a time.
+      parameters: a function from d_k to the parameters that each head learns, by name; `learned`
+        has these arrays as `[h, ...]`. None by default.
 
     Raises:
-      UserError: the name is no word, or taken, or the function is none.
+      UserError: the name is no word or is taken, or `function` cannot be called.
     """
     SCORE_FUNCTIONS.register(name, function, parameters=parameters)

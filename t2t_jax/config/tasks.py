@@ -1,4 +1,4 @@
-"""The table of tasks: what the program has to know of each before its module is imported.
+"""The table of tasks: the facts that the program needs before it imports a task's module.
 
 A task is a row of `TASKS` and the module of `t2t_jax.tasks` that has the row's name. Checks of the
 config, flags, documents, readers of corpora and commands ask the row; nothing else knows a task by
@@ -17,33 +17,33 @@ class TaskFacts:
     """The facts of a task."""
 
     architectures: tuple[str, ...]
-    """The values of `model.architecture` whose networks learn it, the usual one first."""
+    """The values of `model.architecture` whose networks learn the task, the usual one first."""
     corpora: str
-    """The place, as MODULE:NAME, of the function that finds the splits of its corpora: of the name
-    of a corpus and the section `data` of the config, it returns each `data.splits.Split` by name.
-    """
+    """The place, as MODULE:NAME, of a function of the name of a corpus and the section `data` of a
+    config, which returns the splits of the corpus, each a `data.splits.Split`, by name."""
     score: tuple[str, str]
-    """The score that chooses the best checkpoint: its field in the record of an evaluation, and its
-    name for a reader; the higher, the better."""
+    """The score that chooses the best checkpoint, the higher the better: its field in the record of
+    an evaluation, and its name for a reader."""
     commands: tuple[str, ...]
-    """The commands of `t2t-jax` for its models, beside those for all; the main ones first."""
+    """The commands of `t2t-jax` for models of the task, beside those for all; main ones first."""
     schemes: tuple[str, ...] | None = None
     """The schemes of corpora, such as `trees`, that are for this task where `data.task` is "auto";
-    () stands for all that no other task has. None is a task that `data.task` names."""
+    () stands for every scheme that no other task has. None means that `data.task` must name the
+    task."""
     writes_text: bool = False
-    """Whether its models search for a text that answers a source, as translations do."""
+    """Whether models of the task search for a text that answers a source, as in translation."""
     predicts_labels: bool = False
-    """Whether its targets are labels, which share no matrix with subwords."""
+    """Whether the targets of the task are labels, which share no matrix with subwords."""
     reads_images: bool = False
-    """Whether its sources are images."""
+    """Whether the sources of the task are images."""
 
 
 class _Tasks(Rows[TaskFacts]):
-    """The rows of all tasks."""
+    """The rows of all tasks, by name."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The values of `data.task`."""
+        """Return the values that `data.task` may have."""
         return (_FROM_SCHEME, *(name for name, row in self.items() if row.schemes is None))
 
 
@@ -105,11 +105,11 @@ TASKS = _Tasks(
 
 
 def task_name(corpus: str, task: str) -> str:
-    """Return the name of the task of a corpus, by which `TASKS` and `t2t_jax.tasks` have it.
+    """Return the name of the task of a corpus, as in `TASKS` and `t2t_jax.tasks`.
 
     Args:
-      corpus: the name of one corpus, as `data.corpus` has it; of a mixture the first one decides.
-      task: what the corpus is read for, as `data.task` has it.
+      corpus: the name of one corpus, as in `data.corpus`; the first one decides for a mixture.
+      task: the value of `data.task`.
     """
     if task != _FROM_SCHEME:
         return task

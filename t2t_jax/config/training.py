@@ -1,4 +1,4 @@
-"""The section of a config on training: optimiser, schedule and regularisation."""
+"""The section `training` of a config: optimiser, schedule and regularisation."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -23,7 +23,7 @@ _SCHEDULES_WITH_AN_END = ("cosine", "linear", "wsd")
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Optimiser, schedule and regularisation: sections 5.3 and 5.4, and docs/recipe.md."""
+    """The optimiser, schedule and regularisation (sections 5.3 and 5.4, and docs/recipe.md)."""
 
     num_train_steps: int = field(default=100_000, metadata=MAY_CHANGE)
     """Steps to train (base: 100,000; big: 300,000)."""
@@ -35,7 +35,7 @@ class TrainingConfig:
     warmup_steps: int = 4000
     """Steps of linear warmup, after which the learning rate has its peak (equation 3)."""
     learning_rate_factor: float = 1.0
-    """Factor on equation 3, whose peak is that of every schedule; the paper has 1."""
+    """Factor on equation 3, which gives every schedule its peak; the paper has 1."""
     peak_learning_rate: float | None = field(default=None, metadata=added_later(before=None))
     """Learning rate at the end of the warmup; None leaves it to equation 3."""
     schedule_steps: int | None = field(
@@ -46,10 +46,10 @@ class TrainingConfig:
     decay_fraction: float = field(default=0.1, metadata=added_later(before=0.1))
     """Share of schedule_steps, at their end, in which wsd falls to 0."""
     optimizer: _Optimizer = field(default="adam", metadata=added_later(before="adam"))
-    """How gradients become updates; the paper has Adam."""
+    """Rule by which gradients become updates; the paper has Adam."""
     weight_decay: float = field(default=0.0, metadata=added_later(before=0.0))
-    """Share of every matrix of a layer that a step takes away, times the learning rate; optimizer
-    "adam" has none."""
+    """Share of every matrix of the layers that a step takes away, times the learning rate; the
+    optimizer "adam" has no weight decay."""
     adam_beta1: float = 0.9
     """Adam's beta_1, and Lion's."""
     adam_beta2: float = 0.98
@@ -60,22 +60,22 @@ class TrainingConfig:
     """Largest norm of the gradient of the mean loss, over all parameters: a longer gradient is
     scaled down to it; None leaves gradients as they are."""
     ema_decay: float | None = field(default=None, metadata=added_later(before=None))
-    """Decay of a moving average of the parameters, which takes their place in evaluation and use;
-    None keeps no such average."""
+    """Decay of a moving average of the parameters, which evaluation and use then read instead of
+    the parameters; None keeps no such average."""
     label_smoothing: float = 0.1
-    """epsilon_ls: probability mass spread evenly over the vocabulary."""
+    """Probability mass epsilon_ls that is spread evenly over the vocabulary."""
     source_loss: bool = field(default=False, metadata=added_later(before=False))
     """For a decoder alone that translates or parses: learn to predict the sources too, after their
     first token, and not the targets alone. Losses on dev are over targets in either case."""
     init_from: str | None = field(default=None, metadata=added_later(before=None))
-    """Run directory whose parameters and vocabulary the run starts with, in place of random
-    numbers and a vocabulary of its own. Optimiser and step are new."""
+    """Run directory whose parameters and vocabulary the run starts with, instead of random
+    parameters and a vocabulary of its own. Optimiser state and step start anew."""
     init_step: int | None = field(default=None, metadata=added_later(before=None))
     """Step of the last of the checkpoints of init_from that are averaged; None is the newest."""
     freeze: tuple[str, ...] = field(default=(), metadata=added_later(before=()))
-    """Parameters that are not trained: paths of parameters or modules as `t2t_jax.load(RUN).params`
-    has them, such as embedding or encoder/*, in which * stands for anything. The layers of a stack
-    are one parameter."""
+    """Parameters that are not trained: paths of parameters or modules as in
+    `t2t_jax.load(RUN).params`, such as embedding or encoder/*, in which * stands for anything. The
+    layers of a stack are one parameter."""
     seed: int = 0
     """Seed of initialisation, dropout and the order of the data."""
     max_nonfinite_steps: int = field(default=5, metadata=MAY_CHANGE)
@@ -83,8 +83,8 @@ class TrainingConfig:
     log_every_steps: int = field(default=100, metadata=MAY_CHANGE)
     """Steps between lines of the log."""
     stop_after_evaluations_without_gain: int | None = field(default=None, metadata=MAY_CHANGE)
-    """Evaluations on dev in a row that bring no better score, after which the run ends before its
-    last step; None trains all num_train_steps."""
+    """Evaluations on dev in a row without a better score after which the run ends early; None
+    trains all num_train_steps."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -159,7 +159,7 @@ class TrainingConfig:
 
     @property
     def schedule_end(self) -> int | None:
-        """The step at which the learning rate becomes 0; None for a schedule that has no end."""
+        """Return the step at which the learning rate becomes 0; None for a schedule without end."""
         if self.schedule not in _SCHEDULES_WITH_AN_END:
             return None
         return self.num_train_steps if self.schedule_steps is None else self.schedule_steps

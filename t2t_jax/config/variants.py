@@ -1,9 +1,9 @@
 """The variants of the Transformer that later work proposed, as changes of a base config.
 
 `configs/modern.py` has them for the paper's base model, `configs/modern_small.py` for a small one.
-Where a change adds or takes away matrices of a layer, the width of the feed-forward network makes
-up for it: otherwise a row would say what more parameters are worth. Tables of learned positions and
-embeddings that are not shared are more parameters all the same.
+Where a change adds or removes matrices of a layer, the width of the feed-forward network is changed
+so that the number of weights stays: otherwise a row would measure the effect of more parameters.
+Tables of learned positions and embeddings that are not shared add parameters all the same.
 """
 
 from collections.abc import Mapping
@@ -36,16 +36,16 @@ PUBLISHED_DIFFERENCES: Mapping[str, PublishedDifference] = MappingProxyType(
         "shallow-wide": DIFFERENCES["layers_6"],
     }
 )
-"""What papers report for the change of a row of `variants`, or for the nearest to it, each in an
-experiment of its own."""
+"""The differences that papers report for the change of a row of `variants`, or for the nearest
+change, each in an experiment of its own."""
 
 
 def variants(base: Config, *, window: int = 16) -> dict[str, Config]:
-    """A grid: a base config, every change of it by itself, and the usual changes together.
+    """Make a grid of a base config, every change of it by itself, and the usual changes together.
 
     Args:
-      base: the paper's network, of any size.
-      window: places of the restricted self-attention; see `ModelConfig.attention_window`.
+      base: a config of the paper's network, of any size.
+      window: the window of the restricted self-attention; see `ModelConfig.attention_window`.
 
     Returns:
       Configs by name: `base`, one row for each change, and `modern` with the changes that most
@@ -112,7 +112,7 @@ def _embeddings() -> dict[str, dict[str, Any]]:
 
 
 def _depth(model: ModelConfig) -> dict[str, dict[str, Any]]:
-    """Other depths, of the same head sizes, and a deep encoder with a decoder of one layer."""
+    """Return rows of other depths: two keep the head sizes, one has a decoder of one layer."""
     n, m, heads = model.num_encoder_layers, model.num_decoder_layers, model.num_heads
     sizes = {"d_k": model.key_size, "d_v": model.value_size}
     return {
@@ -139,9 +139,9 @@ def _half(num_heads: int) -> int:
 
 
 def _of_equal_size(base: ModelConfig, row: dict[str, Any]) -> dict[str, Any]:
-    """A row with the d_ff, a multiple of 8, that keeps the weights in the matrices of the layers.
+    """Add to a row the d_ff, a multiple of 8, that keeps the number of weights in the layers.
 
-    Rows of another depth keep the width that they have.
+    A row of another depth stays as it is.
     """
     if "num_encoder_layers" in row:
         return row

@@ -1,51 +1,51 @@
-"""What the paper publishes, as data: "Attention Is All You Need", Vaswani et al. 2017.
+"""The figures and settings of the paper "Attention Is All You Need", Vaswani et al. 2017, as data.
 
-Sections, tables and equations are those of arXiv 1706.03762v5. Settings are told by attribute of
+Sections, tables and equations are those of arXiv 1706.03762v5. Settings are named by attributes of
 `Config`: `model.d_ff`, or `model.key_size` for d_k.
 """
 
 from typing import Any, NamedTuple
 
 UNPUBLISHED = "not published"
-"""Stands for what the paper does not say of an experiment."""
+"""The value of a setting that the paper does not state for an experiment."""
 
 
 class Table3Row(NamedTuple):
     """A row of Table 3: a model for WMT 2014 English-German, scored on newstest2013.
 
-    Beam search as in section 6.1, no checkpoint averaging (section 6.2).
+    The paper uses beam search as in section 6.1, and no checkpoint averaging (section 6.2).
     """
 
     num_layers: int
-    """N: the layers of the encoder, and as many of the decoder."""
+    """Number N of layers in the encoder, and in the decoder."""
     d_model: int
     """Width of every layer's output."""
     d_ff: int
     """Inner width of the feed-forward network."""
     num_heads: int
-    """h: the attention heads."""
+    """Number h of attention heads."""
     d_k: int
     """Width of a head's queries and keys."""
     d_v: int
     """Width of a head's values."""
     dropout_rate: float
-    """P_drop: the rate of dropout."""
+    """Rate P_drop of dropout."""
     label_smoothing: float
-    """epsilon_ls: the probability mass that label smoothing spreads over the vocabulary."""
+    """Probability mass epsilon_ls that label smoothing spreads over the vocabulary."""
     num_train_steps: int
-    """Steps of training."""
+    """Number of training steps."""
     dev_perplexity: float
     """Perplexity on newstest2013, per word-piece."""
     dev_bleu: float
     """BLEU on newstest2013."""
     parameters: int | None
-    """Parameters in millions; None for rows A, D and E, of which the paper leaves them out."""
+    """Parameters in millions; None for rows A, D and E, where the paper does not state them."""
     position: str = "sinusoidal"
-    """How positions are encoded; learned in row E, "positional embedding instead of sinusoids"."""
+    """Scheme of positions; learned in row E, "positional embedding instead of sinusoids"."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of the row, by attribute of `Config`."""
+        """Return the settings of the row, by attribute of `Config`."""
         return {
             **self._common(),
             "model.key_size": self.d_k,
@@ -54,15 +54,15 @@ class Table3Row(NamedTuple):
         }
 
     def changes(self, *, narrower: int = 1, shallower: int = 1) -> dict[str, Any]:
-        """The fields of `Config` that make a model of this row's proportions.
+        """Return changes of `Config` that make a model of this row's proportions.
 
         Args:
-          narrower: what all widths of the row are divided by.
-          shallower: what its number of layers is divided by.
+          narrower: the divisor of all widths of the row.
+          shallower: the divisor of its number of layers.
 
         Returns:
-          Values by path, for `Config.replace`; `model.d_k` and `model.d_v` are None where they are
-          d_model / h. How long to train is not among them.
+          Values by path, for `Config.replace`, without the number of training steps; `model.d_k`
+          and `model.d_v` are None where they are d_model / h.
         """
         share = self.d_model // self.num_heads
         return {
@@ -72,7 +72,7 @@ class Table3Row(NamedTuple):
         }
 
     def _common(self, narrower: int = 1, shallower: int = 1) -> dict[str, Any]:
-        """The settings that are fields of `Config` under the same name."""
+        """Return the settings, divided as in `changes`, that are fields of `Config`."""
         return {
             "model.num_encoder_layers": self.num_layers // shallower,
             "model.num_decoder_layers": self.num_layers // shallower,
@@ -118,7 +118,7 @@ class Table2Row(NamedTuple):
     test_bleu_french: float
     """BLEU on newstest2014 of WMT 2014 English-French."""
     training_flops: float
-    """Floating point operations, estimated as `training_flops` does."""
+    """Floating point operations of training, which the paper estimates as `training_flops` does."""
 
 
 TABLE_2 = {
@@ -139,10 +139,10 @@ TABLE_4 = {"WSJ only": 91.3, "semi-supervised": 92.7}
 
 
 class Training(NamedTuple):
-    """How a model was trained (section 5.2)."""
+    """The hardware and the time of the training of a model (section 5.2)."""
 
     devices: int
-    """NVIDIA P100 GPUs, in one machine."""
+    """Number of NVIDIA P100 GPUs, in one machine."""
     seconds_per_step: float
     """Wall time of a step."""
     seconds: float
@@ -153,21 +153,21 @@ TRAINING = {
     "base": Training(8, 0.4, 12 * 3600),
     "big": Training(8, 1.0, 3.5 * 24 * 3600),
 }
-"""Trainings by model: 12 hours of 0.4 s steps, 3.5 days of 1.0 s steps (section 5.2)."""
+"""The trainings by model: 12 hours of 0.4 s steps, 3.5 days of 1.0 s steps (section 5.2)."""
 
 P100_FLOPS = 9.5e12
 """Sustained single-precision operations per second of a P100, as the paper has it (footnote 5)."""
 
 
 def training_flops(device_seconds: float, flops_per_second: float) -> float:
-    """Floating point operations of a training, as the paper estimates them (section 6.1).
+    """Estimate the floating point operations of a training as the paper does (section 6.1).
 
-    An upper bound: what the devices could have done, not what the model needed, which is
-    `modules.cost.model_flops_per_step`.
+    The estimate is an upper bound: it counts what the devices could have computed, and
+    `config.cost.model_flops_per_step` counts what the model needs.
 
     Args:
       device_seconds: training time, summed over the devices that trained together.
-      flops_per_second: sustained by each of them.
+      flops_per_second: sustained operations per second of each device.
     """
     return device_seconds * flops_per_second
 
@@ -176,12 +176,12 @@ class Constant(NamedTuple):
     """A setting that the paper states."""
 
     name: str
-    """What the setting is called in reports."""
+    """The name of the setting in reports."""
     section: str
     """The section of the paper that states it."""
     values: dict[str, Any]
-    """Its value for the base model on English-German, by attribute of `Config`; more than one where
-    several attributes are one setting of the paper."""
+    """The value for the base model on English-German, by attribute of `Config`; several values
+    where several attributes are one setting of the paper."""
 
 
 CONSTANTS = (
@@ -252,7 +252,7 @@ CONSTANTS = (
     Constant("length penalty alpha", "6.1", {"decoding.length_penalty": 0.6}),
     Constant("output longer by at most", "6.1", {"decoding.max_extra_length": 50}),
 )
-"""Every setting that the paper states of the base model."""
+"""All settings that the paper states of the base model."""
 
 BASE_SETTINGS = {path: value for constant in CONSTANTS for path, value in constant.values.items()}
 """The settings of the base model on English-German, by attribute of `Config`."""
@@ -306,7 +306,7 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
         "data.vocab_size": 32_000,
     },
 }
-"""What each of the paper's experiments changes in `CONSTANTS` (Table 3, sections 6.1 and 6.3)."""
+"""The changes of `CONSTANTS` in each of the paper's experiments (Table 3, sections 6.1 and 6.3)."""
 
 TABLE_3_CHANGES = {"checkpoint.average": 1, "checkpoint.every_steps": UNPUBLISHED}
-"""What all rows of Table 3 change in `CONSTANTS`: no checkpoint averaging (section 6.2)."""
+"""The changes of `CONSTANTS` in all rows of Table 3: no checkpoint averaging (section 6.2)."""

@@ -1,9 +1,9 @@
-"""What later papers publish of single changes to a Transformer that translates, as data.
+"""The figures of later papers on single changes to a Transformer that translates, as data.
 
-Each difference is between two models of one paper: its base, and the same with one change. It
-belongs to that paper's own experiment, with its model, corpus, training and definition of BLEU, and
-is never the result that another experiment should have. Beside a result of one's own it says which
-sign and size others have seen.
+Each difference is between two models of one paper: its base, and the same model with one change.
+The difference belongs to that paper's own experiment, with its model, corpus, training and
+definition of BLEU, and another experiment need not have the same result. Beside such a result, it
+tells which sign and size others have found.
 """
 
 from typing import NamedTuple
@@ -13,49 +13,49 @@ class PublishedIn(NamedTuple):
     """The place in a paper where a figure stands."""
 
     authors: str
-    """The authors as one cites them, such as "Shaw et al."."""
+    """The authors as they are cited, such as "Shaw et al."."""
     year: int
-    """When the paper was published."""
+    """The year of the paper's publication."""
     title: str
     """The paper's title."""
     arxiv: str
-    """Its number on arXiv."""
+    """The paper's number on arXiv."""
     table: str
     """The table that has the figure."""
 
     @property
     def citation(self) -> str:
-        """Authors and year: "Shaw et al. 2018"."""
+        """Return authors and year: "Shaw et al. 2018"."""
         return f"{self.authors} {self.year}"
 
     @property
     def reference(self) -> str:
-        """All that is needed to find the figure."""
+        """Return the citation, title, arXiv number and table, by which to find the figure."""
         return f'{self.citation}, "{self.title}", arXiv {self.arxiv}, {self.table}'
 
 
 class PublishedDifference(NamedTuple):
-    """What one change made of a score, in an experiment of a paper."""
+    """The scores without and with one change to a model, in an experiment of a paper."""
 
     measure: str
-    """What was measured, such as "BLEU"; how it was computed is part of `setting`."""
+    """The name of the measure, such as "BLEU"; its exact definition is part of `setting`."""
     base: float
-    """The score of the paper's base."""
+    """The score of the paper's base model."""
     variant: float
     """The score of the same model with the change."""
     source: PublishedIn
-    """Where both scores are published."""
+    """The place in a paper where both scores are published."""
     setting: str
-    """The model, the corpus and the test set, and what exactly was changed, in a sentence."""
+    """A description of the model, the corpus, the test set and the exact change."""
 
     @property
     def difference(self) -> float:
-        """The variant's score less that of the base, with as many decimals as are published."""
+        """Return the variant's score minus that of the base, with the published decimals."""
         return round(self.variant - self.base, self._decimals)
 
     @property
     def scores(self) -> str:
-        """Both scores in the paper's precision: "BLEU 26.5 -> 26.8"."""
+        """Return both scores in the paper's precision: "BLEU 26.5 -> 26.8"."""
         digits = self._decimals
         return f"{self.measure} {self.base:.{digits}f} -> {self.variant:.{digits}f}"
 
@@ -137,7 +137,7 @@ _T5 = (
 
 
 def _in_t5(bleu: float, change: str = "the same with the change of the row") -> PublishedDifference:
-    """A row of Narang et al. 2021; parameters are about as many, but where matrices are shared."""
+    """Make a row of Narang et al. 2021, where unshared models have about as many parameters."""
     return PublishedDifference("BLEU", 26.62, bleu, _NARANG, f"{_T5}; against {change}")
 
 
@@ -245,5 +245,5 @@ DIFFERENCES: dict[str, PublishedDifference] = {
     **_ACTIVATIONS,
     **_SHAPES,
 }
-"""Published differences by what was changed. Where a change is published of several models or
-measures, the one nearest to the base model of "Attention Is All You Need" has the plain name."""
+"""Published differences by the change. Where a change is published for several models or measures,
+the one nearest to the base model of "Attention Is All You Need" has the plain name."""

@@ -1,8 +1,8 @@
-"""What a corpus is for: how its vocabulary is learned, how a model of it is scored and reported.
+"""The tasks that models are trained for, with their vocabularies, examples, scores and reports.
 
-A task is a module of this package whose `TASK` has all that `tasks.task.Task` names, and a row of
-the table `config.tasks.TASKS`. Which task a corpus has follows from its scheme, the part of its
-name before the colon, unless `data.task` of the config names one.
+A task is a module of this package whose `TASK` has all members of `tasks.task.Task`, and a row of
+the table `config.tasks.TASKS`. The scheme of a corpus, the part of its name before the colon,
+decides on its task, unless `data.task` of the config names one.
 """
 
 import importlib
@@ -14,14 +14,14 @@ from t2t_jax.tasks.task import Task as Task
 
 
 def task_of(corpus: str, task: str = "auto") -> Task:
-    """The task of a corpus. Its module is imported on the first call.
+    """Return the task of a corpus, whose module is imported on the first call.
 
     Args:
-      corpus: the corpus's name, as `data.corpus` of a config and `Corpus.name` have it.
-      task: what the corpus is read for, as `data.task` of a config and `Corpus.task` have it.
+      corpus: the corpus's name, as in `data.corpus` of a config and `Corpus.name`.
+      task: the name of the task or "auto", as in `data.task` of a config and `Corpus.task`.
 
     Raises:
-      UserError: it is a mixture of corpora for different tasks.
+      UserError: the corpus is a mixture of corpora for different tasks.
     """
     name, *others = sorted({task_name(one.name, task) for one in components_of(corpus)})
     if others:

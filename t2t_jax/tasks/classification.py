@@ -1,4 +1,4 @@
-"""Classification: a label of a sentence as a whole."""
+"""Classification, which predicts one label for each sentence."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,19 +9,19 @@ from t2t_jax.tasks.task import Task
 
 
 class Classification(LabellingOfText):
-    """Sentences, and a label for each: `train.txt` beside `train.label`."""
+    """The task of sentences with one label each: `train.txt` beside `train.label`."""
 
     model = "a classifier of sentences"
     what = "sentences"
 
     def largest_shape(self, config: Config) -> BatchShape:
-        """Sentences, and one label of each; see `Task.largest_shape`."""
+        """Return the shape for sentences with one label each; see `Task.largest_shape`."""
         return super().largest_shape(config)._replace(target_length=1)
 
     def positions(self, words: Sequence[Sequence[int]]) -> Iterator[int]:
-        """The begin of the sentence, unless it is blank."""
+        """Return the position of `<s>`, or none for a blank sentence."""
         return iter([0] if words else [])
 
 
 TASK: Task = Classification()
-"""The task of sentences with labels."""
+"""The task of classifying sentences."""

@@ -1,4 +1,4 @@
-"""Image classification: a label of an image."""
+"""Image classification, which predicts one label for each image."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,13 +16,13 @@ from t2t_jax.tasks.labelling import Labelling, labels_in, nothing_to_score
 
 
 class ImageClassification(Labelling):
-    """Images, and a label for each; see `data.images`."""
+    """The task of images with one label each; see `data.images`."""
 
     model = "a classifier of images"
     inputs = what = "images"
 
     def largest_shape(self, config: Config) -> BatchShape:
-        """Images, which are all of one size, and one label of each; see `Task.largest_shape`."""
+        """Return the shape for images of one size, with a label each; see `Task.largest_shape`."""
         length = config.model.num_positions
         rung = ladder_length(length)
         shape = batch_shape(config.data, rung, rung)
@@ -31,14 +31,14 @@ class ImageClassification(Labelling):
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
     ) -> Vocabulary:
-        """The labels of train; see `Task.vocabulary`."""
+        """Make a vocabulary of the labels of train; see `Task.vocabulary`."""
         del config, given
         return labelled_vocabulary(None, labels_in(corpus, self.labels_of))
 
     def training_examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary
     ) -> LabelledImages:
-        """The images of train, which are moved and turned as the config says."""
+        """Return the images of train, which are moved and flipped as the config says."""
         data = config.data
         found = self._images(config, vocabulary, *corpus.lines("train"), 1)
         return LabelledImages(
@@ -53,10 +53,10 @@ class ImageClassification(Labelling):
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> LabelledImages:
-        """The images of a split, as they are, whose labels occur in train.
+        """Return the unaltered images of a split whose labels occur in train.
 
         Raises:
-          UserError: there is no such split, or it has no such labels.
+          UserError: there is no such split, or none of its labels occurs in train.
         """
         del longest
         images, labels = corpus.lines(split)
@@ -70,7 +70,7 @@ class ImageClassification(Labelling):
     def unlabelled(
         self, config: Config, vocabulary: LabelledVocabulary, inputs: Sequence[Any], first: int
     ) -> LabelledImages:
-        """See `Labelling.unlabelled`: arrays `[height, width, channels]`, or without channels."""
+        """Return examples for arrays `[height, width, channels]` or `[height, width]`."""
         return self._images(config, vocabulary, inputs, vocabulary.labels[:1] * len(inputs), first)
 
     def _images(
@@ -95,4 +95,4 @@ class ImageClassification(Labelling):
 
 
 TASK = ImageClassification()
-"""The task of images with labels."""
+"""The task of classifying images."""

@@ -1,4 +1,4 @@
-"""What tasks have in common whose models label text."""
+"""The common part of the tasks whose models label text."""
 
 import dataclasses
 from abc import abstractmethod
@@ -22,11 +22,11 @@ _FORMAT_VERSION = 1
 
 
 class LabellingOfText(Labelling):
-    """The part of a `Task` that is the same for labels of sentences and of words."""
+    """The part of a `Task` that is common to labels of sentences and of words."""
 
     @abstractmethod
     def positions(self, words: Sequence[Sequence[int]]) -> Iterator[int]:
-        """The positions from which the labels of a sentence are predicted; `<s>` is at 0.
+        """Return the positions from which a sentence's labels are predicted; `<s>` is at 0.
 
         Args:
           words: the ids of each word's subwords.
@@ -35,7 +35,7 @@ class LabellingOfText(Labelling):
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
     ) -> Vocabulary:
-        """The labels of train, and a vocabulary of its sentences; see `Task.vocabulary`."""
+        """Make a vocabulary of the labels and the sentences of train; see `Task.vocabulary`."""
         if isinstance(given, LabelledVocabulary):
             given = given.source
         source = prepare_vocabulary(config.data, _sentences(corpus)) if given is None else given
@@ -44,17 +44,17 @@ class LabellingOfText(Labelling):
     def training_examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary
     ) -> LabelledText:
-        """The sentences of train, without those that are too long."""
+        """Return the sentences of train, without those that are blank or too long."""
         return self._examples(config, corpus, vocabulary, "train", config.data.max_length)
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> LabelledText:
-        """The sentences of a split.
+        """Return the sentences of a split.
 
         Raises:
-          UserError: there is no such split, or a sentence has more subwords than the model has
-            positions, or no label of it is known.
+          UserError: there is no such split, a sentence has more subwords than the model has
+            positions, or no label of the split is known.
         """
         found = self._examples(config, corpus, vocabulary, split, None)
         if len(found):
@@ -67,7 +67,7 @@ class LabellingOfText(Labelling):
     def unlabelled(
         self, config: Config, vocabulary: LabelledVocabulary, inputs: Sequence[str], first: int
     ) -> LabelledText:
-        """See `Labelling.unlabelled`; every label counts as known."""
+        """Return examples for sentences without labels; see `Labelling.unlabelled`."""
         found = []
         for number, words in enumerate(_words(vocabulary, inputs), first):
             tokens = _tokens(words)
@@ -106,7 +106,7 @@ class LabellingOfText(Labelling):
     def _labelled(
         self, corpus: Corpus, vocabulary: LabelledVocabulary, split: str
     ) -> Iterator[Labelled]:
-        """The sentences of a split, and what is predicted of each.
+        """Yield the sentences of a split, with their labels and the positions that predict them.
 
         Raises:
           UserError: a line has too many labels, or too few.
@@ -132,7 +132,7 @@ def _tokens(words: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _words(vocabulary: Vocabulary, lines: Sequence[str]) -> Iterator[list[list[int]]]:
-    """The ids of the subwords of each word of each line; a word has at least one."""
+    """Yield for each line the ids of the subwords of each word, which has at least one."""
     split = [line.split() for line in lines]
     different = sorted(set(chain.from_iterable(split)))
     encoded = (ids[:-1] or [vocabulary.unk_id] for ids in vocabulary.encode(different))
@@ -141,7 +141,7 @@ def _words(vocabulary: Vocabulary, lines: Sequence[str]) -> Iterator[list[list[i
 
 
 def _sentences(corpus: Corpus) -> Corpus:
-    """The corpus without its labels, of which a vocabulary is learned."""
+    """Return the corpus without its labels, so that a vocabulary can be learned from it."""
 
     def alone(part: Split) -> Split:
         def read() -> Iterator[Chunk]:

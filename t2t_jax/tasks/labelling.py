@@ -1,4 +1,4 @@
-"""What tasks have in common whose models predict labels: of words, sentences or images."""
+"""The common part of the tasks whose models predict labels of words, sentences or images."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -36,13 +36,13 @@ class Label(NamedTuple):
     """A label that a model predicts."""
 
     name: str
-    """The label."""
+    """The name of the label."""
     probability: float
-    """Its probability under the model."""
+    """The probability of the label under the model."""
 
 
 class Labelling(ABC):
-    """The part of a `Task` that is the same whatever is labelled."""
+    """The part of a `Task` that is common to labels of words, sentences and images."""
 
     command = "accuracy"
     inputs = "sentences"
@@ -51,42 +51,42 @@ class Labelling(ABC):
     measures = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"))
     grid = GridMeasures(*measures)
     what: str
-    """What is labelled, in the plural."""
+    """The name of the things that are labelled, in the plural."""
     model: str
-    """What a model of this task is; see `Task.model`."""
+    """A noun for a model of this task, with its article; see `Task.model`."""
 
     def largest_shape(self, config: Config) -> BatchShape:
-        """Inputs, and a label of each position at most; see `Task.largest_shape`."""
+        """Return the shape for at most one label per position; see `Task.largest_shape`."""
         return longest_rows(config.data)
 
     @abstractmethod
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
     ) -> Vocabulary:
-        """The labels of train, and the subwords of what they are labels of."""
+        """Make a vocabulary of the labels of train and, for text, the subwords of the inputs."""
 
     @abstractmethod
     def unlabelled(
         self, config: Config, vocabulary: LabelledVocabulary, inputs: Sequence[Any], first: int
     ) -> Examples:
-        """Inputs without known labels, for a model to predict.
+        """Return examples for inputs without known labels, which a model can predict.
 
         Args:
           config: the config of the model.
           vocabulary: the vocabulary of the model.
           inputs: sentences or images, none of which is blank.
-          first: number of the first of them, which errors name.
+          first: number of the first input, by which errors name inputs.
         """
 
     def predicted(
         self, translator: "Translator", inputs: Sequence[Any], first: int = 1
     ) -> list[list[Label]]:
-        """The labels of each input; a blank sentence has none.
+        """Predict the labels of each input; a blank sentence has none.
 
         Args:
           translator: a model of this task.
           inputs: sentences or images.
-          first: number of the first of them, which errors name.
+          first: number of the first input, by which errors name inputs.
         """
         vocabulary = translator.vocabulary
         assert isinstance(vocabulary, LabelledVocabulary)
@@ -103,7 +103,7 @@ class Labelling(ABC):
     def lines(
         self, translator: "Translator", inputs: Sequence[Any], first: int, probabilities: bool
     ) -> list[str]:
-        """The labels of each input; see `Predicting.lines`."""
+        """Predict the labels of each input, as a line of text; see `Predicting.lines`."""
         shown = "{0.name}:{0.probability:.4f}" if probabilities else "{0.name}"
         found = self.predicted(translator, inputs, first)
         return [" ".join(map(shown.format, labels)) for labels in found]
@@ -131,15 +131,15 @@ class Labelling(ABC):
         return Scored(scores, shown, [" ".join(one) for one in labels], targets)
 
     def labels_of(self, target: str) -> list[str]:
-        """The labels of a line of the corpus."""
+        """Return the labels of a line of the corpus."""
         return [target.strip()] if target.strip() else []
 
     def kind_of_measure(self, records: Sequence[Record]) -> None:
-        """None: accuracy is of one kind only."""
+        """Return None, as there is one kind of accuracy only."""
         del records
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
-        """Accuracy, macro F1, and of each label its F1 and what it was taken for."""
+        """Yield rows of accuracy, macro F1, and the F1 and predictions of each label."""
         number = f"percent of {record['num_labels']:,} labels of {self.what}"
         yield "accuracy", f"{record['accuracy']:.2f}", number
         yield "macro F1", f"{record['macro_f1']:.2f}", "percent, mean of the F1 of each label"
@@ -150,15 +150,15 @@ class Labelling(ABC):
             yield gold, f"{f1[gold]:.2f}", f"F1; predicted: {', '.join(taken[:_NUM_SHOWN])}{more}"
 
     def experiment(self, config: Config) -> PublishedExperiment:
-        """The base model on English-German, as the paper predicts no labels."""
+        """Return the base model on English-German, as the paper predicts no labels."""
         return beside_base_model(config, "has labels", "predicts no labels")
 
 
 def labels_in(corpus: Corpus, of_line: Callable[[str], list[str]]) -> list[str]:
-    """The labels of the train split, in order.
+    """List the labels of the train split in alphabetical order.
 
     Raises:
-      UserError: there are none.
+      UserError: the split has no labels.
     """
     found: set[str] = set()
     for _, targets in corpus.pairs("train"):
@@ -170,10 +170,10 @@ def labels_in(corpus: Corpus, of_line: Callable[[str], list[str]]) -> list[str]:
 
 
 def nothing_to_score(corpus: Corpus, split: str) -> UserError:
-    """The error for a split of which no label can have been learned.
+    """Make the error for a split none of whose labels occurs in the train split.
 
     Args:
-      corpus: where the split is.
+      corpus: the corpus that has the split.
       split: the split's name.
     """
     return UserError(

@@ -1,4 +1,4 @@
-"""Language modelling: each token of a text is predicted from those before it."""
+"""Language modelling, which predicts each token of a text from the tokens before it."""
 
 import dataclasses
 import math
@@ -41,26 +41,26 @@ _NUM_SHOWN = 3
 
 @dataclass(frozen=True)
 class LanguageModelScores:
-    """How well a model predicts the text of a split, each token of it once."""
+    """The scores of a language model on the text of a split, each token of which counts once."""
 
     bits_per_byte: float
-    """Negative log-likelihood of the text over its bytes in UTF-8. It depends on no vocabulary."""
+    """Negative log-likelihood in bits over the bytes in UTF-8, comparable across vocabularies."""
     bits_per_character: float
-    """The same over its characters."""
+    """Negative log-likelihood in bits over the characters of the text."""
     num_bytes: int
     """Bytes of the documents, the end of each counted as one."""
     num_characters: int
     """Characters of the documents, the end of each counted as one."""
     definition: str
-    """How the text was cut into windows."""
+    """The length and the stride of the windows in which the text was scored."""
 
     @property
     def best(self) -> float:
-        """The score by which the best checkpoint is chosen; higher is better."""
+        """Return the score that chooses the best checkpoint; higher is better."""
         return -self.bits_per_byte
 
     def __str__(self) -> str:
-        """One line for the log."""
+        """Return the scores as one line for the log."""
         return (
             f"bits per byte {self.bits_per_byte:.4f}  bits per character "
             f"{self.bits_per_character:.4f} ({self.definition})"
@@ -68,7 +68,7 @@ class LanguageModelScores:
 
 
 class LanguageModelling:
-    """Documents of one language; see `data.corpus`."""
+    """The task of documents of one language; see `data.corpus`."""
 
     command = "perplexity"
     model = "a language model"
@@ -82,25 +82,25 @@ class LanguageModelling:
     grid = GridMeasures(measures[0], measures[1], whole_split=False)
 
     def largest_shape(self, config: Config) -> BatchShape:
-        """Sequences without sources; see `Task.largest_shape`."""
+        """Return the shape for sequences without sources; see `Task.largest_shape`."""
         return longest_rows(config.data, has_sources=False)
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
     ) -> Vocabulary:
-        """A vocabulary of the documents; see `Task.vocabulary`."""
+        """Make a vocabulary of the documents; see `Task.vocabulary`."""
         return prepare_vocabulary(config.data, corpus) if given is None else given
 
     def training_examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary
     ) -> TokenizedSplit:
-        """The sequences of train, as `data.text_rows` says."""
+        """Return the sequences of train, which are cut as `data.text_rows` says."""
         return prepare_text(config.data, corpus, vocabulary, "train", bidirectional=False)
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> TokenizedSplit:
-        """The windows of a split, which score every token of it once; see `data.windows`.
+        """Return the windows of a split, which score each token once; see `data.windows`.
 
         Raises:
           UserError: there is no such split.
@@ -125,7 +125,7 @@ class LanguageModelling:
         seed: int,
         decoding: DecodingConfig,
     ) -> Scored:
-        """The likelihood of a split, and how a model continues the beginnings of some documents."""
+        """Score the likelihood of a split, and let the model continue some documents."""
         _, documents = corpus.lines(split)
         length, stride = _window(translator.config)
         bits = loss().nll * loss().tokens / math.log(2)
@@ -146,22 +146,22 @@ class LanguageModelling:
         return Scored(scores, begins, continued, rests)
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
-        """Bits per byte and per character."""
+        """Yield the rows of bits per byte and per character."""
         how = record["definition"]
         for name, of in (("byte", "bytes"), ("character", "characters")):
             number = f"{record[f'num_{of}']:,} {of}"
             yield f"bits per {name}", f"{record[f'bits_per_{name}']:.4f}", f"{number}, {how}"
 
     def experiment(self, config: Config) -> PublishedExperiment:
-        """The base model on English-German, as the paper trains no language model."""
+        """Return the base model on English-German, as the paper trains no language model."""
         return beside_base_model(config, "is text of one language", "trains no language model")
 
     def kind_of_measure(self, records: Sequence[Record]) -> None:
-        """None: likelihoods are of one kind only."""
+        """Return None, as there is one kind of likelihood only."""
 
 
 TASK: Task = LanguageModelling()
-"""The task of text of one language."""
+"""The task of language modelling."""
 
 
 def generate(
@@ -179,10 +179,10 @@ def generate(
     Args:
       translator: a model trained with `data.task="language_modelling"`.
       prompts: texts to continue, without white space at their ends; "" begins a document.
-      max_tokens: most subwords of a continuation. It ends before if the document does.
-      stop: strings before the first of which a continuation ends.
+      max_tokens: most subwords of a continuation, which ends earlier if the document ends.
+      stop: strings before whose first occurrence a continuation ends.
       seed: seed of sampling (`temperature` above 0).
-      first_line: number of the first prompt, on which sampling depends, and which errors name.
+      first_line: number of the first prompt, for errors; sampling depends on the numbers.
       overrides: settings of the search, as `Translator.configured` takes them.
 
     Returns:
@@ -215,18 +215,18 @@ def stream(
     seed: int = 0,
     **overrides: Any,
 ) -> Iterator[str]:
-    """Continue a text piece by piece, as it is written; together they are what `generate` gives.
+    """Continue a text piece by piece; the pieces together are the result of `generate`.
 
     Args:
-      translator: as for `generate`, and so are the others.
+      translator: a model trained with `data.task="language_modelling"`.
       prompt: text to continue.
       max_tokens: most subwords of the continuation.
-      stop: strings before the first of which it ends.
+      stop: strings before whose first occurrence the continuation ends.
       seed: seed of sampling.
       overrides: fields of `DecodingConfig`; `beam_size` has to be 1 unless the text is sampled.
 
     Raises:
-      UserError: as for `generate`, or several texts are searched for.
+      UserError: `generate` would raise one, or a beam search considers several texts.
     """
     config, [sentence] = _sentences(translator, [prompt], max_tokens, stop, seed, 1, overrides)
     if config.decoding.beam_size > 1 and config.decoding.temperature == 0:
@@ -273,7 +273,7 @@ def _sentences(
     first_line: int,
     overrides: Mapping[str, Any],
 ) -> tuple[Config, list[Sentence]]:
-    """The config for continuing prompts, and the prompts as sources of a search."""
+    """Return the config for continuing prompts, and the prompts as sources of a search."""
     translator.check_process()
     config = translator.configured(**{**overrides, "max_extra_length": max_tokens})
     if config.data.task != _NAME:
@@ -297,12 +297,12 @@ def _sentences(
 def continuations(
     vocabulary: Vocabulary, prompts: Sequence[list[int]], outputs: Sequence[list[int]]
 ) -> list[str]:
-    """The text that subwords add to that of the subwords before them.
+    """Return the text that the subwords of outputs add to the text of their prompts.
 
     Args:
-      vocabulary: the vocabulary of both.
-      prompts: subwords of the beginnings.
-      outputs: subwords of what follows them.
+      vocabulary: the vocabulary of prompts and outputs.
+      prompts: the subwords of each prompt.
+      outputs: the subwords that continue each prompt.
     """
     begins = vocabulary.decode(prompts)
     whole = vocabulary.decode([a + b for a, b in zip(prompts, outputs, strict=True)])
@@ -310,7 +310,7 @@ def continuations(
 
 
 def _before(text: str, stop: Sequence[str]) -> str:
-    """The text up to the first of some strings."""
+    """Return the text before the first occurrence of any of the stop strings."""
     return text[: min((text.find(one) for one in stop if one in text), default=len(text))]
 
 
@@ -329,12 +329,12 @@ def _check_positions(config: Config, sentences: Sequence[Sentence]) -> None:
 
 
 def _window(config: Config) -> tuple[int, int]:
-    """Length and stride of the windows in which text is scored."""
+    """Return the length and the stride of the windows in which text is scored."""
     return config.data.max_length, max(1, config.data.max_length // 2)
 
 
 def _beginning(translator: "Translator", document: str, most: int) -> str:
-    """The first words of a document, half of them or fewer, in at most so many subwords."""
+    """Return the first half of a document's words, or fewer, in at most `most` subwords."""
     words = document.split(" ")
     count = (len(words) + 1) // 2
     while count and len(translator.encode_targets([" ".join(words[:count])])[0]) > most:

@@ -1,4 +1,4 @@
-"""Masked language modelling: what is hidden in a text is predicted from both sides (BERT)."""
+"""Masked language modelling, which predicts hidden subwords from both sides (BERT)."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -41,29 +41,29 @@ _NUM_SHOWN = 3
 
 @dataclass(frozen=True)
 class MaskedScores:
-    """How well a model predicts what is hidden in the text of a split."""
+    """The scores of a model on the hidden subwords of a split."""
 
     accuracy: float
     """Percentage of the hidden subwords that the model finds most probable."""
     masked_nll: float
     """Mean negative log-likelihood of the hidden subwords, in nats."""
     num_masked: int
-    """How many subwords were hidden."""
+    """Number of hidden subwords."""
     definition: str
-    """How they were chosen."""
+    """The share of the subwords that was hidden, and whether in whole words."""
 
     @property
     def best(self) -> float:
-        """The score by which the best checkpoint is chosen; higher is better."""
+        """Return the score that chooses the best checkpoint; higher is better."""
         return -self.masked_nll
 
     def __str__(self) -> str:
-        """One line for the log."""
+        """Return the scores as one line for the log."""
         return f"accuracy {self.accuracy:.2f}  NLL {self.masked_nll:.4f} ({self.definition})"
 
 
 class MaskedLanguageModelling:
-    """Documents of one language, parts of which are hidden; see `data.masking`."""
+    """The task of documents of one language with hidden subwords; see `data.masking`."""
 
     command = "perplexity"
     model = "a masked language model"
@@ -77,7 +77,7 @@ class MaskedLanguageModelling:
     grid = GridMeasures(measures[0], whole_split=False)
 
     def largest_shape(self, config: Config) -> BatchShape:
-        """Sequences, and room for what is hidden in each; see `Task.largest_shape`."""
+        """Return the shape for sequences and their hidden subwords; see `Task.largest_shape`."""
         shape = longest_rows(config.data)
         room = masked_room(config.data.masked_share, shape.source_length)
         return shape._replace(target_length=room)
@@ -85,7 +85,7 @@ class MaskedLanguageModelling:
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
     ) -> Vocabulary:
-        """A vocabulary of the documents, with an entry that hides a subword.
+        """Make a vocabulary of the documents, with the entry `<mask>` that hides a subword.
 
         Raises:
           UserError: the vocabulary that is given has no such entry.
@@ -100,13 +100,13 @@ class MaskedLanguageModelling:
     def training_examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary
     ) -> MaskedText:
-        """The sequences of train, of which each step hides other subwords."""
+        """Return the sequences of train, in which each step hides other subwords."""
         return self._masked(config, corpus, vocabulary, "train", config.training.seed)
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> MaskedText:
-        """The sequences of a split, of which the same subwords are hidden every time."""
+        """Return the sequences of a split, in which the same subwords are hidden every time."""
         del longest  # sequences are as long as those of training
         return self._masked(config, corpus, vocabulary, split, 0)
 
@@ -135,7 +135,7 @@ class MaskedLanguageModelling:
         seed: int,
         decoding: DecodingConfig,
     ) -> Scored:
-        """How much of what is hidden in a split is found, and words filled into some documents."""
+        """Score the predictions of hidden subwords of a split, and fill in some documents."""
         del seed, decoding
         config, vocabulary = translator.config, translator.vocabulary
         examples = self.examples(config, corpus, vocabulary, split, translator.longest_sentence)
@@ -156,25 +156,25 @@ class MaskedLanguageModelling:
     def lines(
         self, translator: "Translator", inputs: Sequence[str], first: int, probabilities: bool
     ) -> list[str]:
-        """Each line with what is hidden filled in; see `Predicting.lines`."""
+        """Return each line with its hidden subwords filled in; see `Predicting.lines`."""
         del probabilities
         return fill(translator, inputs, first_line=first)
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
-        """Accuracy and likelihood of what is hidden."""
+        """Yield the row of the accuracy on hidden subwords."""
         number = f"percent of {record['num_masked']:,} hidden subwords, {record['definition']}"
         yield "accuracy", f"{record['accuracy']:.2f}", number
 
     def experiment(self, config: Config) -> PublishedExperiment:
-        """The base model on English-German, as the paper hides nothing."""
+        """Return the base model on English-German, as the paper hides no words."""
         return beside_base_model(config, "is text of one language", "hides no words")
 
     def kind_of_measure(self, records: Sequence[Record]) -> None:
-        """None: accuracy is of one kind only."""
+        """Return None, as there is one kind of accuracy only."""
 
 
 TASK: Task = MaskedLanguageModelling()
-"""The task of text of one language of which parts are hidden."""
+"""The task of masked language modelling."""
 
 
 def fill(translator: "Translator", lines: Iterable[str], *, first_line: int = 1) -> list[str]:
@@ -182,15 +182,15 @@ def fill(translator: "Translator", lines: Iterable[str], *, first_line: int = 1)
 
     Args:
       translator: a model trained with `data.task="masked_language_modelling"`.
-      lines: texts. One without `<mask>` stays as the vocabulary spells it.
-      first_line: number of the first line, which errors name lines by.
+      lines: texts. A text without `<mask>` is returned as the vocabulary spells it.
+      first_line: number of the first line, by which errors name lines.
 
     Returns:
       The lines, in their order.
 
     Raises:
       TypeError: an argument is of the wrong type.
-      UserError: the model is of another task, or a line has more subwords than it has positions.
+      UserError: the model is of another task, or has too few positions for a line.
     """
     task = translator.config.data.task
     if task != _NAME:
@@ -212,9 +212,9 @@ def fill(translator: "Translator", lines: Iterable[str], *, first_line: int = 1)
 
 
 def _hides_any(examples: MaskedText, config: DataConfig, seed: int) -> bool:
-    """Whether something is hidden in an epoch, which does not depend on chance: see `masked`.
+    """Return whether an epoch hides any subword, which does not depend on chance: see `masked`.
 
-    Rows of one sequence are asked first: what is hidden in one is so in any row that has it too.
+    Rows of one sequence are tried first, as packed rows hide the same subwords of a sequence.
     """
     for batching in ("bucket", config.batching):
         batches = Batches(examples, replace(config, batching=batching), seed)
@@ -224,13 +224,13 @@ def _hides_any(examples: MaskedText, config: DataConfig, seed: int) -> bool:
 
 
 def _fits(translator: "Translator", text: str) -> bool:
-    """Whether the model has positions for a text, as words may be of many subwords."""
+    """Return whether the model has positions for the subwords of a text."""
     [ids] = translator.encode([text])
     return len(ids) < translator.longest_sentence
 
 
 def _without_a_word(text: str) -> str:
-    """The text with its middle word hidden."""
+    """Return the text with its middle word hidden."""
     words = text.split()
     words[len(words) // 2] = MASK
     return " ".join(words)

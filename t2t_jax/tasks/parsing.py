@@ -1,4 +1,4 @@
-"""Constituency parsing: sentences in, trees out, scored by PARSEVAL (section 6.3)."""
+"""Constituency parsing from sentences to trees, which PARSEVAL scores (section 6.3)."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Parsing(TextToText):
-    """Sentences, and their trees as sequences of symbols; see `data.trees`."""
+    """The task of sentences and their trees, written as sequences of symbols; see `data.trees`."""
 
     command = "parseval"
     model = "a parser"
@@ -41,7 +41,7 @@ class Parsing(TextToText):
         targets: Sequence[str],
         target_language: str,
     ) -> Scored:
-        """PARSEVAL of the trees in what a model wrote; trees are shown in brackets.
+        """Score the trees in a model's outputs by PARSEVAL, and show trees in brackets.
 
         Raises:
           UserError: there are no sentences.
@@ -51,7 +51,7 @@ class Parsing(TextToText):
         return Scored(scores, list(sources), hypotheses, references)
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
-        """The percentages of EVALB, and how many sentences had no tree to be scored."""
+        """Yield rows of EVALB's percentages and of the sentences left out or repaired."""
         percents = ("recall", "precision", "f1", "f1_short", "complete_match", "tagging_accuracy")
         for name in percents:
             yield name, f"{record[name]:.2f}", f"percent, {record['signature']}"
@@ -60,7 +60,7 @@ class Parsing(TextToText):
         yield "repaired", f"{record['num_repaired']:,}", "sentences whose output was not a tree"
 
     def experiment(self, config: Config) -> PublishedExperiment:
-        """Table 4's experiment on one treebank, or on one and the trees of other parsers."""
+        """Return Table 4's experiment on one treebank, or on one and the trees of other parsers."""
         corpus = config.data.corpus
         row = "semi-supervised" if "+" in corpus else "WSJ only"
         name = f"parsing, {row}"
@@ -78,20 +78,20 @@ class Parsing(TextToText):
         )
 
     def kind_of_measure(self, records: Sequence[Record]) -> None:
-        """None: F1 is of one kind only."""
+        """Return None, as there is one kind of F1 only."""
 
 
 TASK: Task = Parsing()
-"""The task of a treebank."""
+"""The task of constituency parsing."""
 
 
 class Parsed(NamedTuple):
-    """The tree of a sentence, with how much of it the model got wrong."""
+    """The tree of a sentence, with the number of mistakes that were mended in it."""
 
     tree: Tree
     """The tree, which is well-formed and has exactly the words of the sentence."""
     repairs: int
-    """How many mistakes in the model's output `build_tree` had to mend."""
+    """Number of mistakes in the model's output that `build_tree` had to mend."""
 
 
 def parse(
@@ -99,13 +99,13 @@ def parse(
 ) -> list[Parsed]:
     """Parse sentences of words with spaces between them.
 
+    A sentence that is too long is parsed in parts, and the trees of its parts become one.
+
     Args:
       translator: a model trained on a corpus of trees.
-      sentences: `(` and `)` in them count as `-LRB-` and `-RRB-`. A blank one has the empty tree.
-      first_line: number of the first sentence, which errors name it by.
+      sentences: lines; `(` and `)` count as `-LRB-` and `-RRB-`. A blank line gives an empty tree.
+      first_line: number of the first sentence, by which errors name sentences.
       settings: `seed` and fields of `DecodingConfig`, as for `Translator.translate`.
-
-    A sentence that is too long is parsed in parts, and the trees of its parts become one.
 
     Raises:
       TypeError: an argument is of the wrong type.

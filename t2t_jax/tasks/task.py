@@ -1,4 +1,4 @@
-"""What the rest of the program has to know of a task, and the records in which a task answers."""
+"""The interface of a task to the rest of the program, and the records that its methods return."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 class TaskScores(Protocol):
     """The scores of a corpus: a dataclass of plain values, whose fields `scores.jsonl` keeps.
 
-    `str` of it is one line for the log, with what defines the scores.
+    Its `str` is one line for the log, with the definition of the scores.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def best(self) -> float:
-        """The score by which the best checkpoint is chosen; higher is better."""
+        """Return the score that chooses the best checkpoint; higher is better."""
 
 
 class CorpusLoss(NamedTuple):
@@ -38,11 +38,11 @@ class CorpusLoss(NamedTuple):
     nll: float
     """The negative log-likelihood."""
     tokens: int
-    """How many target subwords both losses are means over, ends of sentences included."""
+    """Number of target subwords that both losses are means over, ends of sentences included."""
 
 
 class Scored(NamedTuple):
-    """What a model wrote for the sentences of a split, scored and ready to be shown."""
+    """A model's answers to the sentences of a split, with their scores, ready to be shown."""
 
     scores: TaskScores
     """The scores of all sentences together."""
@@ -67,27 +67,27 @@ class Measure(NamedTuple):
 
 
 class GridMeasures(NamedTuple):
-    """The scores on dev that the variants of a grid are compared by."""
+    """The scores on dev by which the variants of a grid are compared."""
 
     score: Measure
     """The score that decides whether a variant differs."""
     beside: Measure | None = None
-    """A score that is shown beside it."""
+    """Another score, which is only shown; None for no such score."""
     bootstrap: bool = False
-    """Whether the score is BLEU, of which the sentences of a split say how far chance goes."""
+    """Whether the score is BLEU, whose chance differences are estimated by resampling sentences."""
     whole_split: bool = True
-    """Whether hypotheses and references are those of the whole split, and no samples of it."""
+    """Whether hypotheses and references are those of the whole split, and not samples of it."""
 
 
 class Compared(NamedTuple):
-    """Something that the paper states, beside what a run has."""
+    """The comparison of a statement of the paper with the same property of a run."""
 
     deviates: bool
-    """Whether the run is not as the paper states."""
+    """Whether the run differs from the statement of the paper."""
     name: str
-    """What is compared."""
+    """The name of the property that is compared."""
     section: str
-    """The section of the paper that states it."""
+    """The section of the paper with the statement."""
     published: str
     """The paper's value, as it is shown."""
     ours: str
@@ -96,43 +96,43 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True)
 class PublishedExperiment:
-    """The experiment of the paper that a run is set beside in its report."""
+    """The experiment of the paper with which the report on a run compares the run."""
 
     name: str
-    """Its name in `paper.EXPERIMENTS`, which has its settings."""
+    """The experiment's name in `paper.EXPERIMENTS`, which has its settings."""
     model: str
-    """Its model's name in `paper.TRAINING`, for which the paper has the cost of training; a name
-    that is not in there if the paper has none."""
+    """The model's name in `paper.TRAINING`, which has the cost of training; another name if the
+    paper states no cost."""
     section: str | None
-    """The section that states its settings; None if each is where `paper.CONSTANTS` has it."""
+    """The section with the settings; None if each has its own section in `paper.CONSTANTS`."""
     test_sets: Mapping[str, str]
-    """What the paper scores on, by split: dev and test."""
+    """The paper's test sets by split: dev and test."""
     test_sets_section: str
     """The section that names these test sets."""
     comparable: frozenset[str]
-    """The names under which sets are reported that count as the paper's. Empty if the corpus is not
-    the paper's at all, so that no set of it is a deviation of its own."""
+    """The reported names of test sets that count as the paper's. Empty if the corpus is not the
+    paper's, so that its test sets are no deviations of their own."""
     changes_on_dev: Mapping[str, Any]
     """Settings, by attribute of `Config`, that the paper changes where it scores on dev alone."""
     unchecked: Mapping[str, str]
-    """Constants of the paper of which a config does not tell whether the run has them: by name, the
-    sentence that says so."""
+    """Sentences, by the name of a constant of the paper, which say that a config does not tell
+    whether the run has that constant."""
     figures: list[str]
-    """Sentences on what the paper reports, and in which measure."""
+    """Sentences on the figures that the paper reports, and their measures."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The paper's settings in this experiment, by attribute of `Config`."""
+        """Return the paper's settings in this experiment, by attribute of `Config`."""
         return paper.BASE_SETTINGS | paper.EXPERIMENTS[self.name]
 
 
 def beside_base_model(config: Config, corpus_has: str, paper_has_not: str) -> PublishedExperiment:
-    """What a run is set beside that does something which the paper does not: its base model.
+    """Return the paper's base model for comparison with a run of a task that the paper lacks.
 
     Args:
       config: the config of the run.
-      corpus_has: what the corpus is or has, in a predicate.
-      paper_has_not: what the paper does not do, in a predicate.
+      corpus_has: a predicate on the corpus, such as "has labels".
+      paper_has_not: a predicate on the paper, such as "predicts no labels".
     """
     return PublishedExperiment(
         name="base, English-German",
@@ -148,7 +148,7 @@ def beside_base_model(config: Config, corpus_has: str, paper_has_not: str) -> Pu
 
 
 def longest_rows(data: DataConfig, *, has_sources: bool = True) -> BatchShape:
-    """The shape of a batch of text whose rows have the largest `data.max_length`.
+    """Return the shape of a batch of text whose rows have the largest `data.max_length`.
 
     Args:
       data: the section on data.
@@ -159,7 +159,7 @@ def longest_rows(data: DataConfig, *, has_sources: bool = True) -> BatchShape:
 
 
 def predicted_by(task: "Task") -> str:
-    """What a model of a task predicts, in the plural, by which the speed of training is told.
+    """Return the name, in the plural, of the units in which the speed of training is reported.
 
     Args:
       task: the task.
@@ -169,41 +169,41 @@ def predicted_by(task: "Task") -> str:
 
 @runtime_checkable
 class Task(Protocol):
-    """What a corpus is for. A module of `tasks` has one, as its `TASK`.
+    """A task that models are trained for, which a module of `tasks` has as its `TASK`.
 
-    What has to be known of it before that is in its row of `config.tasks.TASKS`.
+    The facts that are needed before the module is imported are in `config.tasks.TASKS`.
     """
 
     @property
     def command(self) -> str:
-        """The command that scores a model of this task."""
+        """Return the name of the command that scores a model of this task."""
 
     @property
     def model(self) -> str:
-        """What a model of this task is, with its article: "a tagger"."""
+        """Return a noun for a model of this task, with its article: "a tagger"."""
 
     @property
     def inputs(self) -> str:
-        """What such a model is given, in the plural: sentences, documents or images."""
+        """Return the name of a model's inputs: sentences, documents or images."""
 
     @property
     def unit(self) -> str:
-        """What losses and perplexities are means over, in the singular: a subword or a label."""
+        """Return the unit that losses and perplexities are means over, such as "subword"."""
 
     @property
     def searches(self) -> bool:
-        """Whether scores are of what a search found, and so depend on how it searched."""
+        """Return whether scores are of outputs of a search, and so depend on its settings."""
 
     @property
     def grid(self) -> GridMeasures:
-        """What the variants of a grid are compared by, beside perplexity."""
+        """Return the scores, beside perplexity, by which the variants of a grid are compared."""
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """The scores that the report on a run shows, in the order of its columns."""
+        """Return the scores that the report on a run shows, in the order of its columns."""
 
     def largest_shape(self, config: Config) -> BatchShape:
-        """The shape of a batch whose rows are as long as they may be, one example in each.
+        """Return the shape of a batch with rows of the largest length, one example in each.
 
         Args:
           config: the config of a run.
@@ -212,23 +212,23 @@ class Task(Protocol):
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
     ) -> Vocabulary:
-        """The vocabulary of a new run.
+        """Make the vocabulary of a new run.
 
         Args:
           config: the config of the run.
-          corpus: what it is trained on.
-          given: the vocabulary of the run that it starts from (`training.init_from`), if any.
+          corpus: the corpus that the run is trained on.
+          given: the vocabulary of the run that this one starts from (`training.init_from`), if any.
 
         Raises:
           UserError: there is no train split, or no such vocabulary can be made of it.
         """
 
     def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
-        """What a model is trained on.
+        """Return the examples that a model is trained on.
 
         Args:
           config: the config of the run.
-          corpus: where the train split is.
+          corpus: the corpus that has the train split.
           vocabulary: the vocabulary of the run.
 
         Raises:
@@ -238,14 +238,14 @@ class Task(Protocol):
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> Examples:
-        """The examples of a split over which a model's losses are taken.
+        """Return the examples of a split over which a model's losses are taken.
 
         Args:
           config: the config of the model.
-          corpus: where the split is.
+          corpus: the corpus that has the split.
           vocabulary: the vocabulary of the model.
           split: the split's name.
-          longest: most tokens of a sentence that the model has positions for.
+          longest: the most tokens of a sentence that the model has positions for.
 
         Raises:
           UserError: there is no such split, or a sentence is too long for the model.
@@ -265,9 +265,9 @@ class Task(Protocol):
 
         Args:
           translator: the model.
-          corpus: where the split is.
+          corpus: the corpus that has the split.
           split: the split's name.
-          loss: gives the losses over `examples`.
+          loss: a function that returns the losses over `examples`.
           num_sentences: how many sentences, from the first on; None means all.
           seed: seed of sampling.
           decoding: the settings of the decoding.
@@ -277,17 +277,17 @@ class Task(Protocol):
         """
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
-        """The rows of a table of scores: name, formatted value and definition of each.
+        """Yield the rows of a table of scores: name, formatted value and definition of each.
 
         Args:
           record: an evaluation, as `scores.jsonl` keeps it.
         """
 
     def experiment(self, config: Config) -> PublishedExperiment:
-        """The experiment of the paper that a run with this config is set beside."""
+        """Return the experiment of the paper with which a run with this config is compared."""
 
     def kind_of_measure(self, records: Sequence[Record]) -> Compared | None:
-        """Which kind of the paper's measure was taken, where there are several; else None.
+        """Compare the kind of a run's measure with the paper's; return None if there is one kind.
 
         Args:
           records: all evaluations of a run, as `scores.jsonl` keeps them.
@@ -296,16 +296,16 @@ class Task(Protocol):
 
 @runtime_checkable
 class Predicting(Protocol):
-    """What a task has beside that of `Task` whose models have the command `predict`."""
+    """The additional interface of a task whose models have the command `predict`."""
 
     def lines(
         self, translator: "Translator", inputs: Sequence[Any], first: int, probabilities: bool
     ) -> list[str]:
-        """What a model predicts for each input, as a line of text.
+        """Return a model's prediction for each input, as a line of text.
 
         Args:
           translator: a model of the task.
           inputs: lines of text, or images.
-          first: number of the first of them, which errors name.
+          first: number of the first input, by which errors name inputs.
           probabilities: whether each label stands with its probability.
         """

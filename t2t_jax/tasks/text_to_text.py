@@ -1,4 +1,4 @@
-"""What tasks have in common whose models are given sentences and write others."""
+"""The common part of the tasks whose models read a sentence and write another."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 
 class TextToText(ABC):
-    """The part of a `Task` that is the same whatever the sentences mean."""
+    """The part of a `Task` that is common to translation and parsing."""
 
     inputs = "sentences"
     unit = "subword"
     searches = True
     across_scripts: ClassVar[bool] = False
-    """How the vocabulary is learned: whether a subword may hold letters and punctuation."""
+    """Whether a subword of the vocabulary may have both letters and punctuation."""
 
     def largest_shape(self, config: Config) -> BatchShape:
-        """Sources and targets of the largest length; see `Task.largest_shape`."""
+        """Return the shape for sources and targets of most tokens; see `Task.largest_shape`."""
         return longest_rows(config.data)
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
     ) -> Vocabulary:
-        """One vocabulary for sources and targets (section 5.1); see `Task.vocabulary`."""
+        """Make one vocabulary for sources and targets (section 5.1); see `Task.vocabulary`."""
         if given is not None:
             return given
         return prepare_vocabulary(config.data, corpus, across_scripts=self.across_scripts)
@@ -45,18 +45,18 @@ class TextToText(ABC):
     def training_examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary
     ) -> TokenizedSplit:
-        """The pairs of train, without those that are too long."""
+        """Return the pairs of train, without those that are too long."""
         pairs = prepare_pairs(config.data, corpus, vocabulary, "train")
         return after_first_tokens(pairs) if config.training.source_loss else pairs
 
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> TokenizedSplit:
-        """The pairs of a split, all of which a model can translate and score.
+        """Return the pairs of a split, all of which the model can translate and score.
 
         Raises:
-          UserError: there is no such split, or a sentence is too long: for the learned positions of
-            the model, to be scored, or, where it shall not be split, to be translated.
+          UserError: there is no such split, or a sentence is too long for the learned positions of
+            the model, or to be translated as a whole where `decoding.long_lines` is "refuse".
         """
         pairs = prepare_pairs(config.data, corpus, vocabulary, split)
         if not len(pairs):
@@ -80,7 +80,7 @@ class TextToText(ABC):
         seed: int,
         decoding: DecodingConfig,
     ) -> Scored:
-        """Let a model write what it makes of the sources of a split, and score that."""
+        """Let a model answer the sources of a split, and score its outputs."""
         del loss
         sources, targets = (lines[:num_sentences] for lines in corpus.lines(split))
         outputs = translator.translate(sources, seed=seed, decoding=decoding)
@@ -95,13 +95,13 @@ class TextToText(ABC):
         targets: Sequence[str],
         target_language: str,
     ) -> Scored:
-        """Score what a model wrote for the sentences of a split.
+        """Score a model's outputs for the sentences of a split.
 
         Args:
           sources: the source lines of the corpus.
-          outputs: what the model wrote for each of them.
+          outputs: the model's output for each source line.
           targets: the target lines of the corpus.
-          target_language: the language of the targets, as `data.target_language` has it.
+          target_language: the language of the targets, as in `data.target_language`.
 
         Raises:
           UserError: there are no sentences.

@@ -1,4 +1,4 @@
-"""Translation: parallel text, scored by BLEU as sacreBLEU and as the paper have it, and by chrF."""
+"""Translation of parallel text, scored by sacreBLEU's and the paper's BLEU and by chrF."""
 
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
@@ -18,7 +18,7 @@ _PAPERS_BLEU = "tokenized_split_bleu"
 
 
 class Translation(TextToText):
-    """Sentences in one language, and their translations into another."""
+    """The task of sentences in one language and their translations into another."""
 
     command = "bleu"
     model = "a model that translates"
@@ -37,7 +37,7 @@ class Translation(TextToText):
         targets: Sequence[str],
         target_language: str,
     ) -> Scored:
-        """BLEU and chrF of translations; the references are the untouched lines of the corpus.
+        """Score translations by BLEU and chrF; references are the untouched lines of the corpus.
 
         Raises:
           UserError: there are no sentences.
@@ -48,13 +48,13 @@ class Translation(TextToText):
         return Scored(scores, list(sources), list(outputs), list(targets))
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
-        """The rows of BLEU as sacreBLEU and as the paper have it, and of chrF."""
+        """Yield the rows of sacreBLEU's BLEU, of the paper's BLEU and of chrF."""
         for measure in self.measures:
             assert measure.signature_field
             yield measure.name, f"{record[measure.field]:.2f}", record[measure.signature_field]
 
     def experiment(self, config: Config) -> PublishedExperiment:
-        """The base or the big model, by its width and heads, on English-German or -French."""
+        """Return the base or the big model, by width and heads, on English-German or -French."""
         model, data = config.model, config.data
         size = "big" if (model.d_model, model.num_heads) == (1024, 16) else "base"
         german = data.target_language != "fr"
@@ -72,7 +72,7 @@ class Translation(TextToText):
         )
 
     def kind_of_measure(self, records: Sequence[Record]) -> Compared:
-        """Which BLEU was measured: the paper's is `tokenized_split_bleu`."""
+        """Compare the kinds of BLEU that were measured with the paper's, `tokenized_split_bleu`."""
         kinds = [measure for measure in self.measures if "bleu" in measure.field]
         measured = [
             kind.name
@@ -84,7 +84,7 @@ class Translation(TextToText):
 
 
 def _newstest(corpus: str) -> frozenset[str]:
-    """The names of the paper's test sets on WMT 2014; none on another corpus."""
+    """Return the names of the paper's test sets on WMT 2014; none on another corpus."""
     dev, test = paper.TEST_SETS.values()
     if not name_of_test_set(corpus, "dev", 0).startswith(dev):
         return frozenset()
@@ -93,7 +93,7 @@ def _newstest(corpus: str) -> frozenset[str]:
 
 
 def _figures(config: Config, size: str, experiment: str, german: bool) -> list[str]:
-    """What the paper reports for the experiment, and for the row of Table 3 that the run is."""
+    """Return sentences on the paper's figures for the experiment and the run's row of Table 3."""
     row = paper.TABLE_2[size]
     bleu = row.test_bleu_german if german else row.test_bleu_french
     figures = [f"The paper, {experiment}: {bleu} BLEU on {paper.TEST_SETS['test']} (Table 2)."]
@@ -109,4 +109,4 @@ def _figures(config: Config, size: str, experiment: str, german: bool) -> list[s
 
 
 TASK: Task = Translation()
-"""The task of parallel text."""
+"""The task of translation."""

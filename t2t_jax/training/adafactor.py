@@ -1,4 +1,4 @@
-"""Adafactor (Shazeer and Stern 2018): second moments kept as one row and one column a matrix."""
+"""Adafactor (Shazeer and Stern 2018): second moments kept as one row and one column per matrix."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ class FactoredState(NamedTuple):
     """The second moments of matrices, by their factors.
 
     Attributes:
-      updates: steps that they have seen.
+      updates: number of steps that the moments cover.
       rows: for each row of every matrix, a moving average of the mean square of its gradients.
       columns: the same for each column.
     """
@@ -35,7 +35,7 @@ class SquaresState(NamedTuple):
     """The second moments of parameters that are no matrices.
 
     Attributes:
-      updates: steps that they have seen.
+      updates: number of steps that the moments cover.
       squares: moving averages of the squares of the gradients.
     """
 
@@ -44,13 +44,13 @@ class SquaresState(NamedTuple):
 
 
 def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
-    """Adafactor without momentum, and with the learning rate of the schedule.
+    """Make Adafactor without momentum, and with the learning rate of the schedule.
 
-    Optax's own factors the two largest axes of an array. These need not be those of a matrix: a
-    stack may have more layers than a matrix has columns.
+    Optax's Adafactor factors the two largest axes of an array. These may not be the axes of a
+    matrix, as a stack may have more layers than a matrix has columns.
 
     Args:
-      config: has nothing that it reads.
+      config: the section on training, of which Adafactor reads nothing.
       declared: the parameters in the boxes that declare them.
     """
     del config
@@ -103,7 +103,7 @@ def _averaged(
     gradients: Parameters,
     reduce: Callable[[Array], Array] = lambda square: square,
 ) -> Parameters:
-    """The moving averages after a step, of what is made of the squares of the gradients."""
+    """Update the moving averages of `reduce` of the squared gradients."""
     decay = 1 - updates.astype(jnp.float32) ** -_EXPONENT
     return jax.tree.map(
         lambda v, g: decay * v + (1 - decay) * reduce(g**2 + _EPSILON), kept, gradients
@@ -115,21 +115,21 @@ def _over_root(
     rows: Float[Array, "*layers m"],
     columns: Float[Array, "*layers n"],
 ) -> Float[Array, "*layers m n"]:
-    """The gradient over the root of its second moment, rows x columns / mean(rows)."""
+    """Divide the gradient by the root of its second moment, rows x columns / mean(rows)."""
     relative = rows / rows.mean(-1, keepdims=True)
     # One after the other: the product of two small numbers would be 0.
     return gradient * relative[..., :, None] ** -0.5 * columns[..., None, :] ** -0.5
 
 
 def _clipped(direction: Float[Array, "..."], is_stacked: bool) -> Float[Array, "..."]:
-    """A direction, of each layer, whose root mean square is no more than 1 (section 6)."""
+    """Scale the direction of each layer so that its root mean square is at most 1 (section 6)."""
     axes = tuple(range(int(is_stacked), direction.ndim))
     square = (direction**2).mean(axes, keepdims=True)
     return direction / jnp.maximum(1, square**0.5)
 
 
 def _zeros_without(axis: int, params: Parameters) -> Parameters:
-    """Zeros for every matrix, without one of its axes; boxes keep the names of the other axes."""
+    """Return zeros of each matrix's shape without one axis, in boxes that name the other axes."""
 
     def make(x: Any) -> Any:
         if isinstance(x, nn.LogicallyPartitioned):

@@ -32,17 +32,17 @@ _ATTEMPTS, _SECONDS_FOR_A_CHANGE = 20, 1.0
 
 
 def is_due(config: Config, step: int) -> bool:
-    """Whether there is a checkpoint after a step that averages may have, by the config alone."""
+    """Return whether the config alone asks for a checkpoint for averages after a step."""
     every_steps = config.checkpoint.every_steps
     by_steps = every_steps is not None and step % every_steps == 0
     return by_steps or step == config.training.num_train_steps
 
 
 def check_average(config: Config) -> None:
-    """Refuse a new run that asks for an average of checkpoints, and for none to be averaged.
+    """Refuse a config that averages checkpoints but writes none that averages may use.
 
     Raises:
-      UserError: `checkpoint.every_steps` is None.
+      UserError: `checkpoint.every_steps` is None, and `checkpoint.average` is more than 1.
     """
     checkpoint = config.checkpoint
     if checkpoint.every_steps is None and checkpoint.average > 1 and not reads_ema(config, None):
@@ -54,11 +54,11 @@ def check_average(config: Config) -> None:
 
 
 def reads_ema(config: Config, average: int | None) -> bool:
-    """Whether `load_parameters` reads the moving average that a run has kept of its parameters.
+    """Return whether `load_parameters` reads the moving average that a run keeps of its parameters.
 
     Args:
       config: the config of the run.
-      average: how many checkpoints to average, as it is asked for.
+      average: the argument of `load_parameters`.
     """
     return average is None and config.training.ema_decay is not None
 
@@ -70,17 +70,17 @@ def load_parameters(
     average: int | None = None,
     step: int | Literal["best"] | None = None,
 ) -> tuple[Parameters, list[int]]:
-    """The parameters of a run, averaged over its last checkpoints (section 6.1).
+    """Load the parameters of a run, averaged over its last checkpoints (section 6.1).
 
-    Averages leave out what a clock or a signal wrote for safety (see `training.checkpoint`): they
-    are the same for a run that was stopped as for one that never was. Where that leaves a single
-    checkpoint or none, and `average` does not ask for more, it is the newest of all.
+    Averages leave out checkpoints that a clock or a signal wrote for safety (see
+    `training.checkpoint`), so that they are the same whether or not a run was ever stopped. Where
+    that leaves one checkpoint or none, and `average` is None, the newest of all is loaded.
 
-    Of a run with `training.ema_decay` they are instead the moving average that it has kept, unless
-    `average` asks for checkpoints.
+    For a run with `training.ema_decay`, the moving average that the run keeps is loaded instead,
+    unless `average` asks for checkpoints.
 
-    The run may still be training: where a checkpoint is removed while it is read, the choice is
-    made again among those that are there by then.
+    The run may still be training: where it removes a checkpoint while that is read, the checkpoints
+    are chosen again among those that exist by then.
 
     Args:
       workdir: the run directory.
@@ -88,15 +88,15 @@ def load_parameters(
       average: how many checkpoints to average, up to and including `step`. None is the moving
         average, if the run keeps one, or else as many as `checkpoint.average` says, or all if
         there are fewer. With "best" it is 1.
-      step: the training step of the last of them, which may be one for safety; None is the newest,
-        "best" the one with the best dev score.
+      step: the training step of the last checkpoint, which may be one for safety; None is the
+        newest, "best" the one with the best dev score.
 
     Returns:
-      The parameters, and the steps they were averaged over, or after which the moving average was.
+      The parameters, and the steps of the checkpoints that they come from.
 
     Raises:
-      UserError: `average` or `step` has another type, there are no such checkpoints, or one is
-        damaged or belongs to another step or run; or `workdir` is no run directory.
+      UserError: `average` or `step` has another type, there are no such checkpoints, a checkpoint
+        is damaged or belongs to another step or run, or `workdir` is no run directory.
     """
     average, step = _checked(average, step)
     identity = Identity(read_config(workdir), read_fingerprints(workdir))
@@ -126,7 +126,7 @@ def load_parameters(
 
 
 def _damaged(error: UnreadableError, there: list[int]) -> UserError:
-    """The error for a checkpoint that cannot be read, with the one before it as the way out."""
+    """Make the error for an unreadable checkpoint, with the one before it as the way out."""
     before = [step for step in there if step < error.step]
     way_out = f"the one before it is step={before[-1]}" if before else "none is before it"
     return UserError(
@@ -135,7 +135,7 @@ def _damaged(error: UnreadableError, there: list[int]) -> UserError:
 
 
 def _checked(average: Any, step: Any) -> tuple[int | None, int | Literal["best"] | None]:
-    """The arguments as plain values of Python, once their types are checked."""
+    """Check the types of the arguments, and return them as plain values of Python."""
     for name, value, others in (("average", average, (None,)), ("step", step, (None, "best"))):
         is_number = isinstance(value, Integral) and not isinstance(value, bool)
         is_other = isinstance(value, str | None) and value in others
@@ -149,7 +149,7 @@ def _checked(average: Any, step: Any) -> tuple[int | None, int | Literal["best"]
 
 
 def _changes(directory: Path, there: Sequence[int]) -> bool:
-    """Whether checkpoints are added to a directory, or removed from it, within a moment."""
+    """Wait a moment, and return whether checkpoints are added to or removed from a directory."""
     latest = time.monotonic() + _SECONDS_FOR_A_CHANGE
     while time.monotonic() < latest:
         if steps_in(directory) != list(there):
@@ -159,16 +159,16 @@ def _changes(directory: Path, there: Sequence[int]) -> bool:
 
 
 def _origin(manager: Manager, directory: Path, identity: Identity, step: int) -> Record:
-    """The record that a checkpoint has of its origin, once it is known to be the run's own."""
+    """Read the record of a checkpoint's origin, and refuse one that belongs to another run."""
     stored = restore(manager, directory, step, origin=ocp.args.JsonRestore())["origin"]
     return check_origin(stored, directory / str(step), identity)
 
 
 def _counts(origin: Callable[[int], Record], config: Config, step: int) -> bool:
-    """Whether averages have a checkpoint: it is due, or does not say that it is for safety.
+    """Return whether averages may use a checkpoint: it is due, or not marked as for safety.
 
-    A trainer may be about to remove one for safety, or a kill may have left a part of it, and then
-    its origin cannot be read. Where averages are by steps, one that is not due is for safety.
+    A checkpoint for safety may be unreadable, as a trainer removes it or a kill left a part of it.
+    Where `checkpoint.every_steps` is given, an unreadable one that is not due counts as such.
     """
     if is_due(config, step):
         return True
@@ -188,7 +188,7 @@ def _choose(
     usual: int,
     counts: Callable[[int], bool],
 ) -> list[int]:
-    """The steps of the checkpoints to average, the oldest first."""
+    """Choose the steps of the checkpoints to average, the oldest first."""
     if average is not None and average < 1:
         raise UserError(f"average={average} is not a number of checkpoints; use 1 for the newest")
     if isinstance(step, int):
@@ -223,7 +223,7 @@ def _choose(
 def _mean(
     manager: Manager, directory: Path, origins: Mapping[int, Record], item: str, like: Parameters
 ) -> Parameters:
-    """The mean of one item of some checkpoints, whose origins are given by their steps."""
+    """Compute the mean of one item of some checkpoints, whose origins are given by their steps."""
     total: Parameters | None = None
     for step, origin in origins.items():
         restored = restore(manager, directory, step, **{item: ocp.args.StandardRestore(like)})

@@ -1,14 +1,14 @@
 """Checkpoints in a bucket, with those methods of Orbax's manager that the program uses.
 
-TensorStore's own driver for S3 knows no other address than Amazon's, and Orbax has no way to name
-one to it. So Orbax writes a checkpoint on this machine, and its files are then sent, each under the
-name that it has in a directory: a run can be copied from a bucket to a file system and back. The
-file `_CHECKPOINT_METADATA` is sent last and removed first. A checkpoint that has it is whole, and
-one that lacks it is not taken for a checkpoint.
+TensorStore's driver for S3 knows no other address than Amazon's, and Orbax cannot tell it one. So
+Orbax writes a checkpoint on this machine, and its files are then sent, each under the name that it
+has in a directory, so that a run can be copied from a bucket to a file system and back. The file
+`_CHECKPOINT_METADATA` is sent last and removed first. A checkpoint that has it is whole, and one
+that lacks it is ignored.
 
-Of several processes, process 0 writes: the others hand it their parts of the arrays. JAX gathers an
-array on all processes at once, so each of them has room for the largest array, and process 0 for
-all of them (`training.memory.check_gathering`). Each process fetches for itself what it reads.
+Process 0 writes, and other processes send it their parts of the arrays. JAX gathers an array on all
+processes at once, so each process needs memory for the largest array, and process 0 for all arrays
+(`training.memory.check_gathering`). Each process fetches by itself the files that it reads.
 """
 
 import shutil
@@ -34,10 +34,10 @@ _LAST = "_CHECKPOINT_METADATA"
 
 
 def steps_in_bucket(directory: BucketPath) -> list[int]:
-    """The steps of the checkpoints in a bucket that are whole, the oldest first.
+    """List the steps of the checkpoints in a bucket that are whole, the oldest first.
 
     Args:
-      directory: has the objects of each checkpoint below its step.
+      directory: the place in the bucket with the objects of each checkpoint below its step.
     """
     marks = [path for path in directory.objects() if path.name == _LAST]
     names = [path.parent.name for path in marks if path.parent.parent == directory]
@@ -45,17 +45,17 @@ def steps_in_bucket(directory: BucketPath) -> list[int]:
 
 
 class BucketManager:
-    """The checkpoints in a bucket, to write or to read them."""
+    """A manager that writes and reads the checkpoints in a bucket."""
 
     def __init__(
         self, directory: BucketPath, keep: Any, open_local: Callable[[Path, Any], Any]
     ) -> None:
-        """Open the checkpoints; to write them, what an interrupted save left behind is removed.
+        """Open the checkpoints; for writing, also remove the remains of an interrupted save.
 
         Args:
-          directory: has the objects of each checkpoint below its step.
+          directory: the place in the bucket with the objects of each checkpoint below its step.
           keep: Orbax's policy of which checkpoints stay; None opens them for reading only.
-          open_local: opens Orbax's manager of a directory of this machine, under a policy.
+          open_local: a function that opens Orbax's manager of a local directory, under a policy.
         """
         self._directory, self._keep, self._open_local = directory, keep, open_local
         self._sender = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -74,24 +74,24 @@ class BucketManager:
         remove(path for path, name in names if name.isdecimal() and name not in whole)
 
     def reload(self) -> None:
-        """Look again which checkpoints there are."""
+        """List the checkpoints in the bucket anew."""
         self._steps = steps_in_bucket(self._directory)
 
     def all_steps(self) -> list[int]:
-        """The steps of all checkpoints, the oldest first."""
+        """Return the steps of all checkpoints, the oldest first."""
         return list(self._steps)
 
     def latest_step(self) -> int | None:
-        """The step of the newest checkpoint; None if there is none."""
+        """Return the step of the newest checkpoint; None if there is none."""
         return self._steps[-1] if self._steps else None
 
     def save(self, step: int, args: ocp.args.Composite, force: bool = True) -> bool:
         """Begin to write a checkpoint, and to remove those that the policy does not keep after it.
 
         Args:
-          step: its step.
-          args: what it consists of.
-          force: is always true; Orbax's own manager has steps at which it does not save.
+          step: the step of the checkpoint.
+          args: the items of the checkpoint.
+          force: always true; Orbax's own manager has steps at which it does not save.
 
         Returns:
           True.
@@ -129,10 +129,10 @@ class BucketManager:
         place.remove_tree()
 
     def wait_until_finished(self) -> None:
-        """Wait until the checkpoint under way is in the store.
+        """Wait until the checkpoint that is being written is in the store.
 
         Raises:
-          Exception: of any kind, what went wrong with it; a UserError in the other processes.
+          Exception: of any kind, if process 0 could not write it; a UserError in other processes.
         """
         if self._steps_to_be is None:
             return
@@ -151,7 +151,7 @@ class BucketManager:
         """Read some items of a checkpoint.
 
         Raises:
-          UserError: the store does not give them.
+          UserError: the items cannot be fetched from the store.
           Exception: of any kind, where the checkpoint is gone or damaged.
         """
         place = self._directory / str(step)
@@ -182,14 +182,14 @@ class BucketManager:
         self._steps.remove(step)
 
     def close(self) -> None:
-        """End the thread that sends checkpoints; `wait_until_finished` comes before."""
+        """End the thread that sends checkpoints; call `wait_until_finished` before."""
         self._sender.shutdown()
 
 
 def _gathered(item: ocp.args.CheckpointArgs) -> ocp.args.CheckpointArgs:
-    """An item of a checkpoint with whole arrays in the memory of process 0, if hosts share them.
+    """Gather the arrays of an item in the memory of process 0, if several processes share them.
 
-    In the other processes, which write nothing, it has None in the place of each array.
+    Other processes, which write nothing, get an item with None in the place of each array.
     """
     if jax.process_count() == 1 or not isinstance(item, ocp.args.StandardSave):
         return item

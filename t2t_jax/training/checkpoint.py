@@ -1,7 +1,7 @@
 """Checkpoints of a run that is being trained.
 
     W/checkpoints/STEP/params       the parameters
-    W/checkpoints/STEP/progress     optimiser state and counters: what resuming needs besides
+    W/checkpoints/STEP/progress     optimiser state and counters, which resuming also needs
     W/checkpoints/STEP/ema          the moving average of the parameters, of a run that keeps one
     W/best/STEP/params, ema         the same with the best dev score so far
     W/best/STEP/score               that score
@@ -15,11 +15,11 @@ the one that belongs there.
 Several processes write a checkpoint together, each its own part of the arrays. They read on their
 own and agree afterwards, so that none waits for one that cannot read.
 
-Which states are averaged (section 6.1) follows from the config alone: those of every so many steps,
-and that of the last step. A state that a clock or a signal had written between them is for safety:
-its origin says so, averages leave it out, and the next save removes it. A run that was stopped or
-killed any number of times thus ends with the same checkpoints, and the same average, as one that
-never was. Runs of 0.1.0 have no such marks: all of their checkpoints are averaged, as before.
+The config alone decides which states are averaged (section 6.1): the states after every
+`checkpoint.every_steps` steps and after the last step. A state that a clock or a signal wrote
+between them is for safety: its origin says so, averages leave it out, and the next save removes it.
+So a run that was stopped or killed has in the end the same checkpoints, and the same average, as an
+unbroken run. Checkpoints of release 0.1.0 have no such marks, and all of them are averaged.
 
 The order of writing is: the state after a step; then, if the step was scored and its parameters
 are the best so far, these parameters; then the record in the log, which says that all of this is
@@ -76,14 +76,14 @@ _T = TypeVar("_T")
 class _NewestAndDue:
     """Orbax's policy for states: once a save is complete, keep the newest and the last due ones.
 
-    One for safety is removed with the next save. A run without `checkpoint.every_steps`, as those
-    of 0.1.0 by default, keeps all of the last.
+    The next save removes a state for safety. A run without `checkpoint.every_steps`, as by default
+    in release 0.1.0, keeps the last `checkpoint.keep` states, due or not.
     """
 
     config: Config
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
-        """For each checkpoint, from the oldest on, whether it stays."""
+        """Return for each checkpoint, from the oldest on, whether it stays."""
         del context
         steps = [checkpoint.step for checkpoint in checkpoints]
         settings = self.config.checkpoint
@@ -96,14 +96,14 @@ class _NewestAndDue:
 class _BestAndSafe:
     """Orbax's policy for the best parameters: once a save is complete, keep the newest.
 
-    While the newest belong to a step that no saved state has reached, and which the run may have to
-    take again, the best parameters before them are kept as well.
+    While the newest are of a later step than the newest saved state, a run that is killed would go
+    back behind them, so the best parameters before them are kept as well.
     """
 
     newest_state: Callable[[], int | None]
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
-        """For each of the best, from the oldest on, whether it stays."""
+        """Return for each of the best parameters, from the oldest on, whether they stay."""
         del context
         steps = [checkpoint.step for checkpoint in checkpoints]
         newest_state = self.newest_state()
@@ -115,7 +115,7 @@ class Checkpoints:
     """The checkpoints of a run that is being trained."""
 
     def __init__(self, workdir: Path, identity: Identity) -> None:
-        """Open the checkpoints of `workdir`, and remove what an interrupted save left behind."""
+        """Open the checkpoints of `workdir`, and remove the remains of an interrupted save."""
         self._workdir = workdir
         self._identity = identity
         if is_main():
@@ -132,10 +132,10 @@ class Checkpoints:
         return open_manager(self._workdir / name, keep)
 
     def restore(self, like: TrainState) -> TrainState | None:
-        """The newest state that all processes can read, laid out over devices as `like`.
+        """Restore the newest state that all processes can read, laid out over devices as `like`.
 
-        Newer ones that are damaged are moved to `W/damaged`, with a warning on stderr. A best score
-        from a later step is forgotten: the run comes past that step again.
+        Newer states that are damaged are moved to `W/damaged`, with a warning on stderr. Best
+        parameters of a later step are removed, as the run takes that step again.
 
         Args:
           like: a `jax.ShapeDtypeStruct` with a sharding for every array of the state.
@@ -144,7 +144,7 @@ class Checkpoints:
           The state; None when there is none.
 
         Raises:
-          UserError: none of the checkpoints can be read, or one is of another step or another run.
+          UserError: no checkpoint can be read, or one belongs to another step or another run.
         """
         directory = self._workdir / CHECKPOINTS
         unreadable: dict[int, str] = {}
@@ -168,7 +168,7 @@ class Checkpoints:
         return state
 
     def _read(self, reader: Manager, step: int, like: TrainState) -> TrainState:
-        """The state after a step, if all processes can read it."""
+        """Read the state after a step, and fail in all processes if one cannot read it."""
         directory = self._workdir / CHECKPOINTS
         place = directory / str(step)
         items = _items(like)
@@ -187,7 +187,7 @@ class Checkpoints:
         return TrainState(**arrays, **restored["progress"])
 
     def _set_aside(self, unreadable: dict[int, str], step: int) -> None:
-        """Move damaged checkpoints to `W/damaged` with a warning; their steps are taken again."""
+        """Move damaged checkpoints to `W/damaged`, and warn that their steps are taken again."""
         if is_main():
             (self._workdir / _DAMAGED).mkdir(exist_ok=True)
             for number, refusal in unreadable.items():
@@ -206,13 +206,13 @@ class Checkpoints:
     def save(self, state: TrainState) -> int | None:
         """Write `state` in the background, unless its step is written already.
 
-        It is for safety alone, and no average has it, unless a checkpoint is due after its step.
+        Averages leave the state out unless a checkpoint is due after its step.
 
         Returns:
-          The step of the state before, which is on the disk by then; None if there is none.
+          The step of the previous state, which is on the disk by then; None if there is none.
 
         Raises:
-          UserError: the state before could not be written, or this one could not be begun.
+          UserError: the previous state could not be written, or writing this one failed at once.
         """
         before, step = self.wait(), int(state.step)
         if step != before:
@@ -236,13 +236,13 @@ class Checkpoints:
         return cast(int | None, self._last.latest_step())
 
     def save_if_best(self, state: TrainState, score: float, measure: dict[str, Any]) -> bool:
-        """Save the parameters as the best if `score` is higher than that of the best so far.
+        """Save the parameters if `score` is the best so far, and return whether they were saved.
 
-        When it returns, the states that were saved before are on the disk, and so are the best.
+        On return, the states that were saved before are on the disk, and so are the parameters.
 
         Args:
           state: the state whose parameters were scored.
-          score: their score; higher is better. With several processes that of process 0 counts.
+          score: their score; higher is better. The score of process 0 counts.
           measure: the settings that define the score. Scores by another measure are not compared.
 
         Raises:
@@ -273,7 +273,7 @@ class Checkpoints:
         for_safety: bool = False,
         **others: ocp.args.CheckpointArgs,
     ) -> ocp.args.Composite:
-        """The items that Orbax is to write: the arrays, and the record of their origin."""
+        """Make the items that Orbax is to write: the arrays, and the record of their origin."""
         record = make_origin(self._identity, step, arrays, for_safety=for_safety)
         origin = ocp.args.JsonSave(record)
         items = {name: ocp.args.StandardSave(item) for name, item in arrays.items()}
@@ -289,15 +289,15 @@ class Checkpoints:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the checkpoints; after an error in one of several processes, without waiting.
+        """Close the checkpoints, unless an error has ended one of several processes.
 
-        The other processes, for which a save waits, may never come.
+        A save would then wait for the other processes, which may never come to it.
         """
         if error is None or jax.process_count() == 1:
             self.close()
 
     def close(self) -> None:
-        """Wait until everything is written."""
+        """Wait until everything is written, and close the managers."""
         for manager in (self._last, self._best):
             if manager is not None:
                 with writing_checkpoints(self._workdir):
@@ -306,7 +306,7 @@ class Checkpoints:
 
 
 def _together(place: Path, work: Callable[[], _T]) -> _T:
-    """Do work in all processes, each on its own; it succeeds only if it succeeds in all of them.
+    """Do work in each process on its own, and return its result if all processes succeed.
 
     Raises:
       UnreadableError: in all processes, if one of them cannot read.
@@ -328,7 +328,7 @@ def _together(place: Path, work: Callable[[], _T]) -> _T:
 
 
 def _newest_first(steps: Sequence[int]) -> Iterator[int]:
-    """The steps that process 0 finds: a shared filesystem may show them to the others later."""
+    """Yield the steps that process 0 finds, as a shared filesystem may show others fewer."""
     step = of_main(max(steps, default=-1))
     while step >= 0:
         yield step
@@ -341,7 +341,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _best_score(directory: Path, measure: dict[str, Any]) -> float:
-    """The score of the best so far; minus infinity if it has another measure or cannot be read."""
+    """Return the best score so far; minus infinity if it has another measure or is unreadable."""
     with closing(open_manager(directory)) as reader:
         step = reader.latest_step()
         if step is None:
@@ -356,7 +356,7 @@ def _best_score(directory: Path, measure: dict[str, Any]) -> float:
 
 
 def _items(state: TrainState) -> dict[str, Any]:
-    """The arrays of a state by the item of the checkpoint that they are written to."""
+    """Return the arrays of a state by the item of the checkpoint that has them."""
     progress = state._asdict()
     items = {"params": progress.pop("params"), "progress": progress}
     ema = progress.pop("ema")

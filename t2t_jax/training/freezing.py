@@ -1,4 +1,4 @@
-"""Parameters that stay as they are (`training.freeze`): no gradient, no moments, no update."""
+"""Frozen parameters (`training.freeze`), which have no gradient, no moments and no update."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -14,7 +14,7 @@ from t2t_jax.training.optimizer import Optimizer, joined_parameters, parted
 
 
 def are_frozen(patterns: Sequence[str], params: Parameters) -> Parameters:
-    """For every parameter, whether it is frozen.
+    """Return for every parameter whether it is frozen.
 
     Args:
       patterns: paths of parameters or of modules, such as `encoder/layers/self_attention`, in which
@@ -22,7 +22,7 @@ def are_frozen(patterns: Sequence[str], params: Parameters) -> Parameters:
       params: the parameters, or the boxes that declare them.
 
     Raises:
-      UserError: a pattern has no parameter, or none is left to train.
+      UserError: a pattern matches no parameter, or no parameter is left to train.
     """
     paths = flatten_dict(params, sep="/")
     for pattern in patterns:
@@ -42,7 +42,7 @@ def _matches(path: str, pattern: str) -> bool:
 
 
 def without_frozen(optimizer: Optimizer, frozen: Parameters) -> Optimizer:
-    """An optimiser of all parameters, of one that knows those alone that are trained.
+    """Extend an optimiser of the trained parameters to all, with frozen ones that never change.
 
     Args:
       optimizer: the optimiser of the trained parameters.

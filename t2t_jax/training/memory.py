@@ -1,4 +1,4 @@
-"""The memory of a training, and whether it fits devices and hosts before it is allocated."""
+"""Estimates of the memory of a training, and checks that it fits before it is allocated."""
 
 import math
 from collections.abc import Iterable
@@ -27,13 +27,13 @@ _VECTOR = 1 << 30
 
 
 class TrainingMemory(NamedTuple):
-    """Bytes that training takes on each device at least.
+    """The least number of bytes that training takes on each device.
 
     Attributes:
-      state: bytes of the parameters, of what the optimiser keeps, and of a moving average, float32.
+      state: bytes of the parameters, the optimiser's state and a moving average, float32.
       gradients: bytes of the gradients, float32.
       activations: bytes that the forward pass keeps for the derivatives.
-      logits: bytes of the logits, float32, whose place their gradient takes.
+      logits: bytes of the logits, float32, which their gradient overwrites.
       passes: number of passes of a step. If there are several, the gradients of earlier passes are
         kept beside everything else.
     """
@@ -46,7 +46,7 @@ class TrainingMemory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """A lower bound on the bytes taken at the moment when most are taken."""
+        """Return a lower bound on the largest number of bytes taken at any moment."""
         computed = self.activations + self.logits
         both = self.gradients + computed
         return self.state + (both if self.passes > 1 else max(self.gradients, computed))
@@ -60,13 +60,13 @@ def training_memory(
     target_length: int = 0,
     passes: int = 1,
 ) -> TrainingMemory:
-    """A lower bound on the memory of training; what XLA takes is up to about twice as much.
+    """Estimate a lower bound on the memory of training; XLA takes up to about twice as much.
 
-    Left out is what depends on the compiler, the kernels or the kind of device: above all the
-    attention weights, copies for other layouts, and what is sent between devices.
+    The bound leaves out all that depends on the compiler, the kernels or the kind of device: above
+    all the attention weights, copies for other layouts, and buffers for exchanges between devices.
 
     Args:
-      config: sizes of the model, and how work is laid out over devices.
+      config: the sizes of the model, and the layout of the work over devices.
       vocab_size: entries of the shared vocabulary.
       rows: rows of a batch that a device computes in one pass.
       source_length: source positions of each row.
@@ -95,7 +95,7 @@ def training_memory(
         inputs += stack.num_layers * width * positions
         products += stack.num_layers * (layer - positions * heads)
         largest_layer = max(largest_layer, layer)
-    # What is computed again are all layers, one at a time, or what is no product with a matrix.
+    # "layer" recomputes all layers, one at a time; "dots" all but products with matrices.
     kept = {"none": activations, "dots": inputs + products, "layer": inputs + largest_layer}
     activations = min(activations, kept[parallel.remat])
     logits = 4 * rows * target_length * vocab_size // (parallel.tensor * parallel.loss_chunks)
@@ -103,13 +103,13 @@ def training_memory(
 
 
 def _hidden(model: ModelConfig) -> int:
-    """Hidden numbers of a feed-forward network that its derivative needs."""
+    """Count the hidden numbers of a feed-forward network that its derivative needs."""
     return (2 if model.is_gated else 1) * model.d_ff
 
 
 @cache
 def _state_size(training: TrainingConfig, model: ModelConfig, vocab_size: int) -> int:
-    """Numbers in the parameters, in what the optimiser keeps, and in a moving average."""
+    """Count the numbers in the parameters, the optimiser's state and a moving average."""
     everything = num_parameters(model, vocab_size)
     declared = _declared(model, vocab_size)
     make = load_named(OPTIMIZERS[training.optimizer].make)
@@ -119,7 +119,7 @@ def _state_size(training: TrainingConfig, model: ModelConfig, vocab_size: int) -
 
 
 def _declared(model: ModelConfig, vocab_size: int) -> Parameters:
-    """Parameters of the kinds and sizes that the network has, as if all of a kind were in one."""
+    """Make boxed shapes of as many parameters of each kind as the network has, in few arrays."""
     of_layers = [*matrices_of_layers(model)]
     tables = [(entries, model.d_model) for entries in model.entries(vocab_size).values()]
     others = num_parameters(model, vocab_size)
@@ -147,7 +147,7 @@ def check_memory(
     mesh: Mesh,
     shapes: Iterable[tuple[int, int, int]] = (),
 ) -> None:
-    """Refuse a run that cannot fit its devices. Nothing is allocated, traced or compiled.
+    """Refuse a run that cannot fit its devices, before anything is allocated, traced or compiled.
 
     The estimate is a lower bound (`training_memory`): a run that passes may still be
     too large by up to about a factor of two, and then ends as `parallel.memory.out_of_memory` says.
@@ -156,8 +156,8 @@ def check_memory(
       config: the config of the run.
       vocab_size: entries of the shared vocabulary.
       mesh: the devices.
-      shapes: the shapes of its batches: rows, source length, target length. Without them only the
-        state of the training is counted.
+      shapes: the shapes of its batches: rows, source length, target length. Without shapes, only
+        the state of the training is counted.
 
     Raises:
       UserError: the training needs more memory than a device has.

@@ -1,4 +1,4 @@
-"""Muon (Jordan et al. 2024): momentum whose matrices are made orthogonal, layer by layer."""
+"""Muon (Jordan et al. 2024): momentum whose matrices are made orthogonal, each by itself."""
 
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ class MomentumState(NamedTuple):
     """The momentum of some matrices.
 
     Attributes:
-      updates: steps that it has seen.
+      updates: number of steps that the momentum covers.
       mean: a moving average of the gradients.
     """
 
@@ -31,13 +31,13 @@ class MomentumState(NamedTuple):
 
 
 def muon(config: TrainingConfig, declared: Parameters) -> Optimizer:
-    """Muon of the matrices of layers, and Adam of all other parameters.
+    """Make an optimiser that is Muon for the matrices of layers, and Adam for all others.
 
     The direction of a matrix is 0.2 sqrt(max(m, n)) O, where O is Nesterov's momentum with all
     singular values brought near 1 (from 0.7 to 1.2) by five Newton-Schulz iterations.
 
     Args:
-      config: has the constants of Adam.
+      config: the section on training, which has the constants of Adam.
       declared: the parameters in the boxes that declare them.
     """
     of_layers = whether_each(is_matrix_of_layers, declared)
@@ -68,12 +68,12 @@ def _orthogonal_momentum() -> Optimizer:
 
 
 def orthogonalized(x: Float[Array, "*layers m n"]) -> Float[Array, "*layers m n"]:
-    """Matrices with the singular vectors of `x`, and singular values near 1.
+    """Return matrices with the singular vectors of `x`, and singular values near 1.
 
     Args:
       x: a matrix, or a stack of matrices, each of which is treated by itself.
     """
-    # Without momentum, nothing else is left of Optax's Muon.
+    # Optax's Muon without its momentum does nothing else.
     axes = optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
     alone = optax.contrib.scale_by_muon(beta=0.0, nesterov=False, weight_dimension_numbers=axes)
     return alone.update(x, alone.init(x))[0]

@@ -1,4 +1,4 @@
-"""What an optimiser is here; Adam of section 5.3, Lion, and how optimisers are combined."""
+"""The interface of an optimiser; Adam of section 5.3, Lion, and combinations of optimisers."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,17 +13,17 @@ from t2t_jax.modules.matrices import Parameters
 
 
 class Optimizer(NamedTuple):
-    """An optimiser, but for the learning rate, in two functions that a step takes in turn.
+    """An optimiser without its learning rate, in two functions that a step calls in turn.
 
-    The direction is computed from the state after the step, never from the one before: so the new
-    state can take the place of the old one in memory (`training.step`).
+    The direction is computed from the state after the step, never from the state before, so that
+    the new state can take the place of the old one in memory (`training.step`).
 
     Attributes:
-      init: the state before the first step, given the parameters. Where they are in the boxes that
-        declare them, so are the arrays of the state, which says how they lie on a mesh.
-      accumulate: the state after a step, given the gradients and the state before.
-      direction: what parameters lose in a step, times the learning rate, given the gradients, the
-        state after the step and the parameters before it.
+      init: a function of the parameters that returns the state before the first step. Parameters
+        in the boxes that declare them give a state in such boxes, which tell its layout on a mesh.
+      accumulate: a function of the gradients and the state that returns the state after a step.
+      direction: a function of the gradients, the state after the step and the parameters before it
+        that returns the step's decrease of the parameters, divided by the learning rate.
     """
 
     init: Callable[[Parameters], Any]
@@ -32,11 +32,11 @@ class Optimizer(NamedTuple):
 
 
 def adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
-    """Adam (Kingma and Ba 2015): m_hat / (sqrt(v_hat) + epsilon) (section 5.3).
+    """Make Adam (Kingma and Ba 2015): m_hat / (sqrt(v_hat) + epsilon) (section 5.3).
 
     Args:
-      config: has the decay `adam_beta1` of the mean of the gradients, the decay `adam_beta2` of the
-        mean of their squares, and the epsilon that is added to the divisor.
+      config: gives the decay `adam_beta1` of the mean of the gradients, the decay `adam_beta2` of
+        the mean of their squares, and the epsilon that is added to the divisor.
       declared: the parameters in the boxes that declare them.
     """
     del declared
@@ -58,13 +58,13 @@ def adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
 
 def lion(config: TrainingConfig, declared: Parameters) -> Optimizer:
-    """Lion (Chen et al. 2023): the sign of beta1 m + (1 - beta1) g.
+    """Make Lion (Chen et al. 2023): the sign of beta1 m + (1 - beta1) g.
 
     Here m is the momentum before the step. After it, the momentum is m' = beta2 m + (1 - beta2) g,
     so the same sum is (beta1 / beta2) m' + (1 - beta1 / beta2) g.
 
     Args:
-      config: has the weight `adam_beta1` of the momentum in the direction, and the decay
+      config: gives the weight `adam_beta1` of the momentum in the direction, and the decay
         `adam_beta2` of the momentum, which is above 0.
       declared: the parameters in the boxes that declare them.
     """
@@ -86,11 +86,11 @@ def lion(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
 
 def with_weight_decay(optimizer: Optimizer, weight_decay: float, decayed: Parameters) -> Optimizer:
-    """An optimiser that also takes away a share of some parameters (Loshchilov and Hutter 2019).
+    """Add weight decay, which takes away a share of some parameters (Loshchilov and Hutter 2019).
 
     Args:
-      optimizer: what becomes of the gradients.
-      weight_decay: the share, which the learning rate is still to multiply.
+      optimizer: the optimiser that decay is added to.
+      weight_decay: the share, which the learning rate still multiplies.
       decayed: for every parameter, whether it decays.
     """
 
@@ -106,11 +106,11 @@ def with_weight_decay(optimizer: Optimizer, weight_decay: float, decayed: Parame
 
 
 def parted(tree: Parameters, condition: Parameters) -> tuple[Parameters, Parameters]:
-    """The parameters for which a condition holds, and the others.
+    """Part the parameters into those for which a condition holds, and the others.
 
     Args:
-      tree: the parameters, or anything for each of them; some may be missing.
-      condition: for every parameter, whether it holds.
+      tree: the parameters, or any values by parameter; some may be missing.
+      condition: for every parameter, whether the condition holds.
     """
     leaves, holds = flatten_dict(tree), flatten_dict(condition)
     some = {path: x for path, x in leaves.items() if holds[path]}
@@ -119,16 +119,16 @@ def parted(tree: Parameters, condition: Parameters) -> tuple[Parameters, Paramet
 
 
 def joined_parameters(some: Parameters, others: Parameters) -> Parameters:
-    """All parameters, of the two parts that `parted` gives."""
+    """Join the two parts that `parted` returns into one tree."""
     return unflatten_dict(flatten_dict(some) | flatten_dict(others))
 
 
 class ByKind(NamedTuple):
-    """What two optimisers keep, each for its own parameters.
+    """The states of two optimisers, each for its own parameters.
 
     Attributes:
-      matrices: for the matrices.
-      others: for all other parameters.
+      matrices: the state for the matrices.
+      others: the state for all other parameters.
     """
 
     matrices: Any
@@ -136,7 +136,7 @@ class ByKind(NamedTuple):
 
 
 def by_kind(are_matrices: Parameters, of_matrices: Optimizer, of_others: Optimizer) -> Optimizer:
-    """An optimiser that treats some parameters, which are matrices, unlike the others.
+    """Combine an optimiser of some parameters, which are matrices, with one of all others.
 
     Args:
       are_matrices: for every parameter, whether it is one of these matrices.

@@ -1,8 +1,8 @@
 """The origin of a checkpoint: a record of its step and its run, with a hash, and checksums.
 
 A checkpoint belongs to a step of a run, and a run is a config, a vocabulary and a training text.
-All of that is written into every checkpoint, so that none is taken for another's, whatever its
-directory is called and wherever it was copied to.
+Every checkpoint has a record of all four, so that none is taken for that of another step or run,
+even if its directory was renamed or copied.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ class Identity(NamedTuple):
 
     config: Config
     fingerprints: Mapping[str, str]
-    """Hashes of the run's `vocabulary` and of its training text (`corpus`), where known."""
+    """Hashes of the run's `vocabulary` and training text (`corpus`), as far as they are known."""
 
 
 def seal(record: Record) -> Record:
@@ -40,10 +40,10 @@ def seal(record: Record) -> Record:
 
 
 def unseal(stored: Any, schema: Schema, place: Path) -> Record:
-    """The record that was sealed. A checkpoint from before there were hashes gives what it has.
+    """Return the record that `seal` was given; a record of release 0.1.0, without hash, as it is.
 
     Raises:
-      UnreadableError: it is not what was written.
+      UnreadableError: the record is not what was written.
     """
     try:
         check(stored, schema)
@@ -65,13 +65,13 @@ def _digest(record: Record) -> str:
 def make_origin(
     identity: Identity, step: int, arrays: Mapping[str, Any], *, for_safety: bool = False
 ) -> Record:
-    """The record of its origin that is written into a checkpoint.
+    """Make the record of its origin that is written into a checkpoint.
 
     Args:
       identity: the identity of the run.
-      step: training steps taken.
+      step: the number of training steps taken.
       arrays: the arrays to be saved, by the name of their item.
-      for_safety: whether averages leave the checkpoint out, as it does not follow from the config.
+      for_safety: whether averages leave the checkpoint out, as the config does not ask for it.
     """
     return seal(
         {
@@ -88,16 +88,16 @@ def check_origin(stored: Any, place: Path, identity: Identity) -> Record:
     """Refuse a checkpoint that comes from another step or another run than its directory.
 
     Args:
-      stored: the record that the checkpoint has of its origin.
-      place: its directory, which is named by the step.
+      stored: the record of its origin in the checkpoint.
+      place: the directory of the checkpoint, which is named by its step.
       identity: the identity of the run.
 
     Returns:
-      The record, checked.
+      The checked record.
 
     Raises:
-      UnreadableError: it is not what was written.
-      UserError: it is whole, but belongs to another step or another run.
+      UnreadableError: the record is not what was written.
+      UserError: the checkpoint is whole, but belongs to another step or another run.
     """
     origin = unseal(stored, _SCHEMA, place)
     step = int(place.name)
@@ -126,7 +126,7 @@ def check_origin(stored: Any, place: Path, identity: Identity) -> Record:
 
 
 def warn_of_age(directory: Path, origins: Iterable[Record], identity: Identity) -> None:
-    """Warn in one line where checkpoints are too old to hold the hashes of vocabulary and corpus.
+    """Warn in one line if checkpoints are too old to have the hashes of vocabulary and corpus.
 
     Args:
       directory: the directory of the checkpoints.
@@ -155,10 +155,10 @@ def _sums(arrays: Any) -> list[UInt32[Array, ""]]:
 
 
 def checksum(x: Array) -> UInt32[Array, ""]:
-    """A weighted sum of an array's bits, which any change of a single element changes.
+    """Compute a weighted sum of an array's bits, which any change of a single element changes.
 
-    It is taken modulo 2**32, so the order of the summands, and with it the layout over devices,
-    makes no difference. The weights are odd, and differ from place to place.
+    The sum is taken modulo 2**32, so the order of the summands, and with it the layout over
+    devices, makes no difference. The weights are odd, and differ from place to place.
     """
     bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}").astype(jnp.uint32)
     place = jnp.zeros(x.shape, jnp.uint32)
@@ -168,7 +168,7 @@ def checksum(x: Array) -> UInt32[Array, ""]:
 
 
 def check_unaltered(restored: Mapping[str, Any], origin: Record, place: Path) -> None:
-    """Refuse arrays that differ from those that were saved: TensorStore has no checksum of values.
+    """Refuse arrays that differ from the saved ones, as TensorStore has no checksum of values.
 
     Raises:
       UnreadableError: an array has other values.

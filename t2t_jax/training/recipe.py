@@ -1,4 +1,4 @@
-"""The recipe of a run, as its config asks for it: the optimiser, clipping, a moving average."""
+"""The recipe of a run by its config: the optimiser, clipping and a moving average."""
 
 import math
 
@@ -16,13 +16,13 @@ from t2t_jax.training.optimizer import Optimizer, parted, with_weight_decay
 
 
 def make_optimizer(config: TrainingConfig, declared: Parameters) -> Optimizer:
-    """The optimiser of a run.
+    """Make the optimiser of a run, without its learning rate.
 
     The learning rate is kept apart because it follows the step of the run, which goes on where an
     update is skipped, and not the optimiser's own count of updates.
 
     Args:
-      config: names the optimiser, and has its constants.
+      config: the section on training, which names the optimiser and has its constants.
       declared: the parameters as a module's `init` returns them, each in the box that declares it.
     """
     if config.freeze:
@@ -33,7 +33,7 @@ def make_optimizer(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
 
 def _optimizer(config: TrainingConfig, declared: Parameters) -> Optimizer:
-    """The optimiser of the parameters that are trained."""
+    """Make the optimiser of the parameters that are trained."""
     optimizer: Optimizer = load_named(OPTIMIZERS[config.optimizer].make)(config, declared)
     if not config.weight_decay:
         return optimizer
@@ -42,11 +42,11 @@ def _optimizer(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
 
 def clipped(config: TrainingConfig, gradients: Parameters) -> Parameters:
-    """The gradients, scaled down to the largest norm that is allowed (Pascanu et al. 2013).
+    """Scale the gradients down to the largest norm that is allowed (Pascanu et al. 2013).
 
     Args:
-      config: has the largest norm, `clip_gradient_norm`; None leaves gradients as they are.
-      gradients: those of the mean loss.
+      config: gives the largest norm, `clip_gradient_norm`; None leaves gradients as they are.
+      gradients: the gradients of the mean loss.
     """
     if config.clip_gradient_norm is None:
         return gradients
@@ -57,14 +57,14 @@ def clipped(config: TrainingConfig, gradients: Parameters) -> Parameters:
 def moving_average(
     decay: float, average: Parameters, params: Parameters, updates: Int[Array, ""]
 ) -> Parameters:
-    """The moving average of the parameters after an update, corrected for its start.
+    """Update the moving average of the parameters, corrected for its start.
 
     The parameters after update i of n have the weight (1 - d) d^(n - i) / (1 - d^n). The weights
     add up to 1, and the parameters before the first update have none.
 
     Args:
-      decay: d.
-      average: the average before the update; before the first one it may be anything.
+      decay: the decay d.
+      average: the average before the update; any values before the first update.
       params: the parameters after the update.
       updates: the number n of updates, this one included.
     """

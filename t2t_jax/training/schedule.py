@@ -13,7 +13,7 @@ _Number = Float[Array, ""]
 def learning_rate(
     step: int | Int[Array, ""], d_model: int, warmup_steps: int, factor: float = 1.0
 ) -> _Number:
-    """factor * d_model^-0.5 * min(n^-0.5, n * warmup_steps^-1.5) (equation 3).
+    """Compute factor * d_model^-0.5 * min(n^-0.5, n * warmup_steps^-1.5) (equation 3).
 
     Args:
       step: the paper's step number n, from 1.
@@ -26,13 +26,13 @@ def learning_rate(
 
 
 def scheduled_rate(config: TrainingConfig, d_model: int, step: int | Int[Array, ""]) -> _Number:
-    """The learning rate of a step, by the schedule of a run.
+    """Compute the learning rate of a step, by the schedule of a run.
 
-    With a peak P at n = warmup_steps, it is P * min(n / warmup_steps, s(n)), where s(n) is 1 up to
-    the peak and falls by the rule of the schedule afterwards (docs/recipe.md).
+    With a peak P at n = warmup_steps, the rate is P * min(n / warmup_steps, s(n)), where s(n) is at
+    least 1 up to the peak and then falls by the rule of the schedule (docs/recipe.md).
 
     Args:
-      config: the schedule, its peak and its end.
+      config: gives the schedule, its peak and its end.
       d_model: the width of the model, by which equation 3 sets the peak.
       step: the step number n, from 1.
     """
@@ -67,7 +67,7 @@ def _warmup_stable_decay(config: TrainingConfig, n: _Number) -> _Number:
 
 
 def _left(config: TrainingConfig, n: _Number, length: float) -> _Number:
-    """The share that is left, after n steps, of so many steps before the end: from 1 to 0."""
+    """Return the share, from 1 to 0, of the last `length` steps that is left after n steps."""
     return jnp.clip((_end(config) - n) / length, 0.0, 1.0)
 
 
@@ -84,13 +84,13 @@ _SHARES: dict[str, Callable[[TrainingConfig, _Number], _Number]] = {
     "cosine": _cosine,
     "wsd": _warmup_stable_decay,
 }
-"""The share of the peak that each schedule leaves of it at step n."""
+"""The functions that return the share of the peak rate at step n, by the schedule's name."""
 
 
 def settled_schedule(config: Config) -> Config:
-    """The config of a new run, with the end of its schedule where that is left open.
+    """Settle the end of the schedule of a new run, where its config leaves that open.
 
-    From then on it stays where it is, also where the run is trained for more steps.
+    The end then stays where it is, even if the run is later trained for more steps.
 
     Args:
       config: the config of a new run; `training.schedule_steps` may be None.

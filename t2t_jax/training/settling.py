@@ -1,4 +1,4 @@
-"""The choices that a config leaves to the devices a run begins on."""
+"""The choices that a config leaves to the devices on which a run begins."""
 
 from typing import Any
 
@@ -11,18 +11,18 @@ from t2t_jax.parallel.mesh import row_parts
 from t2t_jax.training.memory import training_memory
 
 _TOKENS_ON_CPUS = 4096
-"""Positions of a pass where more make no product faster, and where the memory is not known."""
+"""Positions of a pass on CPUs, where more make no product faster, or where memory is unknown."""
 _SAFETY = 2.2
-"""How many times the estimated memory a step may take: XLA takes up to about twice as much."""
+"""Factor from the estimated memory of a step to the memory it may need: XLA takes up to twice."""
 
 
 def settled(config: Config, mesh: Mesh) -> Config:
-    """The config with the choices made that it leaves to the devices.
+    """Return a config with the choices made that it leaves to the devices.
 
     Args:
       config: the config of a new run; `model.compute_dtype` and `parallel.tokens_per_device` may be
         "auto".
-      mesh: the devices it runs on.
+      mesh: the devices that the run begins on.
     """
     if config.model.compute_dtype == "auto":
         config = config.replace({"model.compute_dtype": fast_compute_dtype(mesh)})
@@ -32,7 +32,7 @@ def settled(config: Config, mesh: Mesh) -> Config:
 
 
 def _tokens_per_device(config: Config, mesh: Mesh) -> int:
-    """The positions of a pass: as many as fit, so that there are as few passes as can be.
+    """Choose as many positions of a pass as fit the memory, so that a step has few passes.
 
     Every pass starts all kernels again and adds to all gradients. On CPUs neither takes long.
     """

@@ -21,11 +21,11 @@ class TrainState(NamedTuple):
     """The state of a training: everything that a step changes.
 
     Attributes:
-      step: steps taken, which is also the place in the data.
+      step: number of steps taken, which is also the place in the data.
       params: the model's parameters, float32.
-      optimizer: what the optimiser keeps, such as Adam's moments.
-      nonfinite_in_a_row: steps skipped since the last one that was not.
-      nonfinite_total: steps skipped in the whole run.
+      optimizer: the optimiser's state, such as Adam's moments.
+      nonfinite_in_a_row: number of skipped steps since the last step that was not skipped.
+      nonfinite_total: number of skipped steps in the whole run.
       ema: a moving average of the parameters, for a run with `training.ema_decay`; None for others.
     """
 
@@ -38,12 +38,12 @@ class TrainState(NamedTuple):
 
     @property
     def evaluated(self) -> Parameters:
-        """The parameters that the run is judged by: the moving average, if there is one."""
+        """Return the parameters that are evaluated: the moving average, if there is one."""
         return self.params if self.ema is None else self.ema
 
 
 def _state_of(config: Config, declared: Parameters) -> TrainState:
-    """The state before the first step, with parameters in the boxes that declare them."""
+    """Make the state before the first step from parameters in the boxes that declare them."""
     optimizer = make_optimizer(config.training, declared).init(declared)
     zero = jnp.zeros((), jnp.int32)
     ema = None if config.training.ema_decay is None else jax.tree.map(jnp.copy, declared)
@@ -51,7 +51,7 @@ def _state_of(config: Config, declared: Parameters) -> TrainState:
 
 
 def init_state(config: Config, model: Network) -> TrainState:
-    """The state before the first step: a pure function of the config and its seed.
+    """Make the state before the first step, which depends on the config and its seed alone.
 
     Args:
       config: the run's config.
@@ -63,12 +63,12 @@ def init_state(config: Config, model: Network) -> TrainState:
 
 @cache
 def abstract_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
-    """A `jax.ShapeDtypeStruct` for every array of the state, with its place on the mesh.
+    """Return a `jax.ShapeDtypeStruct` for every array of the state, with its place on the mesh.
 
     Args:
       config: the run's config.
       model: the network of the run.
-      mesh: the devices, which may be described ones.
+      mesh: the devices, which may be descriptions of devices that are not there.
 
     Raises:
       UserError: an array cannot be cut into equal parts for the devices.
@@ -85,7 +85,7 @@ def abstract_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
 
 
 def create_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
-    """The state before the first step, on a mesh: each device makes only what it keeps.
+    """Make the state before the first step on a mesh, where each device makes only its own part.
 
     Args:
       config: the run's config.
@@ -97,7 +97,7 @@ def create_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
 
 
 def state_shardings(config: Config, model: Network, mesh: Mesh) -> TrainState:
-    """The sharding of every array of the state.
+    """Return the sharding of every array of the state.
 
     Args:
       config: the run's config.

@@ -27,7 +27,7 @@ from t2t_jax.training.state import TrainState, state_shardings
 
 
 class LossSums(NamedTuple):
-    """Sums over target tokens, so that parts of a batch add up before the one division.
+    """Sums of losses over target tokens, which parts of a batch add up before the one division.
 
     Attributes:
       smoothed: label-smoothed cross-entropy, in nats.
@@ -41,14 +41,14 @@ class LossSums(NamedTuple):
 
 
 class StepMetrics(NamedTuple):
-    """The figures that a step reports. They stay on the device until the log asks for them.
+    """The figures that a step reports, which stay on the device until the log reads them.
 
     Attributes:
       losses: sums over the target tokens of the global batch.
       gradient_norm: Euclidean norm of the gradient of the mean loss, before it is clipped.
       learning_rate: the rate of this step.
-      nonfinite_in_a_row: see `TrainState`.
-      nonfinite_total: see `TrainState`.
+      nonfinite_in_a_row: number of skipped steps in a row, as in `TrainState`.
+      nonfinite_total: number of skipped steps in the whole run, as in `TrainState`.
     """
 
     losses: LossSums
@@ -61,11 +61,11 @@ class StepMetrics(NamedTuple):
 def loss_sums(
     losses: tuple[Float[Array, "rows t"], Float[Array, "rows t"]], batch: Batch
 ) -> LossSums:
-    """The sums over the target tokens of a batch (section 5.4).
+    """Sum the losses over the target tokens of a batch (section 5.4).
 
     Args:
       losses: the label-smoothed loss and the negative log-likelihood of every target position.
-      batch: arrays `[rows, t]`.
+      batch: the batch, with arrays `[rows, t]`.
     """
     smoothed, nll = losses
     real = (batch.targets.segments != 0).astype(jnp.float32)
@@ -76,7 +76,7 @@ _Sums = TypeVar("_Sums")
 
 
 def _sum_over_passes(compute: Callable[[Batch, Int32[Array, ""]], _Sums], batch: Batch) -> _Sums:
-    """The sum of `compute(one_pass, its_number)` over the passes of a `[passes, rows, t]` batch."""
+    """Sum `compute(one_pass, its_number)` over the passes of a `[passes, rows, t]` batch."""
     passes = len(batch.targets.tokens)
     numbered = (batch, jnp.arange(passes))
     first = jax.tree.map(lambda x: x[0], numbered)
@@ -95,13 +95,13 @@ def _sum_over_passes(compute: Callable[[Batch, Int32[Array, ""]], _Sums], batch:
 def eval_step(
     model: ScoringModel, label_smoothing: float, params: Parameters, batch: Batch
 ) -> LossSums:
-    """The losses of a batch, without dropout.
+    """Compute the losses of a batch, without dropout.
 
     Args:
       model: the model of `params`.
-      label_smoothing: eps_ls (section 5.4).
+      label_smoothing: the probability mass epsilon_ls (section 5.4).
       params: the parameters as training has them.
-      batch: arrays `[passes, rows, t]`.
+      batch: the batch, with arrays `[passes, rows, t]`.
     """
 
     def compute(rows: Batch, _: Int32[Array, ""]) -> LossSums:
@@ -113,13 +113,13 @@ def eval_step(
 def abstract_batch(
     layout: BatchLayout, source_length: int, target_length: int, patch_values: int = 0
 ) -> Batch:
-    """A `jax.ShapeDtypeStruct` for every array of a batch, with its place on the mesh.
+    """Return a `jax.ShapeDtypeStruct` for every array of a batch, with its place on the mesh.
 
     Args:
       layout: passes and rows of the batch, and its mesh.
-      source_length: source positions of a row.
-      target_length: target positions of a row.
-      patch_values: numbers of a patch, where sources are images; 0 where they are tokens.
+      source_length: number of source positions of a row.
+      target_length: number of target positions of a row.
+      patch_values: count of numbers in a patch for sources that are images; 0 for tokens.
     """
 
     def array(dtype: DTypeLike, *lengths: int) -> jax.ShapeDtypeStruct:
@@ -144,10 +144,10 @@ def train_step(
     mesh: Mesh | None = None,
     updates: UpdateForm = "in_turn",
 ) -> tuple[TrainState, StepMetrics]:
-    """One update of the parameters (sections 5.3 and 5.4).
+    """Update the parameters by one step (sections 5.3 and 5.4).
 
     The loss is the sum over target tokens divided by their number, over the global batch. Where
-    the loss or the gradient is not finite, the parameters, what the optimiser keeps and a moving
+    the loss or the gradient is not finite, the parameters, the optimiser's state and a moving
     average stay as they were, and the step counts as skipped.
 
     Args:
@@ -155,11 +155,11 @@ def train_step(
       model: the model of `state.params`.
       state: the state before the step.
       batch: the global batch of step `state.step`, arrays `[passes, rows, t]`.
-      axis_name: name of a mapped axis (`jax.pmap`), whose members each have their part of the rows
-        of every pass, one after the other. None means that `batch` has all rows.
+      axis_name: name of a mapped axis (`jax.pmap`), each of whose members has a contiguous part of
+        the rows of every pass, in order. None means that `batch` has all rows.
       mesh: the devices of the state and the batch, which add up the gradients of several passes
-        once; None leaves that to the compiler.
-      updates: how parameters and what the optimiser keeps are updated, from `kernels_of`.
+        once; None leaves the adding to the compiler.
+      updates: the form of the update of parameters and optimiser state, from `kernels_of`.
 
     Returns:
       The state after the step, and the figures to report.
@@ -185,9 +185,9 @@ def _gradient_sums(
     *,
     axis_name: str | None,
 ) -> tuple[Parameters, LossSums]:
-    """The gradient of the summed loss over all passes, and the sums of the loss.
+    """Compute the gradient of the summed loss over all passes, and the sums of the losses.
 
-    Arguments are those of `train_step`; the sums are over all members of the mapped axis.
+    The arguments are those of `train_step`; the sums are over all members of the mapped axis.
     """
     training = config.training
     step_key = jax.random.fold_in(jax.random.key(training.seed), step)
@@ -223,11 +223,11 @@ def _gradient_sums(
 def _adding_up_once(
     compute: Callable[..., tuple[Parameters, LossSums]], mesh: Mesh
 ) -> Callable[..., tuple[Parameters, LossSums]]:
-    """`_gradient_sums` whose devices add up their gradients once, after the last pass.
+    """Change `_gradient_sums` so that devices add up their gradients once, after the last pass.
 
-    Of one gradient, the compiler would add up the parts of the devices in every pass. So there is
-    one for each place along the mesh's axis `data`, whose devices keep it, and the rows of a pass
-    are cut as they lie.
+    The compiler would add up the devices' parts of a single gradient in every pass. So each place
+    along the mesh's axis `data` keeps a gradient of its own, and the rows of a pass are cut into
+    contiguous parts, one for each place.
     """
     parts = mesh.shape["data"]
     in_parts = jax.vmap(
@@ -253,15 +253,15 @@ def update(
     sums: LossSums,
     updates: UpdateForm = "in_turn",
 ) -> tuple[TrainState, StepMetrics]:
-    """The end of a step: the optimiser's update, unless something is not finite.
+    """End a step with the optimiser's update, unless the loss or the gradient is not finite.
 
     Args:
       config: the run's config.
-      optimizer: its optimiser.
+      optimizer: the run's optimiser.
       state: the state before the step.
-      gradients: those of the mean loss, of the parameters that are trained.
+      gradients: the gradients of the mean loss by the parameters that are trained.
       sums: the losses of the step.
-      updates: how parameters and what the optimiser keeps are updated, from `kernels_of`.
+      updates: the form of the update of parameters and optimiser state, from `kernels_of`.
 
     Returns:
       The state after the step, and the figures to report.
@@ -290,10 +290,10 @@ def update(
 
 
 def _before(updated: _Sums, updates: UpdateForm) -> _Sums:
-    """The arrays of an update, which in turn come before whatever is computed of them.
+    """Make the compiler finish an update before it computes anything from it, if "in_turn".
 
-    Otherwise XLA for CPUs would compute what follows from the old values once more, and then need
-    copies of these, because the new ones take their place in memory.
+    Otherwise XLA for CPUs would compute the update a second time from the old values where it is
+    used, and then copy these, because the new values take their place in memory.
     """
     return jax.lax.optimization_barrier(updated) if updates == "in_turn" else updated
 
@@ -303,7 +303,7 @@ def _where(condition: Bool[Array, ""], new: _Sums, old: _Sums) -> _Sums:
 
 
 def training_mesh(config: ParallelConfig) -> Mesh:
-    """The mesh that a run is trained on: of all devices of all processes, unless it says otherwise.
+    """Make the mesh that a run is trained on, by default of all devices of all processes.
 
     Args:
       config: the section `parallel` of the run's config.
@@ -324,11 +324,11 @@ _CompiledStep = Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]
 
 
 def compile_train_step(config: Config, model: Network, mesh: Mesh) -> _CompiledStep:
-    """`train_step` for a mesh: batches are split by rows, the state stays in place.
+    """Compile `train_step` for a mesh, which splits batches by rows and updates the state in place.
 
     The state that is passed in is donated: its arrays are overwritten. With
-    `parallel.backend="jit"` the function is one of `jax.jit`, which can also be lowered, and which
-    is compiled with `compiler_options`.
+    `parallel.backend="jit"` the result is a function of `jax.jit`, which can also be lowered, and
+    which is compiled with `compiler_options`.
 
     Args:
       config: the run's config.
@@ -350,7 +350,7 @@ def compile_train_step(config: Config, model: Network, mesh: Mesh) -> _CompiledS
 
 
 def _with_pmap(step: Callable[..., tuple[TrainState, StepMetrics]], mesh: Mesh) -> _CompiledStep:
-    """The step on every device with its rows; the state comes and goes as one of equal copies."""
+    """Map the step over devices, each with its rows; the state is one of the equal copies."""
     mapped = jax.pmap(
         partial(step, axis_name="data"),
         axis_name="data",

@@ -21,7 +21,7 @@ _ATTEMPTS = 20
 _UNFINISHED = ".orbax-checkpoint-tmp"  # Orbax's mark in the name of what it writes
 
 Manager: TypeAlias = ocp.CheckpointManager | BucketManager
-"""What writes and reads the checkpoints in a directory."""
+"""A manager that writes and reads the checkpoints in a directory."""
 
 
 class UnreadableError(UserError):
@@ -34,21 +34,21 @@ class UnreadableError(UserError):
 
 
 def steps_in(directory: Path) -> list[int]:
-    """The steps of the checkpoints in a directory that are whole, the oldest first."""
+    """List the steps of the checkpoints in a directory that are whole, the oldest first."""
     if isinstance(directory, BucketPath):
         return steps_in_bucket(directory)
     return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
 
 
 def open_manager(directory: Path, keep: Any = None) -> Manager:
-    """The manager of the checkpoints in a directory, to write or to read them.
+    """Open a manager that writes or reads the checkpoints in a directory.
 
     Args:
-      directory: has one directory for each checkpoint, named by its step.
+      directory: the directory, with one directory for each checkpoint, named by its step.
       keep: Orbax's policy of which checkpoints stay; None opens them for reading only.
 
     Returns:
-      Orbax's own; for a directory in a bucket, one with the methods of it that are used here.
+      Orbax's own manager; for a bucket a `BucketManager`, which has the methods that are used here.
     """
     if isinstance(directory, BucketPath):
         return BucketManager(directory, keep, partial(_open_local, alone=True))
@@ -58,14 +58,14 @@ def open_manager(directory: Path, keep: Any = None) -> Manager:
 def remove_unfinished_states(directory: Path) -> None:
     """Remove the checkpoints that a kill has left half-written in a directory.
 
-    Orbax's manager would do so in a thread that nobody waits for, unless it saves. In a bucket it
-    is done by `BucketManager`.
+    Orbax's manager would do so in a thread that nobody waits for, unless it saves. `BucketManager`
+    does so in a bucket.
 
     Args:
-      directory: has one directory for each checkpoint, named by its step.
+      directory: the directory, with one directory for each checkpoint, named by its step.
 
     Raises:
-      OSError: one cannot be removed.
+      OSError: a checkpoint cannot be removed.
     """
     if not isinstance(directory, BucketPath):
         for unfinished in directory.glob(f"*{_UNFINISHED}*"):
@@ -74,14 +74,14 @@ def remove_unfinished_states(directory: Path) -> None:
 
 @orbax_kept_quiet()
 def _open_local(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointManager:
-    """Orbax's manager of the checkpoints in a directory of a file system.
+    """Open Orbax's manager of the checkpoints in a directory of a file system.
 
     All processes write together, and agree through JAX's coordinator. By default Orbax would run
     programs on the devices instead, from threads of its own, and these would come between training
     steps in another order on each process. Each process reads by itself.
 
     Args:
-      directory: has one directory for each checkpoint, named by its step.
+      directory: the directory, with one directory for each checkpoint, named by its step.
       keep: Orbax's policy of which checkpoints stay; None opens them for reading only.
       alone: whether this process works without the others.
     """
@@ -109,7 +109,7 @@ def _open_local(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointMan
 
 @contextmanager
 def reading_checkpoints(directory: Path) -> Iterator[Manager]:
-    """The checkpoints in a directory, to be read by this process alone."""
+    """Open the checkpoints in a directory for reading by this process alone, within a block."""
     quiet, unheard = orbax_kept_quiet(), warnings.catch_warnings()
     with quiet, unheard, closing(open_manager(directory)) as manager:
         warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that nobody awaits any more
@@ -119,9 +119,9 @@ def reading_checkpoints(directory: Path) -> Iterator[Manager]:
 
 @contextmanager
 def writing_checkpoints(directory: Path) -> Iterator[None]:
-    """Turn what Orbax raises while it saves into one line that says where, and the way out.
+    """Turn errors of Orbax in saving into an error of one line with the place and the way out.
 
-    An error of a save comes when it starts, or when the next one, or the end, waits for it.
+    A save raises its error when it starts, or when the next save or the end of training waits.
 
     Raises:
       UserError: a checkpoint cannot be written.
@@ -149,8 +149,8 @@ def restore(
     """Read some items of a checkpoint, such as its parameters.
 
     Raises:
-      UnreadableError: it is damaged, or has arrays of other shapes.
-      UserError: this user may not read it.
+      UnreadableError: the checkpoint is damaged, or has arrays of other shapes.
+      UserError: this user may not read the checkpoint.
     """
     place = directory / str(step)
     try:
@@ -172,14 +172,14 @@ def restore(
 
 
 def _first(error: BaseException) -> BaseException:
-    """The error at the beginning of a chain of errors, which is what went wrong first."""
+    """Return the first error of a chain of errors, which caused all others."""
     while before := error.__cause__ or error.__context__:
         error = before
     return error
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong first, in words, without TensorStore's account of its settings."""
+    """Describe the first error of a chain, without TensorStore's account of its settings."""
     error = _first(error)
     words = " ".join(str(error).partition(" [tensorstore_spec")[0].split())
     return words[-300:] or type(error).__name__

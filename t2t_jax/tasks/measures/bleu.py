@@ -6,7 +6,7 @@ sacreBLEU's own tokenisers for them (`sacrebleu -tok zh`, `-tok ja-mecab`).
 
 `tokenized_split_bleu` is the older measure in which the paper and its successors report 27.3 and
 28.4 on English-German. It counts the words of the Moses tokeniser, and the parts of a compound as
-words. It is for comparison with those numbers: anything else is better compared by sacreBLEU.
+words. Use it for comparison with those numbers, and sacreBLEU for any other comparison.
 """
 
 import re
@@ -23,7 +23,7 @@ TOKENIZED_SPLIT_BLEU_SIGNATURE = (
     "Moses tokenizer, Unicode punctuation replaced, compounds split at hyphens, multi-bleu.perl, "
     "cased"
 )
-"""The definition of `tokenized_split_bleu`, which the language is added to."""
+"""The definition of `tokenized_split_bleu`, to which the language is added."""
 
 # As replace-unicode-punctuation.perl. The last four are control characters that tokenizer.perl
 # deletes, where Python would see spaces.
@@ -50,17 +50,17 @@ class CorpusScores:
     tokenized_split_bleu_signature: str
     """The definition of `tokenized_split_bleu`."""
     chrf: float
-    """chrF2, of characters and sequences of up to six of them; 0 to 100."""
+    """chrF2, on sequences of one to six characters; 0 to 100."""
     chrf_signature: str
     """sacreBLEU's signature of `chrf`."""
 
     @property
     def best(self) -> float:
-        """The score by which the best checkpoint is chosen."""
+        """Return the score that chooses the best checkpoint; higher is better."""
         return self.bleu
 
     def __str__(self) -> str:
-        """The scores in a line, with the signature of BLEU."""
+        """Return the scores in a line, with the signature of BLEU."""
         return (
             f"BLEU {self.bleu:.2f} ({self.bleu_signature})  "
             f"tokenized_split_bleu {self.tokenized_split_bleu:.2f}"
@@ -70,15 +70,15 @@ class CorpusScores:
 def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[str], language: str
 ) -> CorpusScores:
-    """BLEU, the paper's BLEU and chrF of a corpus.
+    """Compute BLEU, the paper's BLEU and chrF of a corpus.
 
     Args:
       hypotheses: translations, as plain text.
-      references: one for each, as their authors wrote them: neither tokenised nor normalised.
-      language: language of both, as ISO 639 has it (`de`); the paper's BLEU tokenises by it.
+      references: a reference for each, as its author wrote it: neither tokenised nor normalised.
+      language: ISO 639 code of their language (`de`), by which the paper's BLEU tokenises.
 
     Raises:
-      UserError: `check_references` refuses them.
+      UserError: `check_references` refuses the numbers of translations and references.
     """
     check_references(hypotheses, references)
     bleu, chrf = BLEU(), CHRF()
@@ -98,22 +98,22 @@ def corpus_scores(
 def tokenized_split_bleu(
     hypotheses: Sequence[str], references: Sequence[str], language: str
 ) -> float:
-    """BLEU as the paper reports it: of Moses tokens, with compounds split at their hyphens.
+    """Compute BLEU as the paper reports it: of Moses tokens, with compounds split at hyphens.
 
-    It is what tensor2tensor's get_ende_bleu.sh computes, from raw text on both sides: the Moses
+    The score is that of tensor2tensor's get_ende_bleu.sh, from raw text on both sides: the Moses
     scripts replace-unicode-punctuation.perl and tokenizer.perl, hyphens set apart, and
-    multi-bleu.perl. Case counts, nothing is smoothed.
+    multi-bleu.perl. Case counts, and nothing is smoothed.
 
     Args:
       hypotheses: translations, as plain text.
-      references: one for each, as plain text.
-      language: language of both; it decides on apostrophes and abbreviations.
+      references: a reference for each, as plain text.
+      language: their language, by which apostrophes and abbreviations are tokenised.
 
     Returns:
       0 to 100, unrounded; 0 if the corpus shares no sequence of four words with its references.
 
     Raises:
-      UserError: `check_references` refuses them.
+      UserError: `check_references` refuses the numbers of translations and references.
     """
     check_references(hypotheses, references)
     words = [split_words(lines, language) for lines in (hypotheses, references)]
@@ -123,7 +123,7 @@ def tokenized_split_bleu(
 
 
 def split_words(lines: Sequence[str], language: str) -> list[str]:
-    """Lines as `tokenized_split_bleu` counts their words, with a space between words.
+    """Tokenise lines as `tokenized_split_bleu` does, with a space between words.
 
     Markup is escaped as Moses does (`&quot;`), and a hyphen within a compound is `##AT##-##AT##`.
     """
@@ -150,7 +150,7 @@ def check_references(hypotheses: Sequence[str], references: Sequence[str]) -> No
     """Refuse translations that do not have a reference each.
 
     Raises:
-      UserError: there are none, or not as many of one as of the other.
+      UserError: there are no translations, or there are more or fewer references.
     """
     counts = {len(hypotheses), len(references)}
     if counts == {NEWSTEST2014_FILTERED, NEWSTEST2014_FULL}:

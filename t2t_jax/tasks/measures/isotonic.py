@@ -1,4 +1,4 @@
-"""Isotonic regression: the nondecreasing function that fits some points best."""
+"""Isotonic regression, which finds the nondecreasing function that fits some points best."""
 
 from typing import NamedTuple
 
@@ -10,21 +10,21 @@ class Isotonic(NamedTuple):
     """A nondecreasing function: linear between its knots, and constant before and after them."""
 
     x: tuple[float, ...]
-    """Where the knots are, in rising order."""
+    """The places of the knots, in rising order."""
     y: tuple[float, ...]
-    """The values there."""
+    """The values of the function at the knots."""
 
     def __call__(self, x: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        """The values of the function at some places."""
+        """Return the values of the function at some places."""
         return np.interp(x, self.x, self.y)
 
 
 def isotonic_regression(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> Isotonic:
-    """The nondecreasing fit with the least sum of squared errors at the points.
+    """Fit the nondecreasing function with the least sum of squared errors at the points.
 
     Args:
-      x: places of the points, at least one; of points at the same place, the mean is fitted.
-      y: their values.
+      x: places of at least one point; points at the same place count with their mean.
+      y: the values of the points.
     """
     from scipy import optimize  # slow to import
 

@@ -1,4 +1,4 @@
-"""How well labels were predicted: accuracy, F1 of each label, and which are taken for which."""
+"""Scores of predicted labels: accuracy, the F1 of each label, and the confusion table."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,38 +9,38 @@ from t2t_jax.errors import UserError
 
 @dataclass(frozen=True)
 class LabelScores:
-    """How many labels were predicted right."""
+    """The scores of predicted labels against the right ones."""
 
     accuracy: float
     """Percentage of the labels that are right."""
     macro_f1: float
     """Mean over all labels of the F1 of each, in percent; a label that is never right has 0."""
     num_labels: int
-    """How many labels were predicted."""
+    """Number of labels that were predicted."""
     confusion: tuple[tuple[str, str, int], ...]
-    """The confusion table: the right label, the predicted one, and how often, for every pair that
-    occurs; by the right label, and the most frequent first."""
+    """The confusion table: the right label, the predicted one and the count of every pair that
+    occurs, sorted by the right label and then with the most frequent first."""
 
     @property
     def best(self) -> float:
-        """The score by which the best checkpoint is chosen; higher is better."""
+        """Return the score that chooses the best checkpoint; higher is better."""
         return self.accuracy
 
     def __str__(self) -> str:
-        """One line for the log."""
+        """Return the scores as one line for the log."""
         of = f"({self.num_labels:,} labels)"
         return f"accuracy {self.accuracy:.2f}  macro F1 {self.macro_f1:.2f} {of}"
 
 
 def label_scores(gold: Sequence[str], predicted: Sequence[str]) -> LabelScores:
-    """Score labels. Macro F1 is over the labels that occur on either side.
+    """Score predicted labels; macro F1 is over the labels that occur on either side.
 
     Args:
       gold: the right labels.
-      predicted: as many predicted ones.
+      predicted: the predicted label for each right one.
 
     Raises:
-      UserError: there are none.
+      UserError: there are no labels.
     """
     if not gold:
         raise UserError("there are no labels to score; give sentences that have some")
@@ -55,10 +55,10 @@ def label_scores(gold: Sequence[str], predicted: Sequence[str]) -> LabelScores:
 
 
 def f1_of_labels(confusion: Iterable[tuple[str, str, int]]) -> dict[str, float]:
-    """The F1 of each label that occurs, in percent: 2 right / (wanted + predicted).
+    """Compute the F1 of each label that occurs, in percent: 2 right / (wanted + predicted).
 
     Args:
-      confusion: a confusion table, as `LabelScores` has it.
+      confusion: a confusion table, as in `LabelScores.confusion`.
     """
     right, both = Counter[str](), Counter[str]()
     for wanted, found, number in confusion:

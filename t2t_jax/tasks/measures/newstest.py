@@ -1,4 +1,4 @@
-"""The names under which scores are reported: those of the test sets of WMT 2014.
+"""The names of the test sets of WMT 2014, under which scores are reported.
 
 newstest2014 exists twice, and scores on the two are not comparable:
 
@@ -30,17 +30,17 @@ _SIZES = {
 
 
 def name_of_test_set(corpus: str, split: str, num_sentences: int) -> str:
-    """The name under which a score is reported.
+    """Return the name of a test set under which a score is reported.
 
     Args:
       corpus: the corpus's name, as in the config.
-      split: the split of it that was scored: dev, test, or the name of another test set in it.
+      split: the split that was scored: dev, test, or the name of another test set of the corpus.
       num_sentences: how many sentences of the split were scored.
 
     Returns:
-      Of newstest2013 and newstest2014, that name with what tells it from its other versions:
-      `newstest2013`, `newstest2014 (full, 3,003 sentences)`, or `newstest2013 (100 sentences)` for
-      a number that no version of it has. Of any other test set, corpus and split.
+      For newstest2013 and newstest2014, that name with the version of the set: `newstest2013`,
+      `newstest2014 (full, 3,003 sentences)`, or `newstest2013 (100 sentences)` for a number of
+      sentences that no version has. For any other test set, corpus and split.
     """
     names = {**TEST_SETS, **_OTHER_NAMES} if public_name(corpus).startswith(_WMT14) else {}
     name = names.get(split, split)

@@ -1,4 +1,4 @@
-"""Scores of parses as a model writes them: sequences of symbols, which are not always trees."""
+"""Scores of a parser's outputs: sequences of symbols, which are not always trees."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from t2t_jax.tasks.measures.parseval import ParsevalScores, parseval
 
 @dataclass(frozen=True)
 class ParseScores(ParsevalScores):
-    """Scores of what a model wrote for the sentences of a treebank."""
+    """The scores of a model's outputs for the sentences of a treebank."""
 
     num_repaired: int = 0
     """Number of sentences for which the model's output was not a tree, and was mended."""
 
     @property
     def best(self) -> float:
-        """The score by which the best checkpoint is chosen."""
+        """Return the score that chooses the best checkpoint; higher is better."""
         return self.f1
 
     def __str__(self) -> str:
-        """F1 in a line, with what defines it, and the number of repaired trees."""
+        """Return F1 and its signature in a line, with the number of repaired trees."""
         return f"F1 {self.f1:.2f} ({self.signature})  {self.num_repaired} repaired"
 
 
@@ -32,9 +32,9 @@ def parse_scores(
 
     Args:
       sentences: sentences as words with spaces between them.
-      outputs: what the model wrote for each: symbols as `data.trees.linearise` gives them, or
-        anything else.
-      references: the right symbols for each.
+      outputs: the model's output for each sentence: symbols as `data.trees.linearise` returns them,
+        or any other text.
+      references: the right symbols for each sentence.
 
     Returns:
       The scores, then the model's trees and the right ones, in brackets.

@@ -1,9 +1,9 @@
 """Labelled recall and precision of brackets: PARSEVAL, as the program EVALB counts it.
 
-EVALB (Sekine and Collins, 1997) with its parameter file COLLINS.prm is what papers report, section
-6.3 of the Transformer's among them. The root and punctuation are left out of both trees, ADVP and
-PRT are one label, and a label ends at its first `-` or `=`. Of several brackets with the same label
-and words each counts. EVALB's limits (200 words, 200 brackets, ten errors) are not kept.
+Papers, such as the Transformer's in section 6.3, report the scores of EVALB (Sekine and Collins,
+1997) with its parameter file COLLINS.prm. The root and punctuation are left out of both trees, ADVP
+and PRT are one label, and a label ends at its first `-` or `=`. Several brackets with the same
+label and words all count. EVALB's limits (200 words, 200 brackets, ten errors) are not kept.
 """
 
 import operator
@@ -38,7 +38,7 @@ class ParsevalScores:
     tagging_accuracy: float
     """Share of the words, apart from punctuation, with the right tag."""
     num_sentences: int
-    """Number of sentences, with those that could not be scored."""
+    """Number of sentences, including those that could not be scored."""
     num_skipped: int
     """Sentences left out because the predicted tree has no words: EVALB's "skip"."""
     num_errors: int
@@ -62,7 +62,7 @@ class _Parse(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """The comparison of the two trees of a sentence; what is not counted is 0."""
+    """The comparison of the two trees of a sentence, with counts of 0 if it is left out."""
 
     status: Literal["valid", "skipped", "error"]
     """Whether the sentence is scored, or why it is left out; see `ParsevalScores`."""
@@ -81,14 +81,14 @@ class _Counts(NamedTuple):
 
 
 def parseval(gold: Sequence[Tree], predicted: Sequence[Tree]) -> ParsevalScores:
-    """Scores predicted trees against those of a treebank.
+    """Score predicted trees against those of a treebank.
 
     Args:
       gold: the right trees, with or without empty elements and function tags.
-      predicted: one for each, over the same words.
+      predicted: a predicted tree for each right one, over the same words.
 
     Raises:
-      UserError: there are none, or not as many of one as of the other.
+      UserError: there are no trees, or there are more or fewer predicted trees than right ones.
     """
     if not gold or len(gold) != len(predicted):
         raise UserError(
@@ -156,7 +156,7 @@ def _compare(gold: _Parse, predicted: _Parse) -> _Counts:
 
 
 def _bracket_scores(counts: Sequence[_Counts]) -> tuple[float, float, float]:
-    """Recall, precision and F1 over all brackets of some sentences, in percent."""
+    """Compute recall, precision and F1 over all brackets of some sentences, in percent."""
     matched = sum(sentence.matched for sentence in counts)
     recall = _percent(matched, sum(sentence.gold for sentence in counts))
     precision = _percent(matched, sum(sentence.predicted for sentence in counts))

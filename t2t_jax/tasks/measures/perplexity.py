@@ -7,12 +7,12 @@ _LARGEST_EXPONENT = 700.0  # a little less than what a float of 64 bits has an e
 
 
 def perplexity(nll: float, exp: Callable[[float], float] = math.exp) -> float:
-    """exp of a mean negative log-likelihood, which is capped so that the result is finite.
+    """Compute exp of a mean negative log-likelihood, which is capped so that exp is finite.
 
     Args:
       nll: mean negative log-likelihood, in nats per subword. Perplexities over different subwords
         cannot be compared.
-      exp: the exponential. The C library's and NumPy's may differ in the last of sixteen digits,
-        and each figure keeps the one that it was always computed by.
+      exp: the exponential function. Those of the C library and NumPy may differ in the last of
+        sixteen digits, and each figure keeps the one with which it was always computed.
     """
     return float(exp(min(nll, _LARGEST_EXPONENT)))

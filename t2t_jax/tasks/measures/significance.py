@@ -1,4 +1,4 @@
-"""Whether one system is better than another, or only looks so on these sentences."""
+"""A test of whether one system is better than another, beyond the choice of sentences."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,15 @@ _SEED_VARIABLE = "SACREBLEU_SEED"
 
 
 class PairedBootstrap(NamedTuple):
-    """Two systems compared on the same sentences."""
+    """The comparison of two systems on the same sentences."""
 
     baseline_bleu: float
     """sacreBLEU's BLEU of the baseline; 0 to 100."""
     system_bleu: float
     """sacreBLEU's BLEU of the system that is compared with it; 0 to 100."""
     p_value: float
-    """How likely the choice of sentences alone makes a difference larger than theirs, 0 to 1; 1 for
-    no difference."""
+    """Probability, 0 to 1, that the choice of sentences alone makes a larger difference than the
+    one observed; 1 if there is no difference."""
     signature: str
     """sacreBLEU's signature of the scores and the test."""
 
@@ -35,17 +35,17 @@ def paired_bootstrap(
     num_samples: int = 1000,
     seed: int = 12345,
 ) -> PairedBootstrap:
-    """Paired bootstrap resampling (Koehn 2004) of BLEU, by sacreBLEU.
+    """Compare the BLEU of two systems by sacreBLEU's paired bootstrap resampling (Koehn 2004).
 
-    The result depends on the arguments alone, and is that of `sacrebleu --paired-bs`, but for two
-    systems of the same score. While it is computed, sacreBLEU's own variable for the seed is set in
-    the environment of the process.
+    The result depends on the arguments alone, and is that of `sacrebleu --paired-bs`, except for
+    two systems of the same score. Meanwhile sacreBLEU's own variable for the seed is set in the
+    environment of the process.
 
     Args:
       baseline: translations of one system, as plain text.
-      system: translations of the other.
-      references: one for each, as plain text.
-      num_samples: how often sentences are drawn, with replacement, as many as there are.
+      system: translations of the other system.
+      references: a reference for each sentence, as plain text.
+      num_samples: number of resamples, each of as many sentences as there are, with replacement.
       seed: seed of the draws; positive, as sacreBLEU takes 0 for none.
 
     Raises:
@@ -75,7 +75,7 @@ def paired_bootstrap(
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Set the seed of sacreBLEU, which takes it from the environment and from nowhere else."""
+    """Set the seed of sacreBLEU, which reads it from the environment alone, within a block."""
     before = os.environ.get(_SEED_VARIABLE)
     os.environ[_SEED_VARIABLE] = str(seed)
     try:
