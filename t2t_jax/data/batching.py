@@ -61,7 +61,7 @@ class Batches:
 
         Args:
           examples: the examples that are put into batches.
-          config: how pairs become batches.
+          config: the section on data, with the sizes of batches.
           seed: seed of the order of the pairs.
 
         Raises:

@@ -1,7 +1,7 @@
 """A corpus tokenised once into memory-mapped arrays.
 
-All arrays are kept in a cache under the fingerprint of what they were made from, so a second
-start hashes the corpus and the arrays, which is quick, and tokenises nothing.
+Vocabularies and arrays are kept in a cache under the fingerprint of what they were made from, so a
+second start hashes the corpus and the arrays, which is quick, and tokenises nothing.
 """
 
 import functools
@@ -295,7 +295,7 @@ def mix(mixed: list[tuple[TokenizedSplit, int]]) -> TokenizedSplit:
 
 
 def after_first_tokens(split: TokenizedSplit) -> TokenizedSplit:
-    """Cut each source after its first token, and put the rest at the begin of its target.
+    """Cut each source after its first token, and put the rest at the beginning of its target.
 
     A decoder alone reads the same sequences, and learns all tokens but the first of each.
 

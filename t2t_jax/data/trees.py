@@ -359,7 +359,7 @@ def _suitable_tag(word: str, predicted: str) -> str:
 
 
 def _balance(symbols: Iterable[str]) -> tuple[list[str], list[str], int]:
-    """Match every closing bracket.
+    """Match every closing bracket with an open one, or leave it out.
 
     Returns:
       The symbols, the labels that are still open, and the number of repairs.

@@ -26,7 +26,7 @@ class Archive:
     digest: str | None = None
     """`sha256:` or `md5:` and the sum of its content in hexadecimal digits; None if not known."""
     saved_as: str = ""
-    """Its name among the archives of a corpus; empty means the last part of the URL."""
+    """The archive's name among those of a corpus; empty means the last part of the URL."""
 
     @property
     def name(self) -> str:

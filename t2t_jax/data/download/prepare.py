@@ -110,7 +110,7 @@ def check_holds(name: str, directory: Path) -> None:
       directory: the directory.
 
     Raises:
-      UserError: it holds something else, not all of it, or the corpus with another cleaning.
+      UserError: the directory holds something else, a part, or the corpus cleaned otherwise.
     """
     path = directory / _MANIFEST
     way_out = f"run t2t-jax data {name} {directory}"

@@ -10,8 +10,8 @@
 Plain text is handed on as it is, without the ends of its lines. Runs of spaces in segments become
 single spaces, as in sacreBLEU.
 
-What is kept in memory is bounded, whatever an archive unpacks to: a line or a segment, and what
-stands between the members of a tar archive.
+The memory is bounded, whatever an archive unpacks to: it holds a line or a segment, and the bytes
+between the members of a tar archive.
 """
 
 import gzip
@@ -164,7 +164,7 @@ class _Units:
         return found
 
     def grow(self, size: int) -> None:
-        """Count what comes before the next tag, and refuse more than a translation memory has."""
+        """Count the input since the last tag, and refuse more than a translation memory has."""
         self._size += size
         if self._size > _MOST_BETWEEN_TAGS or self._depth > _DEEPEST:
             raise UserError(

@@ -62,8 +62,8 @@ def fetch_archive(
       patience: seconds before each further attempt, while no bytes arrive.
 
     Raises:
-      UserError: it cannot be fetched or written, or is not what was published. The bytes
-        that have arrived are kept, unless they are wrong.
+      UserError: the archive cannot be fetched or written, or is not what was published. The
+        bytes that have arrived are kept, unless they are wrong.
     """
     path, part = directory / archive.name, directory / f"{archive.name}.part"
     check_regular(path)
@@ -116,7 +116,7 @@ def _check_room(archive: Archive, file: BinaryIO, directory: Path) -> None:
 
 
 def _check(archive: Archive, path: Path) -> None:
-    """Refuse a file that is not what was published; one that was just fetched is removed."""
+    """Refuse a file that differs from the published one, and remove it if it was just fetched."""
     size = path.stat().st_size
     kind, _, expected = (archive.digest or "").partition(":")
     if not size:
@@ -148,7 +148,7 @@ def digest_of(path: Path, kind: str = "sha256") -> str:
 
 
 def _complete(transfer: "_Transfer", patience: tuple[float, ...]) -> None:
-    """Ask until all bytes have arrived, or several attempts in a row have brought no new ones."""
+    """Ask the server until all bytes have arrived, or several attempts in a row brought none."""
     furthest, in_vain, reason = transfer.arrived, 0, ""
     for _ in range(_MOST_REQUESTS):
         try:
@@ -305,7 +305,7 @@ def _range(answer: Any) -> tuple[int | None, int | None]:
 
 
 def _reason(reason: object) -> str:
-    """Return what went wrong, in one line that a terminal can show."""
+    """Return the reason of a failure, in one line that a terminal can show."""
     if isinstance(reason, urllib.error.URLError):
         reason = reason.reason
     shown = "".join(letter if letter.isprintable() else " " for letter in str(reason))
