@@ -83,7 +83,7 @@ class LabelledImages:
 
     @property
     def target_tokens(self) -> Integer[np.ndarray, " n"]:
-        """Return the number of each image's label."""
+        """Return the labels of all images, as numbers."""
         return self.labels
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:

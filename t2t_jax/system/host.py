@@ -51,7 +51,7 @@ def processor_vendor(path: str | Path = "/proc/cpuinfo") -> str:
 
 
 def instruction_sets(path: str | Path = "/proc/cpuinfo") -> tuple[str, ...]:
-    """Return the instruction sets that matter for matrix products, as Linux spells them.
+    """Return the processor's instruction sets for matrix products, as Linux spells them.
 
     On x86 they are those of avx2, fma, avx512f, avx512_bf16, avx512_vnni, avx512_fp16, avx_vnni,
     amx_tile, amx_bf16 and amx_int8 that the processor has, on ARM those of asimd, bf16, i8mm and
