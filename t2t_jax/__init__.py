@@ -3,7 +3,7 @@
     import t2t_jax
 
     run = t2t_jax.train(config, "runs/mine")            # config: a t2t_jax.Config
-    run.history.evaluations                             # what its log has of dev
+    run.history.evaluations                             # the scores on dev in its log
     translator = run.load(average=5)                    # or t2t_jax.load("runs/mine", average=5)
     translator.translate(["No devices found"])
     t2t_jax.score(translator, sources, targets)         # of translations that are given

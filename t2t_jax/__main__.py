@@ -17,7 +17,7 @@ from t2t_jax.system.signals import ServerSignal
 
 
 def main(arguments: Sequence[str], program: str = "t2t-jax") -> int:
-    """Do what the command line says; returns the exit code."""
+    """Run the command that the command line names, and return the exit code."""
     if arguments[:1] in (["--version"], ["-V"]):
         print(f"t2t-jax {__version__}")
         return 0

@@ -1,1 +1,1 @@
-"""From text to batches: corpora, vocabulary, tokenised arrays, and step -> batch."""
+"""Everything from text to batches: corpora, vocabularies, tokenised arrays and batches by step."""

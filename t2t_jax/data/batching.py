@@ -1,8 +1,8 @@
-"""Step to batch: `batches(step)` needs nothing but the corpus, the config and the seed.
+"""Training batches by step: `batches(step)` needs only the corpus, the config and the seed.
 
-Both strategies make rows and sort them into classes, one class per batch shape. To bucket, a row
-is one pair, and its class is the rung of the length ladder that holds both sides. To pack, a row is
-as many pairs as fit, and there is one class. From there on they are the same: each epoch shuffles
+Both strategies make rows and sort them into classes, one class per batch shape. In "bucket", a row
+is one pair, and its class is the rung of the length ladder that holds both sides. In "pack", a row
+is as many pairs as fit, and there is one class. The rest is the same in both: each epoch shuffles
 the rows within their class, cuts batches from them, and shuffles the batches.
 """
 
@@ -24,7 +24,7 @@ _PACKING = 0  # the random stream of the packing; epoch e has stream e + 1
 
 
 def ladder_length(length: int) -> int:
-    """The rung of the length ladder that holds `length` tokens.
+    """Return the lowest rung of the length ladder that holds `length` tokens.
 
     The rungs are 8, 16, 24, then 4, 5 and 6 times every power of two: 32 40 48 64 80 96 128 ...
     All are multiples of 8, and from 32 on each is at most a third above the one before it, so that
@@ -37,7 +37,7 @@ def ladder_length(length: int) -> int:
 
 
 def length_ladder(max_length: int) -> tuple[int, ...]:
-    """All rungs up to `max_length`; the last is `max_length` rounded up to a multiple of 8."""
+    """Return all rungs up to the last, which is `max_length` rounded up to a multiple of 8."""
     last = max(8, _round_up(max_length, 8))
     rungs = [8]
     while rungs[-1] < last:
@@ -53,15 +53,15 @@ class Batches:
     """The training batches of a tokenised split, by step: `batches(step) -> Batch`.
 
     In an epoch every pair occurs once. Epoch e of a seed is the same on every host and after every
-    restart. Safe to call from several threads.
+    restart. Several threads may ask for batches at once.
     """
 
     def __init__(self, examples: Examples, config: DataConfig, seed: int) -> None:
         """Lay out the rows; no token is read yet.
 
         Args:
-          examples: what is put into batches.
-          config: how pairs become batches.
+          examples: the examples that are put into batches.
+          config: the section on data, with the sizes of batches.
           seed: seed of the order of the pairs.
 
         Raises:
@@ -88,39 +88,39 @@ class Batches:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches in an epoch, the same in every epoch."""
+        """Return the number of batches in an epoch, which is the same in every epoch."""
         return len(self._cuts.classes)
 
     @property
     def shapes(self) -> set[BatchShape]:
-        """The shapes that occur, for one shard: compiled code is needed for these and no other."""
+        """Return the shapes of global batches that occur, for which alone code is compiled."""
         return {self._shapes[number] for number in np.unique(self._cuts.classes)}
 
     @property
     def padding_waste(self) -> dict[str, float]:
-        """Fraction of an epoch's `source` and `target` positions that hold padding."""
+        """Return the fraction of an epoch's `source` and `target` positions that hold padding."""
         counts = np.bincount(self._cuts.classes, minlength=len(self._layout.shapes))
         rows, *lengths = np.array(self._shapes).T
         examples = self.examples
         sides = {"source": examples.source_lengths, "target": examples.target_lengths}
         tokens = {name: int(own.sum(dtype=np.int64)) for name, own in sides.items()}
         room = {name: int(counts @ (rows * own)) for name, own in zip(sides, lengths, strict=True)}
-        # A text of one language has no sources, and of one that is masked a part is predicted.
+        # A text of one language has no sources, and of a masked text only a part is predicted.
         return {
             name: 1 - tokens[name] / room[name] for name in sides if 0 < tokens[name] <= room[name]
         }
 
     def shape(self, step: int) -> BatchShape:
-        """The shape of the global batch of a step, which counts from 0 over all epochs."""
+        """Return the shape of the global batch of a step, which counts from 0 over all epochs."""
         return self._shapes[self._cuts.classes[self._find(step)[1]]]
 
     def __call__(self, step: int, rows: Integer[np.ndarray, " n"] | None = None) -> Batch:
-        """Rows of the global batch of a step.
+        """Return rows of the global batch of a step.
 
         Args:
           step: counts from 0 over all epochs.
-          rows: numbers of the rows to make, in ascending order; beyond those that the global batch
-            has they are empty. None makes the whole global batch.
+          rows: numbers of the rows to make, in ascending order; rows beyond the end of the global
+            batch are empty. None makes the whole global batch.
         """
         shape = self.shape(step)
         numbers = np.arange(shape.rows) if rows is None else rows
@@ -128,7 +128,7 @@ class Batches:
         return self.examples.batch(self.chosen(step, rows), shape, step, numbers)
 
     def chosen(self, step: int, rows: Integer[np.ndarray, " n"] | None = None) -> Chosen:
-        """The examples in rows of the global batch of a step; arguments as for `__call__`."""
+        """Return the examples in rows of a step's global batch; arguments as for `__call__`."""
         plan, number = self._find(step)
         shape = self._layout.shapes[self._cuts.classes[number]]
         numbers = np.arange(shape.rows) if rows is None else rows
@@ -147,14 +147,14 @@ class Batches:
         stop: int,
         rows_of: Callable[[BatchShape], Integer[np.ndarray, " n"]] | None = None,
     ) -> Generator[Batch, None, None]:
-        """The batches of steps `start` to `stop - 1` in order, made ahead in the background.
+        """Yield the batches of steps `start` to `stop - 1` in order, made ahead in the background.
 
         An error in the background is raised here. Closing the iterator stops the work.
 
         Args:
           start: the first step.
           stop: the step after the last.
-          rows_of: which rows of a global batch of some shape to make; None makes all.
+          rows_of: gives the numbers of the rows to make for a shape; None makes all rows.
         """
         steps = grain.MapDataset.range(start, stop)
         options = grain.ReadOptions(
@@ -172,7 +172,7 @@ class Batches:
             iterator.close()
 
     def _find(self, step: int) -> tuple["_Plan", int]:
-        """The plan of the epoch that a step is in, and the number of its batch there."""
+        """Return the plan of a step's epoch, and the number of the step's batch among the cuts."""
         if step < 0:
             raise ValueError(f"no batch {step}: steps count from 0")
         epoch, index = divmod(step, self.steps_per_epoch)
@@ -212,20 +212,20 @@ class _Layout(NamedTuple):
     """The batch shape of each class. A row fits into the shapes of all later classes too."""
     classes: UInt8[np.ndarray, " rows"]
     members: Int32[np.ndarray, " pairs"]
-    """Pairs, row after row."""
+    """The numbers of the pairs, row after row."""
     starts: Int64[np.ndarray, " starts"]
     """Row r holds `members[starts[r] : starts[r + 1]]`."""
 
 
 class _Cuts(NamedTuple):
-    """Where the rows, sorted by class, are cut into batches. It depends on counts only."""
+    """The places where rows, sorted by class, are cut into batches; they depend on counts alone."""
 
     starts: Int64[np.ndarray, " cuts"]
     classes: Int64[np.ndarray, " batches"]
 
 
 class _Plan(NamedTuple):
-    """One epoch: the rows sorted by class and shuffled within it, and the batches' order."""
+    """The plan of an epoch: the rows, shuffled within each class, and the order of the batches."""
 
     rows: Int32[np.ndarray, " rows"]
     batches: Int32[np.ndarray, " batches"]
@@ -236,7 +236,7 @@ def _bucket(
     target_lengths: Int32[np.ndarray, " pairs"],
     config: DataConfig,
 ) -> _Layout:
-    """One pair a row; its class is the rung that holds its longer side."""
+    """Lay out one pair a row, whose class is the rung that holds the pair's longer side."""
     longest = np.maximum(source_lengths, target_lengths)
     ladder = length_ladder(max(config.max_length, int(longest.max())))
     classes = np.searchsorted(ladder, longest).astype(np.uint8)
@@ -253,9 +253,9 @@ def _pack(
     config: DataConfig,
     seed: int,
 ) -> _Layout:
-    """Rows of several pairs, the same in every epoch of a seed.
+    """Lay out rows of several pairs, which are the same in every epoch of a seed.
 
-    A round deals the longest pairs left out to the emptiest rows, one each. There are just as many
+    A round deals the longest pairs left to the emptiest rows, one each. There are just as many
     rows as the tokens would fill without a gap, so rows fill up evenly, and by then the pairs left
     are short. Pairs that found no room in any round are dealt out again to new rows.
     """
@@ -287,7 +287,7 @@ def _packed_shape(
     target_lengths: Int32[np.ndarray, " pairs"],
     config: DataConfig,
 ) -> BatchShape:
-    """Rows for the longest pair, and up to twice as long on the side with more tokens in all."""
+    """Return the shape of packed rows, up to twice as long on the side with more tokens in all."""
     longest = max(config.max_length, int(source_lengths.max()), int(target_lengths.max()))
     shortest_row = _round_up(longest, 8)
     totals = np.array([source_lengths.sum(), target_lengths.sum()])
@@ -300,7 +300,7 @@ def _packed_shape(
 
 
 def batch_shape(config: DataConfig, source_length: int, target_length: int) -> BatchShape:
-    """The shape of a batch whose rows have these lengths: as many rows as the bounds allow.
+    """Return the shape of a batch with as many rows of these lengths as the bounds allow.
 
     There is at least one row, as dev and test have sentences of any length. From 8 rows on their
     number is a multiple of 8, which meshes and matrix units divide evenly.
@@ -317,7 +317,7 @@ def batch_shape(config: DataConfig, source_length: int, target_length: int) -> B
 
 
 def _cut(layout: _Layout) -> _Cuts:
-    """Full batches, class by class. What remains of a class goes into the batches of the next.
+    """Cut full batches, class by class; the rows left of a class join the batches of the next.
 
     Rows are in order of class, so a remainder lies just before the rows it joins and every batch is
     a slice. Only the very last batch may be short of rows.
@@ -334,13 +334,13 @@ def _cut(layout: _Layout) -> _Cuts:
 
 
 def _random_stream(seed: int, stream: int) -> np.random.Philox:
-    """Raw bits, because only they are the same in every version of NumPy."""
+    """Return a stream of raw bits, which alone are the same in every version of NumPy."""
     return np.random.Philox(key=np.array([seed, stream], np.uint64))
 
 
 def _shuffled_within(
     classes: UInt[np.ndarray, " n"], rng: np.random.Philox
 ) -> Int32[np.ndarray, " n"]:
-    """Indices of the rows in order of class, and in random order within a class."""
+    """Return the indices of the rows in order of class, and in random order within a class."""
     order = np.argsort(rng.random_raw(len(classes)), kind="stable").astype(np.int32)
     return order[np.argsort(classes[order], kind="stable")]

@@ -4,11 +4,11 @@ An entry is a folder of files, with their BLAKE2 hashes in `digests.json`. All h
 whenever an entry is opened, and a damaged entry is made again. So a damaged disk, or another
 program, can cost the time to make an entry again, but never changes what a model is trained on.
 
-Entries appear in one step: two processes may make the same one at once, and one that is killed
-leaves nothing that looks finished.
+Entries appear in one step: two processes may make the same one at once, and a killed process leaves
+nothing that looks finished.
 
-A cache in a bucket is shared by machines, each of which keeps its own copy of what it uses: arrays
-are mapped from files into memory.
+A cache in a bucket is shared by machines, each of which keeps its own copy of the entries that it
+uses, as arrays are mapped from files into memory.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ _WAY_OUT = "set data.cache_dir to another place"
 
 
 def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
-    """The folder of an entry of the cache, which is made if it is not there.
+    """Return the folder of an entry of the cache, which is made if it is not there.
 
     A damaged entry is made again, with a warning.
 
@@ -79,7 +79,7 @@ def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
 
 
 def _shared(place: BucketPath, make: Callable[[], Contents]) -> Contents:
-    """The contents of an entry that a bucket has; made, and put there, if it has none.
+    """Return the contents of a bucket's entry, which are made and sent there if it has none.
 
     Args:
       place: the folder of the entry in the bucket.
@@ -99,7 +99,7 @@ def _shared(place: BucketPath, make: Callable[[], Contents]) -> Contents:
 
 
 def _fetched(place: BucketPath) -> Contents | None:
-    """The contents of an entry in a bucket; None, with a warning, if they are damaged."""
+    """Return the contents of a bucket's entry; None if they are missing, or damaged (it warns)."""
     try:
         digests = parse_object((place / _DIGESTS).read_bytes(), _SCHEMA)["blake2b"]
         contents = {name: (place / name).read_bytes() for name in digests}
@@ -132,7 +132,7 @@ def _root(config: DataConfig) -> Path:
 
 
 def _fault(folder: Path) -> str | None:
-    """The fault of an entry in words; None if it is whole and undamaged."""
+    """Return the fault of an entry in words; None if it is whole and undamaged."""
     try:
         if pipes := [path.name for path in folder.iterdir() if not path.is_file()]:
             return f"{pipes[0]} is no file"
@@ -159,7 +159,7 @@ def _replace(folder: Path, contents: Contents) -> None:
     """Write an entry beside its place, and move it there.
 
     Raises:
-      OSError: it cannot be written.
+      OSError: the entry cannot be written.
     """
     _remove_stale(folder.parent)
     with tempfile.TemporaryDirectory(
@@ -182,7 +182,7 @@ def _write_all(folder: Path, contents: Contents) -> None:
 
 
 class _Hashing:
-    """A file that hashes what is given to it to write, and not what the disk makes of it."""
+    """A file that hashes the bytes it is given to write, whatever the disk makes of them."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -1,6 +1,6 @@
-"""Sentence pairs, whatever holds them: the bundled corpus, parallel text files, TFDS, or trees.
+"""Corpora of sentence pairs: the bundled one, parallel text files, data sets of TFDS, or trees.
 
-For language modelling it is the documents of one language, each the target of an empty source.
+For language modelling, a corpus is documents of one language, as the targets of empty sources.
 
 A mixture of corpora has a train split of all of them, in which each occurs as often as its weight
 says; any other split is that of the first corpus that has one.
@@ -46,20 +46,20 @@ class Corpus:
     """The corpora of a mixture, and how often its train split has the pairs of each; () for one
     corpus by itself."""
     task: str = "auto"
-    """What it is read for, as `data.task` of the config says."""
+    """The task that the corpus is read for, as `data.task` of the config says."""
 
     @property
     def facts(self) -> TaskFacts:
-        """The facts of the task that it is for."""
+        """Return the facts of the task that the corpus is read for."""
         return TASKS[task_name(self.name, self.task)]
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The names of its splits: train, dev and test, where they exist, and other test sets."""
+        """Return the names of the splits that exist: train, dev, test and other test sets."""
         return tuple(self.parts)
 
     def pairs(self, split: str) -> Iterator[Chunk]:
-        """Aligned chunks of untouched source and target lines, in the corpus's own order.
+        """Read aligned chunks of unchanged source and target lines, in the corpus's own order.
 
         Raises:
           UserError: there is no such split, a file cannot be read, or its content is not aligned
@@ -70,7 +70,7 @@ class Corpus:
         return part.read()
 
     def lines(self, split: str) -> Chunk:
-        """All source and all target lines of a split, untouched."""
+        """Return all source and all target lines of a split, unchanged."""
         sources: list[Any] = []
         targets: list[str] = []
         for source, target in self.pairs(split):
@@ -79,7 +79,7 @@ class Corpus:
         return sources, targets
 
     def fingerprint(self, split: str) -> str:
-        """A hash that changes when the content of the split does."""
+        """Return a hash that changes when the content of the split does."""
         return self._part(split).fingerprint()
 
     def _part(self, split: str) -> Split:
@@ -91,7 +91,7 @@ class Corpus:
 
 
 def open_corpus(config: DataConfig) -> Corpus:
-    """The corpus that `config.corpus` names, checked but not yet read into memory.
+    """Open the corpus that `config.corpus` names: check it, but read nothing into memory yet.
 
     Raises:
       UserError: the scheme is unknown; a directory, file, data set or language is missing; the two
@@ -104,7 +104,7 @@ def open_corpus(config: DataConfig) -> Corpus:
 
 
 def _open(name: str, config: DataConfig) -> Corpus:
-    """One corpus by its name, without a weight."""
+    """Open one corpus by its name, which has no weight."""
     facts = TASKS[task_name(name, config.task)]
     parts: dict[str, Split] = load_named(facts.corpora)(name, config)
     for split in SPLITS:  # other test sets may be large, and never asked for
@@ -114,10 +114,10 @@ def _open(name: str, config: DataConfig) -> Corpus:
 
 
 def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """The splits of parallel text; see `TaskFacts.corpora`.
+    """Return the splits of parallel text; see `TaskFacts.corpora`.
 
     Raises:
-      UserError: the name is that of no corpus, or files are missing.
+      UserError: no corpus has this name, or files are missing.
     """
     scheme, colon, place = name.partition(":")
     languages = config.source_language, config.target_language
@@ -135,7 +135,7 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
 
 
 def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """The splits of sentences and their trees; see `TaskFacts.corpora`.
+    """Return the splits of sentences and their trees; see `TaskFacts.corpora`.
 
     Raises:
       UserError: a directory is not named, or lacks its files.
@@ -198,14 +198,14 @@ class _File:
 
     @cached_property
     def survey(self) -> Survey:
-        """What the file holds: hash and number of lines, as found on the first call."""
+        """Return the hash of the file and its number of lines, as found on the first call."""
         found = survey(self.path)
         if self.packed and survey(self.packed).digest != found.digest:
             raise UserError(f"{self.path} and {self.packed} hold different text; remove one")
         return found
 
     def lines(self) -> Iterator[str]:
-        """The lines of the file. They are refused if it has changed since the survey."""
+        """Yield the lines of the file, but refuse one that has changed since the survey."""
         return read_lines(self.path, self.survey)
 
 
@@ -231,7 +231,7 @@ def _text_splits(directory: Path, source_language: str, target_language: str) ->
 
 
 def _other_names(directory: Path, language: str) -> list[str]:
-    """Names of what could be test sets, from the names of the files of a language."""
+    """Return the names of possible test sets, from the names of the files of a language."""
     try:
         files = [path.name.removesuffix(".gz") for path in directory.iterdir()]
     except OSError as error:
@@ -241,10 +241,10 @@ def _other_names(directory: Path, language: str) -> list[str]:
 
 
 def _find(directory: Path, name: str) -> _File | None:
-    """The file of this name, or with `.gz` after it.
+    """Return the file of this name, or with `.gz` after it; None if there is neither.
 
     Raises:
-      UserError: what has this name is no file, and the split one of train, dev and test.
+      UserError: something of this name is no file, and the split is train, dev or test.
     """
     paths = (directory / name, directory / f"{name}.gz")
     files = [path for path in paths if path.is_file()]
@@ -273,12 +273,12 @@ def _read_text(source: _File, target: _File) -> Iterator[Chunk]:
 
 
 def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """The splits of text of one language: `train.txt` and so on, or one side of what is bundled.
+    """Return the splits of text of one language: `train.txt` and so on, or one bundled side.
 
     See `TaskFacts.corpora`.
 
     Raises:
-      UserError: the name is that of no such text, or files are missing.
+      UserError: no such text has this name, or files are missing.
     """
     scheme, colon, place = name.partition(":")
     if scheme == "bundled" and colon and not place:
@@ -308,12 +308,12 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
 
 
 def label_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """The splits of sentences and a label of each: `train.txt` beside `train.label`.
+    """Return the splits of sentences with a label each: `train.txt` beside `train.label`.
 
-    The bundled corpus gives the languages of its lines. See `TaskFacts.corpora`.
+    In the bundled corpus, each line's label is its language. See `TaskFacts.corpora`.
 
     Raises:
-      UserError: the name is that of no such text, or files are missing.
+      UserError: no such text has this name, or files are missing.
     """
     scheme, colon, place = name.partition(":")
     if scheme == "bundled" and colon and not place:
@@ -323,12 +323,12 @@ def label_splits(name: str, config: DataConfig) -> dict[str, Split]:
 
 
 def tag_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """The splits of sentences and a tag of each word: `train.txt` beside `train.tags`.
+    """Return the splits of sentences with a tag for each word: `train.txt` beside `train.tags`.
 
     Trees give the tags of their words. See `TaskFacts.corpora`.
 
     Raises:
-      UserError: the name is that of no such text, or files are missing.
+      UserError: no such text has this name, or files are missing.
     """
     scheme, _, place = name.partition(":")
     if scheme == "trees" and all(place.split("+")):
@@ -360,13 +360,13 @@ def _survey_labels(part: Split) -> str:
 
 
 def _read_tags(part: Split) -> Iterator[Chunk]:
-    """Words and the tag of each, of words and symbols."""
+    """Yield words and the tag of each, from words and the symbols of trees."""
     for words, symbols in part.read():
         yield words, [" ".join(filter(is_tag, line.split())) for line in symbols]
 
 
 def _read_languages(languages: tuple[str, str], part: Split) -> Iterator[Chunk]:
-    """The lines of both sides, by turns, each with its language for a label."""
+    """Yield the lines of both sides by turns, each with its language as the label."""
     for pair in part.read():
         lines = list(chain.from_iterable(zip(*pair, strict=True)))
         yield lines, list(languages) * len(pair[0])
@@ -377,7 +377,7 @@ def _survey_documents(how: str, file: _File) -> str:
 
 
 def _read_documents(how: str, file: _File) -> Iterator[Chunk]:
-    """The documents of a file, without the blank ones; each has an empty source beside it."""
+    """Yield the documents of a file, without blank ones, each beside an empty source."""
     if how == "lines":
         documents = (line for line in file.lines() if line.strip())
     else:
@@ -407,7 +407,7 @@ def _survey_trees(*files: _File) -> str:
 
 
 def _read_trees(*files: _File) -> Iterator[Chunk]:
-    """The cleaned trees of files, each as a line of words and a line of symbols."""
+    """Yield the cleaned trees of files, each as a line of words and a line of symbols."""
     trees = chain.from_iterable(read_trees(file.path, file.survey) for file in files)
     flat = (linearise(clean_tree(tree)) for tree in trees)
     return chunks((" ".join(words), " ".join(symbols)) for words, symbols in flat)

@@ -1,10 +1,10 @@
-"""Names of corpora, as `data.corpus` of a config has them: one corpus, or several that are mixed.
+"""Names of corpora, as `data.corpus` of a config has them: one corpus, or a mixture of several.
 
 NAME      SCHEME:PLACE              text:DIR, bundled:, trees:DIR+DIR
 MIXTURE   NAME*WEIGHT+NAME*WEIGHT   text:A*3+text:B, bundled:*2+text:DIR
 
 A `+` begins another corpus only where a scheme and a colon follow, and a weight that is left out
-is 1. What follows the last `*` of a place is a weight unless it holds a `/`: a directory whose own
+is 1. The text after the last `*` of a place is a weight unless it has a `/`: a directory whose own
 name has a `*` is written with a `/` at its end.
 """
 
@@ -17,7 +17,7 @@ from t2t_jax.errors import UserError
 
 _OF_TASKS = (scheme for row in TASKS.values() for scheme in row.schemes or ())
 SCHEMES: tuple[str, ...] = ("bundled", "text", "tfds", *_OF_TASKS, *CORPORA)
-"""What a corpus can be kept as: the part of its name before the colon."""
+"""The schemes of corpora: the words that can stand before the colon of a name."""
 
 _NEXT_CORPUS = re.compile(rf"\+(?=(?:{'|'.join(map(re.escape, SCHEMES))}):)")
 _WITH_WEIGHT = re.compile(r"(.*)\*([^/*]*)", re.DOTALL)
@@ -29,20 +29,20 @@ _SAME_IN_TFDS = {
 
 
 class Component(NamedTuple):
-    """One corpus of a mixture."""
+    """One corpus of a mixture, with its weight."""
 
     name: str
-    """The corpus, without its weight."""
+    """The name of the corpus, without its weight."""
     weight: int
-    """How often an epoch reads its train split."""
+    """The number of times that an epoch reads the corpus's train split."""
 
     def __str__(self) -> str:
-        """The corpus and its weight, as in a mixture's name."""
+        """Return the corpus and its weight, as the name of a mixture has them."""
         return self.name if self.weight == 1 else f"{self.name}*{self.weight}"
 
 
 def components_of(name: str) -> list[Component]:
-    """The corpora that a name has, with their weights: one, unless it is a mixture.
+    """Return the corpora of a name with their weights: one corpus, unless it is a mixture.
 
     Args:
       name: the corpus as a config names it.
@@ -68,12 +68,12 @@ def _component(text: str) -> Component:
 
 
 def scheme_of(name: str) -> str:
-    """What one corpus is kept as: the part of its name before the colon, such as `text`."""
+    """Return the scheme of one corpus: the part of its name before the colon, such as `text`."""
     return name.partition(":")[0]
 
 
 def public_name(name: str) -> str:
-    """What a corpus is known as: one that anybody can get has the same name wherever it is kept.
+    """Return the common name of a public corpus, wherever it is kept, or any other name unchanged.
 
     Args:
       name: the corpus, or the mixture, as a config names it.

@@ -44,56 +44,56 @@ class LabelledImages:
     """Images of one size, cut into patches, each with a label."""
 
     images: UInt8[np.ndarray, "n height width channels"]
-    """The images."""
+    """The images of a split."""
     labels: Int32[np.ndarray, " n"]
     """The number of each image's label."""
     patch_size: int
-    """Pixels of a patch on each side."""
+    """The number of pixels on each side of a patch."""
     seed: int = 0
-    """Seed of what changes the images."""
+    """The seed of the random shifts and flips."""
     shift: int = 0
-    """Most pixels by which an image is moved in each direction."""
+    """The most pixels by which an image is moved in each direction."""
     flip: bool = False
-    """Whether half of the images are turned round, left to right."""
+    """Whether half of the images are mirrored, left to right."""
 
     def __len__(self) -> int:
-        """Number of images."""
+        """Return the number of images."""
         return len(self.images)
 
     @property
     def skipped(self) -> dict[str, int]:
-        """See `Examples.skipped`; no image is left out."""
+        """Return no count for any reason, as no image is left out."""
         return {}
 
     @property
     def num_pairs_read(self) -> int:
-        """Number of images in the corpus."""
+        """Return the number of images in the corpus."""
         return len(self)
 
     @cached_property
     def source_lengths(self) -> Int32[np.ndarray, " n"]:
-        """Positions of each image: one of each patch, and the class token."""
+        """Return the number of positions of each image: one a patch, and the class token."""
         side = self.images.shape[1] // self.patch_size
         return np.full(len(self), side**2 + 1, np.int32)
 
     @cached_property
     def target_lengths(self) -> Int32[np.ndarray, " n"]:
-        """One label for each image."""
+        """Return the number of labels of each image, which is one."""
         return np.ones(len(self), np.int32)
 
     @property
     def target_tokens(self) -> Integer[np.ndarray, " n"]:
-        """The labels."""
+        """Return the labels of all images, as numbers."""
         return self.labels
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
-        """See `Examples.shape`; a row of so many images has no padding."""
+        """Return the shape of a batch's arrays, where a row of `most` images has no padding."""
         return BatchShape(shape.rows, most * int(self.source_lengths[0]), most)
 
     def batch(
         self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
     ) -> Batch:
-        """See `Examples.batch`; how an image is changed depends on step, row and place."""
+        """Return the arrays of a batch; how an image is changed depends on step, row and place."""
         rows, length, fits = shape
         each = int(self.source_lengths[0])
         patches = self._patches(self._changed(chosen, step, numbers))
@@ -118,7 +118,7 @@ class LabelledImages:
     def _changed(
         self, chosen: Chosen, step: int, numbers: Integer[np.ndarray, " rows"]
     ) -> UInt8[np.ndarray, "n height width channels"]:
-        """The images, moved and turned by random numbers of their place."""
+        """Return the chosen images, moved and mirrored by random numbers of their places."""
         images = self.images[chosen.examples]
         if not (self.shift or self.flip) or not len(images):
             return images
@@ -138,16 +138,16 @@ class LabelledImages:
 
 
 def checked_image(image: Any, model: ModelConfig, name: str, resize: bool = False) -> Image:
-    """An image as the model reads it.
+    """Return an image as the model reads it, or refuse it.
 
     Args:
       image: numbers from 0 to 255, `[height, width, channels]`, or without channels if it is grey.
-      model: says which size and channels an image has.
-      name: what errors call the image.
+      model: the config of the model, with the size and channels of an image.
+      name: the name of the image in errors.
       resize: whether an image of another size is made to fit; see `data.image_resize`.
 
     Raises:
-      UserError: it is of another kind or size.
+      UserError: the image is of another kind or size.
     """
     array = np.asarray(image)
     if array.ndim == 2:
@@ -167,7 +167,7 @@ def checked_image(image: Any, model: ModelConfig, name: str, resize: bool = Fals
 
 
 def _fitted(image: Image, size: int) -> UInt8[np.ndarray, "size size channels"]:
-    """The middle of an image whose shorter side is resized, by weights of nearby pixels."""
+    """Resize an image's shorter side to `size` by weights of nearby pixels; return the middle."""
     with needs_extra("images", "data.image_resize"):
         from PIL import Image as Picture
 
@@ -186,7 +186,7 @@ def _fitted(image: Image, size: int) -> UInt8[np.ndarray, "size size channels"]:
 
 
 def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """The splits of a corpus of images, whose source lines are arrays and whose targets labels.
+    """Return the splits of a corpus of images: source lines are arrays, and targets are labels.
 
     Args:
       name: `npz:FILE`, `tfds:NAME` or `digits:`.
@@ -213,7 +213,7 @@ def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
 
 @contextmanager
 def _opened_npz(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
-    """A file of NumPy, whose arrays are read one by one.
+    """Open a file of NumPy (.npz), whose arrays are read one by one.
 
     Raises:
       UserError: the file is missing or damaged.
@@ -239,15 +239,15 @@ def _names_in(file: np.lib.npyio.NpzFile) -> str:
 
 
 def _visible(text: str) -> str:
-    """Text of a file, as one line of an error that a terminal can show."""
+    """Return text of a file as one line of an error, which a terminal can show."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _read(path: Path, file: np.lib.npyio.NpzFile, names: Iterable[str]) -> dict[str, Any]:
-    """Some arrays of a file of NumPy, those of them that it has.
+    """Read the named arrays that a file of NumPy has, and return them by name.
 
     Raises:
-      UserError: they need more memory than there is, or one of them is no array.
+      UserError: the arrays need more memory than there is, or one of them is no array.
     """
     there = [name for name in names if name in file.files]
     sizes = {one.filename.removesuffix(".npy"): one.file_size for one in _members(file)}
@@ -271,10 +271,10 @@ def _members(file: np.lib.npyio.NpzFile) -> list[ZipInfo]:
 
 
 def images_in(path: Path) -> list[Any]:
-    """The images of a file of NumPy, of its array x_test, images or x.
+    """Return the images of a file of NumPy, from its array x_test, images or x.
 
     Raises:
-      UserError: there is no such file or array, or it holds no images.
+      UserError: there is no such file or array, or the array holds no images.
     """
     with _opened_npz(path) as file:
         name = next((name for name in ("x_test", "images", "x") if name in file.files), None)
@@ -322,7 +322,7 @@ def _of_arrays(name: str, images: Any, labels: Any) -> Split:
             f"{name} is an array {list(images.shape)} with labels {list(labels.shape)}; give "
             "images [n, height, width] or [n, height, width, channels], and a label for each"
         )
-    labels = labels.reshape(-1, 1)  # of either shape the hash is that of earlier releases
+    labels = labels.reshape(-1, 1)  # whatever the shape was, the hash is that of earlier releases
     names = _names_of(name, labels)
 
     def fingerprint() -> str:
@@ -336,10 +336,10 @@ def _of_arrays(name: str, images: Any, labels: Any) -> Split:
 
 
 def _names_of(images: str, labels: Any) -> list[str]:
-    """The names of labels, without spaces around them.
+    """Return the names of labels, without spaces around them.
 
     Raises:
-      UserError: one is blank, or is no line of text.
+      UserError: a name is blank, or is no line of text.
     """
     try:
         text = np.char.decode(labels, "utf-8") if labels.dtype.kind == "S" else labels
@@ -357,7 +357,7 @@ def _names_of(images: str, labels: Any) -> list[str]:
 
 
 def _digits(split: str) -> Iterator[Chunk]:
-    """The 1,797 images of digits that scikit-learn ships, of which 360 are test and 180 dev."""
+    """Yield a split of the 1,797 images of digits in scikit-learn: 360 are test and 180 dev."""
     with needs_extra("digits", "data.corpus='digits:'"):
         from sklearn.datasets import load_digits
     images, labels = load_digits(return_X_y=True)

@@ -1,4 +1,4 @@
-"""Sentences with labels, of the whole or of some of their words."""
+"""Sentences with labels: one label for a whole sentence, or one for each of some words."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from t2t_jax.data.tokenized import TokenizedSplit
 
 
 class Labelled(NamedTuple):
-    """A sentence, and what is predicted of it."""
+    """A sentence, and the labels that are predicted from some of its positions."""
 
     tokens: list[int]
-    """Ids of its subwords, begin and end included."""
+    """The ids of the sentence's subwords, begin and end included."""
     positions: list[int]
     """The positions of the subwords from which labels are predicted."""
     labels: list[int]
-    """The number of the label at each of them; -1 for one that is not known."""
+    """The number of the label at each of these positions; -1 for an unknown label."""
 
 
 @dataclass(frozen=True)
@@ -30,49 +30,49 @@ class LabelledText:
     """Sentences with labels, whose arrays may be memory-mapped."""
 
     pairs: TokenizedSplit
-    """Sentences, and for targets numbers that stand for a label and a position: see `flat`."""
+    """The sentences as sources; targets are numbers for a label and a position (see `flat`)."""
     num_labels: int
-    """How many labels there are."""
+    """The number of different labels."""
 
     def __len__(self) -> int:
-        """Number of sentences."""
+        """Return the number of sentences."""
         return len(self.pairs)
 
     @property
     def skipped(self) -> dict[str, int]:
-        """See `Examples.skipped`."""
+        """Return the number of sentences left out, by reason."""
         return self.pairs.skipped
 
     @property
     def num_pairs_read(self) -> int:
-        """Number of sentences in the corpus."""
+        """Return the number of sentences in the corpus."""
         return self.pairs.num_pairs_read
 
     @property
     def source_lengths(self) -> Int32[np.ndarray, " n"]:
-        """Number of subwords of each sentence."""
+        """Return the number of subwords of each sentence."""
         return self.pairs.source_lengths
 
     @property
     def target_lengths(self) -> Int32[np.ndarray, " n"]:
-        """Number of labels of each sentence."""
+        """Return the number of labels of each sentence."""
         return self.pairs.target_lengths
 
     @cached_property
     def target_tokens(self) -> Integer[np.ndarray, " total"]:
-        """The labels of all sentences that are known."""
+        """Return the known labels of all sentences, one sentence after the other."""
         labels = np.asarray(self.pairs.target_tokens) % (self.num_labels + 1)
         return labels[labels > 0] - 1
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
-        """See `Examples.shape`; there is room for the labels of so many sentences."""
+        """Return the shape of a batch, with target positions for the labels of `most` sentences."""
         room = most * int(self.target_lengths.max())
         return shape._replace(target_length=min(shape.target_length, room))
 
     def batch(
         self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
     ) -> Batch:
-        """See `Examples.batch`; what is not known has no segment, and no loss."""
+        """Return the arrays of a batch, in which unknown labels have segment 0, and so no loss."""
         inputs, (both, segments, _) = self.pairs.batch(chosen, shape, step, numbers)
         positions, labels = np.divmod(both, self.num_labels + 1)
         known = labels > 0
@@ -83,13 +83,13 @@ class LabelledText:
 def flat(
     sentences: Iterable[Labelled], num_labels: int, skipped: dict[str, int], num_read: int
 ) -> TokenizedSplit:
-    """Sentences as flat arrays, in which a label and its position are one number.
+    """Return sentences as flat arrays, in which one number stands for a label and its position.
 
     Args:
       sentences: the sentences.
-      num_labels: how many labels there are.
-      skipped: how many sentences were left out, by reason.
-      num_read: how many there were.
+      num_labels: the number of different labels.
+      skipped: the number of sentences left out, by reason.
+      num_read: the number of sentences in the corpus.
     """
     kept = list(sentences)
     sides = [one.tokens for one in kept], [_joined(one, num_labels) for one in kept]

@@ -23,7 +23,7 @@ from t2t_jax.system.regular_file import check_regular
 _BLOCK_LINES = 1000
 _BLOCK_BYTES = 64 << 20
 LONGEST_LINE = 100 << 20
-"""Bytes that a line may have. Files of gzip can be a thousandth of the text that is in them."""
+"""The most bytes of a line. A gzip file can be a thousandth of the text that is in it."""
 
 
 @runtime_checkable
@@ -31,7 +31,7 @@ class Lines(Protocol):
     """A file, or a stream, that is read by its lines."""
 
     def readline(self, size: int = -1, /) -> bytes:
-        """The next line, or so many bytes of it; nothing at the end."""
+        """Return the next line, or at most `size` bytes of it; no bytes at the end."""
 
 
 class Survey(NamedTuple):
@@ -43,20 +43,20 @@ class Survey(NamedTuple):
 
 
 DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
-"""What reading raises where a file ends in `.gz` and is damaged, or was never packed by gzip."""
+"""The errors that reading raises for a `.gz` file that is damaged or was never packed by gzip."""
 
 
 def open_text(path: Path) -> gzip.GzipFile | io.BufferedReader:
-    """A file as bytes, unpacked if its name ends in `.gz`.
+    """Open a file as bytes, unpacked if its name ends in `.gz`.
 
     Raises:
-      OSError: it cannot be opened.
+      OSError: the file cannot be opened.
     """
     file = path.open("rb")
     if path.suffix != ".gz":
         return file
     unpacked = gzip.GzipFile(fileobj=file, mode="rb")
-    unpacked.myfileobj = file  # type: ignore[assignment]  # which it closes when it is closed
+    unpacked.myfileobj = file  # type: ignore[assignment]  # `close` closes both
     return unpacked
 
 
@@ -95,7 +95,7 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
 
     Args:
       path: the file.
-      expected: the survey of the file, with which it has to agree.
+      expected: an earlier survey of the file, with which its content has to agree.
 
     Raises:
       UserError: the file is missing or damaged, or a line is not UTF-8, or the file has changed
@@ -123,15 +123,15 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
 
 
 def blocks_of(file: Lines, num_lines: int, shown: Path | str) -> Iterator[bytes]:
-    """The bytes of a file or a stream, so many whole lines at a time; fewer of long ones.
+    """Yield the bytes of a file or a stream in blocks of whole lines.
 
     Args:
-      file: what is read.
-      num_lines: lines of a block.
-      shown: what errors call it.
+      file: the file or the stream.
+      num_lines: the most lines of a block, which has fewer if they are long.
+      shown: the name of the file in errors.
 
     Raises:
-      UserError: a line is so long that it is none.
+      UserError: a line has more than `LONGEST_LINE` bytes.
     """
     block: list[bytes] = []
     size = 0
@@ -153,13 +153,13 @@ def blocks_of(file: Lines, num_lines: int, shown: Path | str) -> Iterator[bytes]
 def decoded(
     blocks: Iterable[bytes], shown: Path | str, not_utf8: Callable[[int, int], str]
 ) -> Iterator[list[str]]:
-    """The lines of a text, without their ends: a list for each block of whole lines.
+    """Yield the lines of a text, without their ends: a list for each block of whole lines.
 
     Args:
-      blocks: the text.
-      shown: what errors call it.
-      not_utf8: the message of an error about a line, counted from 1, and the byte of it, counted
-        from 1, that is not UTF-8.
+      blocks: the text, in blocks of whole lines.
+      shown: the name of the text in errors.
+      not_utf8: gives the message of an error from the number of a line and of the byte in it,
+        both counted from 1, that is not UTF-8.
 
     Raises:
       UserError: the text is not UTF-8, or nothing but carriage returns ends its lines.
@@ -181,13 +181,13 @@ def decoded(
 
 
 def check_aligned(source: Path, num_sources: int, target: Path, num_targets: int) -> None:
-    """Refuse two files of which one has more lines than the other.
+    """Refuse two files that have different numbers of lines.
 
     Args:
       source: a file of sentences.
-      num_sources: its lines.
+      num_sources: the number of its lines.
       target: a file of their translations, line by line.
-      num_targets: its lines.
+      num_targets: the number of its lines.
 
     Raises:
       UserError: the numbers differ.
@@ -206,7 +206,7 @@ def _changed(path: Path) -> UserError:
 
 
 def _check_encoding(shown: Path | str, first_block: bytes) -> None:
-    """Refuse a text whose beginning is UTF-16, or holds more zeros than any text does."""
+    """Refuse a text whose beginning is UTF-16, or holds more zero bytes than any text does."""
     many_zeros = 4 * first_block.count(0) > len(first_block)
     if many_zeros or first_block.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         raise UserError(

@@ -1,8 +1,8 @@
-"""Text of which a part is hidden, for masked language modelling.
+"""Text with hidden subwords, for masked language modelling.
 
 Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers", section 3.1 and
-appendix A.1: of the subwords that are chosen, 80% are hidden behind `<mask>`, 10% become others,
-and 10% stand as they are.
+appendix A.1: of the subwords that are chosen, 80% are hidden behind `<mask>`, 10% become random
+subwords, and 10% stay as they are.
 """
 
 from collections.abc import Sequence as Sequence_
@@ -30,22 +30,22 @@ _HIDDEN, _OTHER = 0.8, 0.1
 
 
 class Masking(NamedTuple):
-    """How a text is masked."""
+    """The settings by which text is masked."""
 
     mask_id: int
     """The id that hides a subword."""
     vocab_size: int
-    """Entries of the vocabulary."""
+    """The number of entries of the vocabulary."""
     begins_word: Bool[np.ndarray, " vocab"]
-    """Whether a subword begins a word."""
+    """Whether each entry of the vocabulary begins a word."""
     share: float
-    """Share of the subwords that are predicted."""
+    """The share of the subwords that are predicted."""
     whole_words: bool
     """Whether a word is predicted with all of its subwords or not at all."""
 
 
 def masking_of(vocabulary: Vocabulary, config: DataConfig) -> Masking:
-    """How the text of a run is masked.
+    """Return the settings by which the text of a run is masked.
 
     Args:
       vocabulary: the vocabulary of the run.
@@ -62,10 +62,10 @@ def masking_of(vocabulary: Vocabulary, config: DataConfig) -> Masking:
 
 
 def mask_id(vocabulary: Vocabulary) -> int:
-    """The id that hides a subword.
+    """Return the id that hides a subword.
 
     Raises:
-      UserError: the vocabulary has none.
+      UserError: the vocabulary has no mask.
     """
     [pieces] = vocabulary.pieces([range(vocabulary.source_size)])
     for name in _MASKS:
@@ -78,7 +78,7 @@ def mask_id(vocabulary: Vocabulary) -> int:
 
 
 def masked_room(share: float, length: int) -> int:
-    """Most subwords that are predicted in a row, as a multiple of 8.
+    """Return the most subwords that are predicted in a row, rounded up to a multiple of 8.
 
     Args:
       share: share of the subwords that are predicted.
@@ -88,7 +88,7 @@ def masked_room(share: float, length: int) -> int:
 
 
 def with_masks(vocabulary: Vocabulary, mask: int, ids: Sequence_[int]) -> list[int]:
-    """The subwords of a line that may have masks, as training has them.
+    """Return the subwords of a line without the spaces before its masks, as training has them.
 
     A vocabulary spells the space before a mask as a subword of its own; a mask that hides a word
     stands for its space too.
@@ -108,52 +108,52 @@ def with_masks(vocabulary: Vocabulary, mask: int, ids: Sequence_[int]) -> list[i
 
 @dataclass(frozen=True)
 class MaskedText:
-    """Sequences of text, of which other subwords are hidden in every step."""
+    """Sequences of text, in which each step hides other subwords."""
 
     text: TokenizedSplit
     """The sequences, as targets of empty sources."""
     masking: Masking
-    """How they are masked."""
+    """The settings by which the sequences are masked."""
     seed: int = 0
-    """Seed of the choice."""
+    """The seed of the choice of subwords."""
 
     def __len__(self) -> int:
-        """Number of sequences."""
+        """Return the number of sequences."""
         return len(self.text)
 
     @property
     def skipped(self) -> dict[str, int]:
-        """See `Examples.skipped`."""
+        """Return the number of documents left out, by reason."""
         return self.text.skipped
 
     @property
     def num_pairs_read(self) -> int:
-        """Number of documents in the corpus."""
+        """Return the number of documents in the corpus."""
         return self.text.num_pairs_read
 
     @cached_property
     def source_lengths(self) -> Int32[np.ndarray, " n"]:
-        """Number of subwords of each sequence."""
+        """Return the number of subwords of each sequence."""
         return self.text.target_lengths
 
     @property
     def target_lengths(self) -> Int32[np.ndarray, " n"]:
-        """Number of subwords of each sequence, of which some are chosen."""
+        """Return the number of subwords of each sequence, some of which are predicted."""
         return self.text.target_lengths
 
     @property
     def target_tokens(self) -> Integer[np.ndarray, " total"]:
-        """The subwords of all sequences."""
+        """Return the subwords of all sequences."""
         return self.text.target_tokens
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
-        """See `Examples.shape`; as targets there is room for the subwords that are chosen."""
+        """Return the shape of a batch's arrays, with target positions for chosen subwords alone."""
         return shape._replace(target_length=masked_room(self.masking.share, shape.source_length))
 
     def batch(
         self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
     ) -> Batch:
-        """See `Examples.batch`; which subwords are hidden depends on step and row alone."""
+        """Return the arrays of a batch; which subwords are hidden depends on step and row alone."""
         tokens, offsets = np.asarray(self.text.target_tokens), np.asarray(self.text.target_offsets)
         whole = filled(tokens, offsets, chosen, (shape.rows, shape.source_length))
         stream = np.array([self.seed, _STREAM], np.uint64)
@@ -169,11 +169,11 @@ def masked(
     Args:
       whole: rows of text, `[rows, length]`.
       raw: random numbers, two for each place.
-      masking: how it is done.
-      room: most subwords of a row that are chosen.
+      masking: the settings by which text is masked.
+      room: the most subwords of a row that are chosen.
 
     Returns:
-      The text with some subwords replaced, and those that are to be predicted.
+      The text with some subwords replaced, and the subwords that are to be predicted.
     """
     length = whole.tokens.shape[1]
     order, fate = raw[:, :length], raw[:, length:]
@@ -194,7 +194,7 @@ def masked(
 def _picked(
     whole: Sequence, order: UInt64[np.ndarray, "rows length"], masking: Masking
 ) -> Bool[np.ndarray, "rows length"]:
-    """The subwords of each row with the first numbers, as many as the share says, at least one."""
+    """Pick the share of each row's subwords, or whole words, whose random numbers are lowest."""
     length = whole.tokens.shape[1]
     candidate = (whole.segments != 0) & ~np.isin(whole.tokens, _SPECIAL)
     count = candidate.sum(1, keepdims=True)
@@ -223,7 +223,7 @@ def _picked(
 def _counts(
     words: Integer[np.ndarray, "rows length"],
 ) -> Integer[np.ndarray, "rows length"]:
-    """How often each number up to the length occurs in a row."""
+    """Return how often each number below the row's length occurs in a row."""
     rows, length = words.shape
     flat = words + length * np.arange(rows)[:, None]
     return np.bincount(flat.ravel(), minlength=rows * length).reshape(rows, length)

@@ -1,4 +1,4 @@
-"""Examples, and how those that are chosen for some rows become the arrays of a batch."""
+"""Examples, and the functions that turn the examples of some rows into the arrays of a batch."""
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -20,16 +20,16 @@ class Chosen(NamedTuple):
     """The examples that some rows of a batch hold, in order of row and place in it."""
 
     examples: Int32[np.ndarray, " n"]
-    """Their numbers."""
+    """The number of each example."""
     rows: Integer[np.ndarray, " n"]
-    """The row of each, among the rows that are made."""
+    """The row of each example, counted among the rows that are made."""
     segments: Integer[np.ndarray, " n"]
-    """Which of its row each is, from 1."""
+    """The place of each example in its row, counted from 1."""
 
 
 @runtime_checkable
 class Examples(Protocol):
-    """What a model learns from, or is scored on: pairs of a source and a target of some lengths.
+    """Pairs of a source and a target, from which a model learns or on which it is scored.
 
     `data.batching` decides by the lengths alone which examples stand in a row; the examples
     themselves make the arrays.
@@ -37,52 +37,52 @@ class Examples(Protocol):
 
     @property
     def skipped(self) -> dict[str, int]:
-        """Number of examples left out, by reason."""
+        """Return the number of examples left out, by reason."""
 
     @property
     def num_pairs_read(self) -> int:
-        """Number of examples in the corpus: those kept and those left out."""
+        """Return the number of examples in the corpus: those kept and those left out."""
 
     def __len__(self) -> int:
-        """Number of examples that are kept."""
+        """Return the number of examples that are kept."""
 
     @property
     def source_lengths(self) -> Int32[np.ndarray, " n"]:
-        """Positions that the source of each example takes."""
+        """Return the number of positions that the source of each example takes."""
 
     @property
     def target_lengths(self) -> Int32[np.ndarray, " n"]:
-        """Positions that the target of each example takes."""
+        """Return the number of positions that the target of each example takes."""
 
     @property
     def target_tokens(self) -> Integer[np.ndarray, " total"]:
-        """Everything that is predicted, as ids."""
+        """Return the ids of everything that is predicted."""
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
-        """The shape of the arrays that `batch` makes.
+        """Return the shape of the arrays that `batch` makes.
 
         Args:
-          shape: rows with room for the lengths of their examples.
-          most: most examples of a row.
+          shape: the number of rows, and lengths with room for their examples.
+          most: the most examples of a row.
         """
 
     def batch(
         self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
     ) -> Batch:
-        """The arrays of rows with these examples.
+        """Return the arrays of rows that hold the chosen examples.
 
         Args:
           chosen: the examples.
           shape: number of the rows, and their lengths as `shape` gives them.
-          step: number of the step, for what differs from step to step.
-          numbers: number of each row in the global batch, for what differs from row to row.
+          step: number of the step, on which random changes may depend.
+          numbers: number of each row in the global batch, on which they may depend too.
         """
 
 
 def ranges(
     starts: Integer[np.ndarray, " n"], counts: Integer[np.ndarray, " n"]
 ) -> Int64[np.ndarray, " total"]:
-    """`arange(starts[i], starts[i] + counts[i])` for every i, one after another."""
+    """Return `arange(starts[i], starts[i] + counts[i])` for every i, one after another."""
     before = np.cumsum(counts) - counts
     return np.repeat(starts - before, counts) + np.arange(counts.sum())
 
@@ -93,13 +93,13 @@ def filled(
     chosen: Chosen,
     shape: tuple[int, int],
 ) -> Sequence:
-    """The sources or the targets of a batch.
+    """Return the sources or the targets of a batch.
 
     Args:
-      tokens: those of all examples, one after the other.
-      offsets: those of example i are `tokens[offsets[i] : offsets[i + 1]]`.
+      tokens: the tokens of all examples, one after the other.
+      offsets: the tokens of example i are `tokens[offsets[i] : offsets[i + 1]]`.
       chosen: the examples in the batch.
-      shape: rows, and positions of each.
+      shape: the number of rows, and of positions in each.
     """
     pairs, rows, segments = chosen
     lengths = offsets[pairs + 1] - offsets[pairs]
@@ -120,14 +120,14 @@ def random_bits(
     count: int,
     places: Integer[np.ndarray, " n"] | None = None,
 ) -> UInt64[np.ndarray, "n count"]:
-    """Raw bits for each row of a step, as only they are the same in every version of NumPy.
+    """Return raw bits for each row of a step, which every version of NumPy makes alike.
 
     Args:
-      stream: seed, and a number that nothing else with this seed has.
+      stream: seed, and a number that no other use of this seed has.
       numbers: number of each row in the global batch.
       step: number of the step.
-      count: how many of 64 bits each row has.
-      places: which of its row each is, where a row has several.
+      count: the number of 64-bit integers for each row.
+      places: the place of each item in its row, where a row has several.
     """
     places = np.zeros_like(numbers) if places is None else places
     counters = zip(places.tolist(), numbers.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""The parts of a corpus: what tells whether one has changed, and how it is read."""
+"""The splits of a corpus: a fingerprint of each one's content, and a way to read it."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -12,25 +12,25 @@ labelled, arrays stand for the source lines."""
 SPLITS = ("train", "dev", "test")
 
 CHUNK_LINES = 50_000
-"""Most pairs of a chunk."""
+"""The most pairs of a chunk."""
 
 
 class Split(NamedTuple):
-    """One part of a corpus: what identifies its content, and a way to read it from the start."""
+    """One part of a corpus: a fingerprint of its content, and a way to read it from the start."""
 
     fingerprint: Callable[[], str]
-    """Gives a hash of the content; the first call checks the files, and later ones remember."""
+    """A function that gives a hash of the content; its first call checks the files."""
     read: Callable[[], Iterator[Chunk]]
-    """Gives all pairs of the split in order, in chunks."""
+    """A function that gives all pairs of the split in order, in chunks."""
 
 
 def digest(*parts: str) -> str:
-    """A hash of strings that have no spaces."""
+    """Return a hash of strings that have no spaces."""
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
 def chunks(pairs: Iterator[tuple[Any, str]]) -> Iterator[Chunk]:
-    """The chunks of pairs."""
+    """Yield pairs in chunks of at most `CHUNK_LINES`."""
     while chunk := list(islice(pairs, CHUNK_LINES)):
         sources, targets = zip(*chunk, strict=True)
         yield list(sources), list(targets)

@@ -16,12 +16,12 @@ TFDS_SPLITS = {"train": "train", "validation": "dev", "dev": "dev", "test": "tes
 
 
 def tfds_splits(name: str, source_language: str, target_language: str) -> dict[str, Split]:
-    """The splits of a data set of translations.
+    """Return the splits of a data set of translations, by name: train, dev and test.
 
     Args:
-      name: its name and config, as in wmt14_translate/de-en.
-      source_language: feature of the sources.
-      target_language: feature of the targets.
+      name: the data set's name and config, as in wmt14_translate/de-en.
+      source_language: the feature that holds the sources.
+      target_language: the feature that holds the targets.
 
     Raises:
       UserError: there is no such data set, or it lacks a language or a readable format.
@@ -52,7 +52,7 @@ def tfds_splits(name: str, source_language: str, target_language: str) -> dict[s
 
 
 def tfds_builder(name: str) -> Any:
-    """The builder of a TFDS data set that is prepared on disk."""
+    """Return the builder of a TFDS data set that is prepared on disk."""
     import tensorflow_datasets as tfds
     import tensorflow_datasets.translate  # registers WMT, which TFDS leaves to the first use
 
@@ -90,7 +90,7 @@ def tfds_builder(name: str) -> Any:
 
 
 def unreadable_tfds(name: str, place: object, error: Exception) -> UserError:
-    """The error for a data set of this name, whose files at a place raised another error."""
+    """Return the error for a data set whose files at a place raised another error."""
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     return UserError(
         f"TFDS data set {name} in {place} cannot be read: {reason}; remove it there, and prepare "

@@ -1,7 +1,7 @@
 """A corpus tokenised once into memory-mapped arrays.
 
-Everything made is kept in a cache under the fingerprint of what it was made from, so a second
-start hashes the corpus and the arrays, which is quick, and tokenises nothing.
+Vocabularies and arrays are kept in a cache under the fingerprint of what they were made from, so a
+second start hashes the corpus and the arrays, which is quick, and tokenises nothing.
 """
 
 import functools
@@ -27,9 +27,9 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.records import Schema, parse_object
 
 _FORMAT_VERSION = 2
-"""Raised whenever other arrays, or other files, would be made of the same text."""
+"""The version of the arrays, raised whenever the same text would make other arrays or files."""
 
-# A line of training text beyond both is too long, whatever is in it.
+# A line of training text that is longer than both limits is too long, whatever is in it.
 _MANY_CHARACTERS = 1_000_000
 _LONGEST_SUBWORD = 16  # characters, which is what SentencePiece learns by default
 
@@ -63,27 +63,27 @@ class TokenizedSplit:
     """Number of pairs in the corpus: those kept and those left out."""
 
     def __len__(self) -> int:
-        """Number of pairs that are kept."""
+        """Return the number of pairs that are kept."""
         return len(self.source_offsets) - 1
 
     @functools.cached_property
     def source_lengths(self) -> Int32[np.ndarray, " pairs"]:
-        """Number of tokens of each source sentence, end of sentence included."""
+        """Return the number of tokens of each source sentence, end of sentence included."""
         return np.diff(self.source_offsets).astype(np.int32)
 
     @functools.cached_property
     def target_lengths(self) -> Int32[np.ndarray, " pairs"]:
-        """Number of tokens of each target sentence, end of sentence included."""
+        """Return the number of tokens of each target sentence, end of sentence included."""
         return np.diff(self.target_offsets).astype(np.int32)
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
-        """See `Examples.shape`; the arrays are as long as the rows."""
+        """Return the shape as it is, because the arrays are as long as the rows."""
         return shape
 
     def batch(
         self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
     ) -> Batch:
-        """See `Examples.batch`; what an example has depends on neither step nor row."""
+        """Return the arrays of a batch, in which examples depend on neither step nor row."""
         rows, *lengths = shape
         source = np.asarray(self.source_tokens), np.asarray(self.source_offsets)
         target = np.asarray(self.target_tokens), np.asarray(self.target_offsets)
@@ -98,13 +98,13 @@ _ARRAYS = tuple(field.name for field in fields(TokenizedSplit))[:4]
 def prepare_vocabulary(
     config: DataConfig, corpus: Corpus, *, across_scripts: bool = False
 ) -> Vocabulary:
-    """The vocabulary of a corpus's train split: from the cache, or learned now.
+    """Return the vocabulary of a corpus's train split, from the cache or learned now.
 
     Args:
       config: the size of the vocabulary, its protected tokens, and where the cache is.
       corpus: where the train split is.
-      across_scripts: whether a subword may hold letters and punctuation, as the corpus's task has
-        it. It is not in the key of the cache: a corpus is for one task.
+      across_scripts: whether a subword may hold both letters and punctuation, as the corpus's task
+        says. The key of the cache leaves it out, since a corpus is for one task.
 
     Raises:
       UserError: there is no train split, `vocab_size` does not suit it, or the cache cannot be
@@ -127,12 +127,12 @@ def prepare_vocabulary(
 def prepare_pairs(
     config: DataConfig, corpus: Corpus, vocabulary: Vocabulary, split: str
 ) -> TokenizedSplit:
-    """A split as token arrays: from the cache, or tokenised now.
+    """Return a split as token arrays, from the cache or tokenised now.
 
-    Of a mixture, each corpus is tokenised once, whatever its weight, into an entry of its own.
+    Each corpus of a mixture is tokenised once, whatever its weight, into an entry of its own.
 
     Pairs with an empty side or more than `config.max_length` tokens are left out of train and
-    counted. Every other split keeps all its pairs; there an empty side is `[EOS_ID]`.
+    counted. Every other split keeps all its pairs, in which an empty side is `[EOS_ID]`.
 
     Raises:
       UserError: there is no such split, a line of it cannot be read, or the cache cannot be
@@ -154,18 +154,18 @@ def prepare_pairs(
 def prepare_text(
     config: DataConfig, corpus: Corpus, vocabulary: Vocabulary, split: str, *, bidirectional: bool
 ) -> TokenizedSplit:
-    """Documents of one language as token arrays: from the cache, or tokenised now.
+    """Return documents of one language as token arrays, from the cache or tokenised now.
 
-    Sources are empty, and targets are the sequences that `config.text_rows` says. Of a mixture,
-    each corpus is tokenised once.
+    Sources are empty, and targets are sequences, cut as `config.text_rows` says. Each corpus
+    of a mixture is tokenised once.
 
     Args:
       config: says how long sequences are.
       corpus: where the split is.
       vocabulary: the vocabulary of the documents.
       split: the name of the split.
-      bidirectional: whether a model reads a sequence as a whole: each begins with `BOS_ID`, and
-        those of every split are cut. If not, those of every split but train are whole documents.
+      bidirectional: whether a model reads a sequence as a whole. If so, each begins with
+        `BOS_ID`, and documents of every split are cut; if not, only those of train are cut.
 
     Raises:
       UserError: there is no such split, a line of it cannot be read, or the cache cannot be
@@ -187,12 +187,12 @@ def prepare_text(
 def kept(
     config: DataConfig, key: Sequence[object], make: Callable[[], TokenizedSplit]
 ) -> TokenizedSplit:
-    """A split as token arrays: from the cache, or made now.
+    """Return a split as token arrays, from the cache or made now.
 
     Args:
       config: says where the cache is.
-      key: what the arrays depend on.
-      make: makes them.
+      key: everything that the arrays depend on.
+      make: makes the arrays.
 
     Raises:
       UserError: the cache cannot be written.
@@ -217,7 +217,7 @@ def _hash(*parts: object) -> str:
 def _tokenize(
     corpus: Corpus, vocabulary: Vocabulary, split: str, max_length: int | None
 ) -> TokenizedSplit:
-    """Tokenises a split chunk by chunk; of the text, only one chunk is in memory at a time."""
+    """Tokenise a split chunk by chunk, with only one chunk of its text in memory at a time."""
     most = max(vocabulary.source_size, len(vocabulary))
     dtype = np.uint16 if most <= 1 << 16 else np.int32
     skipped = dict.fromkeys(("empty_source", "empty_target", "too_long"), 0)
@@ -249,7 +249,7 @@ def _tokenize_text(
     rows: str,
     begin: bool,
 ) -> TokenizedSplit:
-    """Documents, cut into sequences of `max_length` unless that is None; sources are empty.
+    """Tokenise documents, cut into sequences of `max_length` if given; sources are empty.
 
     Each sequence begins with `BOS_ID` if `begin` is true.
     """
@@ -272,7 +272,7 @@ def _tokenize_text(
 
 
 def _cut(lengths: Int64[np.ndarray, " documents"], most: int) -> Int64[np.ndarray, " parts"]:
-    """The lengths of the parts of at most `most` that things of these lengths are cut into."""
+    """Return the lengths of the parts, of at most `most`, that documents are cut into."""
     parts = -(-lengths // most)
     cut = np.full(parts.sum(), most, np.int64)
     ends = np.cumsum(parts)[lengths > 0] - 1
@@ -281,7 +281,7 @@ def _cut(lengths: Int64[np.ndarray, " documents"], most: int) -> Int64[np.ndarra
 
 
 def mix(mixed: list[tuple[TokenizedSplit, int]]) -> TokenizedSplit:
-    """The pairs of several splits one after the other, those of each as often as it is given."""
+    """Join the pairs of several splits, those of each split as often as its number says."""
     repeated = [split for split, times in mixed for _ in range(times)]
     sources = [_Side(split.source_tokens, split.source_lengths) for split in repeated]
     targets = [_Side(split.target_tokens, split.target_lengths) for split in repeated]
@@ -295,9 +295,9 @@ def mix(mixed: list[tuple[TokenizedSplit, int]]) -> TokenizedSplit:
 
 
 def after_first_tokens(split: TokenizedSplit) -> TokenizedSplit:
-    """Pairs whose sources are cut after their first token; the rest is the begin of the target.
+    """Cut each source after its first token, and put the rest at the beginning of its target.
 
-    A decoder alone reads the same sequences, and learns all of them but their first tokens.
+    A decoder alone reads the same sequences, and learns all tokens but the first of each.
 
     Args:
       split: the pairs.
@@ -316,7 +316,7 @@ def after_first_tokens(split: TokenizedSplit) -> TokenizedSplit:
 def _encode(
     encode: Callable[[list[str]], list[list[int]]], lines: list[str], max_length: int | None
 ) -> list[list[int]]:
-    """Subword ids of each line; a line that is far too long gets too many of some other id."""
+    """Return the subword ids of each line; a far too long line gets `max_length + 1` end ids."""
     if max_length is None:
         return encode(lines)
     # SentencePiece takes 100 bytes for a character: a file without line ends must not end the run.
@@ -341,7 +341,7 @@ def _reasons_to_skip(
     target_lengths: Int32[np.ndarray, " pairs"],
     max_length: int,
 ) -> Integer[np.ndarray, " pairs"]:
-    """0 to keep a pair, or the number of the first reason to skip it, in the order counted."""
+    """Return 0 to keep a pair, or the number of the first reason of `skipped` to skip it."""
     empty_source, empty_target = source_lengths == 1, target_lengths == 1  # only EOS_ID
     too_long = np.maximum(source_lengths, target_lengths) > max_length
     return np.select([empty_source, empty_target, too_long], [1, 2, 3])
@@ -354,7 +354,7 @@ def _select(side: _Side, keep: Bool[np.ndarray, " pairs"]) -> _Side:
 def _join(
     sides: list[_Side], dtype: type[np.integer]
 ) -> tuple[Integer[np.ndarray, " tokens"], Int64[np.ndarray, " offsets"]]:
-    """The tokens of all sides together, and where each sentence begins and ends in them."""
+    """Return the tokens of all sides together, and the offsets of the sentences in them."""
     tokens = np.concatenate([np.empty(0, dtype), *(side.tokens for side in sides)])
     lengths = np.concatenate([np.zeros(1, np.int64), *(side.lengths for side in sides)])
     return tokens, np.cumsum(lengths, dtype=np.int64)

@@ -12,7 +12,7 @@ become a source of words and a target of symbols, one part-of-speech tag for eac
 The outermost bracket is left out. The tags are written, where Vinyals et al. write XX for each,
 because scoring leaves out punctuation by its tag. A closing bracket repeats its label: it tells
 the decoder what is still open, and it tells `build_tree` which bracket was meant. Words and
-symbols together are the tree, so everything here but the type itself works on that flat form, in
+symbols together are the tree, so everything here except `Tree` itself works on that flat form, in
 linear time and at any depth.
 """
 
@@ -27,7 +27,7 @@ from t2t_jax.data.lines import Survey, read_lines
 from t2t_jax.errors import UserError
 
 FORMAT_VERSION = 2
-"""Raised whenever the same file of trees would become other sentences or symbols."""
+"""The version of the flat form, raised whenever the same trees would get another form."""
 
 TOP = "TOP"
 """The label of the root of every tree."""
@@ -39,7 +39,7 @@ PUNCTUATION_TAGS = frozenset([",", ".", ":", "``", "''"])
 _OUTERMOST = ("", TOP, "ROOT", "S1")
 _ATOM = re.compile(r"[^\s()]+")
 _BRACKET_OR_TEXT = re.compile(r"[()]|[^()]+")
-# A tag with its word, the opening of a constituent, a closing bracket, or what is none of these.
+# A tag with its word, the opening of a constituent, a closing bracket, or anything else.
 _PIECE = re.compile(
     r"\(\s*+([^\s()]++)\s++([^\s()]++)\s*+\)|\(\s*+([^\s()]*+)\s*+(?=\()|\)|\(|[^\s()]+"
 )
@@ -89,21 +89,21 @@ class Tree:
             raise ValueError(f"{self.label} needs either children or a word")
 
     def __repr__(self) -> str:
-        """The tree in brackets, as `format_tree` writes it."""
+        """Return `Tree(...)` with the tree in brackets, as `format_tree` writes it."""
         return f"Tree({format_tree(self)})"
 
-    # The methods a dataclass would have recurse, and trees may be deeper than Python's stack.
+    # A dataclass's own methods would recurse, and trees may be deeper than Python's stack.
     def __eq__(self, other: object) -> bool:
-        """Whether labels, words and structure are the same."""
+        """Return whether labels, words and structure are the same."""
         return isinstance(other, Tree) and format_tree(self) == format_tree(other)
 
     def __hash__(self) -> int:
-        """Equal trees have equal hashes."""
+        """Return a hash that is the same for equal trees."""
         return hash(format_tree(self))
 
 
 def format_tree(tree: Tree) -> str:
-    """The tree in brackets, on one line: `(TOP (S (NP (DT The) (NN dog)) ...))`."""
+    """Return the tree in brackets, on one line: `(TOP (S (NP (DT The) (NN dog)) ...))`."""
     words, symbols = _flatten(tree)
     remaining = iter(words)
 
@@ -116,11 +116,11 @@ def format_tree(tree: Tree) -> str:
 
 
 def linearise(tree: Tree) -> tuple[list[str], list[str]]:
-    """The words of a whole tree, and the symbols that with them are the tree.
+    """Return the words of a whole tree, and the symbols that hold its structure.
 
     Returns:
-      The words, and of each constituent below the root `(LABEL`, what is in it, and `)LABEL`; a
-      word is its tag. Nothing in either has white space in it.
+      The words, and the symbols: for each constituent below the root `(LABEL`, its contents and
+      `)LABEL`; for each word its tag. No word or symbol has white space in it.
     """
     if tree.label != TOP or tree.word is not None:
         raise ValueError(f"the root of {tree} is not {TOP}")
@@ -129,7 +129,7 @@ def linearise(tree: Tree) -> tuple[list[str], list[str]]:
 
 
 def is_tag(symbol: str) -> bool:
-    """Whether a symbol of `linearise` is the tag of a word, and no bracket."""
+    """Return whether a symbol of `linearise` is the tag of a word, and no bracket."""
     return symbol[0] not in "()"
 
 
@@ -152,10 +152,10 @@ def _flatten(tree: Tree) -> tuple[list[str], list[str]]:
 
 
 def delinearise(words: Iterable[str], symbols: Iterable[str]) -> Tree:
-    """The tree that `linearise` made words and symbols of.
+    """Return the tree of words and symbols, as the reverse of `linearise`.
 
     Raises:
-      ValueError: no tree becomes these; `build_tree` takes anything.
+      ValueError: words and symbols make no tree; `build_tree` repairs any symbols.
     """
     remaining = iter(words)
     levels: list[tuple[str, list[Tree]]] = [(TOP, [])]
@@ -177,11 +177,11 @@ def delinearise(words: Iterable[str], symbols: Iterable[str]) -> Tree:
 
 
 def read_trees(path: str | Path, expected: Survey | None = None) -> Iterator[Tree]:
-    """The trees of a bracketed file, one by one, as they are written.
+    """Yield the trees of a bracketed file, one by one, as they are written.
 
     Trees may span lines, and a line may hold several. The outermost bracket may be labelled TOP,
     ROOT, S1 or not at all, or be missing; the root becomes `TOP`. Brackets around nothing are the
-    tree of no words: parsers write `(())` where they fail. A file name in `.gz` is unpacked.
+    tree of no words: parsers write `(())` where they fail. A `.gz` file is unpacked.
 
     Args:
       path: the file.
@@ -223,7 +223,7 @@ def _parse(text: str) -> Tree:
     """Parse one outermost bracket into a tree.
 
     Raises:
-      ValueError: a part of it is neither a constituent nor a word with its tag.
+      ValueError: a part of the text is neither a constituent nor a word with its tag.
     """
     if text.strip("()" + string.whitespace) in _OUTERMOST:
         return Tree(TOP)
@@ -248,11 +248,11 @@ def _parse(text: str) -> Tree:
 
 
 def clean_tree(tree: Tree) -> Tree:
-    """The tree as parsers are usually trained on it and scored against.
+    """Return the tree in the form that parsers are usually trained on and scored against.
 
-    Empty elements (`-NONE-`) go, and with them the constituents that hold nothing else; function
-    tags and co-indices of constituents go (`NP-SBJ-1` and `NP=2` become `NP`). Words and their
-    tags stay.
+    Empty elements (`-NONE-`) are removed, with the constituents that hold nothing else; so are
+    function tags and co-indices of constituents (`NP-SBJ-1` and `NP=2` become `NP`). Words and
+    their tags stay.
     """
     words, symbols = linearise(tree)
     tags = filter(is_tag, symbols)
@@ -262,13 +262,13 @@ def clean_tree(tree: Tree) -> Tree:
 
 
 def _bare(symbol: str) -> str:
-    """A token without function tags, if it opens a constituent; `-LRB-` keeps its first dash."""
+    """Return a bracket without function tags; other symbols, and `-LRB-` as its label, stay."""
     bare = _BARE_LABEL.match(symbol)
     return bare[0] if bare else symbol
 
 
 def _without_empty(symbols: Iterable[str]) -> list[str]:
-    """The flat form of a tree without the constituents that hold no word."""
+    """Return the flat form of a tree without the constituents that hold no word."""
     kept: list[str] = []
     for symbol in symbols:
         if symbol[0] == ")" and kept[-1][0] == "(":
@@ -279,31 +279,31 @@ def _without_empty(symbols: Iterable[str]) -> list[str]:
 
 
 def escape_brackets(text: str) -> str:
-    """Text with `(` and `)` written as in the Penn Treebank: `-LRB-` and `-RRB-`."""
+    """Return text with `(` and `)` written as in the Penn Treebank: `-LRB-` and `-RRB-`."""
     return text.translate(_BRACKETS)
 
 
 def build_tree(words: Sequence[str], symbols: Sequence[str]) -> tuple[Tree, int]:
-    """A tree over exactly these words, whatever the symbols are: a model may write anything.
+    """Build a tree over exactly these words, whatever symbols a model has written.
 
     Each of these is one repair:
 
     - A bracket with no label, a label with a bracket or white space in it, or the label of a root
       is ignored.
-    - A tag that does not suit its word is replaced. Punctuation has the Penn Treebank's tag for it
-      (of several, the predicted one), other words never have one (but `NN`): so scoring, which
-      leaves out punctuation by its tag, keeps the same words of both trees.
+    - A tag that does not suit its word is replaced. Punctuation gets the Penn Treebank's tag for
+      it (of several, the predicted one), and another word with such a tag gets `NN`: so scoring,
+      which leaves out punctuation by its tag, keeps the same words of both trees.
     - A tag with no word left for it is ignored.
-    - A closing bracket closes up to the nearest open one with its label; each that it closes on
-      the way is a repair. If there is none, it is ignored.
+    - A closing bracket closes all up to the nearest open one with its label; each that it closes on
+      the way is a repair. If no open bracket has its label, it is ignored.
     - A word with no tag left is added at the end with a tag of its own: to the innermost
       constituent that is still open; if all are closed, to the one that the symbols end with.
     - A bracket still open at the end is closed.
     - A constituent that then has no words is removed.
 
     Where a treebank tags a word against the rule for punctuation, the gold symbols are repaired
-    too, and no parser can get that sentence right: if the tag made it punctuation, or kept it from
-    being that, EVALB finds other words in the two trees and leaves the sentence out as an error.
+    too, and no parser can get that sentence right: if the tag wrongly decides
+    whether the word is punctuation, EVALB finds other words in the two trees and reports an error.
 
     Args:
       words: the sentence; brackets in it are escaped.
@@ -359,7 +359,7 @@ def _suitable_tag(word: str, predicted: str) -> str:
 
 
 def _balance(symbols: Iterable[str]) -> tuple[list[str], list[str], int]:
-    """Match every closing bracket.
+    """Match every closing bracket with an open one, or leave it out.
 
     Returns:
       The symbols, the labels that are still open, and the number of repairs.

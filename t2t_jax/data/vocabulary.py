@@ -1,8 +1,8 @@
-"""What is asked of a vocabulary, whichever kind it is; `data.vocabularies` has the kinds.
+"""The interface of every kind of vocabulary; `data.vocabularies` has the kinds.
 
 Padding is id 0 and the end of a sentence id 1 in every vocabulary: arrays, masks and searches rest
-on that. One that comes from elsewhere is numbered anew when it is imported, and so are the rows of
-the model's matrices.
+on that. A vocabulary from another program is numbered anew when it is imported, and so are the rows
+of the model's matrices.
 """
 
 import hashlib
@@ -21,86 +21,86 @@ from t2t_jax.system.bucket import as_path
 from t2t_jax.system.regular_file import check_regular
 
 Rows = Sequence[Sequence[int]] | Integer[np.ndarray, "rows length"]
-"""Ids, row by row."""
+"""Rows of ids, as sequences or as one array."""
 
 _MAX_BYTES = 1 << 30
 
 
 class Vocabulary(ABC):
-    """Text to subword ids and back; the ids of sources and those of targets may differ."""
+    """A map from text to subword ids and back; the ids of sources and of targets may differ."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """The number of ids that a token of a target can have."""
+        """Return the number of ids that a token of a target can have."""
 
     @property
     def source_size(self) -> int:
-        """The number of ids that a token of a source can have."""
+        """Return the number of ids that a token of a source can have."""
         return len(self)
 
     @property
     @abstractmethod
     def unk_id(self) -> int:
-        """The id of text that the vocabulary cannot spell."""
+        """Return the id of text that the vocabulary cannot spell."""
 
     @property
     def protected_tokens(self) -> frozenset[str]:
-        """The strings that are neither split nor joined with others."""
+        """Return the strings that are neither split nor joined with others."""
         return frozenset()
 
     @property
     @abstractmethod
     def serialized(self) -> bytes:
-        """The vocabulary as `save` writes it and `parse_vocabulary` reads it."""
+        """Return the vocabulary as bytes, which `save` writes and `parse_vocabulary` reads."""
 
     @property
     @abstractmethod
     def files(self) -> Mapping[str, bytes]:
-        """The files, by name, from which other programs split text as this vocabulary does."""
+        """Return the files, by name, from which other programs split text as this one does."""
 
     @abstractmethod
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Subword ids of each source, ended by `EOS_ID`. An empty line is `[EOS_ID]`."""
+        """Return the subword ids of each source, then `EOS_ID`; an empty line is `[EOS_ID]`."""
 
     def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
-        """Subword ids of each target, ended by `EOS_ID`. An empty line is `[EOS_ID]`."""
+        """Return the subword ids of each target, then `EOS_ID`; an empty line is `[EOS_ID]`."""
         return self.encode(lines)
 
     @abstractmethod
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """The subword that each id of a source stands for, row by row."""
+        """Return the subword that each id of a source stands for, row by row."""
 
     def target_pieces(self, ids: Rows) -> list[list[str]]:
-        """The subword that each id of a target stands for, row by row."""
+        """Return the subword that each id of a target stands for, row by row."""
         return self.pieces(ids)
 
     @abstractmethod
     def spelling(self, token: int) -> bytes:
-        """The bytes that an id of a target adds to a text, spaces among them; of a special id none.
+        """Return the bytes that a target's id adds to a text, with spaces; special ids add none.
 
         White space that is spelt as a byte counts as a space.
         """
 
     def source_spelling(self, token: int) -> bytes:
-        """The bytes that an id of a source stands for; see `spelling`."""
+        """Return the bytes that an id of a source stands for; see `spelling`."""
         return self.spelling(token)
 
     @abstractmethod
     def decode(self, ids: Rows) -> list[str]:
-        """Text of each row of a target's ids, up to its first `EOS_ID`, without special ids."""
+        """Return the text of each row of target ids up to `EOS_ID`, without special ids."""
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the serialized vocabulary."""
+        """Return a hash of the serialized vocabulary."""
         return hashlib.sha256(self.serialized).hexdigest()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the vocabulary. A reader finds the whole file or none."""
+        """Write the vocabulary to a file, which a reader finds whole or not at all."""
         write_whole(path, self.serialized)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Vocabulary":
-        """The vocabulary that `save` wrote.
+        """Read a vocabulary that `save` wrote.
 
         Raises:
           UserError: the file is missing or damaged, or a library is missing that it needs.
@@ -126,14 +126,14 @@ _KINDS = {
 
 
 def parse_vocabulary(serialized: bytes) -> Vocabulary:
-    """The vocabulary of the bytes that `Vocabulary.serialized` gives.
+    """Return the vocabulary of the bytes that `Vocabulary.serialized` gives.
 
     A SentencePiece model stands for itself. Any other vocabulary is an object of JSON, whose field
     `kind` names the module of `data.vocabularies`.
 
     Raises:
-      ValueError: they are of no vocabulary; the message says what they are.
-      UserError: a library is missing.
+      ValueError: the bytes are of no vocabulary; the message says what they are.
+      UserError: a library is missing that the vocabulary needs.
     """
     kind = "shared"
     if serialized.startswith(b"{"):
@@ -148,10 +148,10 @@ def parse_vocabulary(serialized: bytes) -> Vocabulary:
 
 
 def before_end(ids: Rows, without: Sequence[int] = (PAD_ID,)) -> list[list[int]]:
-    """Rows of ids up to their first `EOS_ID`.
+    """Return rows of ids up to their first `EOS_ID`.
 
     Args:
-      ids: rows.
+      ids: rows of ids.
       without: special ids, which are left out.
     """
     rows = [list(map(int, row)) for row in ids]

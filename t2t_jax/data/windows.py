@@ -1,4 +1,4 @@
-"""Windows over long text, by which a language model is scored on every token of it once."""
+"""Windows over long text, in which a language model is scored on every token exactly once."""
 
 import numpy as np
 from jaxtyping import Int64, Integer
@@ -8,11 +8,11 @@ from t2t_jax.data.tokenized import TokenizedSplit
 
 
 def windows(split: TokenizedSplit, length: int, stride: int, start: int) -> TokenizedSplit:
-    """Windows over long text: the tokens that are scored are targets, those before them sources.
+    """Cut long text into windows: scored tokens are targets, and tokens before them sources.
 
     The first window of a sequence scores its first `length` tokens, and every other one the next
     `stride`, with the `length - stride` tokens before them as context. So every token is scored
-    once, and those after the first window have so much context at least. All windows begin with
+    once, and after the first window each has at least that much context. All windows begin with
     `start`, as sequences do in training::
 
         length 4, stride 2     source: start          target: a b c d
@@ -21,9 +21,9 @@ def windows(split: TokenizedSplit, length: int, stride: int, start: int) -> Toke
 
     Args:
       split: sequences of text, with empty sources.
-      length: most tokens that a window reads, `start` included, and predicts from.
-      stride: tokens that a window scores, from the second one on; at most `length`.
-      start: id that stands at the beginning of every window.
+      length: the most tokens that a window reads to predict from, `start` included.
+      stride: number of tokens that a window scores, from the second window on; at most `length`.
+      start: the id that stands at the beginning of every window.
     """
     lengths = np.diff(split.target_offsets)
     later = np.maximum(-(-(lengths - length) // stride), 0)  # windows after the first
@@ -46,6 +46,6 @@ def _parts(
     begins: Int64[np.ndarray, " parts"],
     ends: Int64[np.ndarray, " parts"],
 ) -> tuple[Integer[np.ndarray, " kept"], Int64[np.ndarray, " offsets"]]:
-    """`tokens[begins[i] : ends[i]]` one after the other, and where each begins and ends there."""
+    """Join the parts `tokens[begins[i] : ends[i]]`, and return them with their offsets."""
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - begins)])
     return tokens[ranges(begins, ends - begins)], offsets

@@ -1,1 +1,1 @@
-"""What surrounds a program: its files, its streams, its signals and the memory of its host."""
+"""The surroundings of a program: its files, its streams, its signals and its host's memory."""

@@ -19,7 +19,7 @@ _opening = threading.Lock()
 
 
 class NamedFile(io.FileIO):
-    """A file that errors of writing to it name, as the system's own errors do not."""
+    """A file whose errors of writing have its name, which the system's own errors lack."""
 
     def __init__(self, path: str | os.PathLike[str], mode: str, shown: Any = None) -> None:
         """Open the file; errors call it `shown`, or else by its path."""
@@ -36,10 +36,10 @@ class NamedFile(io.FileIO):
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file, so that a reader, or a process killed midway, never sees a part of it.
+    """Write a file so that no reader ever sees a part of it, even if a kill ends the writing.
 
     Raises:
-      UserError: it cannot be written; what was there before is still there.
+      UserError: the file cannot be written; what was there before is still there.
     """
     with writing_whole(path) as file:
         file.write(content)
@@ -47,11 +47,11 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
 
 @contextmanager
 def writing_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write to, which takes its name once it is complete and on the disk.
+    """Open a file to write to, which takes its name once it is complete and on the disk.
 
     It is written beside its place under a hidden name that holds the number of this process, and
     that nobody else uses. After an error in the `with` block, and when a signal ends the program,
-    that file is removed. What belongs in a bucket is written on this machine, and sent at the end.
+    that file is removed. An object of a bucket is written on this machine, and sent at the end.
 
     Raises:
       UserError: the file cannot be written; what was there before is still there.
@@ -63,7 +63,7 @@ def writing_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 @contextmanager
 def writing_directory(path: Path) -> Iterator[Path]:
-    """A directory to fill, which takes its name once all that is in it is complete.
+    """Make a directory to fill, which takes its name once all that is in it is complete.
 
     It is filled beside its place under a hidden name. After an error in the `with` block, and when
     a signal ends the program, it is removed.
@@ -72,7 +72,7 @@ def writing_directory(path: Path) -> Iterator[Path]:
       path: a directory of this machine that is not there yet, or is empty.
 
     Raises:
-      UserError: it cannot be made, or something is there, or it is in a bucket.
+      UserError: the directory cannot be made, or is there and not empty, or is in a bucket.
     """
     if isinstance(path, BucketPath):
         raise UserError(
@@ -99,11 +99,11 @@ def writing_directory(path: Path) -> Iterator[Path]:
 def check_writable(directory: Path) -> None:
     """Refuse a directory, which need not be there yet, where nothing can be written.
 
-    Whether the credentials allow it to write to a bucket is known once something is written.
+    Whether the credentials allow writing to a bucket shows only once something is written.
 
     Raises:
-      UserError: what is there is no directory, or this user may not write to it, or there is no
-        such bucket.
+      UserError: something other than a directory is there, or this user may not write to it, or
+        there is no such bucket.
     """
     if isinstance(directory, BucketPath):
         directory.exists()  # which refuses a bucket that is none
@@ -118,7 +118,7 @@ def check_writable(directory: Path) -> None:
 
 @contextmanager
 def _sent(path: BucketPath) -> Iterator[BinaryIO]:
-    """A temporary file of this machine, which is sent to a bucket once it is complete."""
+    """Open a temporary file of this machine, which is sent to a bucket once it is complete."""
     with tempfile.NamedTemporaryFile(prefix="t2t_jax-") as file:
         unfinished = Path(file.name)
         _unfinished.add(unfinished)
@@ -135,7 +135,7 @@ def _sent(path: BucketPath) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _renamed(path: Path) -> Iterator[BinaryIO]:
-    """A file under a hidden name, which takes the name of a path once it is on the disk."""
+    """Open a file under a hidden name, which takes the name of `path` once it is on the disk."""
     unfinished = _hidden_name(path)
     try:
         file = _open(unfinished, path)
@@ -164,7 +164,7 @@ def remove_unfinished() -> None:
 
 
 def _remove(unfinished: Path) -> None:
-    """Remove an unfinished file or directory, if it is there and can be."""
+    """Remove an unfinished file or directory, if it is there and can be removed."""
     if unfinished.is_dir():
         shutil.rmtree(unfinished, ignore_errors=True)
     with suppress(OSError):
@@ -172,7 +172,7 @@ def _remove(unfinished: Path) -> None:
 
 
 def _hidden_name(path: Path) -> Path:
-    """A hidden name beside a file: not longer than names may be, and used by no other process."""
+    """Return a hidden name beside a file, short enough and used by no other process."""
     name = os.fsdecode(os.fsencode(path.name)[:200])
     return path.parent / f".{name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
 
@@ -195,7 +195,7 @@ def _finish(file: BinaryIO, unfinished: Path, path: Path) -> None:
 
 
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> UserError:
-    """The error that says why a file cannot be written, and what helps."""
+    """Return the error that says why a file cannot be written, and what helps."""
     path = as_path(path)
     parent = path.parent
     if not isinstance(path, BucketPath) and not os.path.isdir(parent):

@@ -1,15 +1,15 @@
 """Paths in object stores: `s3://bucket/name` and `gs://bucket/name`, beside those of file systems.
 
-`as_path` makes a path of a name. The rest of the program asks a path what it asks any `Path`, and
-does not know which of the two it has. What an object store cannot give has a form here:
+`as_path` makes a path from a name. The rest of the program uses it like any `Path`, and does not
+know which of the two it has. An object store differs from a file system in this:
 
-- A directory is what the names of objects begin with. One that is empty is an object `.directory`.
-- An object is written whole, or not at all: there is nothing to be renamed. What is appended to is
-  written again as a whole, at every write.
-- What is read is fetched to this machine first.
+- A directory is the beginning that names of objects share. An empty one is an object `.directory`.
+- An object is written whole, or not at all: there is nothing to be renamed. To append to an
+  object is to write all of it again, at every write.
+- An object that is read is fetched to this machine first.
 
-The stores are reached through fsspec, by its packages s3fs and gcsfs. They have the settings, the
-credentials and the address of the store from where the store's own tools have them.
+The stores are reached through fsspec, by its packages s3fs and gcsfs. They take the settings, the
+credentials and the address of the store from where the store's own tools take them.
 """
 
 import errno
@@ -46,7 +46,7 @@ _EMPTY_DIRECTORY = ".directory"
 
 
 def as_path(name: str | os.PathLike[str]) -> Path:
-    """The path of a file, a directory or an object, by its name.
+    """Return the path of a file, a directory or an object, by its name.
 
     Args:
       name: a path of a file system, or `s3://bucket/name` or `gs://bucket/name`.
@@ -63,7 +63,7 @@ def as_path(name: str | os.PathLike[str]) -> Path:
 
 
 def on_this_machine(path: Path) -> Path:
-    """A place of this machine for what belongs beside a path, and cannot be in a bucket.
+    """Return a place on this machine for files beside a path, which cannot be in a bucket.
 
     Args:
       path: any path.
@@ -78,24 +78,24 @@ def on_this_machine(path: Path) -> Path:
 
 
 def is_directory(path: Path) -> bool:
-    """Whether there is a directory; of a name that no file can have, there is none."""
+    """Return whether there is a directory; False for a name that no file can have."""
     return path.is_dir() if isinstance(path, BucketPath) else os.path.isdir(path)
 
 
 class BucketPath(PosixPath):
-    """An object of a store, or what the names of several objects begin with.
+    """An object of a store, or a directory: the beginning that names of several objects share.
 
-    It has those methods of `Path` that the program uses of a path that a user may give. They raise
+    It has the methods of `Path` that the program uses on paths that a user may give. They raise
     the errors that an ordinary path raises, and a `UserError` where the store itself, the bucket or
     the credentials are missing.
     """
 
     def __str__(self) -> str:
-        """The name as it was given: `s3://bucket/name`."""
+        """Return the name as it was given: `s3://bucket/name`."""
         return super().__str__().replace(":/", "://", 1)
 
     def __fspath__(self) -> str:
-        """The name as it was given, which no function for files knows."""
+        """Return the name as it was given, which functions for local files do not know."""
         return str(self)
 
     @property
@@ -107,20 +107,20 @@ class BucketPath(PosixPath):
         return _file_system(self.parts[0].rstrip(":"), os.getpid())
 
     def absolute(self) -> "BucketPath":
-        """The path itself: no name in a store depends on the working directory."""
+        """Return the path itself: no name in a store depends on the working directory."""
         return self
 
     def resolve(self, strict: bool = False) -> "BucketPath":
-        """The path itself: a store has no links."""
+        """Return the path itself: a store has no links."""
         del strict
         return self
 
     def expanduser(self) -> "BucketPath":
-        """The path itself: a store has no homes."""
+        """Return the path itself: a store has no home directories."""
         return self
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Kind, size and time of change, as an ordinary path has them.
+        """Return the kind, the size and the time of change, as an ordinary path has them.
 
         Raises:
           FileNotFoundError: there is neither an object of this name nor one below it.
@@ -137,17 +137,17 @@ class BucketPath(PosixPath):
         return os.stat_result(fields, {"st_mtime_ns": nanoseconds})
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether there is an object of this name, or one below it."""
+        """Return whether there is an object of this name, or one below it."""
         del follow_symlinks
         return self._kind() is not None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether there is an object of this name."""
+        """Return whether there is an object of this name."""
         del follow_symlinks
         return self._kind() == stat.S_IFREG
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether there is an object below this name."""
+        """Return whether there is an object below this name."""
         del follow_symlinks
         return self._kind() == stat.S_IFDIR
 
@@ -158,10 +158,10 @@ class BucketPath(PosixPath):
             return None
 
     def iterdir(self) -> Generator["BucketPath", None, None]:
-        """The objects and the directories right below this name.
+        """Yield the objects and the directories right below this name.
 
         Raises:
-          FileNotFoundError: there are none.
+          FileNotFoundError: there is nothing below this name.
         """
         with _reaching(self):
             listed = self._store.ls(self._key, detail=False)
@@ -169,13 +169,13 @@ class BucketPath(PosixPath):
         yield from (self / name for name in names if f"{self._key}/{name}" != self._key)
 
     def glob(self, pattern: str) -> Generator["BucketPath", None, None]:
-        """The objects below this name that match a pattern."""
+        """Yield the objects below this name that match a pattern."""
         with _reaching(self):
             found = self._store.glob(f"{self._key}/{pattern}")
         yield from (BucketPath(f"{self.parts[0]}//{each}") for each in sorted(found))
 
     def objects(self) -> list["BucketPath"]:
-        """All objects below this name, at any depth; [] if there are none."""
+        """Return all objects below this name, at any depth; [] if there are none."""
         with _reaching(self):
             found = self._store.find(self._key)
         return [BucketPath(f"{self.parts[0]}//{each}") for each in found]
@@ -185,7 +185,7 @@ class BucketPath(PosixPath):
     ) -> Any:
         """Open the object for reading, or for appending; `write_bytes` writes one.
 
-        What is read is a copy on this machine, which is whole before its first byte is read.
+        A reader gets a copy on this machine, which is whole before its first byte is read.
 
         Raises:
           FileNotFoundError: there is no object of this name to read.
@@ -206,7 +206,7 @@ class BucketPath(PosixPath):
         return raw if "b" in mode else io.TextIOWrapper(raw, encoding=encoding)
 
     def read_bytes(self) -> bytes:
-        """The content of the object.
+        """Return the content of the object.
 
         Raises:
           FileNotFoundError: there is no such object.
@@ -215,7 +215,7 @@ class BucketPath(PosixPath):
             return bytes(self._store.cat_file(self._key))
 
     def read_text(self, encoding: Any = None, errors: Any = None, newline: Any = None) -> str:
-        """The content of the object as text."""
+        """Return the content of the object as text."""
         del newline
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
@@ -254,7 +254,7 @@ class BucketPath(PosixPath):
             self._store.put_file(str(local), self._key)
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Make an empty directory, which is an object of a name that begins with a dot."""
+        """Make an empty directory, which is an object `.directory` below this name."""
         del mode, parents
         if not self.exists():
             (self / _EMPTY_DIRECTORY).write_bytes(b"")
@@ -275,7 +275,7 @@ class BucketPath(PosixPath):
         remove(self.objects())
 
     def rename(self, target: Any) -> "BucketPath":
-        """Copy the object, or all objects below the name, and remove them. A kill leaves both."""
+        """Copy the object or all below it, then remove the originals; a kill can leave both."""
         target = BucketPath(target)
         moved = self.objects()
         with _reaching(self):
@@ -305,11 +305,11 @@ def fetch_objects(objects: Iterable[BucketPath], source: BucketPath, local: Path
 
     Args:
       objects: the objects.
-      source: the name that all of theirs begin with.
-      local: the directory, which has the rest of their names afterwards.
+      source: the name that all names of the objects begin with.
+      local: the directory, in which files have the rest of these names afterwards.
 
     Raises:
-      FileNotFoundError: one of them is gone.
+      FileNotFoundError: one of the objects is gone.
     """
     places = [(each, local / str(each).removeprefix(f"{source}/")) for each in objects]
     for _, place in places:
@@ -348,7 +348,7 @@ class _Appended(io.RawIOBase):
 
 @functools.cache
 def _file_system(scheme: str, process: int) -> Any:
-    """The store of a scheme. A forked process has its own: connections belong to one process."""
+    """Return the store of a scheme, one for each process, as forks cannot share connections."""
     del process
     package, extra = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}[scheme]
     with needs_extra(extra, f"{scheme}://"):
@@ -360,7 +360,7 @@ def _file_system(scheme: str, process: int) -> Any:
 
 @contextmanager
 def _reaching(path: BucketPath) -> Iterator[None]:
-    """Turn what a store's library raises into the errors of files, and into one line each.
+    """Turn the errors of a store's library into those of files, with messages of one line.
 
     Raises:
       OSError: as for files, with the name of the path.
@@ -393,5 +393,5 @@ def _reaching(path: BucketPath) -> Iterator[None]:
 
 
 def _in_words(error: Exception) -> str:
-    """What a store said, in one line."""
+    """Return the message of a store's error, in one line."""
     return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

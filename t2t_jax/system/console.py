@@ -10,7 +10,7 @@ class ResultConsole(Console):
     """A console for results: where its reader has gone, `BrokenPipeError` ends the program."""
 
     def on_broken_pipe(self) -> None:
-        """Leave it to `program.run`; rich would end the program with exit code 1."""
+        """Raise the error on to `program.run`; rich would end the program with exit code 1."""
         raise
 
 

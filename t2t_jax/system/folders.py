@@ -1,4 +1,4 @@
-"""The folders in which programs keep what is of a user and of no run."""
+"""The folders in which programs keep files that belong to a user, and to no run."""
 
 import os
 from pathlib import Path
@@ -6,10 +6,10 @@ from typing import Literal
 
 
 def user_folder(kind: Literal["cache", "state"]) -> Path:
-    """The package's folder of a kind, as the XDG Base Directory Specification has it.
+    """Return the package's folder of a kind, as the XDG Base Directory Specification has it.
 
     Args:
-      kind: "cache" is for what can be made again, and "state" for what cannot.
+      kind: "cache" is for files that can be made again, and "state" for files that cannot.
     """
     default = {"cache": "~/.cache", "state": "~/.local/state"}[kind]
     given = os.environ.get(f"XDG_{kind.upper()}_HOME", "").strip()

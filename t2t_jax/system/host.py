@@ -31,7 +31,7 @@ _ARM_SETS = ("asimd", "bf16", "i8mm", "sve")
 
 
 def processor_name(path: str | Path = "/proc/cpuinfo") -> str:
-    """The model of the processor; its architecture where the system does not name the model.
+    """Return the model of the processor, or its architecture if the system names no model.
 
     Args:
       path: the file in which Linux describes the processors.
@@ -40,9 +40,9 @@ def processor_name(path: str | Path = "/proc/cpuinfo") -> str:
 
 
 def processor_vendor(path: str | Path = "/proc/cpuinfo") -> str:
-    """The maker of an x86 processor, as it names itself: "GenuineIntel" or "AuthenticAMD".
+    """Return the maker of an x86 processor in its own words: "GenuineIntel" or "AuthenticAMD".
 
-    It is empty where the system does not tell it as Linux does.
+    The name is empty where the system does not tell it as Linux does.
 
     Args:
       path: the file in which Linux describes the processors.
@@ -51,7 +51,7 @@ def processor_vendor(path: str | Path = "/proc/cpuinfo") -> str:
 
 
 def instruction_sets(path: str | Path = "/proc/cpuinfo") -> tuple[str, ...]:
-    """The processor's instruction sets that matter for matrix products, as Linux spells them.
+    """Return the processor's instruction sets for matrix products, as Linux spells them.
 
     On x86 they are those of avx2, fma, avx512f, avx512_bf16, avx512_vnni, avx512_fp16, avx_vnni,
     amx_tile, amx_bf16 and amx_int8 that the processor has, on ARM those of asimd, bf16, i8mm and
@@ -67,7 +67,7 @@ def instruction_sets(path: str | Path = "/proc/cpuinfo") -> tuple[str, ...]:
 
 @cache
 def _cpuinfo(path: str | Path) -> Mapping[str, str]:
-    """What the file says of the first processor, by name; nothing where there is no such file."""
+    """Return the facts of the first processor by name; none where there is no such file."""
     facts: dict[str, str] = {}
     with suppress(OSError):
         for line in Path(path).read_text().splitlines():
@@ -97,11 +97,11 @@ def keep_freed_memory() -> bool:
 
 
 def return_freed_memory() -> None:
-    """Give the memory of what nobody refers to any more back to the system, in some 0.1 s.
+    """Give the memory of unreachable objects back to the system, in some 0.1 s.
 
-    It undoes what `keep_freed_memory` has kept so far, and looks for objects that refer to each
-    other, which `collect_garbage_seldom` leaves for long. It is for once after a large change, such
-    as another model in the place of one.
+    It gives up what `keep_freed_memory` has kept so far, and collects objects that refer to each
+    other, which `collect_garbage_seldom` leaves for long. Call it once after a large change, such
+    as that from one model to another.
     """
     gc.collect()
     trim_heap()
@@ -110,15 +110,15 @@ def return_freed_memory() -> None:
 def trim_heap() -> None:
     """Give memory that is free in the C library back to the system, in some 0.03 s.
 
-    Other threads go on meanwhile. What `keep_freed_memory` is for is worth less than the memory to
-    a program that stays for long, where few of its moments need much.
+    Other threads go on meanwhile. It is for a program that stays for long and seldom needs much
+    memory, for which free memory is worth more than the time that `keep_freed_memory` saves.
     """
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)
 
 
 def collect_garbage_seldom() -> None:
-    """Have Python look for objects that refer to each other a hundred times less often.
+    """Make Python look for objects that refer to each other a hundred times less often.
 
     JAX makes millions of objects while it traces a program, and hardly any of them need the
     collector, which by default takes a tenth of the time of a short run.
@@ -127,7 +127,7 @@ def collect_garbage_seldom() -> None:
 
 
 def num_virtual_devices() -> int:
-    """CPU devices that the environment asks XLA for; one if it says nothing."""
+    """Return the number of CPU devices that the environment asks XLA for, by default one."""
     flag = r"--xla_force_host_platform_device_count=(\d+)"
     counts = re.findall(flag, os.environ.get("XLA_FLAGS", ""))
     counts.append(os.environ.get("JAX_NUM_CPU_DEVICES", ""))
@@ -135,19 +135,19 @@ def num_virtual_devices() -> int:
 
 
 def let_devices_wait() -> None:
-    """Give XLA threads enough for CPU devices that wait for each other, before it is started.
+    """Give XLA enough threads for CPU devices that wait for each other, before XLA is started.
 
     A device waits in a thread. XLA has one for each core or device, and a program that was
-    dispatched ahead can take the one that another device needs to arrive: then all wait for ever.
+    dispatched ahead can take the thread that another device needs: then all wait for ever.
     """
     threads = max(os.cpu_count() or 1, 8 * num_virtual_devices())
     os.environ.setdefault("NPROC", str(threads))
 
 
 def usable_host_memory() -> int | None:
-    """Bytes of main memory that this process may still take; None where nothing says so.
+    """Return the bytes of main memory that this process may still take; None if nothing says so.
 
-    The least of what the kernel holds to be available, of the limits of its control groups
+    It is the least of what the kernel holds to be available, of the limits of its control groups
     (containers, and jobs of a batch system), and of its own limit of addresses (`ulimit -v`).
     """
     return min(_memory_limits(), default=None)
@@ -170,7 +170,7 @@ def _memory_limits() -> Iterator[int]:
 
 
 def _limits_of_group(controllers: str, group: str) -> Iterator[int]:
-    """The limits of a control group and all those that it is in.
+    """Yield the limits of a control group and of all groups that it is in.
 
     In a container the paths of its groups may be those of the host, which it cannot see; then the
     outermost group that it does see is its own.
@@ -190,10 +190,10 @@ def _limits_of_group(controllers: str, group: str) -> Iterator[int]:
 
 
 def check_threads() -> None:
-    """Refuse to start JAX where the system gives this process less than its runtime needs.
+    """Refuse to start JAX where the system gives this process less than JAX's runtime needs.
 
-    The runtime starts dozens of threads. Where one is refused, or a block of memory, it ends the
-    program without a word of its own, or waits for ever.
+    The runtime starts dozens of threads. Where a thread or a block of memory is refused, it ends
+    the program without a message of its own, or waits for ever.
 
     Raises:
       UserError: a limit of the user, of a container or of addresses is too low.

@@ -23,7 +23,7 @@ _held: set[str] = set()
 def holding(path: Path, mark: str) -> Iterator[None]:
     """Hold a lock, whose file begins with a word that other processes can look for.
 
-    Of a file, the kernel lets go when the process ends, however it ends. An object is written only
+    The kernel releases a file when the process ends, however it ends. An object is written only
     if there is none, again and again while it is held, and removed at the end. If its owner was
     killed, the next one takes it over: at once if it sees on its own machine that the owner is
     gone, and otherwise when nothing has been written for a minute.
@@ -33,7 +33,7 @@ def holding(path: Path, mark: str) -> Iterator[None]:
       mark: the word.
 
     Raises:
-      BlockingIOError: another process holds it.
+      BlockingIOError: another process holds the lock.
     """
     with _holding_object(path, mark) if isinstance(path, BucketPath) else _holding_file(path, mark):
         yield
@@ -71,7 +71,7 @@ def _holding_object(path: BucketPath, mark: str) -> Iterator[None]:
         _held.discard(mark)
         ended.set()
         beating.join()
-        with suppress(OSError, ValueError):  # as of a store that is gone; others wait a minute then
+        with suppress(OSError, ValueError):  # the store may be gone; others wait a minute then
             if _mark_of(path) == mark:
                 path.unlink(missing_ok=True)
 
@@ -93,10 +93,10 @@ def _acquire(path: BucketPath, mark: str) -> None:
 
 
 def _is_abandoned(path: BucketPath) -> bool:
-    """Whether a lock is there whose owner is gone; False if there is no lock any more.
+    """Return whether a lock is there whose owner is gone; False if there is no lock any more.
 
     Raises:
-      BlockingIOError: its owner lives.
+      BlockingIOError: the owner of the lock lives.
     """
     seen = _content_of(path)
     if seen and len(seen.split()) == 1:
@@ -149,13 +149,13 @@ def _mark_of(path: BucketPath) -> str:
 
 
 def _this_process() -> str:
-    """This process as MACHINE/NUMBER-START, by which another one can tell whether it lives."""
+    """Return this process as MACHINE/NUMBER-START, by which others can tell whether it lives."""
     number = str(os.getpid())
     return f"{_machine()}/{number}-{_start_of(number)}"
 
 
 def _machine() -> str:
-    """What tells machines, and containers with processes of their own, from each other."""
+    """Return a name that differs between machines, and containers with processes of their own."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}:{Path('/proc/self/ns/pid').readlink()}"
@@ -164,7 +164,7 @@ def _machine() -> str:
 
 
 def _start_of(number: str) -> str:
-    """The time at which a process of this machine was started; empty if there is none."""
+    """Return the time at which a process of this machine was started; empty if there is none."""
     try:
         status = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

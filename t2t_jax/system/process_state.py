@@ -1,4 +1,4 @@
-"""What belongs to the whole process, and is put back after somebody else's code has run."""
+"""The state of the whole process, which is put back after somebody else's code has run."""
 
 import contextlib
 import fcntl
@@ -19,7 +19,7 @@ class ProcessState:
     """The standard streams, the working directory, the handlers of signals, filters of warnings."""
 
     def __init__(self) -> None:
-        """Note all of it as it is now."""
+        """Note the state as it is now."""
         self._streams = {name: getattr(sys, name) for name in _STREAMS}
         self._filters = warnings.filters[:]
         self._directory = _opened(lambda: os.open(".", os.O_RDONLY | os.O_DIRECTORY))
@@ -31,7 +31,7 @@ class ProcessState:
         self._handlers = {number: signal.getsignal(number) for number in signals.ENDING}
 
     def put_back(self) -> None:
-        """Put all of it back, and let a signal that has come by now take effect."""
+        """Put the noted state back, and let a signal that has come by now take effect."""
         self._put_back_warnings()
         if self._directory is not None:
             with contextlib.suppress(OSError):
@@ -51,7 +51,7 @@ class ProcessState:
         signals.settle()
 
     def _put_back_warnings(self) -> None:
-        """Let no new filter make errors of warnings; others come with libraries, and stay."""
+        """Remove new filters that make errors of warnings; others come with libraries, and stay."""
         filters: Any = warnings.filters
         kept = [one for one in filters if one[0] != "error" or one in self._filters]
         warnings.resetwarnings()  # which tells Python that they change
@@ -67,7 +67,7 @@ def _opened(open_it: Any) -> int | None:
 
 
 def _copied(number: int) -> int:
-    """Another descriptor of an open file, as far from small numbers as the system allows."""
+    """Return another descriptor of an open file, as far from small numbers as the system allows."""
     try:
         return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_REACH)
     except OSError:
@@ -83,7 +83,7 @@ def _is_same(number: int, copy: int) -> bool:
 
 
 def _reopened(stream: Any, number: int) -> Any:
-    """A standard stream, opened again if its object was closed."""
+    """Return a standard stream, opened again if its object was closed."""
     if stream is None or not getattr(stream, "closed", False):
         return stream
     with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""How every program begins and ends: its streams, its signals, its errors in one line, its code.
+"""The start and the end of every program: streams, signals, errors of one line and exit code.
 
-A program imports this first, and all else within its `main`: until `run` watches signals, Ctrl-C
-would show a traceback.
+A program imports this module first, and all else within its `main`: until `run` watches signals,
+Ctrl-C would show a traceback.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
 
     A `UserError`, or a file that the system refuses, becomes one line on stderr and exit code 2.
     A reader that goes away (`| head`) ends the program quietly, with the exit code that shells give
-    it. So does a signal, unless the program takes it for a wish to stop.
+    it. A signal ends it in the same way, unless the program takes the signal for a wish to stop.
     """
     replace_closed_streams()
     keep_freed_memory()  # before there is a second thread: its memory would have rules of its own
@@ -47,8 +47,8 @@ def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
 def replace_closed_streams() -> None:
     """Put /dev/null in the place of standard streams that the caller closed (`<&-`, `>&-`).
 
-    Before any other file is opened: it would take the stream's number, and what is printed would be
-    written into it.
+    Call it before any other file is opened: that file would take the stream's number, and get what
+    is printed.
     """
     _closed.clear()
     for number, name in _STREAMS.items():
@@ -64,22 +64,22 @@ def replace_closed_streams() -> None:
 
 
 def is_closed(name: str) -> bool:
-    """Whether the program was started without `stdin`, `stdout` or `stderr`."""
+    """Return whether the program was started without `stdin`, `stdout` or `stderr`."""
     return name in _closed or getattr(sys, name) is None
 
 
 def command_line(command: str) -> str:
-    """How to call another command: as in `t2t-jax bleu`, or `eval.py bleu` from a clone's programs.
+    """Return the call of a command: `t2t-jax bleu`, or `eval.py bleu` from a clone's programs.
 
     Args:
-      command: name of the command.
+      command: the name of the command.
     """
     called = os.path.basename(sys.argv[0])
     return f"eval.py {command}" if called in ("train.py", "eval.py") else f"t2t-jax {command}"
 
 
 def prepare_process() -> None:
-    """Set what is global to the process of a program, before it imports JAX."""
+    """Set the state that is global to a program's process, before the program imports JAX."""
     import absl.logging
 
     # What one run compiles, the next one finds. Without a place for it, nothing is kept.
@@ -90,7 +90,7 @@ def prepare_process() -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
     absl.logging.set_verbosity(absl.logging.ERROR)
     keep_orbax_quiet()
-    # What comes of it is said, such as a loss that is not finite.
+    # Its consequences are reported anyway, such as a loss that is not finite.
     warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning)
     if not any(glob.iglob("/dev/accel*")) and not any(glob.iglob("/dev/vfio/*")):
         # No TPU: its library, where it is installed, would complain that it finds none.
@@ -105,7 +105,7 @@ def prepare_process() -> None:
 
 
 def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:
-    """The exit code of a program that ends by itself; one that is refused ends the process here."""
+    """Return the exit code of a program that ends by itself; a refused one ends the process."""
     try:
         try:
             code: int | str | None = main(sys.argv[1:])
@@ -130,13 +130,13 @@ def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:
 
 
 def _is_too_large(error: ImportError) -> bool:
-    """Whether a library could not be loaded because there is no memory or no addresses for it."""
+    """Return whether a library was not loaded because memory or addresses for it are lacking."""
     signs = "failed to map segment", "annot allocate memory"
     return any(sign in str(error) for sign in signs)
 
 
 def _name_in(error: OSError) -> str:
-    """The name of what the system refused: the file of the error, or else what it may be."""
+    """Return the name of the file that the system refused, or else a guess."""
     if error.filename is not None:
         return str(error.filename)
     try:
@@ -149,9 +149,9 @@ def _name_in(error: OSError) -> str:
 
 
 def _refuse(message: str) -> NoReturn:
-    """Say why in one line, and end the process.
+    """Print the message in one line, and end the process.
 
-    At once: threads of a restore that failed would go on to complain while Python shuts down.
+    It ends at once: threads of a failed restore would go on to complain while Python shuts down.
     """
     with contextlib.suppress(OSError):
         print("error:", " ".join(message.split()), file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
-"""Keeps Orbax from printing errors that this package reports itself, in one line.
+"""Filters that keep Orbax from printing errors which this package itself reports in one line.
 
-Orbax warns of much that it is asked to do. An error it raises, and logs as well, with the frames of
-its threads. Reads and writes that it has left unfinished report the error once more, when they end
-or are collected as garbage.
+Orbax warns of much that it is asked to do. It raises an error, and logs it as well, with the frames
+of its threads. Reads and writes that it has left unfinished report the error once more, when they
+end or are collected as garbage.
 """
 
 import sys
@@ -22,7 +22,7 @@ _own_hook: _Hook | None = None
 
 @contextmanager
 def orbax_kept_quiet() -> Iterator[None]:
-    """Print nothing of Orbax's own within a `with` block, or a function that this decorates.
+    """Keep Orbax from printing within a `with` block, or a function that this decorates.
 
     The loggers and the hook that this concerns are those of the whole process; they are put back at
     the end of the last such block, where several are entered at once.
@@ -35,7 +35,7 @@ def orbax_kept_quiet() -> Iterator[None]:
 
 
 def keep_orbax_quiet() -> None:
-    """Print nothing of Orbax's own from now on: for a program, never for an import."""
+    """Keep Orbax from printing from now on: for a program, never for an import."""
     global _num_users, _hook_before, _own_hook
     from absl import logging
 
@@ -70,10 +70,10 @@ def _is_not_about_orbax(record: LogRecord) -> bool:
 
 
 def _without_orbax(before: _Hook) -> _Hook:
-    """A hook that leaves out what Orbax has left unfinished, and passes all else to the one before.
+    """Return a hook that leaves out what Orbax left unfinished, and passes all else to `before`.
 
-    It is a new one each time: where a hook that wraps an earlier one is in place, it calls that
-    hook, which calls the earlier one, which must not call the new one again.
+    Each call makes a new hook. Another library's hook may wrap an earlier one of these; the new
+    hook calls it, and so the earlier one, which must not call the new one again.
     """
 
     def hook(unraisable: Any) -> None:

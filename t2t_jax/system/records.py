@@ -1,4 +1,4 @@
-"""JSON: files of a run with one object, logs with one object a line, and settings of models.
+"""JSON files: those of a run with one object, logs with one object a line, and models' settings.
 
 Every such file is read here, against a schema: the fields that its readers rely on, and what their
 values may be. Somebody may be writing the file, a kill may have cut it, a disk may have damaged it,
@@ -25,11 +25,11 @@ class Between:
     """Numbers within bounds."""
 
     type: type[int] | type[float]
-    """A float may be written as an integer."""
+    """The type of the numbers; a float may be written as an integer."""
     low: float
-    """The least of them."""
+    """The least of the numbers."""
     high: float
-    """The greatest of them."""
+    """The greatest of the numbers."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Each:
     container: type[list[Any]] | type[dict[str, Any]]
     """`list` or `dict`."""
     kinds: "Kinds"
-    """What each of the values may be."""
+    """The kinds that each of the values may have."""
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What the readers of a record rely on: fields, and what the value of each may be."""
+    """The fields that the readers of a record rely on, and the kinds of the fields' values."""
 
     required: Mapping[str, "Kinds"] = field(default_factory=dict)
     """Fields that a record must have, and their kinds."""
@@ -55,13 +55,13 @@ class Schema:
 Kind: TypeAlias = type | Between | Each | Schema
 """Values of a type, numbers within bounds, values that are all alike, or objects with fields."""
 Kinds: TypeAlias = Kind | tuple[Kind, ...]
-"""One kind, or several of which a value is one."""
+"""One kind, or several kinds that a value may have."""
 NUMBER = (int, float, NoneType)
-"""A figure; null stands for one that was not finite."""
+"""The kinds of a figure; null stands for one that was not finite."""
 
 
 def as_line(record: Mapping[str, Any]) -> str:
-    """A record as JSON, which has neither NaN nor infinity: null is both."""
+    """Return a record as one line of JSON, with null in the place of NaN and infinity."""
     unknown = {
         name: None
         for name, value in record.items()
@@ -71,10 +71,10 @@ def as_line(record: Mapping[str, Any]) -> str:
 
 
 def parse_object(text: str | bytes, schema: Schema) -> Record:
-    """The JSON object that a text holds.
+    """Return the JSON object that a text holds.
 
     Raises:
-      ValueError: it is not a JSON object, or a field of the schema is missing or of another type.
+      ValueError: it holds no JSON object, or a field of the schema is missing or of another kind.
     """
     try:
         record = json.loads(text)
@@ -89,15 +89,15 @@ def parse_object(text: str | bytes, schema: Schema) -> Record:
 
 
 def check(record: Any, schema: Schema, place: str = "") -> None:
-    """Refuse what does not fit a schema.
+    """Refuse a record that does not fit a schema.
 
     Args:
       record: an object of JSON.
-      schema: what it has to have.
+      schema: the fields that it has to have, and their kinds.
       place: the names of the fields that lead to the object, each with a dot after it.
 
     Raises:
-      ValueError: it is not an object, or a field is missing or of another kind.
+      ValueError: the record is not an object, or a field is missing or of another kind.
     """
     if not isinstance(record, dict):
         raise ValueError(f"it is not an object, but a JSON {type(record).__name__}")
@@ -125,7 +125,7 @@ def _check_value(value: Any, kinds: Kinds, place: str) -> None:
 
 
 def _is_of(value: Any, kind: Kind) -> bool:
-    """Whether a value is of a type, or a number within bounds. True is no number."""
+    """Return whether a value is of a type, or a number within bounds. True is no number."""
     if isinstance(kind, Between):
         return _is_of(value, int) | _is_of(value, kind.type) and kind.low <= value <= kind.high
     if isinstance(value, bool):
@@ -134,7 +134,7 @@ def _is_of(value: Any, kind: Kind) -> bool:
 
 
 def _names_of(kinds: Kinds) -> str:
-    """What a value may be, for errors."""
+    """Return the names of the kinds that a value may have, for errors."""
     match kinds:
         case tuple():
             return " or ".join(map(_names_of, kinds))
@@ -148,11 +148,11 @@ def _names_of(kinds: Kinds) -> str:
 
 
 def read_object(path: Path, schema: Schema, way_out: str) -> Record:
-    """The object that a JSON file of a run holds.
+    """Return the object that a JSON file of a run holds.
 
     Args:
       path: the file.
-      schema: what it has to have.
+      schema: the fields that the object has to have, and their kinds.
       way_out: what the user can do where the file is damaged.
 
     Raises:
@@ -167,12 +167,12 @@ def read_object(path: Path, schema: Schema, way_out: str) -> Record:
 
 
 def read_records(path: Path, schema: Schema) -> list[Record]:
-    """The records of a log that are whole, the oldest first; [] if there is no file."""
+    """Return the complete records of a log, the oldest first; [] if there is no file."""
     return [record for _, record in read_record_lines(path, schema)]
 
 
 def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
-    """The records of a log that are whole, each with its line as it stands in the file.
+    """Return the complete records of a log, each with its line as it stands in the file.
 
     A last line without its end was cut by a kill, or is still being written: it is left out. So is
     a line that does not fit the schema, with a warning that names it.

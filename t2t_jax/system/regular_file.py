@@ -1,4 +1,4 @@
-"""Files that are read to their end. A named pipe or a device may never come to one."""
+"""Checks for regular files: a named pipe or a device may never come to its end."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from t2t_jax.errors import UserError
 
 
 def regular(path: Path) -> Path:
-    """The path itself, if it leads to a regular file, also over links.
+    """Return the path itself, if it leads to a regular file, also over links.
 
     Raises:
       OSError: there is nothing, or something else, such as a directory or a named pipe.
@@ -23,7 +23,7 @@ def regular(path: Path) -> Path:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what is there and is no regular file, before it is opened.
+    """Refuse a path to a directory, a pipe or a device, before it is opened.
 
     Args:
       path: a file, which may be missing: whoever opens it says so.

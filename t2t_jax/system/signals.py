@@ -44,13 +44,13 @@ _attempt: ContextVar["StopSignal | None"] = ContextVar("attempt", default=None)
 
 
 class _Left(BaseException):
-    """Raised at a safe point, to leave work that a signal has made unwanted."""
+    """The exception that a safe point raises, to leave work that a signal has made unwanted."""
 
 
 def safe_point() -> None:
     """Mark a place at which the work that `StopSignal.attempt` does may be left for ever.
 
-    Between two of them there should be no more work than a user wants to wait for.
+    Between two safe points there should be no more work than a user wants to wait for.
     """
     stop = _attempt.get()
     if stop is not None and stop.number:
@@ -61,7 +61,7 @@ class StopSignal:
     """The first SIGTERM, SIGINT or SIGHUP within a `with` block; a second one ends the program.
 
     In a process that does not watch signals, such as a notebook, the block receives them by itself.
-    It can do so on the main thread alone: on another one, no signal arrives here, and each does
+    It can do so on the main thread alone: on another thread it receives none, and each signal does
     what it did before.
 
     Attributes:
@@ -69,7 +69,7 @@ class StopSignal:
     """
 
     def __init__(self) -> None:
-        """Make one that has received no signal; it receives them within a `with` block."""
+        """Start with no signal received; signals are received within a `with` block."""
         self.number = 0
         self._before: dict[int, Any] = {}
 
@@ -109,7 +109,7 @@ class StopSignal:
             _attempt.reset(before)
 
     def receive(self, number: int) -> bool:
-        """Note a signal; False if one has been noted before, so that this one ends the program."""
+        """Note a signal; return False if it is the second, which ends the program."""
         if self.number:
             return False
         self.number = number
@@ -132,18 +132,18 @@ class ServerSignal(StopSignal):
     """The signals of a server: SIGHUP is no wish to stop but to reload, any number of times.
 
     Attributes:
-      reload: whether SIGHUP has come; whoever reloads makes it False before.
+      reload: whether SIGHUP has come; the caller sets it to False before it reloads.
       is_serving: whether there is something to finish when a wish to stop comes. Until then, while
         the server starts, such a signal ends the program at once, but SIGHUP does not.
     """
 
     def __init__(self) -> None:
-        """Make one that has received no signal; it receives them within a `with` block."""
+        """Start with no signal received; signals are received within a `with` block."""
         super().__init__()
         self.reload = self.is_serving = False
 
     def receive(self, number: int) -> bool:
-        """Note a signal; False if it ends the program."""
+        """Note a signal; return False if it ends the program."""
         if number == signal.SIGHUP:
             self.reload = True
             return True
@@ -175,14 +175,14 @@ def watching() -> Iterator[None]:
 
 
 def descriptors() -> tuple[int, ...]:
-    """The files through which signals are received, which nobody else may close."""
+    """Return the descriptors through which signals are received, which nobody else may close."""
     return _pipe
 
 
 def settle() -> None:
     """Watch signals as before, and wait until each that has come by now has taken effect.
 
-    It is for the main thread, after code of somebody else's, which may have turned them elsewhere.
+    Call it on the main thread after somebody else's code, which may have redirected signals.
     """
     if _pipe and threading.current_thread() is threading.main_thread():
         signal.set_wakeup_fd(_pipe[1], warn_on_full_buffer=False)

@@ -1,9 +1,9 @@
-"""The public corpora that `t2t-jax data` prepares: their archives, what is read of them, and how.
+"""The public corpora that `t2t-jax data` prepares: their archives, their texts and their cleaning.
 
 Sizes and SHA-256 sums of archives are those that tensorflow-datasets has for the same files
-(`tensorflow_datasets/url_checksums`), those of Multi30k were computed of the files in its
-repository. The test sets of WMT, with MD5 sums, are those of sacreBLEU's own table. Of IWSLT 2014
-no sum is published.
+(`tensorflow_datasets/url_checksums`), those of Multi30k were computed from the files in its
+repository. The test sets of WMT, with MD5 sums, are those of sacreBLEU's own table. No sum is
+published for IWSLT 2014.
 """
 
 from collections.abc import Mapping
@@ -20,17 +20,17 @@ class Archive:
     """A file that is published on a server."""
 
     url: str
-    """Where it is published."""
+    """The address at which the archive is published."""
     size: int | None = None
-    """Its bytes; None if they are not known."""
+    """The size of the archive in bytes; None if it is not known."""
     digest: str | None = None
     """`sha256:` or `md5:` and the sum of its content in hexadecimal digits; None if not known."""
     saved_as: str = ""
-    """Its name among the archives of a corpus; empty means the last part of the URL."""
+    """The archive's name among those of a corpus; empty means the last part of the URL."""
 
     @property
     def name(self) -> str:
-        """The name of the file on disk, and on a mirror."""
+        """Return the name of the file on disk, and on a mirror."""
         return self.saved_as or self.url.rpartition("/")[2]
 
 
@@ -39,15 +39,15 @@ class Text:
     """One side of a part of a corpus: a text in an archive."""
 
     archive: Archive
-    """The archive that holds it."""
+    """The archive that holds the text."""
     member: str = ""
-    """Its path in the tar archive; empty if the archive is the text, packed by gzip."""
+    """The path of the text in the tar archive; empty if the archive is the text, packed by gzip."""
     language: str = ""
-    """The language to take of a translation memory (TMX), which holds both sides."""
+    """The language to read from a translation memory (TMX), which holds both sides."""
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """Return the name of the text in errors."""
         return f"{self.archive.name}:{self.member}" if self.member else self.archive.name
 
 
@@ -61,10 +61,10 @@ class ParallelTexts:
 
 @dataclass(frozen=True)
 class PublicCorpus:
-    """A corpus of sentence pairs as others have used it."""
+    """A public corpus of sentence pairs, in the splits that others have used."""
 
     about: str
-    """What it is, and who prepared it in this way."""
+    """A description of the corpus, and of who prepared it in this way."""
     source_language: str
     target_language: str
     train: tuple[ParallelTexts, ...]
@@ -72,17 +72,17 @@ class PublicCorpus:
     evaluation: Mapping[str, tuple[ParallelTexts, ...]]
     """Parts of dev, test and further test sets, which are never cleaned."""
     cleaning: Cleaning
-    """Which pairs of the training set are left out."""
+    """The limits by which pairs of the training set are left out."""
     cleaned_by: str
-    """Whose cleaning that is, or why there is none."""
+    """The source of the limits, or the reason why there are none."""
     licence: str
-    """What its makers allow."""
+    """The terms under which its makers allow its use."""
     every_nth_is_dev: int | None = None
-    """Distance of the training pairs that are the development set instead; None means none."""
+    """The number n if every nth kept training pair belongs to dev instead; None if none does."""
 
 
 def _wmt_test_set(test_set: str, pair: str) -> tuple[ParallelTexts]:
-    """A test set as sacreBLEU's table has it: archive, MD5 sum and the two files in it."""
+    """Return a test set as sacreBLEU's table has it: archive, MD5 sum and the two files in it."""
     from sacrebleu.dataset import DATASETS
 
     dataset: Any = DATASETS[test_set]
@@ -96,7 +96,7 @@ def _wmt_test_set(test_set: str, pair: str) -> tuple[ParallelTexts]:
 def _members(
     archive: Archive, stem: str, source: str, target: str, ending: str = ""
 ) -> ParallelTexts:
-    """A part whose two files are called alike but for their languages."""
+    """Return a part whose two files have the same name except for their languages."""
     return ParallelTexts(*(Text(archive, f"{stem}.{side}{ending}") for side in (source, target)))
 
 
@@ -163,7 +163,7 @@ _NOT_CLEANED = (
 
 
 def _multi30k(stem: str) -> ParallelTexts:
-    """A part of Multi30k: a file packed by gzip for each language."""
+    """Return a part of Multi30k: a file packed by gzip for each language."""
     place = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
 
     def text(name: str) -> Text:
@@ -290,14 +290,14 @@ _MAKERS = MappingProxyType(
     }
 )
 CORPORA: tuple[str, ...] = tuple(_MAKERS)
-"""The names of the corpora."""
+"""The names of the public corpora."""
 
 
 def public_corpus(name: str) -> PublicCorpus:
-    """The corpus of a name, one of `CORPORA`.
+    """Return the public corpus of a name.
 
     Raises:
-      UserError: there is no such corpus.
+      UserError: the name is not one of `CORPORA`.
     """
     if name not in _MAKERS:
         hint = did_you_mean(name, CORPORA, f"choose {', '.join(CORPORA)}")

@@ -1,23 +1,23 @@
-"""Which sentence pairs are left out of a training set, by the rules of Moses' clean-corpus-n."""
+"""Rules of Moses' clean-corpus-n, by which a training set leaves out sentence pairs."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Fault: TypeAlias = Literal["empty", "too long", "ratio"]
-"""Why a pair is left out: a side is empty, or too long, or much longer than the other."""
+"""The reason why a pair is left out: a side is empty, too long, or much longer than the other."""
 
 
 @dataclass(frozen=True)
 class Cleaning:
-    """Limits on the sentences of a pair. Words are what stands between spaces."""
+    """Limits on the sentences of a pair, whose words are counted between spaces."""
 
     max_words: int | None = None
-    """Most words of each side; None means no limit."""
+    """The most words of each side; None means no limit."""
     max_ratio: float | None = None
-    """Most words of one side for each of the other; None means no limit."""
+    """The most words of one side for each word of the other; None means no limit."""
 
     def fault(self, source: str, target: str) -> Fault | None:
-        """Why a pair is left out; None if it is kept.
+        """Return the reason why a pair is left out; None if it is kept.
 
         Args:
           source: a sentence.

@@ -44,11 +44,11 @@ class Counts:
     source_words: int = 0
     target_words: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
-    """How many pairs were left out for each `cleaning.Fault`."""
+    """The number of pairs left out for each `cleaning.Fault`."""
 
     @property
     def reasons(self) -> str:
-        """How many pairs were left out, and why; empty if none was."""
+        """Return how many pairs were left out, and why; empty if none was."""
         return ", ".join(f"{why}: {number:,}" for why, number in self.left_out.items())
 
     def add(self, source: str, target: str) -> None:
@@ -66,21 +66,21 @@ def prepare_corpus(
 ) -> dict[str, Counts]:
     """Fetch the archives of a public corpus and write its splits as text.
 
-    What is there already is used: a corpus that is complete, and archives that were fetched. Each
-    file takes its name once it is whole.
+    A complete corpus that is there already is used, and so are fetched archives. Each file takes
+    its name once it is whole.
 
     Args:
       name: the name of the corpus, one of `catalogue.CORPORA`.
       directory: the directory to write to; it is made if need be.
       fetch: brings an archive into a directory and gives its path; see `transfer.fetch_archive`.
-      cleaning: which training pairs are left out; None means as the catalogue has it.
+      cleaning: which training pairs are left out; None means the catalogue's rule.
 
     Returns:
-      What each split has.
+      The counts of each split, by its name.
 
     Raises:
-      UserError: the directory holds something else; an archive cannot be had, is damaged, or its
-        texts are not aligned.
+      UserError: the directory holds something else; an archive cannot be fetched, is
+        damaged, or its texts are not aligned.
     """
     corpus = public_corpus(name)
     cleaning = cleaning or corpus.cleaning
@@ -110,7 +110,7 @@ def check_holds(name: str, directory: Path) -> None:
       directory: the directory.
 
     Raises:
-      UserError: it holds something else, not all of it, or the corpus with another cleaning.
+      UserError: the directory holds something else, a part, or the corpus cleaned otherwise.
     """
     path = directory / _MANIFEST
     way_out = f"run t2t-jax data {name} {directory}"
@@ -132,13 +132,13 @@ def check_holds(name: str, directory: Path) -> None:
 
 
 def _sha256(archive: Archive, path: Path) -> str:
-    """The sum of an archive, which `fetch` has compared with the published one if there is one."""
+    """Return the SHA-256 sum of an archive: the published one, or else that of the file."""
     kind, _, published = (archive.digest or "").partition(":")
     return published if kind == "sha256" else digest_of(path)
 
 
 def archives_of(corpus: PublicCorpus) -> list[Archive]:
-    """The archives of a corpus, each once."""
+    """Return the archives of a corpus, each once."""
     parts = chain(corpus.train, *corpus.evaluation.values())
     texts = (text for part in parts for text in (part.source, part.target))
     return list(dict.fromkeys(text.archive for text in texts))
@@ -147,7 +147,7 @@ def archives_of(corpus: PublicCorpus) -> list[Archive]:
 def _finished(
     corpus: PublicCorpus, directory: Path, manifest: Mapping[str, object]
 ) -> dict[str, Counts]:
-    """What each split has, if all is there already; empty if it is not.
+    """Return the counts of each split, if all is there already; no counts if it is not.
 
     Raises:
       UserError: the directory holds something else.
@@ -175,12 +175,12 @@ def _finished(
 
 
 def _splits_of(corpus: PublicCorpus) -> set[str]:
-    """The names of the splits that a corpus has once it is complete."""
+    """Return the names of the splits that a corpus has once it is complete."""
     return {"train", *corpus.evaluation, *(["dev"] if corpus.every_nth_is_dev else [])}
 
 
 def _counts(path: Path, counts: Any) -> Counts:
-    """What a split has, as the manifest at a path says."""
+    """Return the counts of a split, as the manifest at a path gives them."""
     try:
         check(counts, _COUNTS_SCHEMA)
         check(counts["left_out"], Schema(optional=dict.fromkeys(counts["left_out"], int)))
@@ -233,7 +233,7 @@ class _Writer:
     def __init__(
         self, corpus: PublicCorpus, directory: Path, split: str, counts: Counts, files: ExitStack
     ) -> None:
-        """Open the files; `files` closes them."""
+        """Open both files, which the stack `files` closes."""
         languages = corpus.source_language, corpus.target_language
         self._source, self._target = (
             files.enter_context(writing_whole(directory / f"{split}.{language}"))
@@ -249,7 +249,7 @@ class _Writer:
 
 
 def _pairs(parts: tuple[ParallelTexts, ...], directory: Path) -> Iterator[tuple[str, str]]:
-    """The pairs of parts, one part after the other.
+    """Yield the pairs of parts, one part after the other.
 
     Raises:
       UserError: the two texts of a part have different numbers of lines.
@@ -276,7 +276,7 @@ def _describe(
     counts: Mapping[str, Counts],
     sums: Mapping[str, str],
 ) -> str:
-    """The content of SOURCES.md."""
+    """Return the content of SOURCES.md."""
     of_catalogue = cleaning == corpus.cleaning
     limits = ", ".join(f"{key}={value}" for key, value in asdict(cleaning).items())
     cleaned_by = corpus.cleaned_by if of_catalogue else f"limits given by hand: {limits}"

@@ -1,17 +1,17 @@
-"""The lines of texts within archives, each format read in one pass and without unpacking to disk.
+"""Readers of the texts within archives, each in one pass and without unpacking to disk.
 
     name of the file     format
     *.sgm, *.xml         a test set of WMT or IWSLT: its segments, <seg id="1"> ... </seg>
-    train.tags.*         a training set of IWSLT: its lines but those with tags, such as <url>
+    train.tags.*         a training set of IWSLT: its lines, except those with tags, such as <url>
     *.tmx.gz             a translation memory: the segments of one language
     *.gz                 plain text, packed by gzip
     others               plain text
 
-Plain text is handed on as it is, but for the ends of its lines. Spaces in segments are made single
-ones, as sacreBLEU does.
+Plain text is handed on as it is, without the ends of its lines. Runs of spaces in segments become
+single spaces, as in sacreBLEU.
 
-What is kept in memory is bounded, whatever an archive unpacks to: a line or a segment, and what
-stands between the members of a tar archive.
+The memory is bounded, whatever an archive unpacks to: it holds a line or a segment, and the bytes
+between the members of a tar archive.
 """
 
 import gzip
@@ -44,16 +44,16 @@ _DAMAGE = (
     EOFError,
     zlib.error,
     ElementTree.ParseError,
-    RecursionError,  # of a tar archive with headers of headers
-    ValueError,  # of its numbers that are none
+    RecursionError,  # from a tar archive with headers of headers
+    ValueError,  # from other text in the place of a tar header's number
 )
 
 
 def lines_of(text: Text, directory: Path) -> Iterator[str]:
-    """The sentences of one side of a part, in order.
+    """Yield the sentences of one side of a part, in order.
 
     Args:
-      text: which text of which archive.
+      text: the text, with the archive that holds it.
       directory: the directory that holds the archive.
 
     Raises:
@@ -78,7 +78,7 @@ def lines_of(text: Text, directory: Path) -> Iterator[str]:
 
 @contextmanager
 def _opened(text: Text, path: Path) -> Iterator[Any]:
-    """A text as a file of bytes, unpacked."""
+    """Open a text as a file of bytes, unpacked."""
     with path.open("rb") as file:
         is_packed = file.read(len(_GZIP)) == _GZIP or not text.member
         file.seek(0)
@@ -137,7 +137,7 @@ def _lines(file: Lines, text: Text) -> Iterator[str]:
 
 
 def _memory_segments(file: Any, text: Text) -> Iterator[str]:
-    """The segments of a language in a translation memory, one for each of its units."""
+    """Yield the segments of a language in a translation memory, one for each of its units."""
     units = _Units(text)
     parser = ElementTree.XMLParser(target=units)
     while block := file.read(_READ_AT_ONCE):
@@ -149,7 +149,7 @@ def _memory_segments(file: Any, text: Text) -> Iterator[str]:
 
 
 class _Units:
-    """Is told of the parts of a translation memory, and keeps the segments of one language."""
+    """A target of an XML parser, which keeps a translation memory's segments of one language."""
 
     def __init__(self, text: Text) -> None:
         self._text = text
@@ -159,12 +159,12 @@ class _Units:
         self._size = self._depth = 0
 
     def taken(self) -> list[str]:
-        """The segments that have come since the last call."""
+        """Return the segments that have come since the last call."""
         found, self._found = self._found, []
         return found
 
     def grow(self, size: int) -> None:
-        """Count what comes before the next tag."""
+        """Count the input since the last tag, and refuse more than a translation memory has."""
         self._size += size
         if self._size > _MOST_BETWEEN_TAGS or self._depth > _DEEPEST:
             raise UserError(
@@ -196,4 +196,4 @@ class _Units:
             self._found.append(" ".join("".join(self._segment).split()))
 
     def close(self) -> None:
-        """Nothing is built."""
+        """Do nothing, as no tree of elements is built."""

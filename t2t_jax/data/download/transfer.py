@@ -1,7 +1,7 @@
-"""A file from a server, whatever happens on the way: interrupted transfers go on where they were.
+"""The download of a file from a server, in which an interrupted transfer goes on where it was.
 
-Pooch and fsspec, which check sums too, begin an interrupted file again from its start: of archives
-of gigabytes too little would ever arrive over a poor connection. Here the bytes that have arrived
+Pooch and fsspec, which check sums too, begin an interrupted file again from its start: over a
+poor connection, archives of gigabytes would hardly ever arrive. Here the bytes that have arrived
 stay in NAME.part, and the file takes its name once its size and its sum are right.
 """
 
@@ -26,23 +26,23 @@ from t2t_jax.system.atomic_file import cannot_write
 from t2t_jax.system.regular_file import check_regular
 
 Progress = Callable[[int], None]
-"""Is told how many bytes of a file have arrived so far."""
+"""A function that is told how many bytes of a file have arrived so far."""
 
 _CHUNK = 1 << 20
 _TIMEOUT = 60.0
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
-"""Answers of servers after which it pays to ask again."""
+"""The status codes of servers after which it pays to ask again."""
 _PATIENCE = (1.0, 4.0, 15.0)
-"""Seconds before each further attempt, as long as none gets further than all before it."""
+"""The seconds to wait before each further attempt, while no attempt brings new bytes."""
 _MOST_REQUESTS = 1000
-"""Requests for a file after which it is given up, however far each of them gets."""
+"""The most requests for a file, however many bytes each of them brings."""
 _LARGEST = 1 << 40
-"""Bytes beyond which nothing is an archive whose size is not known."""
+"""The most bytes that an archive whose size is not known may have."""
 _NUMBER = "[0-9]{1,18}"
 
 
 class _StoppedError(Exception):
-    """A transfer that broke off, and may go on."""
+    """The error of a transfer that broke off and may go on."""
 
 
 def fetch_archive(
@@ -52,18 +52,18 @@ def fetch_archive(
     progress: Progress = lambda _: None,
     patience: tuple[float, ...] = _PATIENCE,
 ) -> Path:
-    """The path of an archive, which is fetched unless it is there already.
+    """Fetch an archive unless it is there already, and return its path.
 
     Args:
-      archive: what to fetch, and how to know it.
+      archive: the archive, with its address, size and sum.
       directory: the directory to keep it in.
       mirror: a place that has the archives under their names, in place of their own servers.
       progress: is told of the bytes that have arrived.
       patience: seconds before each further attempt, while no bytes arrive.
 
     Raises:
-      UserError: it cannot be had, or is not what was published, or cannot be written. The bytes
-        that have arrived are kept, unless they are wrong.
+      UserError: the archive cannot be fetched or written, or is not what was published. The
+        bytes that have arrived are kept, unless they are wrong.
     """
     path, part = directory / archive.name, directory / f"{archive.name}.part"
     check_regular(path)
@@ -86,7 +86,7 @@ def fetch_archive(
 
 
 def _address(archive: Archive, mirror: str | None) -> str:
-    """Where an archive is fetched from; what no address may hold is written as its bytes."""
+    """Return the address of an archive, with characters that an address cannot have quoted."""
     url = f"{mirror.rstrip('/')}/{archive.name}" if mirror else archive.url
     try:
         parts = urlsplit(url)
@@ -116,7 +116,7 @@ def _check_room(archive: Archive, file: BinaryIO, directory: Path) -> None:
 
 
 def _check(archive: Archive, path: Path) -> None:
-    """Refuse a file that is not what was published; one that was just fetched is removed."""
+    """Refuse a file that differs from the published one, and remove it if it was just fetched."""
     size = path.stat().st_size
     kind, _, expected = (archive.digest or "").partition(":")
     if not size:
@@ -137,7 +137,7 @@ def _check(archive: Archive, path: Path) -> None:
 
 
 def digest_of(path: Path, kind: str = "sha256") -> str:
-    """The sum of a file's content in hexadecimal digits.
+    """Return the sum of a file's content in hexadecimal digits.
 
     Args:
       path: the file.
@@ -148,7 +148,7 @@ def digest_of(path: Path, kind: str = "sha256") -> str:
 
 
 def _complete(transfer: "_Transfer", patience: tuple[float, ...]) -> None:
-    """Ask until all has arrived, or several attempts in a row have got no further."""
+    """Ask the server until all bytes have arrived, or several attempts in a row brought none."""
     furthest, in_vain, reason = transfer.arrived, 0, ""
     for _ in range(_MOST_REQUESTS):
         try:
@@ -177,22 +177,22 @@ class _Transfer:
     file: BinaryIO
     progress: Progress
     total: int | None = None
-    """Bytes of the whole file, as the server said when it sent its first ones."""
+    """The bytes of the whole file, as the server said when it sent its first ones."""
     version: str | None = None
-    """What the server called the version of the file that has arrived so far."""
+    """The server's name for the version of the file that has arrived so far."""
 
     @property
     def arrived(self) -> int:
-        """Bytes that have arrived."""
+        """Return the number of bytes that have arrived."""
         return self.file.tell()
 
     def go_on(self) -> None:
         """Ask for the bytes that are missing, and write them.
 
         Raises:
-          _StoppedError: they broke off.
-          UserError: the server has no such file, or its address is none.
-          OSError: they cannot be written.
+          _StoppedError: the transfer broke off.
+          UserError: the server has no such file, or its address is not valid.
+          OSError: the bytes cannot be written.
         """
         if self.archive.size is not None and self.arrived >= self.archive.size:
             return
@@ -236,7 +236,7 @@ class _Transfer:
             raise self._given_up("the server does not say how long the file is")
 
     def _write(self, answer: Any) -> None:
-        """Write what comes, up to its end or as much as the whole file can have."""
+        """Write the body of an answer to its end, or to the most bytes that the file can have."""
         while self.arrived <= (self.archive.size or _LARGEST):  # what follows is wrong
             try:
                 chunk = answer.read1(_CHUNK)  # what is there, at once: a kill then loses nothing
@@ -249,7 +249,7 @@ class _Transfer:
             self.progress(self.arrived)
 
     def _keep(self, size: int) -> None:
-        """Keep so many of the bytes that have arrived."""
+        """Keep the first `size` of the bytes that have arrived, and drop the others."""
         self.file.truncate(size)
         self.file.seek(size)
 
@@ -274,7 +274,7 @@ class _Transfer:
 
 
 class _Moved(urllib.request.HTTPRedirectHandler):
-    """Follows an answer to another address, and closes one that leads to no address."""
+    """A handler that follows an answer to another address, and closes one that leads to none."""
 
     def http_error_302(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any) -> Any:
         try:
@@ -290,9 +290,9 @@ class _Moved(urllib.request.HTTPRedirectHandler):
 
 
 def _range(answer: Any) -> tuple[int | None, int | None]:
-    """The place in the file of an answer's first byte, and the size of the whole file.
+    """Return the place of an answer's first byte in the file, and the size of the whole file.
 
-    None stands for what the server does not say, or says as no number that a size can be.
+    None stands for a number that the server does not give, or gives in no valid form.
     """
     if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
         given = answer.headers.get("Content-Range", "")
@@ -305,7 +305,7 @@ def _range(answer: Any) -> tuple[int | None, int | None]:
 
 
 def _reason(reason: object) -> str:
-    """What went wrong, in one line that a terminal can show."""
+    """Return the reason of a failure, in one line that a terminal can show."""
     if isinstance(reason, urllib.error.URLError):
         reason = reason.reason
     shown = "".join(letter if letter.isprintable() else " " for letter in str(reason))

@@ -1,1 +1,1 @@
-"""The kinds of vocabularies behind the interface of `t2t_jax.data.vocabulary`, a file each."""
+"""The kinds of vocabularies with the interface of `t2t_jax.data.vocabulary`, one in each file."""

@@ -1,4 +1,4 @@
-"""Labels for targets, and for sources the subwords of another vocabulary, or images."""
+"""A vocabulary with labels for targets; sources are subwords of another vocabulary, or images."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ _SCHEMA = Schema({"kind": str, "labels": list, "source": str})
 
 
 class LabelledVocabulary(Vocabulary):
-    """Labels, numbered from 0, and the vocabulary of the text that they are labels of."""
+    """Labels, numbered from 0, and the vocabulary of the text that is labelled."""
 
     def __init__(self, serialized: bytes) -> None:
         """Read the vocabulary as `labelled_vocabulary` has written it.
@@ -39,44 +39,44 @@ class LabelledVocabulary(Vocabulary):
         return LabelledVocabulary, (self._serialized,)
 
     def __len__(self) -> int:
-        """The number of labels."""
+        """Return the number of labels."""
         return len(self.labels)
 
     @property
     def source_size(self) -> int:
-        """The number of ids of sources; 0 if they are images."""
+        """Return the number of ids of sources; 0 if they are images."""
         return 0 if self.source is None else self.source.source_size
 
     @property
     def unk_id(self) -> int:
-        """The id of text that the vocabulary cannot spell, in sources."""
+        """Return the id of text that the vocabulary cannot spell, in sources."""
         return UNK_ID if self.source is None else self.source.unk_id
 
     @property
     def protected_tokens(self) -> frozenset[str]:
-        """See `Vocabulary.protected_tokens`."""
+        """Return the strings of sources that are neither split nor joined with others."""
         return frozenset() if self.source is None else self.source.protected_tokens
 
     @property
     def serialized(self) -> bytes:
-        """An object of JSON with the labels and the vocabulary of sources."""
+        """Return an object of JSON with the labels and the vocabulary of sources."""
         return self._serialized
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """See `Vocabulary.files`; the labels are one a line."""
+        """Return the files of the sources' vocabulary, and labels.txt with one label a line."""
         labels = {"labels.txt": "".join(f"{label}\n" for label in self.labels).encode()}
         return labels if self.source is None else {**self.source.files, **labels}
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Subword ids of each source; see `Vocabulary.encode`."""
+        """Return the subword ids of each source; see `Vocabulary.encode`."""
         return self._text.encode(lines)
 
     def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
-        """Numbers of the labels in each line: one, which may have spaces, or some between spaces.
+        """Return the labels of each line as numbers: the line itself is a label, or each word is.
 
         Raises:
-          ValueError: one of them is no label.
+          ValueError: a word is no label.
         """
         return [
             [self.labels.index(label) for label in self._labels_in(line.strip())] for line in lines
@@ -86,23 +86,23 @@ class LabelledVocabulary(Vocabulary):
         return [line] if line in self.labels else line.split()
 
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """The subword that each id of a source stands for, row by row."""
+        """Return the subword that each id of a source stands for, row by row."""
         return self._text.pieces(ids)
 
     def target_pieces(self, ids: Rows) -> list[list[str]]:
-        """The label that each number stands for, row by row."""
+        """Return the label that each number stands for, row by row."""
         return [[self.labels[number] for number in row] for row in ids]
 
     def spelling(self, token: int) -> bytes:
-        """The label of a number, with a space before it."""
+        """Return the label of a number, with a space before it."""
         return f" {self.labels[token]}".encode()
 
     def source_spelling(self, token: int) -> bytes:
-        """See `Vocabulary.source_spelling`."""
+        """Return the bytes that an id of a source stands for."""
         return self._text.source_spelling(token)
 
     def decode(self, ids: Rows) -> list[str]:
-        """The labels of each row, with a space between them."""
+        """Return the labels of each row, with a space between them."""
         return [" ".join(row) for row in self.target_pieces(ids)]
 
     @property
@@ -113,7 +113,7 @@ class LabelledVocabulary(Vocabulary):
 
 
 def labelled_vocabulary(source: Vocabulary | None, labels: Sequence[str]) -> LabelledVocabulary:
-    """A vocabulary of its parts.
+    """Make a vocabulary from the vocabulary of the text and the labels.
 
     Args:
       source: the vocabulary of the text; None if images are labelled.

@@ -1,4 +1,4 @@
-"""Learns the shared subword vocabulary of section 5.1 with SentencePiece BPE.
+"""Learning of the shared subword vocabulary (section 5.1) with SentencePiece's BPE.
 
 These are the choices where the paper says nothing:
 
@@ -26,7 +26,7 @@ from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.errors import UserError
 
 RECIPE_VERSION = 1
-"""Raised whenever `train_vocabulary` would make another vocabulary from the same text."""
+"""The version of `train_vocabulary`, raised whenever the same text would give another result."""
 
 _SPACES = "\t\n\v\f\r\x85\u2028\u2029"
 _MAX_TRAINING_PAIRS = 500_000
@@ -41,15 +41,15 @@ def train_vocabulary(
     across_scripts: bool = False,
     protected_tokens: Sequence[str] = (),
 ) -> SharedVocabulary:
-    """Learns a BPE vocabulary over both sides of a corpus: the same text gives the same bytes.
+    """Learn a BPE vocabulary over both sides of a corpus: the same text gives the same bytes.
 
-    Of a large corpus, pairs spread evenly over it are used: BPE's merges settle long before.
+    From a large corpus, evenly spread pairs are used, as few suffice for BPE's merges to settle.
 
     Args:
       chunks: aligned source and target lines, as `Corpus.pairs` gives them.
-      size: entries, special ids included.
-      across_scripts: whether a subword may hold letters and punctuation, as the symbols of trees
-        do: so `(NP` is one. In text that would join words and what follows them.
+      size: the number of entries, special ids included.
+      across_scripts: whether a subword may hold both letters and punctuation, as the symbol `(NP`
+        of a tree does. In text, it would join words with the punctuation after them.
       protected_tokens: strings that are one entry each, never split and never joined with others.
 
     Raises:
@@ -83,7 +83,7 @@ def train_vocabulary(
 
 @contextmanager
 def _normalization_rules() -> Iterator[str]:
-    """A context with the name of a file that lists the characters which become a space.
+    """Write a temporary file of the characters that become a space, and give its name.
 
     SentencePiece takes such rules from a file only.
     """
@@ -102,7 +102,7 @@ def _normalization_rules() -> Iterator[str]:
 
 
 def _spread(chunks: Iterable[tuple[list[str], list[str]]], limit: int) -> list[tuple[str, str]]:
-    """At most `limit` pairs, spread evenly: every pair, every second, every fourth and so on."""
+    """Return at most `limit` evenly spread pairs: every, every second, every fourth and so on."""
     kept: list[tuple[str, str]] = []
     stride, seen = 1, 0
     for source, target in chunks:
@@ -116,7 +116,7 @@ def _spread(chunks: Iterable[tuple[list[str], list[str]]], limit: int) -> list[t
 
 
 def _without_traces(model: bytes) -> bytes:
-    """A SentencePiece model without the name of its temporary file and the number of threads."""
+    """Return a SentencePiece model without its temporary file's name and number of threads."""
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     proto.normalizer_spec.ClearField("normalization_rule_tsv")
     proto.trainer_spec.ClearField("num_threads")

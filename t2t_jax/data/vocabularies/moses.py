@@ -1,4 +1,4 @@
-"""Words of Moses, parted by byte pair encoding, with tables of ids: what many fairseq models have.
+"""Words of Moses, split by byte pair encoding, with tables of ids, as in many fairseq models.
 
 A line is split into words by the tokenizer of Moses (Koehn et al. 2007), and a word into subwords
 by the merges of subword-nmt (Sennrich et al. 2016) or fastBPE. All subwords of a word but its last
@@ -43,7 +43,7 @@ class MosesVocabulary(Vocabulary):
     Attributes:
       languages: codes of the languages of sources and of targets.
       splits_dashes: whether the tokenizer splits words at hyphens.
-      escapes: whether it writes characters such as & as &amp;.
+      escapes: whether the tokenizer writes characters such as & as &amp;.
     """
 
     def __init__(self, serialized: bytes) -> None:
@@ -82,51 +82,51 @@ class MosesVocabulary(Vocabulary):
         return MosesVocabulary, (self._serialized,)
 
     def __len__(self) -> int:
-        """The number of ids of targets."""
+        """Return the number of ids of targets."""
         return len(self._pieces[1])
 
     @property
     def source_size(self) -> int:
-        """The number of ids of sources."""
+        """Return the number of ids of sources."""
         return len(self._pieces[0])
 
     @property
     def unk_id(self) -> int:
-        """The id of a subword that is in no table."""
+        """Return the id of a subword that is in no table."""
         return UNK_ID
 
     @property
     def serialized(self) -> bytes:
-        """An object of JSON with the merges and both tables."""
+        """Return an object of JSON with the merges and both tables."""
         return self._serialized
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """The merges, which `subword-nmt apply-bpe` reads."""
+        """Return the merges, which `subword-nmt apply-bpe` reads."""
         return {"bpecodes": self._codes.encode()}
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Subword ids of each source, ended by `EOS_ID`."""
+        """Return the subword ids of each source, ended by `EOS_ID`."""
         return self._encoded(0, lines)
 
     def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
-        """Subword ids of each target, ended by `EOS_ID`."""
+        """Return the subword ids of each target, ended by `EOS_ID`."""
         return self._encoded(1, lines)
 
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """The subword that each id of a source stands for, row by row."""
+        """Return the subword that each id of a source stands for, row by row."""
         return [[self._pieces[0][token] for token in row] for row in ids]
 
     def target_pieces(self, ids: Rows) -> list[list[str]]:
-        """The subword that each id of a target stands for, row by row."""
+        """Return the subword that each id of a target stands for, row by row."""
         return [[self._pieces[1][token] for token in row] for row in ids]
 
     def spelling(self, token: int) -> bytes:
-        """See `Vocabulary.spelling`; words are as Moses splits them, with a space after each."""
+        """Return the bytes of a target's id; a word, as Moses splits it, has a space after it."""
         return self._spelling(1, token)
 
     def source_spelling(self, token: int) -> bytes:
-        """See `Vocabulary.source_spelling`."""
+        """Return the bytes that an id of a source stands for; see `spelling`."""
         return self._spelling(0, token)
 
     def _spelling(self, side: int, token: int) -> bytes:
@@ -136,7 +136,7 @@ class MosesVocabulary(Vocabulary):
         return piece.removesuffix(_CONTINUES).encode()
 
     def decode(self, ids: Rows) -> list[str]:
-        """Text of each row of a target's ids, up to its first `EOS_ID`."""
+        """Return the text of each row of a target's ids, up to its first `EOS_ID`."""
         rows = self.target_pieces(before_end(ids, without=(PAD_ID, BOS_ID)))
         joined = (" ".join([*row, ""]).replace(_CONTINUES, "") for row in rows)
         return [
@@ -159,11 +159,11 @@ def moses_vocabulary(
     splits_dashes: bool,
     escapes: bool,
 ) -> MosesVocabulary:
-    """A vocabulary of its parts.
+    """Make a vocabulary from its languages, its merges and the subword of each id.
 
     Args:
       languages: codes of the languages of sources and of targets, such as "en" and "de".
-      codes: the file of merges that `subword-nmt learn-bpe` writes.
+      codes: the content of the file of merges that `subword-nmt learn-bpe` writes.
       pieces: the subword of each id, of sources and of targets: `<pad>`, `</s>`, `<s>`, `<unk>` and
         then the others.
       splits_dashes: whether `well-known` is the three words `well @-@ known`, as with option -a of
@@ -171,7 +171,7 @@ def moses_vocabulary(
       escapes: whether characters such as & and ' are written as &amp; and &apos;.
 
     Raises:
-      ValueError: they do not make a vocabulary.
+      ValueError: the parts do not make a vocabulary.
       UserError: subword-nmt is not installed.
     """
     content = {
@@ -188,10 +188,10 @@ def moses_vocabulary(
 
 
 def _merges(codes: str) -> Any:
-    """The merges of a file as subword-nmt applies them, which would end the program at a bad line.
+    """Return subword-nmt's object for merges, checked before, as it would exit at a bad line.
 
     Raises:
-      ValueError: they are damaged.
+      ValueError: the merges are damaged.
       UserError: subword-nmt is not installed.
     """
     with needs_extra("interchange", "a vocabulary of Moses"):

@@ -63,31 +63,31 @@ class PairedVocabulary(Vocabulary):
         return PairedVocabulary, (self._serialized,)
 
     def __len__(self) -> int:
-        """The number of ids of targets."""
+        """Return the number of ids of targets."""
         return len(self._pieces[1])
 
     @property
     def source_size(self) -> int:
-        """The number of ids of sources."""
+        """Return the number of ids of sources."""
         return len(self._pieces[0])
 
     @property
     def unk_id(self) -> int:
-        """The id of text that the vocabulary cannot spell, in targets."""
+        """Return the id of text that the vocabulary cannot spell, in targets."""
         return self._ids[1][_UNKNOWN]
 
     @property
     def serialized(self) -> bytes:
-        """An object of JSON with both models and both tables."""
+        """Return an object of JSON with both models and both tables."""
         return self._serialized
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """See `Vocabulary.files`."""
+        """Return the files of both SentencePiece models, by name."""
         return dict(zip(("source.spm", "target.spm"), self._models, strict=True))
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Subword ids of each source, ended by `EOS_ID`."""
+        """Return the subword ids of each source, ended by `EOS_ID`."""
         tags = [self._tag(line) for line in lines]
         texts = [line[len(tag) :] for line, tag in zip(lines, tags, strict=True)]
         rows = self._encoded(0, texts)
@@ -97,23 +97,23 @@ class PairedVocabulary(Vocabulary):
         ]
 
     def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
-        """Subword ids of each target, ended by `EOS_ID`."""
+        """Return the subword ids of each target, ended by `EOS_ID`."""
         return self._encoded(1, lines)
 
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """The subword that each id of a source stands for, row by row."""
+        """Return the subword that each id of a source stands for, row by row."""
         return [[self._pieces[0][token] for token in row] for row in ids]
 
     def target_pieces(self, ids: Rows) -> list[list[str]]:
-        """The subword that each id of a target stands for, row by row."""
+        """Return the subword that each id of a target stands for, row by row."""
         return [[self._pieces[1][token] for token in row] for row in ids]
 
     def spelling(self, token: int) -> bytes:
-        """See `Vocabulary.spelling`; the space is before a word."""
+        """Return the bytes that an id of a target adds to a text, with a space before a word."""
         return self._spelling(1, token)
 
     def source_spelling(self, token: int) -> bytes:
-        """See `Vocabulary.source_spelling`."""
+        """Return the bytes that an id of a source stands for; see `spelling`."""
         return self._spelling(0, token)
 
     def _spelling(self, side: int, token: int) -> bytes:
@@ -123,12 +123,12 @@ class PairedVocabulary(Vocabulary):
         return spelling_of(splitter, splitter.piece_to_id(self._pieces[side][token]))
 
     def decode(self, ids: Rows) -> list[str]:
-        """Text of each row of a target's ids, up to its first `EOS_ID`."""
+        """Return the text of each row of a target's ids, up to its first `EOS_ID`."""
         rows = self.target_pieces(before_end(ids, without=(PAD_ID,)))
         return [text.strip() for text in in_threads(self._splitters[1].decode_pieces, rows)]
 
     def _tag(self, line: str) -> str:
-        """The tag that a source begins with, and the space before it; "" is none."""
+        """Return the tag that a source begins with, and the space before it; "" if it has none."""
         found = _TAG.match(line)
         return found[0] if found and found[1] in self._ids[0] else ""
 
@@ -142,7 +142,7 @@ class PairedVocabulary(Vocabulary):
 def paired_vocabulary(
     models: tuple[bytes, bytes], pieces: tuple[Sequence[str], Sequence[str]]
 ) -> PairedVocabulary:
-    """A vocabulary of its parts.
+    """Make a vocabulary from two SentencePiece models and the subword of each id.
 
     Args:
       models: serialized SentencePiece models, of sources and of targets.
@@ -150,7 +150,7 @@ def paired_vocabulary(
         others, one of which is `<unk>`.
 
     Raises:
-      ValueError: they do not make a vocabulary.
+      ValueError: the parts do not make a vocabulary.
     """
     content = {
         "kind": "paired",

@@ -47,41 +47,41 @@ class PretrainedVocabulary(Vocabulary):
         return PretrainedVocabulary, (self._serialized,)
 
     def __len__(self) -> int:
-        """The number of ids."""
+        """Return the number of ids."""
         return len(self.order)
 
     @property
     def unk_id(self) -> int:
-        """The id of text that the vocabulary cannot spell; bytes can spell everything."""
+        """Return the id of text that the vocabulary cannot spell; bytes can spell everything."""
         return self._unknown
 
     @property
     def serialized(self) -> bytes:
-        """An object of JSON with the tokenizer and the order of its entries."""
+        """Return an object of JSON with the tokenizer and the order of its entries."""
         return self._serialized
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """See `Vocabulary.files`."""
+        """Return the file tokenizer.json, which holds the tokenizer."""
         return {"tokenizer.json": self._definition.encode()}
 
     @cached_property
     def protected_tokens(self) -> frozenset[str]:
-        """The entries that are never split, such as [MASK]."""
+        """Return the entries that are never split, such as [MASK]."""
         added = self._tokenizer.get_added_tokens_decoder().values()
         return frozenset(token.content for token in added)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Subword ids of each line, ended by `EOS_ID`."""
+        """Return the subword ids of each line, ended by `EOS_ID`."""
         found = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
         return [[*(self._ours.get(n, self._unknown) for n in one.ids), EOS_ID] for one in found]
 
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """The subword that each id stands for, row by row, as the file has it."""
+        """Return the subword that each id stands for, row by row, as the file has it."""
         return [[self._piece(int(token)) for token in row] for row in ids]
 
     def spelling(self, token: int) -> bytes:
-        """See `Vocabulary.spelling`; the space is before a word."""
+        """Return the bytes that an id adds to a text, with a space before a word."""
         piece = self._piece(token)
         if token in (PAD_ID, EOS_ID, BOS_ID) or piece in self.protected_tokens:
             return b""
@@ -92,7 +92,7 @@ class PretrainedVocabulary(Vocabulary):
         return f" {piece}".encode()
 
     def decode(self, ids: Rows) -> list[str]:
-        """Text of each row of ids, up to its first `EOS_ID`."""
+        """Return the text of each row of ids, up to its first `EOS_ID`."""
         rows = before_end(ids, without=(PAD_ID, BOS_ID))
         theirs = [[self.order[token] for token in row] for row in rows]
         texts: list[str] = self._tokenizer.decode_batch(theirs, skip_special_tokens=True)
@@ -104,15 +104,15 @@ class PretrainedVocabulary(Vocabulary):
 
     @cached_property
     def _spells_bytes(self) -> bool:
-        """Whether each character of an entry stands for a byte, as in GPT-2."""
+        """Return whether each character of an entry stands for a byte, as in GPT-2."""
         return '"ByteLevel"' in self._definition
 
 
 def _byte_characters() -> dict[str, int]:
-    """The byte that each character of an entry stands for (Radford et al. 2019, section 2.2).
+    """Return the byte for each character of an entry (Radford et al. 2019, section 2.2).
 
-    Bytes that are visible characters of Latin-1 stand for themselves, and the others are those from
-    256 on, in order.
+    Visible characters of Latin-1 stand for bytes of their own numbers, and characters from 256 on
+    for the other bytes, in order.
     """
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in visible]
@@ -138,7 +138,7 @@ def _tokenizer(definition: str) -> Any:
         # Lines are neither cut nor filled here, whatever the file was saved with.
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        tokenizer.encode(_UNKNOWN_TEXT)  # a file may lack what it has for unknown text
+        tokenizer.encode(_UNKNOWN_TEXT)  # raises if the file lacks its own unknown token
     except BaseException as error:  # the library raises Exception itself, and panics of Rust
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
@@ -150,15 +150,15 @@ def _tokenizer(definition: str) -> Any:
 def pretrained_vocabulary(
     definition: str, order: Sequence[int], unknown: int
 ) -> PretrainedVocabulary:
-    """A vocabulary of its parts.
+    """Make a vocabulary from a tokenizer and the order of its entries.
 
     Args:
       definition: the contents of tokenizer.json.
-      order: for each id the id of its entry there, and -1 for one that is not there.
+      order: for each id the id of its entry in tokenizer.json, and -1 for one that it lacks.
       unknown: the id of text that cannot be spelt.
 
     Raises:
-      ValueError: they do not make a vocabulary.
+      ValueError: the parts do not make a vocabulary.
       UserError: the library is missing.
     """
     content = {

@@ -1,4 +1,4 @@
-"""One SentencePiece model for sources and targets: what the paper has (section 5.1)."""
+"""A vocabulary of one SentencePiece model for sources and targets, as in section 5.1."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,7 +17,7 @@ class SharedVocabulary(Vocabulary):
     """A SentencePiece model. Ids 0 to 3 are padding, end, begin and unknown."""
 
     def __init__(self, model: bytes) -> None:
-        """Wraps a serialized SentencePiece model.
+        """Wrap a serialized SentencePiece model.
 
         Raises:
           ValueError: the bytes are no such model, or it has other special ids.
@@ -38,45 +38,45 @@ class SharedVocabulary(Vocabulary):
         return SharedVocabulary, (self._model,)
 
     def __len__(self) -> int:
-        """The number of ids."""
+        """Return the number of ids."""
         return self._processor.get_piece_size()
 
     @property
     def unk_id(self) -> int:
-        """The id of text that the vocabulary cannot spell."""
+        """Return the id of text that the vocabulary cannot spell."""
         return UNK_ID
 
     @property
     def protected_tokens(self) -> frozenset[str]:
-        """See `Vocabulary.protected_tokens`."""
+        """Return the strings that are neither split nor joined with others."""
         pieces = sentencepiece_model_pb2.ModelProto.FromString(self._model).pieces
         return frozenset(piece.piece for piece in pieces if piece.type == piece.USER_DEFINED)
 
     @property
     def serialized(self) -> bytes:
-        """The SentencePiece model, as `save` writes it."""
+        """Return the SentencePiece model, as `save` writes it."""
         return self._model
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """See `Vocabulary.files`."""
+        """Return the file vocabulary.model, which holds the SentencePiece model."""
         return {"vocabulary.model": self._model}
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Subword ids of each line, ended by `EOS_ID`. An empty line is `[EOS_ID]`."""
+        """Return the subword ids of each line, ended by `EOS_ID`; an empty line is `[EOS_ID]`."""
         # White space is trimmed and collapsed by the model itself.
         return in_threads(partial(self._processor.encode, add_eos=True), lines)
 
     def pieces(self, ids: Rows) -> list[list[str]]:
-        """The subword that each id stands for, row by row."""
+        """Return the subword that each id stands for, row by row."""
         return [self._processor.id_to_piece(list(map(int, row))) for row in ids]
 
     def spelling(self, token: int) -> bytes:
-        """See `Vocabulary.spelling`; the space is before a word."""
+        """Return the bytes that an id adds to a text, with a space before a word."""
         return spelling_of(self._processor, token)
 
     def decode(self, ids: Rows) -> list[str]:
-        """Text of each row of ids, up to its first `EOS_ID`; padding and begin are left out."""
+        """Return the text of each row of ids up to `EOS_ID`, without padding and begin."""
         return in_threads(self._processor.decode, before_end(ids, without=(PAD_ID, BOS_ID)))
 
 
@@ -94,7 +94,7 @@ def in_threads(work: Callable[[Any], Any], rows: Sequence[Any]) -> list[Any]:
 
 
 def spelling_of(processor: sentencepiece.SentencePieceProcessor, number: int) -> bytes:
-    """The bytes that an entry of a SentencePiece model adds to a text, with a space before a word.
+    """Return the bytes that a SentencePiece entry adds to a text, with a space before a word.
 
     Args:
       processor: the model.
