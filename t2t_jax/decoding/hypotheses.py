@@ -45,7 +45,7 @@ class Hypotheses(NamedTuple):
     log_probs: Float32[Array, "b m"]
     """Log-probability of each hypothesis under the model, in nats."""
     matched: Bool[Array, "b m states"] | None = None
-    """The states of the automaton of forbidden phrases that each hypothesis is in; None without."""
+    """Whether each hypothesis is in each state of the automaton of phrases; None without one."""
 
 
 class SearchRows(NamedTuple):

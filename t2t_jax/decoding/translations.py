@@ -21,7 +21,7 @@ class Hypothesis(NamedTuple):
 
 
 def joined_hypotheses(parts: Sequence[Sequence[Hypothesis]], num_best: int) -> list[Hypothesis]:
-    """Compose the best hypotheses of a line that was split, best first.
+    """Make the best hypotheses of a line that was split from those of its parts, best first.
 
     Args:
       parts: the hypotheses of each part, best first.
