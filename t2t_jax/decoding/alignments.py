@@ -39,7 +39,7 @@ class Alignments(NamedTuple):
     """The links between words of sources and targets."""
 
     links: list[Links]
-    """The links of each pair: one for each word of the target, unless a side has no words."""
+    """The links of each pair: one for each target word, or none if a side is blank or too long."""
     head: tuple[int, int]
     """The decoder layer and the head whose attention gave the links, both counted from 0."""
 

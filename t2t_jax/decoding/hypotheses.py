@@ -13,8 +13,8 @@ WU_OFFSET = 5.0
 """The number 5 in the length penalty of Wu et al. (2016), equation 14."""
 
 StepCache: TypeAlias = Any
-"""The cache of a step function: any pytree of arrays, which only the step function reads. The last
-axis of each array holds the places of the ring, with the same number of entries for each."""
+"""The cache of a step function: any pytree of arrays, which only the step function reads. One axis
+of each array, named by `slot_axes` in `resize`, holds k slots for each place of a ring."""
 
 
 class SearchResult(NamedTuple):
@@ -64,7 +64,7 @@ class SearchRows(NamedTuple):
     finished: SearchResult
     """The best hypotheses that have ended; their tokens are at places of the ring."""
     prefixes: Int32[Array, "b p"] | None = None
-    """Tokens with which the output of each sentence must begin, then -1; None if none must."""
+    """Tokens with which each output must begin, then -1; None if no output has a prefix."""
 
 
 class SearchState(NamedTuple):

@@ -14,7 +14,7 @@ _CLOSING = "\"'’”»)]"
 
 
 class LinePart(NamedTuple):
-    """A line, or a part of one."""
+    """A line, or a part of a long line."""
 
     line: int
     """Index of the line, from 0."""

@@ -33,7 +33,7 @@ _FEW_ROWS = 4
 _PASSES = 8
 """How often a group that prefers short sentences passes over a long one before taking it first."""
 _CHOICE = 4
-"""The number of waiting sentences that such a group chooses among, for each of its free rows."""
+"""The number of waiting sentences, for each free row, among which a group chooses short ones."""
 
 Listener: TypeAlias = Callable[[list[int]], None]
 """A function that is called with the ids of all tokens that were chosen so far."""

@@ -73,7 +73,7 @@ class Work(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """Sentences that come in."""
+    """The arrays of sentences that come in."""
 
     rows: Int32[Array, " n"]
     """Rows that the sentences take; a number beyond the last row stands for no sentence."""
@@ -88,7 +88,7 @@ class Arrivals(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The state of the rows, for the host."""
+    """The state of the rows after a search, which the host reads."""
 
     searching: Bool[Array, " b"]
     """Whether a row's sentence is still under way."""

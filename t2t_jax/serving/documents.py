@@ -31,7 +31,7 @@ class Document(NamedTuple):
     between: list[str]
     """The texts before the first sentence, between any two, and after the last; they are kept."""
     is_html: bool = False
-    """Whether translations are to be escaped."""
+    """Whether the text is HTML, so that translations have to be escaped."""
 
     def filled(self, translations: Sequence[str]) -> str:
         """Return the text with a translation in the place of each sentence.

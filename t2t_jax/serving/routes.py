@@ -47,7 +47,7 @@ class PostRoute:
     respond: Callable[[Answers, Asked], Awaitable[Any]]
     """A function that answers a request with values for JSON, or with the events of a stream."""
     is_lenient: bool = True
-    """Whether unknown fields are ignored and empty ones left out, as in LibreTranslate, or not."""
+    """Whether unknown and empty fields are ignored, as LibreTranslate does, instead of refused."""
 
 
 @dataclass(frozen=True)
