@@ -1,8 +1,8 @@
-"""Which word of a source each word of a translation comes from, by the attention of one head.
+"""Links from each word of a translation to a word of its source, by the attention of one head.
 
 Some heads of the attention over the source (section 3.2.3) learn to look at the words that the next
-word translates. Which ones is found by agreement: a link is agreed upon if the source word is the
-one that the target word attends to most, and no other target word attends to it more.
+word translates. Agreement shows which heads do: a link is agreed upon if the source word is the one
+that the target word attends to most, and no other target word attends to it more.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,9 +39,9 @@ class Alignments(NamedTuple):
     """The links between words of sources and targets."""
 
     links: list[Links]
-    """The links of each pair: one for each word of the target, unless a side has no words."""
+    """The links of each pair: one for each target word, or none if a side is blank or too long."""
     head: tuple[int, int]
-    """The layer of the decoder and the head whose attention they are, both counted from 0."""
+    """The decoder layer and the head whose attention gave the links, both counted from 0."""
 
 
 class _Side(NamedTuple):
@@ -49,7 +49,7 @@ class _Side(NamedTuple):
 
     tokens: list[int]
     words: list[int]
-    """For each token, the number of its word; -1 for the end of sentence."""
+    """The number of the word of each token; -1 for the end of sentence."""
 
 
 def alignments(
@@ -64,20 +64,20 @@ def alignments(
 
     Words are what spaces and tabs separate. A target word is linked to the source word that it
     attends to most: by the weights of the head when each of its subwords is predicted, their mean
-    over its subwords and their sum over those of the source word. The end of the source is no word.
+    over its subwords and their sum over those of the source word. An end of sentence is no word.
 
     Args:
       translator: the model.
       sources: sentences.
       targets: a translation of each.
-      head: the layer of the decoder and the head, both counted from 0. None is the one with the
-        greatest agreement on the first ten thousand pairs: the share of target words whose link
-        is the strongest of its source word too, as a mean over pairs.
+      head: the layer of the decoder and the head, both counted from 0. None chooses the head with
+        the greatest agreement on the first ten thousand pairs: the share of target words whose link
+        is also the strongest of its source word, as a mean over pairs.
       first_line: number of the first line, by which errors name them.
 
     Returns:
-      The links. A pair of which a side is blank, or has more than 1,024 subwords or than the model
-      has positions for, has none.
+      The links. A pair has none if one of its sides is blank, has more than 1,024 subwords, or has
+      more subwords than the model has positions for.
 
     Raises:
       TypeError: an argument is of the wrong type.
@@ -103,7 +103,7 @@ def alignments(
 
 
 class PairAligner:
-    """Aligns the words of a few sentences at a time, with programs compiled beforehand."""
+    """An aligner of the words of a few sentences at a time, with programs compiled beforehand."""
 
     def __init__(self, translator: Translator, longest: int) -> None:
         """Keep the model.
@@ -123,7 +123,7 @@ class PairAligner:
             self._every_link((nothing, nothing), length)
 
     def links(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links]:
-        """The links of each pair, of the head that agrees most on these pairs; see `alignments`.
+        """Return each pair's links by the head that agrees most on these pairs; see `alignments`.
 
         Args:
           sources: sentences.
@@ -157,7 +157,7 @@ class PairAligner:
 def words_of(
     tokens: Sequence[int], vocabulary: Vocabulary, *, of_source: bool = False
 ) -> list[int]:
-    """The number of the word that each subword belongs to, from 0; of an end of sentence, -1.
+    """Return the number of each subword's word, counted from 0; -1 for an end of sentence.
 
     A subword that is nothing but a space belongs to the word after it, and one with letters of
     several words to the first.
@@ -165,7 +165,7 @@ def words_of(
     Args:
       tokens: ids of the subwords.
       vocabulary: the vocabulary of these ids.
-      of_source: whether they are of a source, as its ids may be others than those of targets.
+      of_source: whether the ids are those of a source, which may differ from those of targets.
     """
     shapes = _shapes(vocabulary, of_source)[np.asarray(tokens, np.int64)]
     words, begins, ends, special = shapes.T
@@ -178,11 +178,11 @@ def words_of(
 
 @lru_cache(maxsize=4)
 def _shapes(vocabulary: Vocabulary, of_source: bool) -> Int[np.ndarray, "v 4"]:
-    """Of each id: its words, whether it begins and whether it ends with a space, or has no text."""
+    """Return each id's number of words, and if its text begins or ends with a space or is empty."""
     texts_of_ids = spelt_by(vocabulary)
     if of_source:
         texts_of_ids = [*map(vocabulary.source_spelling, range(vocabulary.source_size))]
-        # What is unknown stands for letters of a source, which have no spaces around them.
+        # The unknown token stands for letters of a source, which have no spaces around them.
         texts_of_ids[UNK_ID] = texts_of_ids[UNK_ID].strip()
     rows = [
         (len(text.split()), text[:1].isspace(), text[-1:].isspace(), not text)
@@ -194,7 +194,7 @@ def _shapes(vocabulary: Vocabulary, of_source: bool) -> Int[np.ndarray, "v 4"]:
 def word_weights(
     weights: Float[Array, "... t s"], targets: Int[Array, "b t"], sources: Int[Array, "b s"]
 ) -> Float[Array, "... t s"]:
-    """Attention weights between words, of those between subwords.
+    """Compute the attention weights between words from those between subwords.
 
     Args:
       weights: weights of each source subword when each target subword is predicted; the first of
@@ -214,7 +214,7 @@ def word_weights(
 def agreement(
     weights: Float[Array, "... v w"], has_word: Bool[Array, "... v"]
 ) -> Float[Array, "..."]:
-    """The share of target words whose best source word has them for its best target word.
+    """Return the share of target words that are the best target word of their best source word.
 
     Args:
       weights: weights of source words for target words.
@@ -230,7 +230,7 @@ def agreement(
 def _sides(
     translator: Translator, sources: Sequence[str], targets: Sequence[str]
 ) -> tuple[list[_Side], list[_Side]]:
-    """Sources and targets with their words."""
+    """Return the sources and the targets as tokens, each with the number of its word."""
     of_sources, of_targets = (
         [_Side(ids, words_of(ids, translator.vocabulary, of_source=of_source)) for ids in encoded]
         for encoded, of_source in (
@@ -244,7 +244,7 @@ def _sides(
 def _pair_arrays(
     pairs: Sequence[tuple[_Side, _Side]], rows: int, length: int, mesh: Mesh
 ) -> list[Int32[Array, "rows length"]]:
-    """Sources, the words of their subwords, targets, and the words of theirs, one a row."""
+    """Return arrays of sources, of their word numbers, of targets and of theirs, a pair a row."""
     return [
         put_rows(array, mesh)
         for side in zip(*pairs, strict=True)
@@ -256,7 +256,7 @@ def _pair_arrays(
 
 
 def _best_head(translator: Translator, pairs: Sequence[tuple[_Side, _Side]]) -> tuple[int, int]:
-    """The head with the greatest agreement, as a mean over pairs."""
+    """Return the layer and the head with the greatest agreement, as a mean over pairs."""
     model = translator.config.model
     total = np.zeros((model.num_decoder_layers, model.attention_of("cross").num_heads))
     for _, of_heads in _passes(translator, pairs, None):
@@ -265,7 +265,7 @@ def _best_head(translator: Translator, pairs: Sequence[tuple[_Side, _Side]]) -> 
 
 
 def _most(agreements: Float[np.ndarray, "n h"]) -> tuple[int, int]:
-    """The layer and the head with the greatest agreement; of equal ones, the first."""
+    """Return the layer and the head with the greatest agreement; of equal ones, the first."""
     layer, head = np.unravel_index(int(agreements.argmax()), agreements.shape)
     return int(layer), int(head)
 
@@ -275,7 +275,7 @@ def _passes(
     pairs: Sequence[tuple[_Side, _Side]],
     head: tuple[int, int] | None,
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """The index of each pair that can be aligned, and what `_links` or `_agreements` give of it."""
+    """Yield the index of each pair that can be aligned, with its `_links` or its `_agreements`."""
     model = translator.config.model
     limit = min(_LONGEST, translator.longest_sentence)
     lengths = [max(len(source.tokens), len(target.tokens)) for source, target in pairs]
@@ -319,7 +319,7 @@ def _agreements(
     targets: Int32[Array, "b t"],
     target_words: Int32[Array, "b t"],
 ) -> Float[Array, "b n h"]:
-    """The agreement of every layer and head for every pair."""
+    """Compute the agreement of every layer and head for every pair."""
     words = _words(model, params, sources, source_words, targets, target_words)
     return _agreements_of(words, target_words)
 
@@ -333,7 +333,7 @@ def _every_link(
     targets: Int32[Array, "b t"],
     target_words: Int32[Array, "b t"],
 ) -> tuple[Float[Array, "b n h"], Int[Array, "b n h t"]]:
-    """The agreement of every layer and head, and the best source word of every target word."""
+    """Compute every head's agreement, and its best source word for every target word."""
     words = _words(model, params, sources, source_words, targets, target_words)
     return _agreements_of(words, target_words), jnp.argmax(words, axis=-1)
 
@@ -341,7 +341,7 @@ def _every_link(
 def _agreements_of(
     words: Float[Array, "b n h v w"], target_words: Int32[Array, "b v"]
 ) -> Float[Array, "b n h"]:
-    """The agreement of every layer and head, of their weights between words."""
+    """Compute the agreement of every layer and head from their weights between words."""
     positions = jnp.arange(words.shape[-2])
     has_word = positions <= jnp.max(target_words, axis=1, keepdims=True)
     return agreement(words, jnp.broadcast_to(has_word[:, None, None], words.shape[:-1]))
@@ -358,7 +358,7 @@ def _links(
     layer: Int32[Array, ""],
     head: Int32[Array, ""],
 ) -> Int32[Array, "b t"]:
-    """The best source word of every target word, by one head."""
+    """Return the best source word of every target word, by one head."""
     words = _words(model, params, sources, source_words, targets, target_words, (layer, head))
     return jnp.argmax(words, axis=-1)
 
@@ -372,7 +372,7 @@ def _words(
     target_words: Int32[Array, "b t"],
     head: tuple[Int32[Array, ""], Int32[Array, ""]] | tuple[()] = (),
 ) -> Float[Array, "b *heads t s"]:
-    """The weights between words of one head, or of all layers `n` and heads `h`."""
+    """Compute the weights between words of one head, or of all layers `n` and heads `h`."""
     batch = Batch(one_a_row(sources), one_a_row(targets))
     weights = jnp.moveaxis(model.attention_weights(params, batch)["cross"], 1, 0)
     return word_weights(weights[:, *head], target_words, source_words)

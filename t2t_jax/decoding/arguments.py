@@ -13,7 +13,7 @@ from t2t_jax.errors import UserError
 
 
 def whole_number(value: Any, name: str, low: float = -math.inf, high: float = math.inf) -> int:
-    """An argument that is an integer, of Python or NumPy.
+    """Return an argument that is an integer of Python or NumPy as an `int`.
 
     Args:
       value: the argument.
@@ -22,8 +22,8 @@ def whole_number(value: Any, name: str, low: float = -math.inf, high: float = ma
       high: the greatest value allowed.
 
     Raises:
-      TypeError: it is something else.
-      UserError: it is too low or too high.
+      TypeError: the argument is no integer.
+      UserError: the argument is too low or too high.
     """
     try:
         number = operator.index(value)
@@ -37,15 +37,15 @@ def whole_number(value: Any, name: str, low: float = -math.inf, high: float = ma
 
 
 def text(value: Any, name: str) -> str:
-    """An argument that is a string, and text that UTF-8 can write.
+    """Return an argument that is a string which UTF-8 can encode.
 
     Args:
       value: the argument.
       name: the argument's name, for errors.
 
     Raises:
-      TypeError: it is no string.
-      UserError: it has half of a surrogate pair.
+      TypeError: the argument is no string.
+      UserError: the argument has half of a surrogate pair.
     """
     if not isinstance(value, str):
         raise _not_a(name, value, "a str")
@@ -61,7 +61,7 @@ def text(value: Any, name: str) -> str:
 
 
 def texts(lines: Any, name: str, first_line: int = 1) -> list[str]:
-    """An argument that gives lines, one after the other: a list, a generator, an array of strings.
+    """Return the lines of an argument: of a list, a generator or an array of strings.
 
     Args:
       lines: the argument, which is read once.
@@ -69,7 +69,7 @@ def texts(lines: Any, name: str, first_line: int = 1) -> list[str]:
       first_line: number of the first line, by which errors name them.
 
     Raises:
-      TypeError: it does not give strings, or in no order.
+      TypeError: the argument does not give strings, or gives them in no order.
       UserError: a line is not text.
     """
     first = whole_number(first_line, "first_line", 0)

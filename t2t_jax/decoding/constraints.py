@@ -1,13 +1,13 @@
-"""Which tokens may follow a hypothesis, whatever the strategy by which they are chosen.
+"""Constraints on the tokens that may follow a hypothesis, under every strategy of the search.
 
 A strategy chooses among the allowed tokens. Log-probabilities stay those of the model itself,
-normalised over the whole vocabulary: a constraint changes which translation is found, and never how
-probable the model is said to find it.
+normalised over the whole vocabulary: a constraint changes which translation is found, but not the
+probability that the model gives to it.
 
-Phrases of text are recognised as they are spelt, in whatever pieces: an automaton reads a
+Phrases of text are recognised by their spelling, whatever subwords spell them: an automaton reads a
 hypothesis token by token, and its states are the places within the phrases up to which a hypothesis
 has spelt them. `decoding.forbidden` makes the automaton of a vocabulary. Here it is three arrays of
-edges, and one that says in which states every hypothesis is at its begin.
+edges, and two that say in which states a hypothesis is before its first token, and at any time.
 """
 
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ from t2t_jax.decoding.hypotheses import Hypotheses, SearchState
 class Phrases(NamedTuple):
     """An automaton that reads hypotheses, and says when a token would complete a phrase.
 
-    NumPy arrays on the host, JAX on a device.
+    The arrays are NumPy's on the host, and JAX's on a device.
 
-    A hypothesis is in several states at once, or in none. What is there to fill the arrays are
-    edges with a token of -1, which nothing takes.
+    A hypothesis can be in several states at once, or in none. The arrays are padded with edges
+    whose token is -1, which no hypothesis follows.
     """
 
     begin: Bool[Any, " states"]
@@ -37,9 +37,9 @@ class Phrases(NamedTuple):
     sources: Int32[Any, " edges"]
     """The state that an edge leaves."""
     tokens: Int32[Any, " edges"]
-    """The token by which it is taken."""
+    """The token with which a hypothesis follows an edge."""
     targets: Int32[Any, " edges"]
-    """The state that it leads to; a number beyond the last is the end of a phrase."""
+    """The state that an edge leads to; a number beyond the last state is the end of a phrase."""
 
 
 @partial(
@@ -49,15 +49,15 @@ class Phrases(NamedTuple):
 )
 @dataclass(frozen=True)
 class Constraints:
-    """The constraints of a search. Which of them there are is compiled in, what they say is not.
+    """The constraints of a search. Programs depend on which are set, and on the size of n-grams.
 
-    NumPy arrays on the host, JAX on a device.
+    The arrays are NumPy's on the host, and JAX's on a device.
 
     Attributes:
       min_length: fewest tokens before the end of sentence.
       never: for each id of the vocabulary, whether it is never chosen.
-      phrases: what must not be spelt.
-      no_repeat_ngram_size: no n-gram of so many tokens occurs twice in a hypothesis; 0 allows any.
+      phrases: the automaton of the phrases that a hypothesis must not spell.
+      no_repeat_ngram_size: the n of n-grams that occur at most once in a hypothesis; 0 allows all.
     """
 
     min_length: Int32[Any, ""] | None = None
@@ -69,10 +69,10 @@ class Constraints:
 def allowed_tokens(
     constraints: Constraints | None, state: SearchState, vocab_size: int, eos_id: int
 ) -> Bool[Array, "b k v"] | None:
-    """Whether each token may follow each live hypothesis; None if any may.
+    """Return whether each token may follow each live hypothesis; None if any may.
 
-    While a hypothesis is shorter than the prefix forced upon its sentence, the next token of the
-    prefix is the only one, whatever the other constraints say. Where they leave no token, the end
+    While a hypothesis is shorter than the prefix forced upon its sentence, only the next token of
+    the prefix is allowed, whatever the other constraints say. Where these leave no token, the end
     of sentence is allowed: a hypothesis that cannot go on ends.
 
     Args:
@@ -105,7 +105,7 @@ def allowed_tokens(
 def begin_matching(
     constraints: Constraints | None, shape: tuple[int, ...]
 ) -> Bool[Array, "b k states"] | None:
-    """The states of hypotheses before their first token; None if no phrases are watched for.
+    """Return the automaton's states before the first token; None if no phrases are forbidden.
 
     Args:
       constraints: the constraints, if there are any.
@@ -118,11 +118,11 @@ def begin_matching(
 
 
 def follow_automaton(constraints: Constraints | None, live: Hypotheses) -> Hypotheses:
-    """Hypotheses in the states to which their last token leads.
+    """Return hypotheses in the automaton's states to which their last token leads.
 
     Args:
       constraints: the constraints, if there are any.
-      live: hypotheses in the states before it.
+      live: hypotheses in the states before their last token.
     """
     if constraints is None or constraints.phrases is None or live.matched is None:
         return live
@@ -133,13 +133,13 @@ def follow_automaton(constraints: Constraints | None, live: Hypotheses) -> Hypot
 
 
 def _without(allowed: Bool[Array, "b k v"], tokens: Int[Array, "b k n"]) -> Bool[Array, "b k v"]:
-    """The allowed tokens less some of each hypothesis; an id beyond the last is none."""
+    """Disallow some tokens of each hypothesis; an id beyond the vocabulary changes nothing."""
     rows, slots = (jnp.arange(n) for n in allowed.shape[:2])
     return allowed.at[rows[:, None, None], slots[:, None], tokens].set(False, mode="drop")
 
 
 def _repeating(state: SearchState, size: int) -> Int32[Array, "b k n"]:
-    """The tokens that would repeat an n-gram of their hypothesis; the ids beyond are no tokens."""
+    """Return the tokens that would repeat an n-gram, padded with ids beyond the vocabulary."""
     room, nothing = state.room, jnp.iinfo(jnp.int32).max
     ago = jnp.arange(room)
     tokens = state.rows.live.tokens[:, :, (state.clock - 1 - ago) % room]  # the newest first
@@ -153,7 +153,7 @@ def _repeating(state: SearchState, size: int) -> Int32[Array, "b k n"]:
 
 
 def _completing(phrases: Phrases, state: SearchState) -> Int32[Array, "b k edges"]:
-    """The tokens that would complete a phrase in each hypothesis; the ids beyond are no tokens."""
+    """Return the tokens that would complete a phrase, padded with ids beyond the vocabulary."""
     matched = state.rows.live.matched
     assert matched is not None
     ends = (phrases.tokens >= 0) & (phrases.targets >= matched.shape[-1])
@@ -162,7 +162,7 @@ def _completing(phrases: Phrases, state: SearchState) -> Int32[Array, "b k edges
 
 
 def _forced(prefixes: Int32[Array, "b p"], positions: Int32[Array, " b"]) -> Int32[Array, " b"]:
-    """The next token of each sentence's prefix; below 0 after it."""
+    """Return the next token of each sentence's prefix; below 0 after the prefix has ended."""
     last = prefixes.shape[1] - 1
     found = jnp.take_along_axis(prefixes, jnp.minimum(positions, last)[:, None], axis=1)[:, 0]
     return jnp.where(positions <= last, found, -1)

@@ -1,14 +1,14 @@
 """Phrases that no output may contain, as an automaton over a vocabulary's subwords.
 
-A phrase is forbidden at the begin of an output and after a space, in every spelling: whatever
-subwords spell it, whole words, letters or bytes, and however many spaces are between its words. The
-subword that would complete it is not allowed. What follows the phrase is not known at that point,
-so a longer word that begins with it is lost too where its subwords spell the phrase first: "in"
-loses "inside" if that is spelt "in" and "side", and keeps it if it is one subword. A subword that
-goes on after the phrase with anything but a letter or digit completes it as well.
+A phrase is forbidden at the beginning of an output and after a space, whatever subwords spell it
+(whole words, letters or bytes), and however many spaces are between its words. The subword that
+would complete the phrase is not allowed. The search does not know yet what would follow, so a
+longer word whose subwords spell the phrase first is forbidden too: "in" forbids "inside" if that is
+spelt "in" and "side", but not if "inside" is one subword. A subword that goes on after the phrase
+with anything but a letter or digit completes the phrase as well.
 
-Upper and lower case differ. After anything but a space, such as an opening quotation mark, a phrase
-is not looked for.
+Upper and lower case differ. A phrase after anything but a space, such as an opening quotation mark,
+is not found.
 """
 
 from bisect import bisect_left
@@ -29,17 +29,17 @@ _COMPLETE = -1
 
 
 def constraints_of(decoding: DecodingConfig, vocabulary: Vocabulary) -> Constraints | None:
-    """The constraints that a config asks for; None if it asks for none.
+    """Make the constraints that a config asks for; None if it asks for none.
 
-    With forbidden phrases, subwords without a text, such as padding, are never chosen either: one
-    within a phrase would hide it.
+    With forbidden phrases, subwords without a text, such as padding, are never chosen either: such
+    a subword within a phrase would hide the phrase.
 
     Args:
       decoding: the settings of the search.
       vocabulary: the vocabulary of the model.
 
     Raises:
-      UserError: a forbidden id is the end of sentence, or none of the vocabulary's.
+      UserError: a forbidden id is the end of sentence, or is not in the vocabulary.
     """
     never = np.zeros(len(vocabulary), np.bool_)
     for token in decoding.forbidden_ids:
@@ -65,7 +65,7 @@ def constraints_of(decoding: DecodingConfig, vocabulary: Vocabulary) -> Constrai
 
 @lru_cache(maxsize=16)  # every call of a translator asks
 def automaton(phrases: tuple[str, ...], vocabulary: Vocabulary) -> Phrases:
-    """The automaton that reads subwords, and says which of them would complete a phrase.
+    """Make the automaton that reads subwords, and says which of them would complete a phrase.
 
     Its arrays have a power of two of states and of edges, so that searches with other phrases share
     a compiled program.
@@ -98,7 +98,7 @@ def automaton(phrases: tuple[str, ...], vocabulary: Vocabulary) -> Phrases:
 
 @lru_cache(maxsize=4)
 def spelt_by(vocabulary: Vocabulary) -> Sequence[bytes]:
-    """The text that each id of a vocabulary spells, in bytes, with a space before words.
+    """Return the text that each id of a vocabulary spells, in bytes, with a space before words.
 
     Args:
       vocabulary: the vocabulary.
@@ -107,12 +107,12 @@ def spelt_by(vocabulary: Vocabulary) -> Sequence[bytes]:
 
 
 class _Pieces(NamedTuple):
-    """The pieces of a vocabulary, to be found by how they begin."""
+    """The pieces of a vocabulary, sorted so that they can be found by their first bytes."""
 
     ordered: list[tuple[bytes, int]]
-    """The bytes and the id of each, in alphabetical order."""
+    """The bytes and the id of each piece, in the order of the bytes."""
     inner_spaces: list[tuple[bytes, int]]
-    """Those that have a space after their first byte."""
+    """The pieces that have a space after their first byte."""
 
     @staticmethod
     def of(texts: Iterable[bytes]) -> "_Pieces":
@@ -120,14 +120,14 @@ class _Pieces(NamedTuple):
         return _Pieces(ordered, [piece for piece in ordered if _SPACE in piece[0][1:]])
 
     def edges(self, text: bytes, place: int) -> set[tuple[int, int]]:
-        """The pieces that can follow when a phrase is spelt up to a place.
+        """Return the pieces that can follow when a phrase is spelt up to a place.
 
         Args:
           text: the phrase, with a space before it.
           place: number of bytes that are spelt.
 
         Returns:
-          The id of each, and the place up to which the phrase is spelt then.
+          The id of each piece, and the place up to which the phrase is spelt with it.
         """
         rest = text[place:]
         rests = {rest, _SPACE + rest} if text[:place].endswith(_SPACE) else {rest}
@@ -141,7 +141,7 @@ class _Pieces(NamedTuple):
         }
 
     def _fitting(self, rest: bytes) -> Iterator[tuple[bytes, int]]:
-        """The pieces with which a text begins, and those that begin with it."""
+        """Yield the pieces with which a text begins, and the pieces that begin with the text."""
         for end in range(1, len(rest) + 1):
             for index in range(bisect_left(self.ordered, (rest[:end], 0)), len(self.ordered)):
                 piece = self.ordered[index]
@@ -151,7 +151,7 @@ class _Pieces(NamedTuple):
 
 
 def _read(text: bytes, place: int, piece: bytes) -> int | None:
-    """The place in a phrase after one more piece; None if the piece does not go on with it.
+    """Return the place in a phrase after one more piece; None if the piece does not continue it.
 
     Several spaces in a row count as one.
     """

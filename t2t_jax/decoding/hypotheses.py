@@ -1,4 +1,4 @@
-"""The arrays of hypotheses, under search and ended, and the order of hypotheses."""
+"""The arrays of live and finished hypotheses, and the scores that rank them."""
 
 from typing import Any, NamedTuple, TypeAlias
 
@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int, Int32, Key
 
 IMPOSSIBLE = -1e9
-"""Log-probability and score of a place that holds no hypothesis: finite, so that no NaN arises."""
+"""The log-probability and score of an empty slot: a finite number, so that no NaN arises."""
 
 WU_OFFSET = 5.0
 """The number 5 in the length penalty of Wu et al. (2016), equation 14."""
 
 StepCache: TypeAlias = Any
-"""The cache of a step function: any pytree of arrays, into which only the step function looks. The
-last axis of each array holds the places of the ring, with the same number of entries for each."""
+"""The cache of a step function: any pytree of arrays, which only the step function reads. One axis
+of each array, named by `slot_axes` in `resize`, holds k slots for each place of a ring."""
 
 
 class SearchResult(NamedTuple):
@@ -34,18 +34,18 @@ class SearchResult(NamedTuple):
 
 
 class Hypotheses(NamedTuple):
-    """Hypotheses that have not ended, or candidates for them, best first."""
+    """Live hypotheses, which have not ended, or the candidates to be the next ones, best first."""
 
     last: Int32[Array, "b m"]
-    """The last token of each; before the first step, the begin of sentence."""
+    """The last token of each hypothesis; before the first step, the begin of sentence."""
     tokens: Int32[Array, "b m t"]
     """The tokens generated so far, each at the place of the step that chose it."""
     ancestry: Int32[Array, "b m t"]
     """The slot of the cache in which the hypothesis was at each place."""
     log_probs: Float32[Array, "b m"]
-    """Log-probability of each under the model, in nats."""
+    """Log-probability of each hypothesis under the model, in nats."""
     matched: Bool[Array, "b m states"] | None = None
-    """How far each has spelt the phrases that a constraint watches for; None if there are none."""
+    """Whether each hypothesis is in each state of the automaton of phrases; None without one."""
 
 
 class SearchRows(NamedTuple):
@@ -64,14 +64,14 @@ class SearchRows(NamedTuple):
     finished: SearchResult
     """The best hypotheses that have ended; their tokens are at places of the ring."""
     prefixes: Int32[Array, "b p"] | None = None
-    """Tokens with which the output of each sentence must begin, then -1; None if none must."""
+    """Tokens with which each output must begin, then -1; None if no output has a prefix."""
 
 
 class SearchState(NamedTuple):
-    """Searches under way."""
+    """The state of the searches that are under way."""
 
     clock: Int32[Array, ""]
-    """The number of the next step. `decoding.search.rewind` lowers it as sentences come in."""
+    """The number of the next step, which `decoding.search.rewind` lowers as sentences come in."""
     rows: SearchRows
     """The search of each sentence."""
     cache: StepCache
@@ -79,25 +79,25 @@ class SearchState(NamedTuple):
 
     @property
     def room(self) -> int:
-        """Places of the ring, t."""
+        """Return the number of places of the ring, t."""
         return self.rows.live.tokens.shape[-1]
 
     @property
     def positions(self) -> Int32[Array, " b"]:
-        """Position of the last token of each sentence that is under way."""
+        """Return the position of the last token of each sentence that is under way."""
         return self.clock - self.rows.starts
 
 
 def length_penalty(
     length: Int[Array, "..."], alpha: float, offset: float = WU_OFFSET
 ) -> Float32[Array, "..."]:
-    """The divisor of a log-probability, `((5 + length) / 6) ** alpha` (section 6.1).
+    """Return the divisor of a log-probability, `((5 + length) / 6) ** alpha` (section 6.1).
 
-    Wu et al. (2016), equation 14, with the coverage penalty left out, as in section 6.1.
+    The formula is equation 14 of Wu et al. (2016), without the coverage penalty, as in section 6.1.
 
     Args:
       length: tokens generated, end of sentence included.
-      alpha: 0 compares plain log-probabilities; more favours longer hypotheses.
+      alpha: 0 compares plain log-probabilities; a greater value favours longer hypotheses.
       offset: the number 5 of the formula, which makes the divisor of one token 1; with 0 it is
         `length ** alpha`.
     """
@@ -112,10 +112,10 @@ def add_finished(
     alpha: float,
     offset: float = WU_OFFSET,
 ) -> SearchResult:
-    """The k best of the finished hypotheses and of those that enter.
+    """Return the k best of the finished hypotheses and of the candidates that enter.
 
     Args:
-      finished: the k best that have ended so far.
+      finished: the k best hypotheses that have ended so far.
       hypotheses: candidates.
       entering: which of the candidates enter.
       lengths: tokens generated for the candidates of each sentence.
@@ -141,11 +141,11 @@ def scores_of(
     alpha: float,
     offset: float = WU_OFFSET,
 ) -> Float32[Array, "b m"]:
-    """The scores that hypotheses are ranked by: log-probability over the length penalty.
+    """Return the scores that rank hypotheses: log-probability over the length penalty.
 
     Args:
       log_probs: log-probabilities of the hypotheses, in nats.
-      lengths: tokens generated for those of each sentence.
+      lengths: tokens generated for the hypotheses of each sentence.
       alpha: exponent of `length_penalty`.
       offset: see `length_penalty`.
     """
@@ -154,14 +154,14 @@ def scores_of(
 
 
 def is_possible(log_probs: Float32[Array, "*shape"]) -> Bool[Array, "*shape"]:
-    """Whether each place holds a hypothesis: the log-probability of none is near `IMPOSSIBLE`."""
+    """Return whether each slot holds a hypothesis: an empty one has a value near `IMPOSSIBLE`."""
     return log_probs > IMPOSSIBLE / 2
 
 
 def write_place(
     rows: Int32[Array, "b m t"], column: Int32[Array, "b m"], place: Int32[Array, ""]
 ) -> Int32[Array, "b m t"]:
-    """The rows with a new column at a place of the ring.
+    """Return the rows with a new column at a place of the ring.
 
     Args:
       rows: tokens or slots of hypotheses, by place of the ring.
@@ -172,7 +172,7 @@ def write_place(
 
 
 def take_hypotheses(tree: Any, rows: Int32[Array, "b n"]) -> Any:
-    """Some hypotheses of each sentence: the places `rows` along axis 1 of every array of a tree."""
+    """Take some hypotheses of each sentence: the slots `rows` on axis 1 of all arrays of a tree."""
 
     def take(array: Array) -> Array:
         return jnp.take_along_axis(array, rows.reshape(rows.shape + (1,) * (array.ndim - 2)), 1)
@@ -181,12 +181,12 @@ def take_hypotheses(tree: Any, rows: Int32[Array, "b n"]) -> Any:
 
 
 def choose_rows(condition: Bool[Array, " b"], new: Any, old: Any) -> Any:
-    """The arrays with a row for each sentence from one of two trees.
+    """Return arrays whose row for each sentence is taken from one of two trees.
 
     Args:
-      condition: for each sentence, whether its row is that of `new`.
+      condition: for each sentence, whether its row is taken from `new`.
       new: a tree of arrays with a row for each sentence.
-      old: the same tree of arrays, for all other sentences.
+      old: a tree of the same form, whose rows the other sentences keep.
     """
 
     def choose(new: Array, old: Array) -> Array:

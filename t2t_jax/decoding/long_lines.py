@@ -1,4 +1,4 @@
-"""Lines too long to be decoded as a whole: refused by their number, or split into parts."""
+"""Treatment of lines that are too long to be decoded as a whole: they are refused, or split."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ _CLOSING = "\"'’”»)]"
 
 
 class LinePart(NamedTuple):
-    """A line, or a part of one."""
+    """A line, or a part of a long line."""
 
     line: int
     """Index of the line, from 0."""
@@ -33,7 +33,7 @@ def with_prefixes(
     longest_sentence: float,
     first_line: int,
 ) -> list[LinePart]:
-    """The parts, of which the first of each line has the line's prefix.
+    """Return the parts, with each line's prefix in the first part of the line.
 
     Args:
       found: the parts of all lines.
@@ -63,10 +63,10 @@ def parts(
     longest_sentence: float,
     first_line: int,
 ) -> list[LinePart]:
-    """What is decoded: lines that are no longer than allowed, and the parts of those that are.
+    """Return the lines that are short enough to be decoded, and the parts of those that are not.
 
-    A long line is cut where, in the second half of what a part may hold, the last sentence ends; if
-    none does, at the last space; without one, between two subwords.
+    A long line is cut where the last sentence ends in the second half of what a part may hold; if
+    none ends there, at the last space in that half; without a space, between two subwords.
 
     Args:
       sources: ids of the lines, with the end of sentence.
@@ -76,7 +76,7 @@ def parts(
       first_line: number of the first line.
 
     Raises:
-      UserError: a line is too long, and is to be refused or cannot be split.
+      UserError: a line is too long, and the settings refuse it or it cannot be split.
     """
     limit = longest_source(decoding, longest_sentence)
     found: list[LinePart] = []
@@ -93,8 +93,8 @@ def parts(
 
 
 LONGEST_PASS = 1 << 15
-"""Most subwords of a sentence that goes through encoder and decoder in one pass, to be scored: the
-work grows with the square of the length."""
+"""The most subwords of a sentence that is scored, in one pass through encoder and decoder: the work
+grows with the square of the length."""
 
 
 def check_one_pass(name: str, length: int, longest_sentence: float) -> None:
@@ -106,7 +106,7 @@ def check_one_pass(name: str, length: int, longest_sentence: float) -> None:
       longest_sentence: most tokens that the model has positions for.
 
     Raises:
-      UserError: it is too long.
+      UserError: the sentence is too long.
     """
     limit = min(longest_sentence, LONGEST_PASS)
     if length > limit:
@@ -117,7 +117,7 @@ def check_one_pass(name: str, length: int, longest_sentence: float) -> None:
 
 
 def longest_source(decoding: DecodingConfig, longest_sentence: float) -> float:
-    """Most tokens of a source that is decoded as a whole.
+    """Return the most tokens of a source that is decoded as a whole.
 
     Args:
       decoding: the settings, among them those for long lines.
@@ -129,7 +129,7 @@ def longest_source(decoding: DecodingConfig, longest_sentence: float) -> float:
 def too_long(
     name: str, length: int, decoding: DecodingConfig, longest_sentence: float
 ) -> UserError:
-    """The error for a line that is too long to be decoded as a whole.
+    """Make the error for a line that is too long to be decoded as a whole.
 
     Args:
       name: the line's name in the error.
@@ -174,7 +174,7 @@ def split(source: list[int], vocabulary: Vocabulary, limit: int) -> Iterator[lis
 
 
 def _merit(pieces: list[str], place: int) -> int:
-    """How good it is to cut before this subword."""
+    """Return how good a cut before the subword at a place is: from 0 to 3, the best."""
     piece = pieces[place]
     before = "".join(pieces[max(0, place - 3) : place]).rstrip(_CLOSING)
     after_space = piece.startswith(_SPACE)

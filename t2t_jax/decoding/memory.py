@@ -1,4 +1,4 @@
-"""The memory that a search takes, computed before anything is allocated."""
+"""The memory that a search needs, computed before anything is allocated."""
 
 from functools import lru_cache, partial
 
@@ -20,7 +20,7 @@ def check_search_memory(
     sizes: Sizes,
     mesh: Mesh,
 ) -> None:
-    """Refuse a search that cannot fit, whatever else is in memory.
+    """Refuse a search that needs more memory than a device has in all.
 
     Args:
       model: the model that decodes.
@@ -30,7 +30,7 @@ def check_search_memory(
       mesh: the devices, over which rows are split.
 
     Raises:
-      UserError: its caches and hypotheses take more than the machine has.
+      UserError: the caches and hypotheses of the search take more memory than a device has.
     """
     needed = search_bytes(model, vocab_size, decoding, sizes) / row_parts(mesh)
     memory = memory_of_a_device(mesh)
@@ -47,18 +47,18 @@ def check_search_memory(
 def search_bytes(
     model: DecodingModel, vocab_size: int, decoding: DecodingConfig, sizes: Sizes
 ) -> int:
-    """The fewest bytes that a search keeps, once its outputs are as long as they may be.
+    """Compute the fewest bytes that a search keeps, once its outputs have their greatest length.
 
     Each position of each hypothesis has keys and values in every layer of the decoder, a place in
-    the mask that says whose they are, and the tokens and ancestry of live and finished hypotheses;
-    each source has keys and values once, which take as much as those of a hypothesis of its length;
-    each hypothesis has logits.
+    the ancestry mask, and the tokens and ancestry of live and finished hypotheses; each source has
+    keys and values once, which take as much as those of a hypothesis of its length; each hypothesis
+    has logits.
 
     Args:
       model: the model that decodes.
       vocab_size: entries of the vocabulary.
       decoding: the settings of the search.
-      sizes: sizes of its arrays.
+      sizes: sizes of the search's arrays.
     """
     beam = 1 if decoding.temperature > 0 else decoding.beam_size
     slots = sizes.most_room * beam

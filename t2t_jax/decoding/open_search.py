@@ -1,10 +1,10 @@
-"""A search that sentences join at any time: what a server translates with.
+"""A search that sentences join at any time, with which a server translates.
 
 Each call of the compiled program computes a few positions of all sentences under way. Between two
-calls those that have ended make way, those that were given up too, and those that wait come in. So
-a sentence begins after a few positions of the others, however long these are. All programs are
-compiled beforehand by `warm_up`: for sources of each length of a ladder, for few and many that come
-in at once.
+calls the sentences that have ended or were given up leave, and sentences that wait come in. So a
+sentence begins after a few positions of the others, however long these are. All programs are
+compiled beforehand by `warm_up`: for each length of sources in a ladder, and for few and for many
+sentences that come in at once.
 """
 
 import threading
@@ -31,20 +31,20 @@ from t2t_jax.parallel.mesh import row_parts
 
 _FEW_ROWS = 4
 _PASSES = 8
-"""How often a group of rows that prefers short sentences passes over one before it comes first."""
+"""How often a group that prefers short sentences passes over a long one before taking it first."""
 _CHOICE = 4
-"""For each free row of such a group, the number of sentences that it chooses among."""
+"""The number of waiting sentences, for each free row, among which a group chooses short ones."""
 
 Listener: TypeAlias = Callable[[list[int]], None]
-"""Is told the ids of all tokens that were chosen so far."""
+"""A function that is called with the ids of all tokens that were chosen so far."""
 
 
 _compiled: set[Hashable] = set()
-"""What the searches have in common whose programs this process has compiled."""
+"""The static arguments and the shapes of the searches whose programs this process has compiled."""
 
 
 class QueueFullError(Exception):
-    """So many sentences wait that one more would wait too long."""
+    """The queue is full: the most sentences that may wait are waiting already."""
 
 
 class ClosedError(Exception):
@@ -60,12 +60,12 @@ class Limits:
     longest: int = 256
     """Most tokens of a source."""
     most_steps: int = 8
-    """Positions after which sentences that wait may come in, at the latest."""
+    """The most positions that are computed before sentences that wait may come in."""
     most_waiting: int = 1024
-    """Sentences that may wait; more are refused."""
+    """The most sentences that may wait; more are refused."""
     seconds_per_token: float = 0.001
-    """A sentence lets others overtake it that come so much later, for each token by which they are
-    shorter."""
+    """The seconds by which a sentence may arrive after a longer one and still overtake it, for each
+    token by which it is shorter."""
 
 
 @dataclass(order=True, kw_only=True)
@@ -80,7 +80,7 @@ class _Request(Waiting):
     passed: int = field(compare=False, default=0)
 
     def is_over(self) -> bool:
-        """Whether nobody waits for it any more; who asks and hears so leaves it out."""
+        """Return whether the request has ended, also by its deadline; the caller then drops it."""
         if self.future.cancelled():
             self.future.set_running_or_notify_cancel()
             return True
@@ -89,9 +89,9 @@ class _Request(Waiting):
         return self.future.done()
 
     def tell(self, result: SearchResult | Exception) -> None:
-        """Give who waits what `read` makes of a result, or an error.
+        """Set the future to what `read` makes of a result, or to an error.
 
-        Where it was given up, `concurrent.futures.wait` hears of that.
+        A future that was cancelled notifies the threads that wait for it instead.
         """
         outcome: Any = result
         if not isinstance(result, Exception):
@@ -110,9 +110,9 @@ class _Request(Waiting):
 
 
 class OpenSearch:
-    """A search that sentences join while others are under way; a sentence's result is its own.
+    """A search that sentences join at any time; no sentence changes the result of another.
 
-    Threads of its own look after the rows. It is a context manager, which drains it at the end.
+    The search runs in threads of its own. As a context manager, it is drained at the end.
     """
 
     def __init__(
@@ -165,11 +165,11 @@ class OpenSearch:
             thread.start()
 
     def __enter__(self) -> "OpenSearch":
-        """The search itself."""
+        """Return the search itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Drain it: see `close`."""
+        """Drain the search; see `close`."""
         self.close()
 
     def submit(
@@ -184,17 +184,17 @@ class OpenSearch:
         request: Hashable = None,
         read: Callable[[SearchResult], Any] = lambda result: result,
     ) -> "Future[Any]":
-        """Have a sentence searched for.
+        """Submit a sentence to the search.
 
         Args:
-          tokens: ids of its source, with the end of sentence.
+          tokens: ids of the source, with the end of sentence.
           limit: the most tokens to generate; None is the most there is room for.
-          timeout: seconds after which it ends with a TimeoutError.
-          number: with the seed, it determines what is drawn.
+          timeout: seconds after which the future ends with a TimeoutError.
+          number: the sentence's number, which determines with the seed what is drawn.
           listener: is called, in a thread of the search, with the tokens so far of a greedy search.
-          client: who sent its request: clients take turns; None is somebody who sent no other.
-          request: what it was sent with: a client's requests take turns; None is nothing else.
-          read: what the future gives of the hypotheses `[num_best, t]`; without it, themselves.
+          client: the sender of the request: clients take turns; None is one of no other request.
+          request: the request of the sentence: a client's requests take turns; None is a new one.
+          read: makes the future's result of the hypotheses `[num_best, t]`; by default, themselves.
 
         Returns:
           The future. Its `cancel` gives up the sentence at any time.
@@ -234,7 +234,7 @@ class OpenSearch:
         return future
 
     def _check(self, sentence: Sentence, most: int, listener: Listener | None) -> None:
-        """Refuse a sentence for which there is no room, and tokens so far of several hypotheses."""
+        """Refuse a sentence that is too long, and a listener where there are several hypotheses."""
         if len(sentence.tokens) > self.limits.longest or sentence.limit > most:
             raise ValueError(
                 f"{len(sentence.tokens)} tokens and {sentence.limit} of output are more than the "
@@ -245,18 +245,18 @@ class OpenSearch:
 
     @property
     def num_waiting(self) -> int:
-        """Sentences that are not yet under way."""
+        """Return the number of sentences that are not yet under way."""
         with self._changed:
             return len(self._waiting)
 
     @property
     def num_rows(self) -> int:
-        """Sentences that can be under way at a time."""
+        """Return the number of sentences that can be under way at a time."""
         return self._rows * len(self._threads)
 
     @property
     def num_under_way(self) -> int:
-        """Sentences that are searched for, each in a row."""
+        """Return the number of sentences that are under way, each in a row."""
         return sum(self._num_held)
 
     def close(self) -> None:
@@ -268,10 +268,10 @@ class OpenSearch:
             thread.join()
 
     def warm_up(self) -> None:
-        """Compile every program, so that no sentence has to wait for that.
+        """Compile every program, so that no sentence has to wait for a compilation.
 
-        Where a search of the same sizes has done so in this process, there is nothing to do: other
-        parameters need no other programs.
+        Programs that a search of the same sizes has compiled in this process are not compiled
+        again, whatever the values of its parameters were.
         """
         params, _, constraints = self._of_groups
         arrays, structure = jax.tree.flatten((params, constraints))
@@ -293,18 +293,18 @@ class OpenSearch:
                 self._group(rows, length).resize(self._sizes(*other))
 
     def _places_among(self, rows: int) -> list[int]:
-        """How many sentences the programs for so many rows let in at once."""
+        """Return the numbers of sentences that the programs for so many rows let in at once."""
         return [places for places in self._places if places <= rows]
 
     def _neighbours(self, rows: int, length: int) -> Iterator[tuple[int, int]]:
-        """The rows and lengths that a group of so many may be given next."""
+        """Yield the rows and lengths to which a group of this size may be resized next."""
         place = self._lengths.index(length)
         near = self._lengths[max(0, place - 1) : place + 2]
         yield from ((rows, other) for other in near if other != length)
         yield from ((other, length) for other in self._numbers_of_rows if other != rows)
 
     def _sizes(self, rows: int, length: int) -> Sizes:
-        """The sizes for sources of a length of the ladder. Their outputs are hardly ever longer."""
+        """Return the sizes for sources of a length of the ladder; few outputs exceed their room."""
         most = length + self._extra
         room = most if length == self._lengths[-1] else length
         return Sizes(rows, rows, length, room, most)
@@ -314,7 +314,7 @@ class OpenSearch:
         return RowGroup(self._search, params, self._sizes(rows, length), seed, constraints)
 
     def _serve(self, number: int) -> None:
-        """Look after the group of rows of this number until the search is closed."""
+        """Run the group of rows of this number until the search is closed."""
         group: RowGroup[int] | None = None
         under_way: dict[int, _Request] = {}
         while (arrivals := self._arrivals(number, len(under_way))) is not None:
@@ -333,10 +333,10 @@ class OpenSearch:
     def _turn(
         self, group: RowGroup[int], arrivals: Sequence[_Request], under_way: dict[int, _Request]
     ) -> None:
-        """Compute a few positions, and tell who waits for them what came of it."""
+        """Compute a few positions, and give the results to the requests that have ended."""
         coming = [(request.number, request.sentence) for request in arrivals]
-        # It stops as soon as one has ended, which somebody waits for. Where many are under way, or
-        # wait to come in, a few go and come together, which costs less than one by one.
+        # The program stops as soon as one sentence has ended. Where many are under way, or wait to
+        # come in, it stops after a few, which leave and come in at less cost together.
         together = max(1, len(under_way) // 8, min(self.num_waiting, self._rows // 4))
         leave = max(0, len(under_way) - together)
         group.let_in(coming, self._places_among(group.sizes.rows), self._lengths)
@@ -351,11 +351,11 @@ class OpenSearch:
             del under_way[number]
 
     def _arrivals(self, number: int, num_held: int) -> list[_Request] | None:
-        """The sentences that come in; it waits where there is nothing to do. None is the end.
+        """Return the sentences that come in, after a wait if there are none; None at the end.
 
-        The first group takes them in their turns; any other one prefers short ones, whose arrays
-        are smaller. What it has passed over is due before what comes later, and so the long ones
-        come together in the first group.
+        The first group takes sentences in their turns; any other group prefers short ones, whose
+        arrays are smaller. A sentence that it has passed over stays due before later ones, and so
+        the long sentences come together in the first group.
         """
         with self._changed:
             while not (self._waiting or num_held or self._closed):
@@ -372,7 +372,7 @@ class OpenSearch:
             return first[:free]
 
     def _due(self, most: int) -> list[_Request]:
-        """Take out the sentences that are due first, up to so many; what is over is left out."""
+        """Take out the sentences that are due first, at most so many; drop those that are over."""
         found: list[_Request] = []
         now = time.monotonic()
         while self._waiting and len(found) < most:
@@ -387,7 +387,7 @@ class OpenSearch:
         return self._length(request.sentence.length, 0)
 
     def _fitting(self, group: RowGroup[int] | None, arrivals: Sequence[Sentence]) -> RowGroup[int]:
-        """A group whose arrays hold all sentences: as they are, of other sizes, or a new one."""
+        """Return a group whose arrays hold all sentences: the same, resized, or a new one."""
         sources = [sentence.length for sentence in arrivals]
         if group is None or not group.held:
             rows, length = self._rows_for(len(arrivals)), self._length(max(sources, default=0), 0)
@@ -408,17 +408,17 @@ class OpenSearch:
         return group
 
     def _rows_for(self, number: int) -> int:
-        """The fewest rows of a program for so many sentences; all of them for more."""
+        """Return the fewest rows of a program for so many sentences; all rows if none is enough."""
         return next((rows for rows in self._numbers_of_rows if rows >= number), self._rows)
 
     def _length(self, longest: int, farthest: int) -> int:
-        """The length of the ladder for sources and outputs that are so long."""
+        """Return the ladder's least length for the longest source and the farthest position."""
         fitting = (one for one in self._lengths if one >= longest and one > farthest)
         return next(fitting, self._lengths[-1])
 
 
 def _ladder(longest: int) -> Iterator[int]:
-    """The lengths of sources for which there are programs, in powers of two."""
+    """Yield the lengths of sources for which there are programs, in powers of two."""
     length = rung(1)
     while length < rung(longest):
         yield length

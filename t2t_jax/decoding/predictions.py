@@ -1,4 +1,4 @@
-"""What a model finds most probable at each target, all of them at once."""
+"""The most probable label at each target of an example, all computed in one pass."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -24,19 +24,19 @@ class Prediction(NamedTuple):
     """The most probable labels of an example, in the order of its targets."""
 
     labels: Int32[np.ndarray, " n"]
-    """Their numbers."""
+    """The numbers of the most probable labels."""
     probabilities: Float32[np.ndarray, " n"]
-    """The probability of each under the model."""
+    """The probability of each label under the model."""
     targets: Int32[np.ndarray, " n"]
     """The numbers of the right labels."""
 
 
 def predictions(translator: Translator, examples: Examples) -> list[Prediction]:
-    """The most probable label of every target of some examples, each by itself.
+    """Predict the most probable label of every target of some examples, each by itself.
 
     Args:
       translator: the model.
-      examples: what is predicted of what, in an order of its own.
+      examples: the examples, whose inputs the model reads and whose targets are predicted.
 
     Returns:
       A prediction for each example, in their order.
@@ -62,7 +62,7 @@ _NOTHING = Prediction(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0
 def _launched(
     translator: Translator, batches: Batches
 ) -> Iterator[tuple[tuple[Chosen, Batch], tuple[Array, Array]]]:
-    """The batches of one epoch, with what is computed of each."""
+    """Yield each batch of one epoch, with the labels and probabilities computed for it."""
     for step in range(batches.steps_per_epoch):
         rows, *lengths = batches.shape(step)
         tokens = translator.config.parallel.pass_tokens
@@ -77,7 +77,7 @@ def _launched(
 def _most_probable(
     model: ScoringModel, params: Parameters, batch: Batch
 ) -> tuple[Int32[Array, "passes rows t"], Float32[Array, "passes rows t"]]:
-    """The most probable label at every target of a batch, and its probability."""
+    """Return the most probable label at every target of a batch, and its probability."""
 
     def one_pass(rows: Batch) -> tuple[Array, Array]:
         logits = model.logits(params, rows).astype(jnp.float32)

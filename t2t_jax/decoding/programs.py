@@ -1,9 +1,9 @@
 """The compiled programs of continuous batching, which `decoding.row_group` calls.
 
-A group of rows is one `Work`. The programs make one whose rows are all free, let sentences in and
-search on, and give it other sizes. Where sentences come at any time, to encode them, to let them in
-and to search on are programs of their own: sentences are then encoded at their own length and
-padded, and the largest program, the search, is compiled once for each size of the work.
+A group of rows is one `Work`. The programs make a group whose rows are all free, let sentences in
+and search on, and resize the group. Where sentences come at any time, separate programs encode
+them, let them in and search on: sentences are then encoded at their own length and padded, and the
+largest program, the search, is compiled once for each size of the work.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,7 @@ class Sizes(NamedTuple):
     source_length: int
     """Positions of a source, padding included."""
     room: int
-    """Positions for an output; if one needs more, the arrays grow."""
+    """Positions for an output; if an output needs more, the arrays grow."""
     most_room: int
     """Positions that no output exceeds."""
     prefix: int = 0
@@ -67,42 +67,42 @@ class Work(NamedTuple):
     """Sentences under way, one a row."""
 
     state: SearchState
-    """The search for each of them."""
+    """The search for each sentence."""
     memory: Memory
-    """The model's memory of their sources."""
+    """The model's memory of the sources."""
 
 
 class Arrivals(NamedTuple):
-    """Sentences that come in."""
+    """The arrays of sentences that come in."""
 
     rows: Int32[Array, " n"]
-    """Rows that they take; one beyond the last row stands for no sentence."""
+    """Rows that the sentences take; a number beyond the last row stands for no sentence."""
     inputs: Int32[Array, "n s"] | None
-    """Tokens of their sources; None if they are encoded already."""
+    """Tokens of the sources; None if the sources are encoded already."""
     limits: Int32[Array, " n"]
-    """The most tokens to generate for each."""
+    """The most tokens to generate for each sentence."""
     numbers: Int32[Array, " n"]
-    """Numbers of their lines, by which tokens are drawn when sampling."""
+    """Numbers of the lines, which determine the tokens drawn when sampling."""
     prefixes: Int32[Array, "n p"] | None = None
-    """Tokens with which their outputs must begin, then -1; None if no output has a prefix."""
+    """Tokens with which each output must begin, then -1; None if no output has a prefix."""
 
 
 class Progress(NamedTuple):
-    """The state of the rows, for the host."""
+    """The state of the rows after a search, which the host reads."""
 
     searching: Bool[Array, " b"]
     """Whether a row's sentence is still under way."""
     positions: Int[Array, " b"]
     """Position of the last token of each sentence."""
     best: SearchResult
-    """The best hypotheses of the rows which are not searching, as many as were wanted."""
+    """The `num_best` best hypotheses of each row; they are final where it is not searching."""
 
 
 @partial(jax.jit, static_argnames=("search", "sizes"))
 def begin_work(
     search: Search, sizes: Sizes, params: Parameters, constraints: Constraints | None = None
 ) -> Work:
-    """A group of rows that are all free.
+    """Make a group of rows that are all free.
 
     Args:
       search: the static arguments.
@@ -135,21 +135,21 @@ class SearchProgram:
         """Make a program of a function.
 
         Args:
-          function: takes a `search`, and its `work` to overwrite, among other arguments.
+          function: takes a `search` and a `work` to overwrite, among other arguments.
         """
         self._function = function
 
     def __call__(self, search: Search, *arguments: Any) -> Any:
-        """The function of its arguments."""
+        """Call the function with its arguments."""
         return self.on(search.mesh)(search, *arguments)
 
     def lower(self, search: Search, *arguments: Any) -> jax.stages.Lowered:
-        """The function of such arguments, lowered as by a function of `jax.jit`."""
+        """Lower the function for its arguments, as a function of `jax.jit` does."""
         return self.on(search.mesh).lower(search, *arguments)
 
     @cache  # noqa: B019 - programs are as old as the module
     def on(self, mesh: Mesh) -> Any:
-        """The function as `jax.jit` makes it for the devices of a mesh."""
+        """Return the function, jitted for the devices of a mesh."""
         return jax.jit(
             self._function,
             static_argnames="search",
@@ -169,13 +169,13 @@ def proceed(
     constraints: Constraints | None = None,
     most_steps: Int[Array, ""] | None = None,
 ) -> tuple[Work, Progress]:
-    """Let sentences come in, and search until at most `leave` are under way or one needs room.
+    """Let sentences in, and search until at most `leave` are under way or one needs more room.
 
     Args:
       search: the static arguments.
       params: the parameters, from `DecodingModel.prepare`.
       work: the sentences under way; its arrays are overwritten.
-      arrivals: sentences that come into rows that are free; None are none.
+      arrivals: sentences that come into rows that are free; None if there are none.
       seed: seed of sampling.
       leave: how many sentences may still be under way in the end.
       constraints: which tokens may be chosen; those of `begin_work`.
@@ -212,7 +212,7 @@ def proceed(
 
 @partial(jax.jit, static_argnames="model")
 def encode(model: DecodingModel, params: Parameters, inputs: Int32[Array, "n s"]) -> Memory:
-    """The memory of sources.
+    """Encode sources, and return the model's memory of them.
 
     Args:
       model: the model that decodes.
@@ -224,7 +224,7 @@ def encode(model: DecodingModel, params: Parameters, inputs: Int32[Array, "n s"]
 
 @partial(jax.jit, static_argnames=("model", "length"))
 def pad_memory(model: DecodingModel, memory: Memory, length: int) -> Memory:
-    """The memory of sources with more positions, which are padding.
+    """Pad the memory of sources to more positions.
 
     Args:
       model: the model that decodes.
@@ -243,12 +243,12 @@ def let_in(
     seed: UInt32[Array, ""],
     constraints: Constraints | None = None,
 ) -> Work:
-    """Let sentences come in that are encoded already.
+    """Let sentences in that are encoded already.
 
     Args:
       search: the static arguments.
       work: the sentences under way; its arrays are overwritten.
-      memory: the memory of the sentences that come in, with the positions of that of the work.
+      memory: the memory of the sentences that come in, with as many positions as that of `work`.
       arrivals: these sentences, which come into rows that are free.
       seed: seed of sampling.
       constraints: which tokens may be chosen; those of `begin_work`.
@@ -258,9 +258,9 @@ def let_in(
 
 @partial(jax.jit, static_argnames=("model", "mesh", "sizes"))
 def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> Work:
-    """The same work in arrays of other sizes; of fewer rows, the last ones are left out.
+    """Copy the work into arrays of other sizes; where these have fewer rows, drop the last rows.
 
-    It takes no `Search`, so that searches with other settings share the compiled program.
+    The function takes no `Search`, so that searches with other settings share the program.
 
     Args:
       model: the model that decodes.
@@ -297,7 +297,7 @@ def _with_arrivals(
 
 
 def _of_length(model: DecodingModel, memory: Memory, length: int) -> Memory:
-    """The memory with so many positions of a source: padded, or without the last ones."""
+    """Pad the memory to so many positions of a source, or cut off the last ones."""
 
     def fit(x: Array, axis: int) -> Array:
         kept = jax.lax.slice_in_dim(x, 0, min(x.shape[axis], length), axis=axis)
@@ -317,7 +317,7 @@ def _keys(
 
 
 def _by_rows(work: Work, mesh: Mesh) -> Work:
-    """Split the rows over the devices alike before and after a program: it is compiled once."""
+    """Split the rows over the devices, always alike, so that a program is compiled only once."""
     rows = NamedSharding(mesh, RULES.spec(["batch"]))
 
     def place(x: Any) -> NamedSharding:

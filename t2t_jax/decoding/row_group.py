@@ -1,4 +1,4 @@
-"""Rows of a search: which sentence is in each, and the arrays of all of them.
+"""A group of rows of a search, with the sentence in each row and the arrays of all rows.
 
 Both schedulers let sentences into such groups: `decoding.scheduler`, which knows all its sentences
 beforehand, and `decoding.open_search`, whose sentences come at any time.
@@ -32,7 +32,7 @@ from t2t_jax.parallel.mesh import on_host, put_rows
 
 _Key = TypeVar("_Key")
 
-_launching = threading.Lock()  # two threads would else compile the same program at once
+_launching = threading.Lock()  # otherwise two threads could compile the same program at once
 
 
 class Sentence(NamedTuple):
@@ -43,25 +43,25 @@ class Sentence(NamedTuple):
     limit: int
     """The most tokens to generate, end of sentence included."""
     number: int
-    """Number of its line; with the seed, it determines what is drawn."""
+    """Number of the line; with the seed, the number determines what is drawn."""
     prefix: Sequence[int] = ()
-    """Subwords with which its output must begin."""
+    """Subwords with which the output must begin."""
 
     @property
     def length(self) -> int:
-        """Tokens of the source, or of the prefix if that is longer: arrays hold as many."""
+        """Return the number of tokens of the source, or of the prefix if that is longer."""
         return max(len(self.tokens), len(self.prefix))
 
 
 _NOTHING = Sentence([], 0, 0)
-"""What takes the row of a sentence that was given up: its search is over before it begins."""
+"""An empty sentence, which takes the row of one that was given up; its search ends at once."""
 
 
 class RowGroup(Generic[_Key]):
-    """Rows of a search, in which one sentence makes way for another.
+    """Rows of a search; when a sentence has ended, another one takes its row.
 
-    A call of the compiled program is `launch`, which may run in another thread, and then `collect`.
-    A search that stays open calls `let_in` and `search_on` in its place.
+    `launch` calls the compiled program, perhaps in another thread, and `collect` waits for it.
+    A search that stays open calls `let_in` and `search_on` in place of `launch`.
 
     Attributes:
       sizes: sizes of the arrays.
@@ -95,28 +95,28 @@ class RowGroup(Generic[_Key]):
 
     @property
     def held(self) -> list[tuple[_Key, Sentence]]:
-        """The sentences under way."""
+        """Return the sentences under way, each with its key."""
         return [each for each in self._held if each is not None]
 
     @property
     def num_free(self) -> int:
-        """Rows without a sentence."""
+        """Return the number of rows without a sentence."""
         return self._held.count(None)
 
     @property
     def longest(self) -> int:
-        """The most tokens of a source under way."""
+        """Return the greatest length of a sentence under way."""
         return max((sentence.length for _, sentence in self.held), default=0)
 
     @property
     def farthest(self) -> int:
-        """The last position that an output under way has reached."""
+        """Return the last position that an output under way has reached."""
         places = zip(self._positions, self._held, strict=True)
         return max((int(position) for position, held in places if held is not None), default=0)
 
     @property
     def last_row(self) -> int:
-        """The number of rows up to the last that is not free, or was given up just now."""
+        """Return the number of rows up to the last one that is taken or was just given up."""
         taken = [row for row, held in enumerate(self._held) if held is not None]
         return max([*taken, *self._released], default=-1) + 1
 
@@ -138,7 +138,7 @@ class RowGroup(Generic[_Key]):
         """Let sentences in, and have the device search on.
 
         Args:
-          arrivals: sentences with what they are called, no more than there are free rows, and than
+          arrivals: sentences with their keys, no more than there are free rows, and no more than
             may come in at once.
           leave: the number of sentences under way at which the program stops.
 
@@ -155,7 +155,7 @@ class RowGroup(Generic[_Key]):
 
         Args:
           leave: the number of sentences under way at which the program stops.
-          most_steps: the number of positions after which it stops in any case.
+          most_steps: the number of positions after which the program stops in any case.
 
         Returns:
           The state of the rows, which the device may still be computing.
@@ -168,12 +168,12 @@ class RowGroup(Generic[_Key]):
         places: Sequence[int],
         lengths: Sequence[int],
     ) -> None:
-        """Let sentences in, each encoded with others of about its length.
+        """Let sentences in, each encoded together with others of about the same length.
 
         Args:
-          arrivals: sentences with what they are called, no more than there are free rows.
-          places: numbers of sentences for which there are compiled programs, smallest first; with
-            padding, up to so many are encoded at once.
+          arrivals: sentences with their keys, no more than there are free rows.
+          places: numbers of sentences for which there are compiled programs, smallest first; the
+            sentences that are encoded at once are padded to one of these numbers.
           lengths: lengths of sources for which there are compiled programs, shortest first.
         """
         waiting = sorted(zip(*self._taken(arrivals), strict=True), key=lambda one: one[1].length)
@@ -202,7 +202,7 @@ class RowGroup(Generic[_Key]):
           progress: what `launch` returned.
 
         Returns:
-          What these sentences are called, with their hypotheses `[num_best, t]`.
+          The keys of these sentences, with their hypotheses `[num_best, t]`.
         """
         searching, self._positions, self._best = on_host(progress)
         best, ended = self._best, []
@@ -213,20 +213,20 @@ class RowGroup(Generic[_Key]):
         return ended
 
     def release(self, key: _Key) -> None:
-        """Give up the sentence that is called so; its row is free for the next `launch`.
+        """Give up the sentence with this key; its row is free for the next `launch`.
 
         Args:
-          key: what the sentence is called.
+          key: the key of the sentence.
         """
         (row,) = (row for row, held in enumerate(self._held) if held and held[0] == key)
         self._held[row] = None
         self._released.add(row)
 
     def so_far(self) -> Iterator[tuple[_Key, list[int]]]:
-        """The tokens that were chosen for each sentence under way, where there is one hypothesis.
+        """Yield the tokens chosen so far for each sentence, in a search with one hypothesis each.
 
         Yields:
-          What a sentence is called, and the ids of its tokens, as `collect` has found them.
+          The key of a sentence, and the ids of its tokens when `collect` was called last.
         """
         for row, held in enumerate(self._held):
             if held is not None:
@@ -242,7 +242,7 @@ class RowGroup(Generic[_Key]):
         return progress
 
     def _taken(self, arrivals: Sequence[tuple[_Key, Sentence]]) -> tuple[list[int], list[Sentence]]:
-        """Rows for sentences that come in, and for nothing, which ends what was given up."""
+        """Assign rows to sentences that come in, and an empty sentence to each row given up."""
         free = [row for row, held in enumerate(self._held) if held is None]
         rows = free[: len(arrivals)]
         for row, arrival in zip(rows, arrivals, strict=True):
@@ -254,7 +254,7 @@ class RowGroup(Generic[_Key]):
     def _arrivals(
         self, rows: Sequence[int], sentences: Sequence[Sentence], places: int
     ) -> Arrivals:
-        """What is said of sentences that come in, but for their sources."""
+        """Make the arrays of sentences that come in, without the tokens of their sources."""
         sizes = self.sizes
         arrays: Any = np.full((3, places), [[sizes.rows], [0], [0]], np.int32)
         taken, limits, numbers = arrays
@@ -276,14 +276,14 @@ class RowGroup(Generic[_Key]):
 
 
 def _several(number: int, places: Sequence[int]) -> int:
-    """Of how many places the first program is that lets so many sentences in, at the least cost."""
+    """Choose the number of places of the next program for so many sentences, at least cost."""
     enough = next((n for n in places if n >= number), places[-1])
     fewer = [n for n in places if n <= number]
     return fewer[-1] if fewer and 2 * number < enough else enough
 
 
 def padded(sentences: Sequence[list[int]], rows: int, length: int) -> Int32[np.ndarray, "b t"]:
-    """An array of sentences, one a row; the rest is padding.
+    """Make an array of sentences, one a row; the rest is padding.
 
     Args:
       sentences: ids of each sentence.

@@ -1,15 +1,15 @@
-"""Sentences pass through a fixed number of rows; one that has ended makes way for the next.
+"""Continuous batching: when a sentence has ended, the next one takes its row.
 
 Sentences that are decoded together do not end together: to wait for the last costs half of the
 work. So the program that searches stops when some rows are free, and is called again with the
 sentences that shall take them, which it first encodes (iteration-level scheduling: Yu et al. 2022,
 "Orca"). They come in from the longest to the shortest. When the long ones have gone, the arrays are
-cut, and they grow when an output is much longer than its source; both happens in powers of two, so
+cut, and they grow when an output is much longer than its source; both happen in powers of two, so
 that a corpus needs a handful of programs.
 
-The rows form two groups, each with its own call of the program: while the host looks after one, the
-device works on the other, and a CPU has work for one core where the other group has not enough for
-both.
+The rows form two groups, each with its own call of the program: while the host prepares one, the
+device works on the other. On a CPU, one group uses the core for which the other has not enough
+work.
 """
 
 from collections import deque
@@ -39,7 +39,7 @@ _WORTH = 8
 
 
 def strategy_of(decoding: DecodingConfig, num_best: int = 1) -> Strategy:
-    """The strategy that a config asks for.
+    """Return the strategy that a config asks for.
 
     Args:
       decoding: the settings of the search.
@@ -67,8 +67,8 @@ def decode(
 
     Args:
       model: the model that decodes.
-      decoding: how tokens are chosen. `tokens_per_batch` bounds the rows; no sentence has a limit
-        of more than `max_extra_length` above its length.
+      decoding: the settings of the search. `tokens_per_batch` bounds the rows; the limit of a
+        sentence is at most its length plus `max_extra_length`.
       params: the parameters, from `DecodingModel.prepare`.
       mesh: the devices of the parameters. Sentences decoded together are split over them by rows.
       sentences: the sentences to decode.
@@ -109,11 +109,11 @@ def decode(
 
 
 def plan(lengths: Sequence[int], decoding: DecodingConfig, mesh: Mesh) -> list[Sizes]:
-    """The sizes of the arrays in which each of some sentences is decoded.
+    """Plan the sizes of the arrays in which each sentence is decoded.
 
     Args:
       lengths: numbers of tokens of the sources, longest first.
-      decoding: the settings, of which `tokens_per_batch` and `max_extra_length` count.
+      decoding: the settings, of which `tokens_per_batch` and `max_extra_length` are used.
       mesh: the devices.
     """
     if not lengths:
@@ -129,7 +129,7 @@ def plan(lengths: Sequence[int], decoding: DecodingConfig, mesh: Mesh) -> list[S
         count = len(list(group))
         capacity = _capacity(source_length, decoding)
         rows = capacity // num_groups(capacity, mesh)
-        # A few sentences go along with longer ones.
+        # A few sentences use the sizes of longer ones.
         if not planned or count >= _WORTH * rows:
             planned += [sizes(source_length, rows, -(-rows // 4))] * count
         else:
@@ -151,7 +151,7 @@ def _sizes(
 
 
 def rung(length: int) -> int:
-    """The length of arrays for so many tokens: a power of two, 16 at least.
+    """Return the length of arrays for so many tokens: a power of two, 16 at least.
 
     Args:
       length: number of tokens.
@@ -160,7 +160,7 @@ def rung(length: int) -> int:
 
 
 def num_groups(capacity: int, mesh: Mesh) -> int:
-    """The number of groups that so many rows are divided into.
+    """Return the number of groups that so many rows are divided into.
 
     Args:
       capacity: number of rows.
@@ -208,7 +208,7 @@ def _decode_group(
 
 
 def _fitting(sizes: Sizes, planned: Sizes, farthest: int) -> Sizes:
-    """The planned sizes, with the rows there are and the room that the farthest position needs."""
+    """Return the planned sizes with no fewer rows than now, and room for the farthest position."""
     room = planned.room
     while room <= farthest:
         room = min(2 * room, planned.most_room)
@@ -218,7 +218,7 @@ def _fitting(sizes: Sizes, planned: Sizes, farthest: int) -> Sizes:
 
 
 def _leave(sizes: Sizes, free: int, waiting: int) -> int:
-    """The number of sentences under way at which the program shall stop."""
+    """Return the number of sentences under way at which the program shall stop."""
     if not waiting:
         return 0
     if free >= sizes.arrivals:  # more can come in at once

@@ -1,4 +1,4 @@
-"""How probable a model finds translations that are given (forced decoding)."""
+"""Scores of given translations: their log-probabilities under a model (forced decoding)."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ _TOKENS_PER_BATCH = 4096
 
 
 class ForcedScore(NamedTuple):
-    """How probable a target is, given its source."""
+    """The log-probability of a target, given its source."""
 
     log_prob: float
     """Log-probability of the whole target under the model, in nats."""
@@ -42,22 +42,22 @@ def score(
     *,
     first_line: int = 1,
 ) -> list[ForcedScore]:
-    """Score pairs of lines. Of an ensemble, the distribution is the mean of the models', as always.
+    """Score pairs of lines. An ensemble gives the mean of its models' distributions, as always.
 
     A line break within a line counts as a space. A blank target of a blank source has probability
-    1 and no subwords, which is how a blank line is translated. Every other blank line is scored as
-    a sentence that ends at once.
+    1 and no subwords, like the translation of a blank line. Every other blank line is scored as a
+    sentence that ends at once.
 
     Args:
       translator: the model.
       sources: sentences.
-      targets: a translation of each, as text; it is scored in the subwords that the vocabulary
-        spells it in.
-      first_line: number of the first line, where these are a part of something longer. Errors name
-        lines by it.
+      targets: a translation of each, as text, which the vocabulary encodes into the subwords that
+        are scored.
+      first_line: number of the first line, for lines that are a part of a longer text. Errors
+        name lines by their numbers.
 
     Returns:
-      A score for each pair, in the order of the lines. It depends on the pair alone.
+      A score for each pair, in the order of the lines. A score depends on the pair alone.
 
     Raises:
       TypeError: an argument is of the wrong type.
@@ -92,14 +92,14 @@ def score(
 
 
 def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
-    """Refuse lines that are not as many as their translations.
+    """Refuse sources and targets that differ in number.
 
     Args:
       sources: sentences.
       targets: a translation of each.
 
     Raises:
-      UserError: there are more on one side.
+      UserError: there are more lines on one side.
     """
     if len(sources) != len(targets):
         raise UserError(
@@ -119,10 +119,10 @@ def _check_lengths(
 def batches(
     lengths: Sequence[int], tokens_per_batch: int, parts: int
 ) -> Iterator[tuple[list[int], int, int]]:
-    """Which lines go together into a batch, and its rows, which `parts` divides, and length.
+    """Yield batches: the lines of each, the number of its rows, which `parts` divides, its length.
 
-    Longest first: what takes most memory and most compilation is met at once. A line of 0 tokens is
-    left out. Shapes come from short ladders: a corpus needs a handful of compilations.
+    The longest lines come first, so that an error of memory shows at once. A line of 0 tokens is
+    left out. Shapes come from short ladders, so that a corpus needs a handful of compilations.
 
     Args:
       lengths: tokens of each line.
@@ -157,7 +157,7 @@ def _log_probs(
     inputs: Int32[Array, "b s"],
     targets: Int32[Array, "b t"],
 ) -> Float32[Array, "b t"]:
-    """Log-probability of every target token, from one pass over the whole sentences."""
+    """Compute the log-probability of every target token, in one pass over the sentences."""
     batch = Batch(one_a_row(inputs), one_a_row(targets))
     return -model.losses(params, batch, 0.0)[1]
 

@@ -1,8 +1,8 @@
 """Search for an output sequence: greedy search, sampling and beam search (section 6.1).
 
-Nothing in here knows a model, a config or a vocabulary. The caller gives a step function with a
-cache, usually the keys and values of a decoder, and the search says which of its entries belong to
-which hypothesis.
+Nothing in this module knows a model, a config or a vocabulary. The caller gives a step function
+with a cache, usually the keys and values of a decoder, and the search says which entries of the
+cache belong to which hypothesis.
 
 The cache is written once per step and never reordered. At step `t` the hypothesis in slot `j`
 writes its entry at `[t, j]`, and a hypothesis is a path through those slots. Its `ancestry` holds,
@@ -13,18 +13,18 @@ for every step, the slot in which it was then:
     slot 1     .    a   cat  sat      hypothesis 1: <s> the cat sat    ancestry 0 0 1 1
 
 When hypotheses die and others split, these few integers are reordered instead of the cache, and
-the step function attends over all slots through a mask made of them. What is constant for a
-sentence, such as the keys and values of its source, the step function closes over: there is one
-copy, not one per hypothesis.
+the step function attends over all slots through a mask made of them. The step function closes over
+what is constant for a sentence, such as the keys and values of its source: there is one copy of
+these, not one per hypothesis.
 
 The sentences of a batch need not begin together. `admit` puts new ones into rows whose sentence has
-ended, while the others go on. All still write to the same place, for the room of `t` places is a
-ring: step number `clock` writes to place `clock % room`, and a sentence that began at `start` has
-its position 0 at place `start % room`. Nothing is cleared when a row changes hands; the mask leaves
-out what was written before.
+ended, while the others go on. All still write to the same place, because the room of `t` places is
+a ring: step number `clock` writes to place `clock % room`, and a sentence that began at `start` has
+its position 0 at place `start % room`. Nothing is cleared when a row takes a new sentence; the mask
+leaves out the entries from before.
 
-A sentence's result depends on nothing else in its batch. The functions trace under `jax.jit`; give
-them plain Python numbers for everything but arrays and keys.
+A sentence's result does not depend on the other sentences of its batch. The functions trace under
+`jax.jit`; give them plain Python numbers for all arguments other than arrays and keys.
 """
 
 import math
@@ -65,9 +65,9 @@ StepFn: TypeAlias = Callable[
 ]
 """`step(tokens, positions, clock, ancestry_mask, cache) -> logits, cache`.
 
-`tokens` are the last ones of the hypotheses, and `positions` where they stand in their sentences;
-at position 0 it is the begin-of-sentence id. The step, whose number is `clock`, writes its entry in
-all k slots of a place of its cache, and returns the logits of the tokens that follow.
+`tokens` are the last tokens of the hypotheses, and `positions` their places in the sentences; at
+position 0, a token is the begin-of-sentence id. The step, whose number is `clock`, writes entries
+in all k slots of a place of its cache, and returns the logits of the tokens that follow.
 `ancestry_mask[b, j, t, i]` is true where slot `i` at place `t` belongs to hypothesis `j`: one slot
 for every position up to and including this one, which is at place `clock % t`.
 """
@@ -88,8 +88,8 @@ def begin(
 
     Args:
       cache: the cache that the first step takes.
-      limits: the most tokens to generate for each sentence; of a row that is free, 0.
-      beam_size: hypotheses k of each.
+      limits: the most tokens to generate for each sentence; 0 for a row that is free.
+      beam_size: hypotheses k of each sentence.
       room: places t, at least one.
       bos_id: the token at position 0.
       keys: a PRNG key for each sentence, where tokens are drawn.
@@ -132,7 +132,7 @@ def admit(
     """Begin to search for other sentences, in rows that are free; `begin` explains the arguments.
 
     Args:
-      places: which rows; numbers beyond the last are none, and change nothing.
+      places: numbers of the rows; a number beyond the last row changes nothing.
     """
     new = begin(
         (),
@@ -149,7 +149,7 @@ def admit(
 
 
 def rewind(state: SearchState, slot_axes: Any) -> SearchState:
-    """The same searches with the lowest clock by which every entry stays at its place.
+    """Lower the clock of searches as far as every entry stays at its place of the ring.
 
     A clock that counted all steps of a group of rows would pass 2**31 after some weeks in a server.
 
@@ -177,15 +177,15 @@ def advance(
 ) -> SearchState:
     """Search until few sentences are under way, or one has filled the room before its limit.
 
-    In the second case, `resize` makes room.
+    For a sentence that has filled the room, the caller makes more with `resize`.
 
     Args:
       strategy: the strategy by which tokens are chosen.
       step: the step function; see `StepFn`.
       state: the searches under way.
       leave: how many sentences may still be under way in the end.
-      constraints: which tokens may be chosen; those that the state was begun with.
-      most_steps: how many positions are computed at most; None is no bound.
+      constraints: which tokens may be chosen; the same that the state was begun with.
+      most_steps: the most positions to compute; None is no bound.
       kernels: the implementations for the devices.
     """
     first = state.clock
@@ -231,7 +231,7 @@ def _step(
 def results(
     state: SearchState, alpha: float, pad_id: int = 0, offset: float = WU_OFFSET
 ) -> SearchResult:
-    """The hypotheses of sentences whose search is over; those of other sentences mean nothing.
+    """Return each sentence's best hypotheses, which are final only where its search is over.
 
     Args:
       state: the searches after `advance`.
@@ -240,8 +240,8 @@ def results(
       offset: the strategy's number in the length penalty; see `length_penalty`.
 
     Returns:
-      The k best hypotheses that ended. For a sentence none of whose hypotheses ended, the k best
-      live ones at its limit, scored at that length.
+      The k best hypotheses that ended. If no hypothesis of a sentence ended, the k best live ones,
+      scored as if they had the length of its limit.
     """
     rows = state.rows
     none_ended = ~is_possible(rows.finished.scores[:, :1])
@@ -256,11 +256,11 @@ def results(
 def resize(
     state: SearchState, num_rows: int, room: int, empty_cache: StepCache, slot_axes: Any
 ) -> SearchState:
-    """The same searches among more rows or fewer, and with more room or less.
+    """Give searches more rows or fewer, and more room or less.
 
     Args:
       state: the searches, none of which is at position `room` or later.
-      num_rows: number of rows; new rows are free, and the last ones are left out where it is less.
+      num_rows: number of rows; new rows are free, and of fewer rows the first are kept.
       room: number of places; the newest are kept.
       empty_cache: the shapes of a cache for the new sizes; it may have fewer places than the room.
       slot_axes: for each array of the cache, the axis that has `k` slots for each place.
@@ -285,7 +285,7 @@ def resize(
 
 
 def _fit_ring(x: Array, clock: Int32[Array, ""], each: int, places: int, axis: int) -> Array:
-    """The entries of the newest steps in a ring of another size, that of step s at s % places.
+    """Copy the newest steps' entries to a ring of another size, those of step s to s % places.
 
     Args:
       x: an array with a ring along `axis`.
@@ -303,18 +303,18 @@ def _fit_ring(x: Array, clock: Int32[Array, ""], each: int, places: int, axis: i
 
 
 def put(tree: _Tree, new: _Tree, places: Int[Array, " n"]) -> _Tree:
-    """The arrays with some rows replaced.
+    """Replace some rows of arrays.
 
     Args:
       tree: arrays with their rows on the first axis.
       new: the same tree, with n rows in each array.
-      places: number of the row that each new one replaces; beyond the last row, it is left out.
+      places: number of the row that each new row replaces; a number beyond the last row drops it.
     """
     return jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), tree, new)
 
 
 def add_rows(tree: _Tree, num_rows: int) -> _Tree:
-    """The arrays with more rows, which are copies of the last one, or with the first rows alone."""
+    """Give arrays more rows, which are copies of the last one, or keep only their first rows."""
     return jax.tree.map(lambda x: x[jnp.minimum(jnp.arange(num_rows), len(x) - 1)], tree)
 
 

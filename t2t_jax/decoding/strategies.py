@@ -1,4 +1,4 @@
-"""How tokens are chosen: greedy search, sampling and beam search (section 6.1)."""
+"""Strategies by which tokens are chosen: greedy search, sampling and beam search (section 6.1)."""
 
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -28,7 +28,7 @@ _SMALLEST = float(jnp.finfo(jnp.float32).tiny)
 
 @dataclass(frozen=True)
 class Greedy:
-    """Take the most probable token at every position."""
+    """The strategy that takes the most probable token at every position."""
 
     eos_id: int
     beam_size: int = field(default=1, init=False)
@@ -49,7 +49,7 @@ class Greedy:
         Args:
           state: the searches under way.
           logits: logits of the tokens that follow the live hypotheses.
-          choices: the logits by which tokens are chosen: of tokens that are not allowed, -inf.
+          choices: the logits by which tokens are chosen: -inf for tokens that are not allowed.
           place: the place of the ring for the new tokens.
           kernels: the implementations for the devices.
 
@@ -66,7 +66,7 @@ class Greedy:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Draw every token from the model's distribution, sharpened and cut as asked.
+    """The strategy that draws tokens from the model's distribution, after temperature and cuts.
 
     A sentence with the same key gets the same sample in any batch. Log-probabilities are those of
     the model itself, before temperature and cuts.
@@ -75,8 +75,8 @@ class Sampling:
       eos_id: id that ends a sentence.
       temperature: above 0; the logits are divided by it before anything is cut.
       top_k: draw from this many of the most probable tokens; 0 means all.
-      top_p: draw from the fewest tokens, most probable first, that hold this share of the
-        probability which temperature and `top_k` leave; at least one.
+      top_p: draw from the fewest tokens, most probable first and at least one, that hold this share
+        of the probability which remains after temperature and `top_k`.
     """
 
     eos_id: int
@@ -101,7 +101,7 @@ class Sampling:
         place: Int32[Array, ""],
         kernels: Kernels,
     ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
-        """See `Greedy.extend`."""
+        """Extend the hypothesis of each sentence by a drawn token; see `Greedy.extend`."""
         own_keys: Any = state.rows.keys
         keys = jax.vmap(jax.random.fold_in)(own_keys, state.positions)
         chosen = _draw(keys, choices[:, 0], self.temperature, self.top_k, self.top_p)[:, None]
@@ -112,7 +112,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class BeamSearch:
-    """Keep the k best live hypotheses, and the k best that have ended (section 6.1).
+    """The strategy that keeps the k best live and the k best finished hypotheses (section 6.1).
 
     A sentence stops at its limit, or once no live hypothesis can still enter its `num_best` best.
 
@@ -120,8 +120,8 @@ class BeamSearch:
       eos_id: id that ends a hypothesis.
       beam_size: hypotheses k.
       alpha: exponent of `length_penalty`, at least 0 (the paper: 0.6).
-      num_best: how many of the k best that have ended are asked for. Those after them are good
-        ones, but there may be better.
+      num_best: how many of the k best finished hypotheses are wanted. Those after them are good
+        ones, but the search may stop before it finds better ones.
       by_transformers: rank and end as the library transformers does: scores are divided by
         `length ** alpha`, a hypothesis ends only among the k best continuations, and a sentence
         stops once k have ended and no live one is better than the worst at its present length.
@@ -136,13 +136,12 @@ class BeamSearch:
 
     @property
     def offset(self) -> float:
-        """The number in the length penalty; see `length_penalty`."""
+        """Return the offset in the length penalty; see `length_penalty`."""
         return 0.0 if self.by_transformers else WU_OFFSET
 
     def __post_init__(self) -> None:
         """Refuse settings that the search cannot honour."""
-        # With alpha < 0 the penalty would no longer be mildest at the limit, as _can_improve takes
-        # it to be.
+        # With alpha < 0 the score would no longer be highest at the limit, as _can_improve assumes.
         if not 1 <= self.num_best <= self.beam_size or self.alpha < 0:
             raise ValueError(f"cannot search with {self}")
 
@@ -154,7 +153,7 @@ class BeamSearch:
         place: Int32[Array, ""],
         kernels: Kernels,
     ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
-        """See `Greedy.extend`."""
+        """Extend the hypotheses of each sentence, and keep the best; see `Greedy.extend`."""
         rows = state.rows
         candidates = _expand(rows.live, logits, choices, place, kernels)
         ended = candidates.last == self.eos_id
@@ -171,8 +170,8 @@ class BeamSearch:
 
 
 Strategy: TypeAlias = Greedy | Sampling | BeamSearch
-"""The strategy by which tokens are chosen. It is hashable, as a static argument of compiled
-functions. It says how many hypotheses a sentence has (`beam_size`), what they are ranked by
+"""A strategy by which tokens are chosen. A strategy is hashable, as a static argument of compiled
+functions. Its fields say how many hypotheses a sentence has (`beam_size`), how they are ranked
 (`alpha`, the exponent of `length_penalty`), and whether it needs random numbers (`draws`)."""
 
 
@@ -184,7 +183,7 @@ def _append(
     place: Int32[Array, ""],
     eos_id: int,
 ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
-    """The one hypothesis of each sentence with one more token; see `Greedy.extend`."""
+    """Append a token to the one hypothesis of each sentence; see `Greedy.extend`."""
     log_probs = jnp.take_along_axis(logits, chosen[:, :, None], axis=2)[:, :, 0]
     log_probs -= normalizer
     log_probs += state.rows.live.log_probs
@@ -204,9 +203,9 @@ def _draw(
     top_k: int,
     top_p: float,
 ) -> Int32[Array, " b"]:
-    """One token for each row, drawn with that row's key."""
-    # Kept above 0 in float32: a temperature of 0 would divide 0 by 0, and a share of 0 would leave
-    # nothing to draw from.
+    """Draw one token for each row with that row's key."""
+    # Both stay above 0 in float32: a temperature of 0 would divide 0 by 0, and a share of 0 would
+    # leave nothing to draw from.
     temperature, top_p = (max(_SMALLEST, min(x, 1 / _SMALLEST)) for x in (temperature, top_p))
     # With the greatest logit at 0, a tiny temperature cannot overflow to infinity.
     logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature
@@ -222,7 +221,7 @@ def _draw(
 
 
 def _nucleus(logits: Float32[Array, "b v"], top_p: float) -> Bool[Array, "b v"]:
-    """The fewest tokens, most probable first, that hold `top_p` of the probability.
+    """Mark the fewest tokens, most probable first, that hold `top_p` of the probability.
 
     A sort over the vocabulary can take longer than the model. So the probability of the last token
     that enters is found bit by bit: floats from 0 up are in the order of their bits as integers.
@@ -251,13 +250,13 @@ def _expand(
     place: Int32[Array, ""],
     kernels: Kernels,
 ) -> Hypotheses:
-    """The best 2k continuations by one allowed token, which is kept at `place`.
+    """Return the 2k best continuations by one allowed token, which is written at `place`.
 
-    At most k of them end, one for each live hypothesis, so that k are left to live on.
+    At most k of them end, one for each live hypothesis, so that at least k stay live.
     """
     batch_size, beam_size, vocab_size = logits.shape
     width = min(2 * beam_size, vocab_size)
-    # Normalising shifts a whole row, so its best can be found first: no log-softmax over v.
+    # Normalising shifts a whole row, so its best are found before that: no log-softmax over v.
     best, tokens = top_k(choices, width, kernels.greatest)  # [b, k, width]
     if kernels.greatest == "in_one_pass":
         best -= in_one_pass(logits)[0][:, :, None]
@@ -274,7 +273,7 @@ def _expand(
 
 
 def _keep_live(candidates: Hypotheses, ended: Bool[Array, "b m"]) -> Hypotheses:
-    """The better half of the candidates, without those that ended."""
+    """Return the k best of the 2k candidates, without those that ended."""
     log_probs = jnp.where(ended, IMPOSSIBLE, candidates.log_probs)
     _, best = jax.lax.top_k(log_probs, log_probs.shape[1] // 2)
     return take_hypotheses(candidates._replace(log_probs=log_probs), best)
@@ -287,9 +286,9 @@ def _can_improve(
     alpha: float,
     offset: float,
 ) -> Bool[Array, " b"]:
-    """Whether the best live hypothesis, at no further cost, could still beat the worst finished.
+    """Return whether the best live hypothesis, scored at `lengths`, is better than `worst`.
 
-    Log-probabilities only fall, and are divided by most at the limit: with the limits for lengths,
-    no score can be higher.
+    Log-probabilities only fall, and the divisor is greatest at the limit: where `lengths` are the
+    limits, no live hypothesis can end with a higher score.
     """
     return scores_of(live.log_probs[:, :1], lengths, alpha, offset)[:, 0] > worst

@@ -1,4 +1,4 @@
-"""Translations of lines, and how those of the parts of a line become some of the whole line."""
+"""Translations of lines, and their composition from translations of the parts of a line."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -11,17 +11,17 @@ class Hypothesis(NamedTuple):
     text: str
     """The translation, without a line break."""
     score: float
-    """The score that ranks hypotheses: `log_prob` over the length penalty, or without a beam
-    `log_prob`. For a line that was split, the sum of its parts' scores."""
+    """The score that ranks hypotheses: `log_prob` over the length penalty, or `log_prob` itself
+    without a beam. For a line that was split, the sum of its parts' scores."""
     log_prob: float
     """Log-probability of the whole translation under the model, in nats."""
     tokens: tuple[int, ...]
-    """Its subwords, with the end of sentence if it was reached. Of a line that was split, those of
-    its parts one after the other, each with its end."""
+    """Ids of the subwords, with the end of sentence if it was reached. For a line that was split,
+    those of its parts one after the other, each with its end of sentence."""
 
 
 def joined_hypotheses(parts: Sequence[Sequence[Hypothesis]], num_best: int) -> list[Hypothesis]:
-    """The best hypotheses of a line that was split, best first.
+    """Make the best hypotheses of a line that was split from those of its parts, best first.
 
     Args:
       parts: the hypotheses of each part, best first.
@@ -42,7 +42,7 @@ def joined_hypotheses(parts: Sequence[Sequence[Hypothesis]], num_best: int) -> l
 def best_choices(
     parts: Sequence[Sequence[Hypothesis]], num_best: int
 ) -> list[tuple[Hypothesis, ...]]:
-    """The best ways to choose a hypothesis for each part, by the sum of their scores, best first.
+    """Return the best choices of a hypothesis for each part, by the sum of scores, best first.
 
     Args:
       parts: the hypotheses of each part, best first.

@@ -1,4 +1,4 @@
-"""A trained model that translates text: lines in, lines out."""
+"""A trained model that translates lines of text into lines of text."""
 
 import dataclasses
 import math
@@ -36,18 +36,18 @@ class Translator:
     """A model, or an ensemble of models, with its vocabulary and parameters.
 
     Attributes:
-      config: the config the model was trained with; its `decoding` holds the defaults. Of an
-        ensemble, that of the first model.
+      config: the config the model was trained with; its `decoding` holds the defaults. For an
+        ensemble, the config of the first model.
       vocabulary: the shared subword vocabulary.
-      model: the model, a `DecodingModel`; of an encoder alone, a `ScoringModel`.
-      params: its parameters as training has them, on the devices.
+      model: the model, a `DecodingModel`, or a `ScoringModel` if it is an encoder alone.
+      params: the parameters in the form that training gives them, on the devices.
       mesh: these devices; lines decoded together are split over them by rows. Where devices belong
         to several processes, all processes translate the same lines at the same time.
       longest_sentence: most tokens of a sentence that every model has positions for.
-      steps: the training steps whose checkpoints `params` is the average of, where known, or after
-        which it is a moving average. Of an ensemble, those of one model after the other.
-      ema_decays: decays of the models of which `params` has a moving average of the parameters;
-        empty where there is none.
+      steps: the training steps of the checkpoints that `params` averages, where known, or of the
+        moving average that it is. For an ensemble, those of one model after the other.
+      ema_decays: decays of the moving averages of parameters that `params` holds, by model; empty
+        where there is none.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Translator:
           others: more models of this vocabulary. The distribution of every token is then the mean
             of the distributions that the models give.
           steps: the training steps that the parameters are of.
-          ema_decays: decays of the moving averages that the parameters are.
+          ema_decays: decays of the moving averages, where the parameters are such averages.
         """
         self.config = config
         self.vocabulary = vocabulary
@@ -88,10 +88,10 @@ class Translator:
         self._process = os.getpid()
 
     def check_process(self) -> None:
-        """Refuse to work in a fork of the process that made the translator: it would wait for ever.
+        """Refuse to work in a fork of the process that made the translator, which would hang.
 
         Raises:
-          UserError: this is another process.
+          UserError: the process is another one.
         """
         if os.getpid() != self._process:
             raise UserError(
@@ -101,7 +101,7 @@ class Translator:
             )
 
     def check_translates(self) -> None:
-        """Raise a `UserError` where the model continues text, fills in words of it or labels it."""
+        """Raise a `UserError` if the model was not trained to translate."""
         data = self.config.data
         if not data.facts.writes_text:
             raise UserError(
@@ -110,7 +110,7 @@ class Translator:
             )
 
     def prepared(self, quantize: Quantize) -> Parameters:
-        """The parameters as searches take them; see `DecodingModel.prepare`.
+        """Return the parameters in the form that searches take; see `DecodingModel.prepare`.
 
         Args:
           quantize: the form in which decoding holds matrices.
@@ -131,10 +131,10 @@ class Translator:
         """Translate lines, each into exactly one line; see `nbest`.
 
         Args:
-          lines: sentences. A line of nothing but white space stays empty.
+          lines: sentences. A line of nothing but white space has an empty translation.
           prefixes: for each line the text with which its translation must begin, or "".
           seed: seed of sampling (`temperature` above 0).
-          first_line: number of the first line, where these are a part of something longer.
+          first_line: number of the first line, for lines that are a part of a longer text.
           overrides: settings of the search, as `configured` takes them.
 
         Returns:
@@ -154,23 +154,23 @@ class Translator:
         first_line: int = 1,
         **overrides: Any,
     ) -> list[list[Hypothesis]]:
-        """The best translations of each line.
+        """Return the best translations of each line.
 
-        What is found for a line depends on the line, on its number when sampling, and on nothing
-        else that is translated with it.
+        The result for a line depends on the line, its prefix and, when sampling, its number; the
+        lines that are translated with it do not change the result.
 
         Args:
           lines: sentences; a line break within one counts as a space. A line of nothing but white
-            space has one empty translation with probability 1, and costs nothing. One of more
+            space has one empty translation with probability 1, and costs nothing. A line of more
             subwords than `max_source_length` is split, or refused, as `long_lines` says.
           num_best: translations for each line, at most the beam size.
           prefixes: for each line the text with which its translation must begin, or "". The
-            translation begins with the prefix's subwords, which may go on within its last word, and
-            `log_prob` is that of the whole. Of a line that is split, the first part has the prefix;
-            a line of nothing but white space stays empty.
+            translation begins with the prefix's subwords and may continue the prefix's last word;
+            `log_prob` is that of the whole. For a line that is split, the first part has the
+            prefix; a line of nothing but white space has an empty translation.
           seed: seed of sampling (`temperature` above 0), below 2**32.
-          first_line: number of the first line, where these are a part of something longer. Errors
-            name lines by it.
+          first_line: number of the first line, for lines that are a part of a longer text. Errors
+            name lines by their numbers.
           overrides: settings of the search, as `configured` takes them.
 
         Returns:
@@ -199,7 +199,7 @@ class Translator:
         return [joined_hypotheses(of_line, num_best) for of_line in found]
 
     def check_lines(self, lines: Iterable[str], *, first_line: int = 1, **overrides: Any) -> None:
-        """Refuse what `nbest` would refuse of these lines, without translating any.
+        """Refuse the lines that `nbest` would refuse, without translating any.
 
         Args:
           lines: sentences.
@@ -208,29 +208,29 @@ class Translator:
 
         Raises:
           TypeError: an argument is of the wrong type.
-          UserError: an override is refused, or a line.
+          UserError: the model does not translate, or an override or a line is refused.
         """
         self.check_translates()
         decoding = self.configured(**overrides).decoding
         self.parts(texts(lines, "lines", first_line), decoding, first_line)
 
     def encode(self, lines: Iterable[str]) -> list[list[int]]:
-        """Subword ids of each source, with the end of sentence; a line break counts as a space."""
+        """Encode sources as subword ids with an end of sentence; a line break counts as a space."""
         return self.vocabulary.encode(_stripped(lines))
 
     def encode_targets(self, lines: Iterable[str]) -> list[list[int]]:
-        """Subword ids of each target, with the end of sentence; a line break counts as a space."""
+        """Encode targets as subword ids with an end of sentence; a line break counts as a space."""
         return self.vocabulary.encode_targets(_stripped(lines))
 
     def configured(self, decoding: DecodingConfig | None = None, **overrides: Any) -> Config:
         """Return the config with other settings of the search.
 
         Args:
-          decoding: the settings; None is those of `config`.
-          overrides: fields of `DecodingConfig` that are to be others.
+          decoding: the settings; None takes those of `config`.
+          overrides: new values of fields of `DecodingConfig`.
 
         Raises:
-          TypeError: `decoding` is something else.
+          TypeError: `decoding` is no `DecodingConfig`.
           UserError: a field is refused.
         """
         if decoding is None:
@@ -249,7 +249,7 @@ class Translator:
         first_line: int = 1,
         prefixes: Iterable[str] | None = None,
     ) -> list[LinePart]:
-        """The parts in which each line is decoded: itself, unless it is too long.
+        """Return the parts in which each line is decoded: the whole line, unless it is too long.
 
         Args:
           lines: sentences.
@@ -258,7 +258,7 @@ class Translator:
           prefixes: for each line the text with which its translation must begin, or "".
 
         Raises:
-          UserError: a line is too long, and is to be refused, or the prefixes do not fit.
+          UserError: a line is too long, and the settings refuse it, or the prefixes do not fit.
         """
         longest = self.longest_sentence
         found = parts(self.encode(lines), decoding, self.vocabulary, longest, first_line)
@@ -281,7 +281,7 @@ class Translator:
         first_line: int,
         seed: int,
     ) -> Iterator[tuple[LinePart, SearchResult]]:
-        """Each part that is not blank, with the hypotheses found for it, in any order."""
+        """Yield each part that is not blank with the hypotheses found for it, in any order."""
         given = [part for part in given if not is_blank(part.tokens)]
         extra = decoding.max_extra_length
         sentences = [
@@ -294,16 +294,16 @@ class Translator:
     def search(
         self, sentences: Sequence[Sentence], decoding: DecodingConfig, num_best: int, seed: int
     ) -> Iterator[tuple[int, SearchResult]]:
-        """Search for what follows the subwords of each sentence.
+        """Search for the outputs of sentences.
 
         Args:
-          sentences: what to decode, each with its limit, which is at most its length plus
+          sentences: the sentences to decode, each with a limit of at most its length plus
             `decoding.max_extra_length`.
           decoding: the settings of the search.
-          num_best: hypotheses for each.
+          num_best: hypotheses for each sentence.
           seed: seed of sampling.
 
-        Returns:
+        Yields:
           The index of each sentence, in any order, and the hypotheses found for it.
 
         Raises:
@@ -319,16 +319,16 @@ class Translator:
     def open_search(
         self, decoding: DecodingConfig, limits: Limits, *, num_best: int = 1, seed: int = 0
     ) -> OpenSearch:
-        """A search that sentences can join at any time, which has to be closed.
+        """Start a search that sentences can join at any time; the caller has to close it.
 
         Args:
           decoding: the settings of the search.
-          limits: its sizes.
+          limits: the sizes of the search.
           num_best: hypotheses wanted of each sentence, at most the beam size.
           seed: seed of sampling.
 
         Raises:
-          UserError: the search cannot give so many.
+          UserError: the search cannot give so many hypotheses.
         """
         self.check_process()
         _check_num_best(num_best, decoding)
@@ -344,14 +344,14 @@ class Translator:
         )
 
     def read(self, best: SearchResult, number: int = 1) -> list[Hypothesis]:
-        """The hypotheses that a search has found, best first; places that hold none are left out.
+        """Read the hypotheses that a search has found, best first; empty slots are left out.
 
         Args:
-          best: what the search has found.
+          best: the result of the search for one sentence.
           number: number of the line, for the error.
 
         Raises:
-          UserError: there are none, as the model has diverged.
+          UserError: there are no hypotheses, as the model has diverged.
         """
         places = zip(*(array.tolist() for array in best), strict=True)
         kept = [
@@ -371,7 +371,7 @@ class Translator:
 
 @partial(jax.jit, static_argnames=("model", "quantize"))
 def _prepare(model: DecodingModel, params: Parameters, quantize: Quantize) -> Parameters:
-    """`DecodingModel.prepare`, compiled once for all translators of a model."""
+    """Call `DecodingModel.prepare`, compiled once for all translators of a model."""
     return model.prepare(params, quantize)
 
 
@@ -380,17 +380,17 @@ def _stripped(lines: Iterable[str]) -> list[str]:
 
 
 def _number(part: LinePart, first_line: int) -> int:
-    """The number that sampling depends on for a part; for the first part, that of its line."""
+    """Return the number that sampling depends on for a part; a first part has its line's number."""
     return (first_line + part.line + part.order * 0x9E3779B1) % 2**31
 
 
 def is_blank(tokens: list[int]) -> bool:
-    """Whether an encoded line is nothing but the end of sentence."""
+    """Return whether an encoded line is nothing but the end of sentence."""
     return len(tokens) == 1
 
 
 def diverged(number: int) -> UserError:
-    """The error for the line of this number, whose probabilities are not finite."""
+    """Make the error for a line whose probabilities are not finite."""
     return UserError(
         f"the model gives no finite probabilities for line {number}; its training has "
         "diverged: use an earlier step, or train again at a lower learning rate"

@@ -1,12 +1,12 @@
-"""The order in which sentences that wait come in: clients take turns, and so do their requests.
+"""The order in which waiting sentences come in: clients take turns, and so do their requests.
 
-Of each client one sentence stands in the queue, and of its requests those of each one take turns
-for that place. When it comes in, the next of its client joins the queue at its end, as if it had
-been sent at that moment. So who asks for one sentence waits for one of each client before, however
-many requests these have sent; and of the own requests, for one of each before, however many
-sentences these have. Within a request, and among clients of one sentence, they come in as they are
-due: in the order of their arrival, but that a longer one lets shorter ones overtake it that come a
-little later.
+Each client has one sentence in the queue, and the client's requests take turns for that place. When
+the sentence comes in, the client's next sentence joins the queue at the end, as if it had been sent
+at that moment. So a client with one sentence waits for one sentence of each client before it,
+however many requests these have sent; and a request waits for one sentence of each earlier request
+of its client, however many sentences these have. Within a request, and among clients with one
+sentence each, sentences come in as they are due: in the order of arrival, except that a shorter one
+overtakes a longer one that has come a little earlier.
 """
 
 import heapq
@@ -18,27 +18,27 @@ from typing import Generic, TypeVar
 
 @dataclass(order=True, kw_only=True)
 class Waiting:
-    """What waits; in the order in which it comes in among others of its request."""
+    """An item that waits; items of one request are ordered as they come in."""
 
     due: float
-    """Time at which it is due: when it arrived, and `patience` later."""
+    """The time at which the item is due: that of its arrival, plus `patience`."""
     number: int
-    """Number of its arrival."""
+    """The number of the item's arrival."""
     patience: float = field(compare=False)
-    """Seconds by which it lets others overtake it."""
+    """The seconds from arrival to `due`, in which items of less patience can overtake this one."""
     shares: tuple[Hashable, ...] = field(compare=False)
-    """What it has in common with others, as its client and its request: those of each take turns.
-    All that wait in a queue have as many."""
+    """The groups that take turns, such as the item's client and then its request. All items of a
+    queue have the same number of groups."""
     turns: dict[int, float] = field(compare=False, default_factory=dict)
-    """Times at which it was due in the queue of all clients, and in that of its client's requests,
-    once it has come in."""
+    """The times at which the item was due in the queue of all clients (0), and in that of its
+    client's requests (1), set when it is taken out."""
 
 
 _Kind = TypeVar("_Kind", bound=Waiting)
 
 
 class _Line(Generic[_Kind]):
-    """Those of one request, in the order in which they are due."""
+    """The waiting items of one request, in the order in which they are due."""
 
     def __init__(self) -> None:
         self._waiting: list[_Kind] = []  # a heap
@@ -47,33 +47,33 @@ class _Line(Generic[_Kind]):
         return len(self._waiting)
 
     def first(self) -> _Kind:
-        """The one that is due first."""
+        """Return the item that is due first."""
         return self._waiting[0]
 
     def add(self, one: _Kind, *, is_back: bool) -> None:
-        """Have one wait, also one that has been taken out."""
+        """Add an item, which may have been taken out before."""
         del is_back
         heapq.heappush(self._waiting, one)
 
     def take(self, now: float) -> _Kind:
-        """Take out the one that is due first."""
+        """Take out the item that is due first."""
         del now
         return heapq.heappop(self._waiting)
 
     def leave_out(self, is_over: Callable[[_Kind], bool]) -> None:
-        """Take out all of a kind."""
+        """Remove all items that are over."""
         self._waiting = [one for one in self._waiting if not is_over(one)]
         heapq.heapify(self._waiting)
 
 
 class Turns(Generic[_Kind]):
-    """A queue in which clients take turns; within that of one client, its requests do."""
+    """A queue in which clients take turns, and the requests of each client as well."""
 
     def __init__(self, level: int = 0) -> None:
-        """Make one that is empty.
+        """Make an empty queue.
 
         Args:
-          level: the place in `Waiting.shares` of what takes turns.
+          level: the index in `Waiting.shares` of the groups that take turns.
         """
         self._level = level
         self._lines: dict[Hashable, Turns[_Kind] | _Line[_Kind]] = {}
@@ -82,23 +82,23 @@ class Turns(Generic[_Kind]):
         self._numbers, self._length = count(), 0
 
     def __len__(self) -> int:
-        """The number of those that wait."""
+        """Return the number of items that wait."""
         return self._length
 
     def first(self) -> _Kind:
-        """The one that is due first, which goes on waiting.
+        """Return the item that is due first, without taking it out.
 
         Raises:
-          IndexError: none waits.
+          IndexError: no item waits.
         """
         return self._lines[self._next()].first()
 
     def add(self, one: _Kind, *, is_back: bool = False) -> None:
-        """Have one wait.
+        """Add an item.
 
         Args:
-          one: what has arrived.
-          is_back: whether it has been taken out, and waits on as if it had not been.
+          one: the item.
+          is_back: whether the item has been taken out, and gets back the turn that it had.
         """
         key = one.shares[self._level]
         if key not in self._lines:
@@ -109,13 +109,13 @@ class Turns(Generic[_Kind]):
         self._enter(key, one.turns[self._level] if is_back else one.due)
 
     def take(self, now: float) -> _Kind:
-        """Take out the one that is due first.
+        """Take out the item that is due first.
 
         Args:
           now: the time.
 
         Raises:
-          IndexError: none waits.
+          IndexError: no item waits.
         """
         key = self._next()
         one = self._lines[key].take(now)
@@ -129,10 +129,10 @@ class Turns(Generic[_Kind]):
         return one
 
     def leave_out(self, is_over: Callable[[_Kind], bool]) -> None:
-        """Take out all of a kind.
+        """Remove all items that are over.
 
         Args:
-          is_over: whether one is of that kind.
+          is_over: returns whether an item is over.
         """
         for key, line in [*self._lines.items()]:
             line.leave_out(is_over)
@@ -141,7 +141,7 @@ class Turns(Generic[_Kind]):
         self._length = sum(map(len, self._lines.values()))
 
     def _next(self) -> Hashable:
-        """The client or request whose turn it is."""
+        """Return the client or request whose turn it is."""
         while self._places.get(self._queue[0][2]) != self._queue[0][:2]:
             heapq.heappop(self._queue)
         return self._queue[0][2]

@@ -1,6 +1,6 @@
 """A server of translations over HTTP: sentences of all requests share one running search.
 
-`routes` has the API, one row a route, with `fields` that requests have and `answers` that they get.
-`app` speaks HTTP. `documents` parts texts into sentences and puts them together again, `service`
-translates them with an `engine`, and `searches` is the engine that the product has.
+`routes` lists the routes of the API, `fields` reads requests, and `answers` answers them. `app`
+speaks HTTP. `documents` splits texts into sentences and puts their translations together, `service`
+translates the sentences with an `engine`, and `searches` is the engine of a trained model.
 """

@@ -1,4 +1,4 @@
-"""Who may use a server, and how often: API keys from a file, and bounds on requests a minute."""
+"""Access to a server: API keys from a file, and bounds on the requests of a client a minute."""
 
 import hmac
 import time
@@ -9,13 +9,13 @@ from pathlib import Path
 from t2t_jax.errors import UserError
 from t2t_jax.serving.settings import RefusedError
 
-_MOST_CLIENTS = 10_000  # whose rates are known at a time
+_MOST_CLIENTS = 10_000  # clients whose rates are known at a time
 _WRONG_KEYS = 30
-"""Wrong keys a minute that an address may try; then it gets no answer to what it tries."""
+"""Most wrong keys a minute that an address may try; then other keys from it are refused."""
 
 
 class Access:
-    """Lets clients in by their API key, and holds them to a number of requests a minute."""
+    """An access control that checks clients' API keys and bounds their requests a minute."""
 
     def __init__(
         self,
@@ -28,9 +28,9 @@ class Access:
         Args:
           keys: a file with a key in each line; blank lines and those that begin with `#` are left
             out. None lets everybody in.
-          requests_per_minute: the bound for each key, or without keys for each address; 0 is none.
-            As many may come at once.
-          clock: the time, in seconds.
+          requests_per_minute: the bound for each key, or without keys for each address; 0 is no
+            bound. As many requests may come at once.
+          clock: returns the time, in seconds.
 
         Raises:
           UserError: the file has no keys, or is no text.
@@ -46,43 +46,43 @@ class Access:
         """Read the file of keys, which may have changed.
 
         Raises:
-          UserError: it has no keys, or is no text; those from before are kept.
+          UserError: the file has no keys, or is no text; the keys from before are kept.
         """
         if self._keys is not None:
             self._digests = _digests(self._keys)
 
     @property
     def needs_key(self) -> bool:
-        """Whether there are keys."""
+        """Return whether clients need an API key."""
         return self._keys is not None
 
     def check_guesses(self, address: str) -> None:
-        """Refuse an address that has given too many wrong keys, before more of it is read.
+        """Refuse an address that has given too many wrong keys, before the body is read.
 
         Args:
           address: the address of a client whose key is not yet known.
 
         Raises:
-          RefusedError: there were too many (429).
+          RefusedError: the address has given too many wrong keys (429).
         """
         if self.needs_key and (wait := self._guesses.wait(address)):
             raise _too_many(_WRONG_KEYS, "wrong API keys", wait)
 
     def admit(self, key: str | None, address: str) -> str:
-        """Let a request in.
+        """Let a request in, or refuse it.
 
-        An address that has given too many wrong keys learns of no other key whether it is right.
-        The keys that have been right from there go on, as clients behind one proxy may share it.
+        An address that has given too many wrong keys is not told whether another key is right. Keys
+        that it has used rightly before still work, as clients behind a proxy share an address.
 
         Args:
-          key: the API key that it has; None is none.
-          address: the address of its client.
+          key: the API key of the request; None if it has none.
+          address: the address of the client.
 
         Returns:
-          What its client is known by: its key, or without keys its address.
+          The client's identifier: the digest of its key, or without keys its address.
 
         Raises:
-          RefusedError: its key is missing or wrong (401, 403), or there were too many (429).
+          RefusedError: the key is missing or wrong (401, 403), or requests are too many (429).
         """
         client = address
         if self.needs_key:
@@ -94,7 +94,7 @@ class Access:
                     WWW_Authenticate="Bearer",
                 )
             client = _digest(key)
-            # All are compared, each in the same time, so that the time says nothing of the keys.
+            # The key is compared with all keys in constant time, which reveals nothing of them.
             found = [hmac.compare_digest(client, known) for known in self._digests]
             self._check_key(client, address, is_right=any(found))
         if wait := self._requests.take(client):
@@ -113,27 +113,27 @@ class Access:
 
 
 class _Rate:
-    """So many of something a minute for each client; as many may come at once."""
+    """A bound on each client's events a minute (a token bucket); as many may come at once."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
-        """Make one; 0 is no bound."""
+        """Set the number of events a minute; 0 is no bound."""
         self.per_minute, self._clock = per_minute, clock
         self._left: dict[str, tuple[float, float]] = {}  # what is left, and when that was so
 
     def wait(self, client: str) -> float:
-        """Seconds until a client may have one more; 0 is now."""
+        """Return the seconds until a client may have one more event; 0 is now."""
         if not self.per_minute:
             return 0.0
         return max(0.0, 1 - self._now(client)) * 60 / self.per_minute
 
     def take(self, client: str) -> float:
-        """Count one of a client, or give the seconds until there may be one more; 0 is now."""
+        """Count an event of a client and return 0, or return the seconds until it may come."""
         if not self.per_minute:
             return 0.0
         wait, left = self.wait(client), self._now(client)
         self._left.pop(client, None)
         self._left[client] = left - (not wait), self._clock()
-        while len(self._left) > _MOST_CLIENTS:  # the one that has asked least recently
+        while len(self._left) > _MOST_CLIENTS:  # drop the client that has asked least recently
             del self._left[next(iter(self._left))]
         return wait
 

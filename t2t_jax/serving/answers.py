@@ -1,7 +1,7 @@
-"""What a client asks for and gets: LibreTranslate's API, and the fuller one of this project.
+"""The answers to requests, of LibreTranslate's API and of the fuller one of this project.
 
-Each method that `routes` names takes what a request asks for, and returns what is sent back as
-JSON, or raises a `RefusedError`.
+Each method that `routes` names takes the fields of a request, and returns the answer, which is
+sent as JSON, or raises a `RefusedError`.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from t2t_jax.serving.settings import Bounds, RefusedError, Split
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers requests.
+    """The functions that answer requests.
 
     Attributes:
       languages: the language pairs.
-      bounds: what is allowed.
-      metrics: what is counted.
-      split: what is translated as one, unless a request says.
+      bounds: the bounds on requests.
+      metrics: the counters.
+      split: the unit of translation for requests that do not name one.
     """
 
     languages: Languages
@@ -60,7 +60,7 @@ class Answers:
         return [_described(one) for one in found]
 
     async def translations(self, asked: Asked) -> dict[str, Any] | AsyncGenerator[str, None]:
-        """Answer `POST /v1/translations`: n-best, scores, alignments; events, if it is a stream."""
+        """Answer `POST /v1/translations` with n-best, scores and alignments, or with a stream."""
         is_stream, (service, _) = asked["stream"], await self._service(asked)
         num_best, beam_size, most = asked["num_best"], asked["beam_size"], service.engine.most_best
         if num_best > beam_size:
@@ -76,9 +76,9 @@ class Answers:
         return await self._described(job, await self._translated(service, documents, wanted))
 
     async def _stream(self, job: "_Job") -> AsyncGenerator[str, None]:
-        """Events: `partial` for each sentence as it grows, then `done`."""
+        """Yield the events of a stream: `partial` for each sentence as it grows, then `done`."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
-        news: dict[int, str] = {}  # of each sentence the last: a client that is slow misses some
+        news: dict[int, str] = {}  # the last news of each sentence: a slow client misses some
         places = [
             (text, sentence)
             for text, document in enumerate(job.documents)
@@ -110,7 +110,7 @@ class Answers:
             work.cancel()
 
     async def _service(self, asked: Asked) -> tuple[Service, Detected | None]:
-        """Return the service that a request is for, whose bounds hold for the rest of it."""
+        """Return the service for a request and the detected language; bound the fields by it."""
         (texts, _), pair = asked["q"], (asked["source"], asked["target"])
         if is_auto(pair[0]):
             found = await asyncio.to_thread(self.languages.service, *pair, texts)
@@ -132,7 +132,7 @@ class Answers:
     async def _translated(
         self, service: Service, documents: Sequence[Document], wanted: Wanted, *listener: Any
     ) -> Translated:
-        """Translate, and count what was translated."""
+        """Translate documents, and count their sentences and tokens."""
         found = await service.translate(documents, wanted, *listener)
         self.metrics.lines.labels(service.name).inc(sum(map(len, found.sentences)))
         self.metrics.tokens.labels(service.name, "in").inc(found.source_tokens)
@@ -140,7 +140,7 @@ class Answers:
         return found
 
     async def _described(self, job: "_Job", translated: Translated) -> dict[str, Any]:
-        """The translations of all texts, with their sentences."""
+        """Return the translations of all texts, with their sentences, as the answer's JSON."""
         num_best, engine = job.wanted.num_best, job.service.engine
         whole = translated.texts(job.documents, num_best)
         links = iter(await self._links(job, translated))
@@ -176,7 +176,7 @@ class Answers:
         }
 
     async def _links(self, job: "_Job", translated: Translated) -> Sequence[Links | None]:
-        """The links between words of each sentence and its best translation, if asked for."""
+        """Return the links between the words of each sentence and its best translation, or None."""
         sources = [one for document in job.documents for one in document.sentences]
         best = [found[0].text for one in translated.sentences for found in one]
         align = job.service.engine.align
@@ -186,7 +186,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class _Job:
-    """What a request to `/v1/translations` has translated."""
+    """The documents of a request to `/v1/translations`, with its service and settings."""
 
     service: Service
     documents: list[Document]
@@ -203,10 +203,10 @@ def _described(detected: Detected) -> dict[str, Any]:
 
 
 def event(name: str, data: dict[str, Any]) -> str:
-    """A server-sent event.
+    """Write a server-sent event.
 
     Args:
-      name: its name.
-      data: what it says.
+      name: the name of the event.
+      data: the data of the event, which is written as JSON.
     """
     return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"

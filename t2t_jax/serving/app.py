@@ -1,4 +1,4 @@
-"""The routes of a server, and what all of them share: bounds, errors, counting, logging."""
+"""The application of a server: its routes, with bounds, errors, counting and logging for all."""
 
 import asyncio
 import json
@@ -32,12 +32,12 @@ from t2t_jax.serving.routes import GET_ROUTES, POST_ROUTES, PostRoute
 from t2t_jax.serving.settings import Bounds, RefusedError
 
 log = logging.getLogger("t2t_jax.serving")
-"""Where requests are written down, without their texts."""
+"""The log of requests, which has their texts only where `Server.log_texts` is set."""
 
 _T = TypeVar("_T")
-_GONE = 499  # what nginx calls it: nobody reads this answer
+_GONE = 499  # nginx's status for a client that has gone away; nobody reads this answer
 _OUTCOME = "t2t_jax.outcome"
-"""Where the scope of a request has the status of a stream that fails once its head is sent."""
+"""The key, in a request's scope, of the status of a stream that fails after its head is sent."""
 _HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
     "x-content-type-options": "nosniff",
@@ -47,10 +47,10 @@ _OF_STREAMS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class _Cors(CORSMiddleware):
-    """Starlette's rules of which other pages may call, with refusals that are JSON."""
+    """Starlette's rules on calls from pages of other origins (CORS), with refusals in JSON."""
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Answer what a browser asks before a request."""
+        """Answer the preflight request that a browser sends before a call."""
         answer = super().preflight_response(request_headers)
         if answer.status_code == 200:
             return answer
@@ -66,15 +66,15 @@ class _Cors(CORSMiddleware):
 
 @dataclass
 class Server:
-    """What the routes answer with.
+    """The state of a server that its routes share.
 
     Attributes:
-      answers: reads requests and answers them.
-      access: lets clients in.
+      answers: the functions that answer requests.
+      access: the access control.
       cors: origins of other pages that may call this server; none by default.
       log_texts: whether the texts of requests are written to the log.
       is_ready: whether requests are taken; False once the server is about to stop.
-      under_way: requests that are being answered.
+      under_way: the number of requests that are being answered.
     """
 
     answers: Answers
@@ -85,13 +85,13 @@ class Server:
     under_way: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        """Show how busy the engines are."""
+        """Have the metrics show how busy the engines are."""
         services = self.answers.languages.services.values()
         self.answers.metrics.watch(lambda: {one.name: one.engine.load() for one in services})
 
     @cached_property
     def app(self) -> ASGIApp:
-        """The application, for any server of ASGI."""
+        """Return the application, for any ASGI server."""
         routes = [
             *(Route(path, self._post(one), methods=["POST"]) for path, one in POST_ROUTES.items()),
             *(Route(path, self._get(one.respond)) for path, one in GET_ROUTES.items()),
@@ -116,11 +116,11 @@ class Server:
         app = Starlette(
             routes=routes, middleware=cors if self.cors else [], exception_handlers=handlers
         )
-        app.router.redirect_slashes = False  # it would lead where the header Host says
+        app.router.redirect_slashes = False  # a redirect would lead to the header Host's address
         return _Watched(app, self)
 
     def _post(self, route: PostRoute) -> Callable[[Request], Awaitable[Response]]:
-        """The endpoint that answers the fields of a request's body."""
+        """Make the endpoint of a route that reads fields from a request's body."""
         bounds, fields = self.answers.bounds, cache(partial(route.fields, self.answers))
 
         async def answered(request: Request, body: bytes, client: str | None) -> Any:
@@ -151,7 +151,7 @@ class Server:
         return endpoint
 
     def _get(self, respond: Callable[["Server"], Any]) -> Callable[[Request], Awaitable[Response]]:
-        """The endpoint of a route that reads nothing."""
+        """Make the endpoint of a route that reads nothing."""
 
         async def endpoint(_: Request) -> Response:
             found = respond(self)
@@ -160,7 +160,7 @@ class Server:
         return endpoint
 
     def _admit_early(self, request: Request) -> str | None:
-        """Let a client in before the body is read; None where its key may be in there."""
+        """Let a client in before the body is read; return None where the body may have its key."""
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if not self.access.needs_key:
             return self.access.admit(None, _address(request.scope))
@@ -187,7 +187,7 @@ class Server:
     async def _with_failure(
         self, events: AsyncGenerator[str, None], scope: Scope
     ) -> AsyncGenerator[str, None]:
-        """Yield the events of a stream; where it fails, whose head is sent, the last is `error`."""
+        """Yield the events of a stream; where the stream fails, the last event is `error`."""
         try:
             async with aclosing(events):
                 async for one in events:
@@ -201,11 +201,11 @@ class Server:
 
 
 def refusal(error: Exception, bounds: Bounds) -> RefusedError:
-    """Return how a request is refused, or a stream ends, for what went wrong with it.
+    """Return the refusal of a request, or the failure of a stream, that an exception leads to.
 
     Args:
-      error: what went wrong.
-      bounds: what is allowed.
+      error: the exception.
+      bounds: the bounds on requests.
     """
     if isinstance(error, RefusedError):
         return error
@@ -221,7 +221,7 @@ def refusal(error: Exception, bounds: Bounds) -> RefusedError:
 
 
 def _address(scope: Scope) -> str:
-    """The address of a client, or of the one that a trusted proxy names."""
+    """Return the address of the client, which may be one that a trusted proxy names."""
     return scope["client"][0] if scope.get("client") else ""
 
 
@@ -237,7 +237,7 @@ def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def _while_connected(request: Request, work: Awaitable[_T]) -> _T:
-    """Wait for work; where the client goes away, cancel it, which frees its rows.
+    """Wait for work; if the client goes away, cancel the work, which frees its rows.
 
     Raises:
       ClientDisconnect: the client has gone away.
@@ -275,7 +275,7 @@ async def _not_found(request: Request, error: Exception) -> Response:
 
 
 class _Watched:
-    """Counts and writes down each request, and the exception that one has met."""
+    """An application that counts and logs each request of another one, and its exceptions."""
 
     def __init__(self, app: Starlette, server: Server) -> None:
         self._app, self._server = app, server
@@ -318,13 +318,13 @@ class _Watched:
 
 
 def _write_down(error: Exception, scope: Scope) -> None:
-    """Log where an exception comes from; its message may hold a text of the request."""
+    """Log the place of an exception, without its message, which may hold a text of the request."""
     frames = "".join(traceback.format_tb(error.__traceback__))
     log.error("%s in %s:\n%s", type(error).__name__, _shown(scope["path"]), frames)
 
 
 def _is_ambiguous(scope: Scope) -> bool:
-    """Whether a proxy may see another end of a request than this server (RFC 9112, 6.1)."""
+    """Return whether a proxy may see another end of a request than this server (RFC 9112, 6.1)."""
     names = [name for name, _ in scope["headers"]]
     is_old = scope["http_version"] == "1.0"
     return b"transfer-encoding" in names and (is_old or b"content-length" in names)
@@ -336,5 +336,5 @@ async def _has_two_lengths(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _shown(given: str) -> str:
-    """What a client has given, without line breaks and without codes that a terminal obeys."""
+    """Escape the line breaks and the control codes in a string that a client has given."""
     return json.dumps(given)[1:-1]

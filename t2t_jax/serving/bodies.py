@@ -1,4 +1,4 @@
-"""The bodies of requests: JSON, forms and queries, read within bounds, as fields by their names."""
+"""Readers of requests' bodies and queries: they return fields by name, and keep to bounds."""
 
 import asyncio
 import json
@@ -14,22 +14,22 @@ from t2t_jax.serving.settings import Bounds, RefusedError
 
 _MOST_FIELDS = 10_000
 _SMALL = 2**14
-"""Bytes of a body that is parsed within the event loop: another thread would cost more."""
+"""The most bytes of a body that the event loop parses: another thread would cost more."""
 _FORMS = "application/x-www-form-urlencoded", "multipart/form-data"
 
 Fields = dict[str, Any]
-"""The fields of a request, by name; of a form, one that is repeated is a list of strings."""
+"""The fields of a request, by name; a field that a form repeats is a list of strings."""
 
 
 async def fields_of(request: Request, body: bytes) -> Fields:
-    """The fields of a request: those of its JSON, or else of its form and its query together.
+    """Return the fields of a request: those of its JSON, or of its form and its query together.
 
     Args:
       request: the request.
-      body: its body, from `read_body`. Another thread parses one that is large.
+      body: the body of the request, from `read_body`. A large body is parsed in another thread.
 
     Raises:
-      RefusedError: it is of another type (415) or malformed (400).
+      RefusedError: the body is of another type (415) or malformed (400).
     """
     if len(body) <= _SMALL:
         return _fields(request, body)
@@ -51,15 +51,15 @@ def _fields(request: Request, body: bytes) -> Fields:
 
 
 async def read_body(request: Request, bounds: Bounds) -> bytes:
-    """The body of a request.
+    """Read the body of a request.
 
     Args:
       request: the request.
-      bounds: what is allowed.
+      bounds: the bounds on requests.
 
     Raises:
-      RefusedError: it is too large (413) or too slow (408).
-      ClientDisconnect: the client went away before its end.
+      RefusedError: the body is too large (413) or too slow (408).
+      ClientDisconnect: the client went away before the end of the body.
     """
     limit = bounds.max_body_bytes
     too_large = f"the body is larger than {limit:,} bytes; send less at once"
@@ -81,7 +81,7 @@ async def read_body(request: Request, bounds: Bounds) -> bytes:
 
 
 def _query(request: Request) -> Fields:
-    """Return the fields that a request has in its address, after the question mark."""
+    """Return the fields in the query of a request's address, after the question mark."""
     try:
         return _gathered(_pairs(request.scope["query_string"]))
     except UnicodeDecodeError as error:
@@ -155,7 +155,7 @@ def _multipart(body: bytes, content_type: str) -> list[tuple[str, str]]:
 
 
 def _gathered(pairs: Sequence[tuple[str, str]]) -> Fields:
-    """The fields by their names; one that is there several times is a list."""
+    """Return the fields by name; the values of a repeated field are a list."""
     values: dict[str, list[str]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)

@@ -1,4 +1,4 @@
-"""Connections to the server: how many there may be, and how long each may take to ask and read."""
+"""Connections to the server, with bounds on their number, and on the time to ask and to read."""
 
 import json
 from typing import Any
@@ -10,8 +10,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from t2t_jax.serving.app import log
 
 SECONDS_FOR_HEADERS = 30.0
-"""Seconds within which the line and the headers of a request have to arrive, counted from when the
-connection was made, or from the end of the answer before."""
+"""Seconds within which the line and the headers of a request have to arrive, from the beginning of
+the connection, or from the end of the answer before."""
 SECONDS_FOR_ANSWER = 60.0
 """Seconds that a client may take, all in all, to read an answer that does not fit into buffers."""
 
@@ -19,11 +19,11 @@ _NO_REQUEST = "this is no request of HTTP/1.1, or its headers are too long"
 
 
 class Connection(H11Protocol):
-    """A connection of HTTP/1.1, which is closed where it asks or reads too slowly.
+    """A connection of HTTP/1.1, which is closed if its client sends or reads too slowly.
 
     Uvicorn by itself waits for ever for a request that has begun and does not go on, for the rest
-    of a body that was answered before its end, and for a client that does not read. What it says of
-    too many connections (`limit_concurrency`) is no JSON, and not when to try again.
+    of a body that was answered before its end, and for a client that does not read. Its refusal of
+    too many connections (`limit_concurrency`) is no JSON, and does not say when to try again.
     """
 
     def __init__(self, *given: Any, **settings: Any) -> None:
@@ -44,23 +44,23 @@ class Connection(H11Protocol):
         self._look()
 
     def data_received(self, data: bytes) -> None:
-        """Read on; the time for a request does not begin anew with each byte of it."""
+        """Read more data; the time for a request does not begin anew with each byte."""
         super().data_received(data)
         self._look()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request; what still comes of this one has no more time than that."""
+        """Wait for the next request; the time for it includes any rest of the present one."""
         super().on_response_complete()
         self._look()
 
     def pause_writing(self) -> None:
-        """Wait for the client to read; its time does not begin anew when it has read some."""
+        """Wait for the client to read; its time does not begin anew when it has read a part."""
         super().pause_writing()
         self._paused = self.loop.time()
         self._reading = self.loop.call_later(self._left, self._end)
 
     def resume_writing(self) -> None:
-        """Write on."""
+        """Stop the timer of a client that has read, and keep the rest of its time."""
         super().resume_writing()
         _stop(self._reading)
         self._reading = None
@@ -68,13 +68,13 @@ class Connection(H11Protocol):
         self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
+        """Stop all timers, as the connection is over."""
         _stop(self._asking)
         _stop(self._reading)
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request, and close the connection; Uvicorn's own answer is no JSON."""
+        """Refuse bytes that are no request, with JSON in place of Uvicorn's text, and close."""
         del msg
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else an answer has begun
             body = json.dumps({"error": _NO_REQUEST}).encode("ascii")
@@ -98,7 +98,7 @@ class Connection(H11Protocol):
             self._asking = self.loop.call_later(SECONDS_FOR_HEADERS, self._end)
 
     def _end(self) -> None:
-        """End the connection, also where it was closed but for what the client does not read."""
+        """End the connection, and discard any data that the client does not read."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:

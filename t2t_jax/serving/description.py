@@ -1,4 +1,4 @@
-"""The OpenAPI description of a server, of which `/docs` makes a page."""
+"""The OpenAPI description of a server, from which `/docs` makes a page."""
 
 from importlib.metadata import version
 from typing import Any
@@ -24,10 +24,10 @@ _REFUSALS = {
 
 
 def description(answers: Answers, *, needs_key: bool) -> dict[str, Any]:
-    """What the server takes and gives, as OpenAPI 3.1 describes it.
+    """Describe the server's routes, their fields and their answers in OpenAPI 3.1.
 
     Args:
-      answers: what the server answers with.
+      answers: the functions that answer requests.
       needs_key: whether an API key is needed.
     """
     most = min(one.engine.most_best for one in answers.languages.services.values())

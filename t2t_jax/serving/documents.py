@@ -1,7 +1,7 @@
-"""Texts as sentences, with all that stands between them: what is translated, and what is kept.
+"""Documents: texts split into sentences to translate and the text between them, which is kept.
 
 The splitter is sentencex, which knows the rules of many languages. It is given one line at a time,
-so that a text of n lines stays one of n lines.
+so that the translation of a text has as many lines as the text.
 """
 
 import re
@@ -17,8 +17,8 @@ from t2t_jax.serving.markup import characters, pieces
 from t2t_jax.serving.settings import Split
 
 _WINDOW = 2000
-"""Characters of a line that are looked at together for the ends of sentences. With quotation marks
-of some kinds, sentencex takes a time that grows with their square, and stops all threads for it."""
+"""The most characters of a line that sentencex splits at once: its time can grow with the square of
+the number of quotation marks, and it stops all threads meanwhile."""
 _WORD = re.compile(r"\w")
 _SPACES = re.compile(r"\s+")
 
@@ -27,14 +27,14 @@ class Document(NamedTuple):
     """A text in which sentences are to be replaced by their translations."""
 
     sentences: list[str]
-    """What is translated, in the order of the text."""
+    """The sentences to translate, in the order of the text."""
     between: list[str]
-    """What is before the first sentence, between any two, and after the last."""
+    """The texts before the first sentence, between any two, and after the last; they are kept."""
     is_html: bool = False
-    """Whether translations are to be escaped."""
+    """Whether the text is HTML, so that translations have to be escaped."""
 
     def filled(self, translations: Sequence[str]) -> str:
-        """The text with a translation in the place of each sentence.
+        """Return the text with a translation in the place of each sentence.
 
         Args:
           translations: one for each sentence.
@@ -46,13 +46,13 @@ class Document(NamedTuple):
 
 
 def text_document(text: str, language: str, split: Split) -> Document:
-    """A plain text as a document: line breaks, and white space around sentences, stay.
+    """Make a document of a plain text: line breaks, and white space around sentences, are kept.
 
     Args:
       text: the text.
-      language: the code of its language, by whose rules sentences end.
-      split: what is translated as one. A line that is translated as one is not split, nor is white
-        space around it kept: what comes out is what `Translator.translate` makes of the line.
+      language: the code of the text's language, whose rules say where sentences end.
+      split: the unit of translation. With "lines", a line is one sentence, and the white space
+        around it is not kept: its translation is that of `Translator.translate`.
     """
     draft = _Draft()
     for number, line in enumerate(text.split("\n")):
@@ -66,7 +66,7 @@ def text_document(text: str, language: str, split: Split) -> Document:
 
 
 def html_document(text: str, language: str) -> Document:
-    """A text with the markup of HTML as a document: every tag stays where it is.
+    """Make a document of a text with the markup of HTML: every tag stays where it is.
 
     The text between two tags is translated by itself; any white space within it counts as one
     space. Comments, the contents of `script`, `style`, `pre`, `code` and the like, attributes, and
@@ -74,7 +74,7 @@ def html_document(text: str, language: str) -> Document:
 
     Args:
       text: the text.
-      language: the code of its language.
+      language: the code of the text's language.
     """
     draft = _Draft()
     for piece, is_text in pieces(text):
@@ -91,30 +91,30 @@ def html_document(text: str, language: str) -> Document:
 
 
 class _Draft:
-    """A document that is being made, from its first character to the last."""
+    """A document to which texts and sentences are added in their order."""
 
     def __init__(self) -> None:
         self._sentences: list[str] = []
         self._between: list[list[str]] = [[]]
 
     def keep(self, text: str) -> None:
-        """Add what stays as it is."""
+        """Add a text that is kept as it is."""
         self._between[-1].append(text)
 
     def translate(self, sentence: str) -> None:
-        """Add a sentence."""
+        """Add a sentence to translate."""
         self._sentences.append(sentence)
         self._between.append([])
 
     def document(self, is_html: bool = False) -> Document:
-        """What was added."""
+        """Return the document of all that was added."""
         return Document(self._sentences, ["".join(each) for each in self._between], is_html)
 
 
 def _add(
     draft: _Draft, line: str, language: str, write: Callable[[str], str] = lambda text: text
 ) -> None:
-    """Add a line that is split into sentences; what is kept of it is written by `write`."""
+    """Split a line into sentences and add them; `write` writes the white space around them."""
     for sentence in _segments(line, language) if line.strip() else [line]:
         kept = sentence.strip()
         before, _, after = sentence.partition(kept) if kept else (sentence, "", "")
@@ -125,10 +125,10 @@ def _add(
 
 
 def _segments(line: str, language: str) -> Iterator[str]:
-    """The sentences of a line, with the white space around them.
+    """Yield the sentences of a line, with the white space around them.
 
-    Of a long line, those are found that end within a window, which then moves to the one that goes
-    on beyond it, or by a half of its length if that is more.
+    A long line is read in windows. The sentences that end within a window are found; the window
+    then moves to the sentence that goes on beyond it, or by half of the window if that is farther.
     """
     begin = place = 0
     while len(line) - place > _WINDOW:

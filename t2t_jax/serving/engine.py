@@ -1,4 +1,4 @@
-"""What a server translates with: the one seam between HTTP and the search."""
+"""The interface between a server and the search with which it translates."""
 
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
@@ -9,46 +9,46 @@ from t2t_jax.decoding.translations import Hypothesis
 
 
 class Wanted(NamedTuple):
-    """How sentences are translated."""
+    """The settings with which a request has its sentences translated."""
 
     num_best: int = 1
-    """Translations of each sentence; more than one takes the beam's."""
+    """Number of translations of each sentence; more than one are those of a beam search."""
     greedy: bool = False
-    """Choose the most probable token each time, in place of a beam search."""
+    """Whether to choose the most probable token each time, in place of a beam search."""
     max_tokens: int | None = None
     """The most tokens of a translation; None is the most there is room for."""
     client: Hashable = None
-    """What the requests of one client have in common: they take turns with those of others."""
+    """The client that sent the request; clients take turns."""
     request: Hashable = None
-    """What the sentences of one request have in common: they take turns with those of others."""
+    """The request that the sentences belong to; the requests of a client take turns."""
 
 
 class Load(NamedTuple):
-    """How busy an engine is."""
+    """The load of an engine."""
 
     waiting: int
-    """Sentences that wait."""
+    """Number of sentences that wait."""
     under_way: int
-    """Sentences that are being translated."""
+    """Number of sentences that are being translated."""
     rows: int
-    """Sentences that can be translated at a time."""
+    """Number of sentences that can be translated at a time."""
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """What translates the sentences of one language pair."""
+    """An engine that translates the sentences of one language pair."""
 
     most_best: int
     """The most translations of a sentence."""
 
     def prepare(self, sentences: Sequence[str]) -> list[list[list[int]]]:
-        """The tokens of each sentence: one list of ids, or several where it is too long to be one.
+        """Encode each sentence as one list of ids, or as several if it is too long for one.
 
         Args:
           sentences: the sentences. A blank one has no list.
 
         Raises:
-          UserError: a sentence is too long, and is not to be split.
+          UserError: a sentence is too long, and the settings refuse it.
         """
 
     def submit(
@@ -59,13 +59,13 @@ class Engine(Protocol):
         timeout: float,
         listener: Callable[[str], None] | None = None,
     ) -> "Future[list[Hypothesis]]":
-        """Have a sentence translated; `cancel` of the future gives it up.
+        """Submit a sentence for translation; `cancel` of the future gives the sentence up.
 
         Args:
-          tokens: its ids, from `prepare`.
-          wanted: how it is translated.
-          timeout: seconds after which it is given up.
-          listener: is told the text so far, of a greedy search.
+          tokens: ids of the sentence, from `prepare`.
+          wanted: the settings of the translation.
+          timeout: seconds after which the sentence is given up.
+          listener: is called with the text so far of a greedy search.
 
         Raises:
           QueueFullError: too many sentences wait (`decoding.open_search`).
@@ -73,7 +73,7 @@ class Engine(Protocol):
         """
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links] | None:
-        """The links between words of sentences and translations; None where there are none.
+        """Align the words of sentences and translations; None if the engine cannot.
 
         Args:
           sources: sentences.
@@ -81,17 +81,17 @@ class Engine(Protocol):
         """
 
     def confidence(self, hypothesis: Hypothesis) -> float:
-        """The mean probability of a token of a translation, or what calibration makes of it.
+        """Return the geometric mean of the tokens' probabilities, or if calibrated, expected chrF.
 
         Args:
           hypothesis: the translation.
         """
 
     def load(self) -> Load:
-        """How busy it is."""
+        """Return how busy the engine is."""
 
     def warm_up(self) -> None:
-        """Compile all that requests need."""
+        """Compile all programs that requests need."""
 
     def close(self) -> None:
         """Take no more sentences, and wait until those that were taken have ended."""

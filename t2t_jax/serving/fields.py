@@ -1,4 +1,4 @@
-"""The fields of requests: each has one JSON Schema, which it is read, bounded and described by."""
+"""The fields of requests: the JSON Schema of each one bounds its values and describes it."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from t2t_jax.serving.bodies import Fields
 from t2t_jax.serving.settings import Bounds, RefusedError
 
 JsonSchema: TypeAlias = dict[str, Any]
-"""A JSON Schema, as OpenAPI has it."""
+"""A JSON Schema in the form that OpenAPI takes."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -22,38 +22,38 @@ _KINDS: Mapping[type, str] = {
     list: "a list",
     dict: "an object",
 }
-"""What JSON calls a value."""
+"""The name of each type's values in the terms of JSON."""
 
 
 class Field(NamedTuple):
     """A field of a request."""
 
     schema: JsonSchema
-    """The values that it may have, for the description."""
+    """The JSON Schema of the values that the field may have."""
     read: Callable[[str, Any, JsonSchema], Any]
-    """Takes the name of the field, a value and the schema, and returns the value in the type that
-    it is used in, or raises a `RefusedError`."""
+    """A function of the field's name, a value and the schema that returns the value in the type
+    that the answers use, or raises a `RefusedError`."""
     default: Any = None
-    """What it is where a request leaves it out."""
+    """The value of the field in a request that leaves it out."""
     missing: str | None = None
-    """What follows on `... is missing` in the refusal of a request that leaves it out; None where
-    that is allowed."""
+    """The text after `... is missing` in the refusal of a request that leaves the field out; None
+    if a request may leave it out."""
 
 
 class Asked:
     """The fields of a request, each of which is read when it is looked up.
 
     Attributes:
-      client: what the client of the request is known by.
+      client: the identifier of the client, from `Access.admit`.
     """
 
     def __init__(
         self, of: Callable[[int], Mapping[str, Field]], given: Fields, client: str, *, lenient: bool
     ) -> None:
-        """Take what is given for the fields `of` an engine with so many translations of a sentence.
+        """Take the values `given` for the fields that `of` returns for a number of translations.
 
         A lenient route ignores fields that it does not have and leaves out empty ones; any other
-        refuses them with a `RefusedError`.
+        route refuses unknown fields with a `RefusedError`.
         """
         self.client, self._of, self._fields = client, of, of(1)
         self._given, self._read = given, dict[str, Any]()
@@ -65,11 +65,11 @@ class Asked:
             raise RefusedError(400, f"unknown field {unknown[0]!r:.80}; there are {known}")
 
     def bound(self, most_best: int) -> None:
-        """Read from now on with the bounds of an engine of so many translations of a sentence."""
+        """Read fields from now on for an engine that gives at most so many translations."""
         self._fields = self._of(most_best)
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a field, or its default.
+        """Return the value of a field, or its default.
 
         Raises:
           RefusedError: the value is refused, or the field is left out and has no default.
@@ -85,7 +85,7 @@ class Asked:
 
 
 def texts_field(about: str, bounds: Bounds) -> Field:
-    """Return a field of a text or a list of texts, read with whether it is a list."""
+    """Return a field that is read as a list of texts, and whether a list was given or one text."""
     text = {"type": "string", "maxLength": bounds.max_characters}
     schema = {"oneOf": [text, {"type": "array", "items": text}], "description": about}
     missing = ": the text to translate, or a list of texts"
@@ -104,7 +104,7 @@ def word_field(about: str, words: Sequence[str], default: str) -> Field:
 
 
 def number_field(about: str, least: int, most: int, default: int | None = None) -> Field:
-    """Return a field of a whole number, of which a form has the digits."""
+    """Return a field of a whole number, or of its digits, as a form sends them."""
     return Field(_schema("integer", about, minimum=least, maximum=most), _read_whole, default)
 
 

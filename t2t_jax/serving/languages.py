@@ -1,4 +1,4 @@
-"""The language pairs of a server, and the language that a text is written in."""
+"""The language pairs of a server, and the detection of the language of a text."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -25,16 +25,16 @@ class Detected(NamedTuple):
     """The language that a text seems to be written in."""
 
     language: str
-    """Its code."""
+    """The code of the language."""
     confidence: float
-    """From 0 to 1."""
+    """The confidence of the detection, from 0 to 1."""
 
 
 def is_auto(source: str) -> bool:
-    """Whether a request leaves it to the server to detect the source language.
+    """Return whether a request has the server detect the source language.
 
     Args:
-      source: what it says of the language.
+      source: the request's source language, or `auto`.
     """
     return source.strip().lower() == "auto"
 
@@ -54,16 +54,16 @@ class Languages:
 
     @property
     def sources(self) -> list[str]:
-        """The codes of source languages."""
+        """Return the codes of the source languages."""
         return list(dict.fromkeys(source for source, _ in self.services))
 
     @property
     def targets(self) -> list[str]:
-        """The codes of target languages."""
+        """Return the codes of the target languages."""
         return sorted({target for _, target in self.services})
 
     def described(self) -> list[dict[str, Any]]:
-        """Each source language with its name and the codes of its targets."""
+        """Return each source language with its name and the codes of its targets."""
         return [
             {
                 "code": source,
@@ -76,12 +76,12 @@ class Languages:
     def service(
         self, source: str, target: str, texts: Sequence[str]
     ) -> tuple[Service, Detected | None]:
-        """The service of a language pair, and what was detected.
+        """Return the service of a language pair, and the source language if it was detected.
 
         Args:
           source: code of the source language, or `auto`.
           target: code of the target language.
-          texts: what is to be translated.
+          texts: the texts to translate.
 
         Raises:
           RefusedError: there is no such pair, or no detector.
@@ -101,10 +101,10 @@ class Languages:
         return found, detected
 
     def detect(self, texts: Sequence[str]) -> list[Detected]:
-        """The source languages, from the one that texts are most probably written in.
+        """Detect the language of texts among the source languages, the most probable one first.
 
         Args:
-          texts: what is to be translated.
+          texts: the texts, of which the first 2,000 characters are read.
 
         Raises:
           RefusedError: no detector is installed, or it knows too few of these languages.
@@ -117,10 +117,10 @@ class Languages:
 
     @cached_property
     def _detector(self) -> Any:
-        """The detector among the languages of this server.
+        """Make the detector among the source languages of this server.
 
         Raises:
-          RefusedError: none is installed, or it knows too few of them.
+          RefusedError: no detector is installed, or it knows too few of these languages.
         """
         try:
             from lingua import LanguageDetectorBuilder
@@ -139,9 +139,9 @@ class Languages:
 
     @cached_property
     def _codes(self) -> Mapping[Any, str]:
-        """The source languages that the detector knows, with their codes of two or three letters.
+        """Return the source languages that the detector knows, with this server's codes of them.
 
-        What follows the language in a code, as in `pt-br`, is left aside.
+        The detector's codes have two or three letters; the region in `pt-br`, say, is ignored.
         """
         from lingua import Language
 

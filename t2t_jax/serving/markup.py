@@ -1,9 +1,9 @@
-"""Where a text with the markup of HTML has tags, and where it has text that a reader sees.
+"""A splitter of text with HTML markup into tags, and the text that a reader sees.
 
 The states are those of the standard's tokenizer (HTML Living Standard, section 13.2.5), as far as
-they decide where a tag, a comment or a raw text ends. What is unfinished reaches to the end of the
-text, so each character is looked at once, whatever a text holds; and pieces are cut out of the text
-as they were written, which a parser that makes a tree of it could not give back.
+they decide where a tag, a comment or a raw text ends. An unfinished tag or comment reaches to the
+end of the text, so that each character is read once, whatever a text holds. Pieces are cut out of
+the text as they were written, which a parser that makes a tree could not give back.
 """
 
 import re
@@ -31,17 +31,17 @@ _WITHOUT_END = {
 
 
 def characters(text: str) -> str:
-    """A text with the characters that its references stand for, as `&amp;` for `&`.
+    """Replace the character references of a text by their characters, such as `&amp;` by `&`.
 
     Args:
       text: the text.
     """
-    # Python reads no decimal number of thousands of digits; there are no characters beyond seven.
+    # Python reads no decimal number of thousands of digits; no character's number has over seven.
     return unescape(_TOO_LARGE.sub("\N{REPLACEMENT CHARACTER}", _ZEROS.sub("&#", text)))
 
 
 def pieces(text: str) -> Iterator[tuple[str, bool]]:
-    """The pieces of a text, which together are the text.
+    """Yield the pieces of a text, which together are the text.
 
     Comments, the contents of `script`, `style`, `pre`, `code` and the like, and elements with
     `translate="no"` are not to be translated. A tag that ends with `/>` has no contents.
@@ -50,7 +50,7 @@ def pieces(text: str) -> Iterator[tuple[str, bool]]:
       text: the text.
 
     Yields:
-      A piece, and whether it is to be translated: one that is has no markup but references.
+      A piece, and whether it is to be translated; if so, its only markup is character references.
     """
     place, within = 0, _Kept()
     while found := _BEGIN.search(text, place):
@@ -63,7 +63,7 @@ def pieces(text: str) -> Iterator[tuple[str, bool]]:
 
 
 class _Kept:
-    """The open elements within one that is kept as it is, with that one, from the outermost."""
+    """The open elements that are not translated: the outermost one, and those within it."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -78,7 +78,7 @@ class _Kept:
         self._count[name] += 1
 
     def close(self, name: str) -> None:
-        """Leave an element; those within it that have no end of their own end too."""
+        """Leave an element, and with it the open elements within it."""
         while name in self:
             last = self.names.pop()
             self._count[last] -= 1
@@ -87,7 +87,7 @@ class _Kept:
 
 
 def _end(text: str, begin: int, within: _Kept) -> int:
-    """Where the markup ends that begins at a place, with the raw text that follows a tag."""
+    """Return the end of the markup that begins at a place; raw text after a tag belongs to it."""
     if text.startswith("<!--", begin):
         comment = _COMMENT.match(text, begin)
         return comment.end() if comment else len(text)
@@ -111,7 +111,7 @@ def _end(text: str, begin: int, within: _Kept) -> int:
 
 
 def _tag_end(text: str, place: int) -> tuple[int, bool, bool]:
-    """Where a tag ends; whether it ends with `/>`, and whether its `translate` is `no`."""
+    """Return the end of a tag, whether the tag ends with `/>`, and if its `translate` is `no`."""
     translate: str | None = None
     while True:
         begin, place = place, _GAP.match(text, place).end()  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""What a server counts, in the format of Prometheus."""
+"""The metrics of a server, in the format of Prometheus."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -16,15 +16,15 @@ class ServerMetrics:
 
     Attributes:
       requests: requests that were answered, by route and status.
-      seconds: how long answers took, by route.
+      seconds: the seconds that answers took, by route.
       lines: lines, or sentences, that were translated, by language pair.
-      tokens: subwords, by language pair: `in` of sources, `out` of translations.
+      tokens: subwords, by language pair and side: `in` of sources, `out` of translations.
       abandoned: requests whose client went away before the answer.
-      reloads: reloads, by outcome.
+      reloads: reloads of models, by outcome.
     """
 
     def __init__(self) -> None:
-        """Begin at 0."""
+        """Make counters that begin at 0."""
         own = CollectorRegistry()
         self._registry = own
         self.requests = Counter(
@@ -43,15 +43,15 @@ class ServerMetrics:
         self.reloads = Counter("t2t_reloads", "Reloads of models.", ["outcome"], registry=own)
 
     def watch(self, loads: Callable[[], Mapping[str, Load]]) -> None:
-        """Show how busy engines are whenever the metrics are read.
+        """Show the present loads of engines whenever the metrics are read.
 
         Args:
-          loads: gives the load of each language pair, by its name.
+          loads: returns the load of each language pair's engine, by the name of the pair.
         """
         self._registry.register(_Loads(loads))
 
     def page(self) -> bytes:
-        """All metrics, as text."""
+        """Return all metrics, as text."""
         return generate_latest(self._registry)
 
 
@@ -60,7 +60,7 @@ class _Loads(Collector):
         self._loads = loads
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """The sizes of queues and of what is under way, at this moment."""
+        """Yield the numbers of sentences that wait or are under way, and of rows, at present."""
         abouts = {
             "waiting": ("t2t_sentences_waiting", "Sentences that wait for the search."),
             "under_way": ("t2t_rows_in_use", "Sentences that are being translated."),

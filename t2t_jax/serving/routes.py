@@ -1,4 +1,4 @@
-"""The routes of the API: for each its fields, its answer, and the function that answers it.
+"""The routes of the API, each with its fields, its answer, and the function that answers it.
 
 From these tables `app` serves the routes, and `description` describes them.
 """
@@ -38,16 +38,16 @@ class PostRoute:
     """A route that reads the fields of a request."""
 
     about: str
-    """What it does, for the description."""
+    """The summary of the route in the description."""
     fields: Callable[[Answers, int], Mapping[str, Field]]
-    """Its fields, of a server and the most translations of a sentence that it gives."""
+    """A function of a server's answers and its most translations of a sentence that returns the
+    fields of the route."""
     answer: JsonSchema
-    """The JSON Schema of its answer."""
+    """The JSON Schema of the answer."""
     respond: Callable[[Answers, Asked], Awaitable[Any]]
-    """Answers a request with what becomes JSON, or with the events of a stream."""
+    """A function that answers a request with values for JSON, or with the events of a stream."""
     is_lenient: bool = True
-    """Whether fields that it does not have are ignored and empty ones left out, as LibreTranslate
-    does it, or refused."""
+    """Whether unknown and empty fields are ignored, as LibreTranslate does, instead of refused."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class GetRoute:
     """A route that reads nothing."""
 
     about: str
-    """What it does, for the description."""
+    """The summary of the route in the description."""
     respond: Callable[[Any], Any]
-    """Answers, of the `Server`, with what becomes JSON, or with a whole response."""
+    """A function of the `Server` that returns values for JSON, or a whole response."""
     refusals: tuple[str, ...] = ()
-    """The statuses with which it refuses."""
+    """The statuses with which the route refuses requests."""
 
 
 def _object(**properties: Any) -> JsonSchema:
@@ -71,13 +71,13 @@ def _list(items: JsonSchema, **more: Any) -> JsonSchema:
 
 
 def _fields(answers: Answers, **more: Field) -> dict[str, Field]:
-    """Return the fields of a route that has texts and these."""
+    """Return the fields of a route that takes texts, with more fields and the API key."""
     key = text_field("An API key, unless a header has it.")._replace(missing=None)
     return {"q": texts_field(_ABOUT_TEXTS, answers.bounds), **more, "api_key": key}
 
 
 def _of_translation(answers: Answers, **more: Field) -> dict[str, Field]:
-    """Return the fields of a route that translates, and has these besides."""
+    """Return the fields of a route that translates, with more fields."""
     languages = answers.languages
     about_source = "The language of the texts; `auto` has it detected."
     about_format = (

@@ -1,8 +1,8 @@
-"""The engine of a server: three searches that sentences of all requests join at any time.
+"""The engine of a server: up to three searches that sentences of all requests join at any time.
 
 One search gives the best translation of a sentence, as the command line does; one gives as many as
-the beam holds; and one is greedy, whose tokens can be told as they are chosen. So no setting of a
-request needs another program, and nothing is compiled under a request.
+the beam holds; and one is greedy, so that its tokens can be streamed as they are chosen. So no
+setting of a request needs another program, and no request waits for a compilation.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from t2t_jax.decoding.translator import Translator, is_blank
 from t2t_jax.run.calibration import Calibration, confidence
 from t2t_jax.serving.engine import Load, Wanted
 
-_ROWS_OF_OTHERS = 4  # for what is asked for seldom: several translations, and streams
+_ROWS_OF_OTHERS = 4  # rows for rare requests: those for several translations, and for streams
 
 
 class Searches:
@@ -40,7 +40,7 @@ class Searches:
           translator: the model.
           decoding: the settings of the search.
           limits: sizes of the search that gives one translation.
-          calibration: the calibration of confidences; None is none.
+          calibration: the calibration of confidences; None if there is none.
 
         Raises:
           UserError: the model does not translate.
@@ -64,7 +64,7 @@ class Searches:
         }
 
     def prepare(self, sentences: Sequence[str]) -> list[list[list[int]]]:
-        """The tokens of each sentence; see `Engine`."""
+        """Encode each sentence as lists of ids; see `Engine`."""
         found: list[list[list[int]]] = [[] for _ in sentences]
         for part in self._translator.parts(list(sentences), self._decoding):
             if not is_blank(part.tokens):
@@ -79,7 +79,7 @@ class Searches:
         timeout: float,
         listener: Callable[[str], None] | None = None,
     ) -> "Future[list[Hypothesis]]":
-        """Have a sentence translated; see `Engine`."""
+        """Submit a sentence for translation; see `Engine`."""
         search = self._search(wanted)
         most = len(tokens) + self._decoding.max_extra_length
         limit = most if wanted.max_tokens is None else min(most, wanted.max_tokens)
@@ -100,15 +100,15 @@ class Searches:
         )
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links] | None:
-        """The links between words; see `Engine`."""
+        """Align the words of sentences and translations; see `Engine`."""
         return None if self._aligner is None else self._aligner.links(sources, targets)
 
     def confidence(self, hypothesis: Hypothesis) -> float:
-        """How sure a translation is; see `Engine`."""
+        """Return the confidence of a translation; see `Engine`."""
         return confidence(hypothesis, self._calibration)
 
     def load(self) -> Load:
-        """How busy it is; see `Engine`."""
+        """Return how busy the searches are; see `Engine`."""
         searches = self._searches.values()
         return Load(
             sum(search.num_waiting for search in searches),

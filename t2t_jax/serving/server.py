@@ -1,4 +1,4 @@
-"""A server from start to end: its socket, its signals, its models, and how it stops."""
+"""A server from start to end: its socket, its signals, the loading of models, and its stop."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ from t2t_jax.system.signals import ServerSignal
 
 _POLL = 0.05  # seconds between two looks at signals
 _TRIM = 10.0
-"""Seconds between two times that memory which requests have freed is given back to the system."""
+"""Seconds between two times at which memory that requests have freed is returned to the system."""
 _BACKLOG = 2048  # connections that wait to be accepted
 _LIVE = JSONResponse({"status": "ok"}, headers={"connection": "close"})
 _STARTING = JSONResponse(
@@ -30,22 +30,22 @@ _STARTING = JSONResponse(
 )
 
 Load = Callable[[Service], Engine]
-"""Makes an engine of the newest checkpoint of a service's run, ready for requests."""
+"""A function that loads the newest checkpoint of a service's run into an engine that is ready."""
 
 
 Make = Callable[[], Server]
-"""Loads all models."""
+"""A function that loads all models and makes the server."""
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens at an address, so that nobody else can have it from now on.
+    """Make a socket that listens at an address, which no other program can take from now on.
 
     Args:
       host: name or address of an interface.
       port: the port; 0 is any that is free.
 
     Raises:
-      UserError: the address cannot be had.
+      UserError: the program cannot listen at the address.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -69,7 +69,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 def address_of(bound: socket.socket) -> str:
-    """The address of a socket, as a browser takes it.
+    """Return the URL of a socket, for a browser.
 
     Args:
       bound: the socket.
@@ -79,18 +79,18 @@ def address_of(bound: socket.socket) -> str:
 
 
 class Entrance:
-    """The application from the moment that the socket listens: 503 until there is the server.
+    """The application from the moment that the socket listens; it answers 503 until models load.
 
     Attributes:
-      server: what answers; None while models are loaded.
+      server: the server that answers; None while models are loaded.
     """
 
     def __init__(self, server: Server | None = None) -> None:
-        """Make one."""
+        """Keep the server, if there is one yet."""
         self.server = server
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Answer a request with the server, or with 503 while there is none."""
         answer: ASGIApp = _STARTING if self.server is None else self.server.app
         if self.server is None and scope.get("path") == "/live":
             answer = _LIVE
@@ -100,11 +100,11 @@ class Entrance:
 def settings(
     entrance: Entrance, bounds: Bounds, trusted_proxies: Sequence[str] = ()
 ) -> uvicorn.Config:
-    """How Uvicorn serves.
+    """Return the settings of Uvicorn.
 
     Args:
-      entrance: what answers.
-      bounds: what is allowed.
+      entrance: the application.
+      bounds: the bounds on requests.
       trusted_proxies: addresses or networks whose header X-Forwarded-For is believed.
     """
     return uvicorn.Config(
@@ -124,7 +124,7 @@ def settings(
 
 
 class _Uvicorn(uvicorn.Server):
-    """Uvicorn, which leaves signals to this program."""
+    """A server of Uvicorn that leaves signals to this program."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -143,14 +143,14 @@ def run_server(
     """Serve until SIGTERM or SIGINT; SIGHUP loads the newest checkpoints.
 
     While models are loaded, requests are refused with 503, SIGTERM and SIGINT end the program at
-    once, and SIGHUP has them loaded again afterwards. On SIGTERM later on, new requests are refused
-    with 503, and so is `/health`; those under way are finished.
+    once, and SIGHUP has the models loaded again afterwards. On a later SIGTERM or SIGINT, new
+    requests are refused with 503, and so is `/health`; those under way are finished.
 
     Args:
       make: loads the models, in a thread of its own.
       bound: the socket, which is closed in the end.
-      bounds: what is allowed.
-      load: makes the engine that takes the place of a service's.
+      bounds: the bounds on requests.
+      load: makes the engine that replaces that of a service.
       ready: is called once requests are taken.
       trusted_proxies: addresses or networks whose header X-Forwarded-For is believed.
 
@@ -201,7 +201,7 @@ async def _serve(
 
 
 async def _trimmed() -> None:
-    """Give freed memory back, again and again: else one large request takes it for good."""
+    """Return freed memory to the system periodically, which the process would keep otherwise."""
     while True:
         await asyncio.to_thread(trim_heap)
         await asyncio.sleep(_TRIM)
@@ -218,7 +218,7 @@ async def _drained(server: Server) -> None:
 
 
 async def _reload(server: Server, load: Load) -> None:
-    """Put the newest checkpoint of each run in the place of the one that is served."""
+    """Replace the checkpoint that is served of each run by the newest one, and read the keys."""
     metrics = server.answers.metrics
     try:
         server.access.read_keys()
@@ -239,7 +239,7 @@ async def _reload(server: Server, load: Load) -> None:
 
 
 def write_log() -> None:
-    """Write the log of requests to the standard error, a line each."""
+    """Have the log of requests written to the standard error, one line for each request."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     log.addHandler(handler)

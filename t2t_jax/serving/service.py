@@ -16,16 +16,16 @@ from t2t_jax.serving.engine import Engine, Wanted
 from t2t_jax.serving.settings import Bounds, RefusedError
 
 _FEW, _FEW_CHARACTERS = 16, 2000
-"""So few texts are prepared within the event loop: another thread would cost more than that."""
+"""The most texts and characters that the event loop prepares: another thread would cost more."""
 _T = TypeVar("_T")
 _BLANK = [Hypothesis("", 0.0, 0.0, ())]
 
 Listener = Callable[[int, str], None]
-"""Is told the number of a sentence, and its translation so far."""
+"""A function that is called with the number of a sentence, and its translation so far."""
 
 
 async def prepared(prepare: Callable[[Sequence[str]], _T], texts: Sequence[str]) -> _T:
-    """What a function makes of texts; where they are long, another thread calls it.
+    """Return what a function makes of texts; where these are long, call it in another thread.
 
     Args:
       prepare: the function.
@@ -38,24 +38,24 @@ async def prepared(prepare: Callable[[Sequence[str]], _T], texts: Sequence[str])
 
 @dataclass
 class Translated:
-    """The sentences of documents, translated."""
+    """The translations of the sentences of documents."""
 
     sentences: list[list[list[Hypothesis]]]
     """For each document, for each of its sentences, the hypotheses, best first."""
     source_tokens: int
-    """Subwords of all sentences."""
+    """Number of subwords of all sentences."""
 
     @property
     def target_tokens(self) -> int:
-        """Subwords of the best hypotheses of all sentences."""
+        """Return the number of subwords of the best hypotheses of all sentences."""
         return sum(len(best[0].tokens) for best in chain.from_iterable(self.sentences))
 
     def texts(self, documents: Sequence[Document], num_best: int) -> list[list[Hypothesis]]:
-        """The best translations of each document, best first; scores are sums over its sentences.
+        """Return each document's best translations, best first; scores are sums over sentences.
 
         Args:
           documents: the documents.
-          num_best: the most translations of one.
+          num_best: the most translations of a document.
         """
         return [
             [_whole(document, chosen) for chosen in best_choices(of_document, num_best)]
@@ -73,12 +73,12 @@ def _whole(document: Document, chosen: Sequence[Hypothesis]) -> Hypothesis:
 
 
 class Service:
-    """Translates documents of one language pair, with an engine that can be replaced.
+    """A service that translates documents of one language pair; its engine can be replaced.
 
     Attributes:
       source: code of the source language.
       target: code of the target language.
-      engine: what translates sentences.
+      engine: the engine that translates sentences.
     """
 
     def __init__(self, source: str, target: str, engine: Engine, bounds: Bounds) -> None:
@@ -87,25 +87,25 @@ class Service:
         Args:
           source: code of the source language.
           target: code of the target language.
-          engine: what translates sentences.
-          bounds: what one request may ask for.
+          engine: the engine that translates sentences.
+          bounds: the bounds on one request.
         """
         self.source, self.target, self.engine = source, target, engine
         self._bounds = bounds
 
     @property
     def name(self) -> str:
-        """The language pair, as `en-de`."""
+        """Return the name of the language pair, such as `en-de`."""
         return f"{self.source}-{self.target}"
 
     def replace(self, engine: Engine) -> Engine:
-        """Let requests go to another engine from now on; those under way keep theirs.
+        """Replace the engine for new requests; those under way keep the old one.
 
         Args:
-          engine: the new one.
+          engine: the new engine.
 
         Returns:
-          The old one, which is to be closed.
+          The old engine, which the caller has to close.
         """
         before, self.engine = self.engine, engine
         return before
@@ -113,13 +113,13 @@ class Service:
     async def translate(
         self, documents: Sequence[Document], wanted: Wanted, listener: Listener | None = None
     ) -> Translated:
-        """Translate the sentences of documents. What is cancelled frees its rows.
+        """Translate the sentences of documents; a cancelled call frees its rows.
 
         Args:
           documents: the documents.
-          wanted: how they are translated.
-          listener: is told what a greedy search has chosen so far; sentences are counted over all
-            documents.
+          wanted: the settings of the translation.
+          listener: is called with the text so far of each sentence in a greedy search; sentences
+            are counted over all documents.
 
         Raises:
           RefusedError: there are too many sentences, or one is too long.
@@ -153,7 +153,7 @@ class Service:
     async def _submitted(
         self, sentences: Sequence[str], wanted: Wanted, listener: Listener | None
     ) -> tuple[list[list[list[int]]], list[list["Future[list[Hypothesis]]"]]]:
-        """The tokens of the parts of each sentence, and the futures of their translations."""
+        """Submit sentences; return the tokens of their parts, and the futures of translations."""
         while True:
             engine = self.engine
             try:
@@ -174,7 +174,7 @@ class Service:
         wanted: Wanted,
         listener: Listener | None,
     ) -> list[list["Future[list[Hypothesis]]"]]:
-        """Submit all parts, or none."""
+        """Submit the parts of all sentences, or none of them."""
         futures: list[list[Future[list[Hypothesis]]]] = []
         try:
             for number, of_sentence in enumerate(parts):
@@ -193,6 +193,6 @@ class Service:
 
 
 def _tell(listener: Listener, number: int, so_far: list[str], part: int, text: str) -> None:
-    """Tell the text so far of a sentence that may be translated in parts."""
+    """Tell a listener the text so far of a sentence that may be translated in parts."""
     so_far[part] = text
     listener(number, " ".join(filter(None, so_far)))
