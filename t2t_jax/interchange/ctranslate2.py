@@ -326,7 +326,7 @@ def _fill_norm(spec: Any, part: _Part) -> None:
 
 
 def _distance_biases(model: ModelConfig, arrays: Arrays, side: str) -> Mapping[str, Any]:
-    """Return, as the bias of T5, what self-attention adds to its scores by distance; else {}."""
+    """Return the biases by distance of self-attention in the form of T5; {} if it has none."""
     if model.position == "relative_bias":
         table, distance = arrays[f"{side}_position"], _T5_DISTANCE
         assert len(table) == RELATIVE_BUCKETS

@@ -140,7 +140,7 @@ class _Embeddings(NamedTuple):
 
     @property
     def share_all(self) -> bool:
-        """Whether all three are one matrix."""
+        """Return whether all three are one matrix."""
         return self.tied_inputs and self.tied_output
 
 

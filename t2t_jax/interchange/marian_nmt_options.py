@@ -81,19 +81,19 @@ class MarianOptions(NamedTuple):
 
     @property
     def version(self) -> tuple[int, ...]:
-        """The version of marian-nmt that trained the model; () if unknown."""
+        """Return the version of marian-nmt that trained the model; () if unknown."""
         found = re.match(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})", str(self.values.get("version")))
         return tuple(map(int, found.groups())) if found else ()
 
     @property
     def has_old_gelu(self) -> bool:
-        """Whether the model has the older gelu, x sigmoid(1.702 x)."""
+        """Return whether the model has the older gelu, x sigmoid(1.702 x)."""
         chosen = self.get("transformer-ffn-activation", "swish")
         return chosen == "gelu" and self.version < _EXACT_GELU_SINCE
 
     @property
     def decoder_layers(self) -> Sequence[int]:
-        """The number, from 1, that each decoder layer has in the names of its arrays."""
+        """Return the number, from 1, that each decoder layer has in the names of its arrays."""
         depth = self.get("dec-depth", 1)
         tied = self.values.get("transformer-tied-layers") or range(1, depth + 1)
         if isinstance(tied, range):
@@ -131,7 +131,7 @@ class MarianOptions(NamedTuple):
 
     @property
     def d_ff(self) -> int:
-        """The inner width of the feed-forward networks."""
+        """Return the inner width of the feed-forward networks."""
         return self.get("transformer-dim-ffn", 2048)
 
     def norms(self) -> MarianNorms:

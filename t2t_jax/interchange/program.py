@@ -142,7 +142,7 @@ class _Programs:
 
     @property
     def room(self) -> int:
-        """The most subwords of a translation, including the end of sentence."""
+        """Return the most subwords of a translation, including the end of sentence."""
         return self.length + self.decoding.max_extra_length
 
     def search(
