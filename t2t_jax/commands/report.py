@@ -26,7 +26,7 @@ class ReportCommand:
     takes 9.5 for a P100. None leaves that estimate out."""
 
     def run(self) -> int:
-        """Print the report and write it into the run directory, and return the exit code."""
+        """Print the report, write it into the run directory, and return the exit code."""
         from t2t_jax.run.report import build_report
 
         if self.sustained_tflops is not None and not 0 < self.sustained_tflops < math.inf:

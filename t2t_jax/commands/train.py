@@ -55,7 +55,7 @@ class TrainCommand:
         return train(self.fields, self.workdir).exit_code
 
     def _compile(self, topology: str) -> int:
-        """Print the costs of a step of training and of search; return 1 if training does not fit."""
+        """Print what a step of training and of search takes; return 1 if training does not fit."""
         from t2t_jax.ahead_of_time.compile import compile_ahead
         from t2t_jax.ahead_of_time.report import format_report
         from t2t_jax.ahead_of_time.search import compile_search, format_search
@@ -94,7 +94,7 @@ def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainC
     base = _config_of(config_file) if config_file else stored_config(workdir)
     defaults = TrainCommand(fields=base or Config())
     if "--compile-only" in arguments:
-        defaults = dataclasses.replace(defaults, workdir=Path())  # it is not read
+        defaults = dataclasses.replace(defaults, workdir=Path())  # not read
     command = parse_flags(TrainCommand, arguments, prog=program, default=defaults)
     if base is None:
         without = f"{workdir} holds no run to go on with" if workdir else "there is no config"
@@ -108,7 +108,7 @@ def _config_of(place: str) -> Config:
 
 
 def _with_empty_value(arguments: Sequence[str], flag: str) -> list[str]:
-    """Give a flag an empty value where it stands alone: tyro has no optional values."""
+    """Give a flag an empty value if the flag stands alone: tyro has no optional values."""
     filled: list[str] = []
     for argument, following in zip(arguments, [*arguments[1:], "--"], strict=False):
         name, equals, value = argument.partition("=")

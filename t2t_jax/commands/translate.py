@@ -42,7 +42,7 @@ class TranslateCommand(DecodingFlags):
     the input is read before the first line is translated."""
     alignments: Path | None = None
     """File to write with a line for each line of output: pairs i-j of a word of the source and a
-    word of the translation, both counted from 0; words are what spaces separate."""
+    word of the translation, both counted from 0; spaces separate words."""
     alignment_head: str | None = None
     """Head whose attention gives the alignments, as LAYER:HEAD, counted from 0; None is the head
     whose links agree most, on the first ten thousand lines or those that a pipe gives at once."""

@@ -159,7 +159,7 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
       directory: an empty directory.
       dtype: one of `DTYPES`.
     """
-    del dtype  # there is one
+    del dtype  # there is only one
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, PretrainedVocabulary)
     back = np.argsort(np.array(vocabulary.order))

@@ -36,7 +36,7 @@ def refuse_other_models(name: str, form: Any, model: PortableModel) -> None:
       model: the model.
 
     Raises:
-      UserError: the format does not carry the model; everything that it lacks is named.
+      UserError: the format does not carry the model; the message names all that it lacks.
     """
     carried, found = form.carried(model.config), []
     for path, leaf, value in walk(model.config):

@@ -189,7 +189,7 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     Raises:
       UserError: the model has an output bias that is not 0.
     """
-    del dtype  # there is one
+    del dtype  # there is only one
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, PretrainedVocabulary)
     order = np.array(vocabulary.order)

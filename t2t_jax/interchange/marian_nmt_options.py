@@ -22,7 +22,7 @@ _ORDERS: Mapping[tuple[str, str, str], Literal["post", "pre"]] = MappingProxyTyp
     {("", "an", ""): "post", ("n", "a", "n"): "pre"}
 )
 """The order of norms, by the operations before and after a sub-layer and after a stack: "n" is a
-norm, and "a" adds the residual. Dropout, "d", makes no other model."""
+norm, and "a" adds the residual. Dropout, "d", is left out, as it changes no order."""
 
 _SUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
@@ -42,8 +42,8 @@ _SUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "right-left": (False,),
     }
 )
-"""Options that change what is computed, and their values that a model of this package can have; the
-first is what marian-nmt takes where the option is not given."""
+"""The options that change the model, each with the values that this package can have; the first
+value is the default of marian-nmt."""
 
 
 def _is_layer(number: Any) -> bool:

@@ -92,7 +92,7 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
       directory: an empty directory.
       dtype: one of `DTYPES`.
     """
-    del dtype  # there is one
+    del dtype  # there is only one
     network = make_model(model.config, len(model.vocabulary), None)
     params = parameters_of(model.arrays, nn.unbox(declared_parameters(network)))
     flat = {name: np.asarray(x, order="C") for name, x in flatten_dict(params, sep=".").items()}

@@ -61,7 +61,7 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
       directory: an empty directory.
       dtype: one of `DTYPES`.
     """
-    del dtype  # there is one
+    del dtype  # there is only one
     about = {
         "version": _VERSION,
         "steps": model.steps,

@@ -57,7 +57,7 @@ It needs `pip install transformers torch`.
 
 
 def _places(model: ModelConfig) -> Iterator[Place]:
-    """Yield the places of all parameters but those of the embeddings and the positions."""
+    """Yield the places of all parameters but the patch kernel, class token and positions."""
     norms = "layernorm_before", "layernorm_after"
     yield from encoder_places(model, "vit.encoder.layer", "attention.attention", norms)
     yield Place("encoder.norm.scale", "vit.layernorm.weight")
@@ -147,7 +147,7 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
       directory: an empty directory.
       dtype: one of `DTYPES`.
     """
-    del dtype  # there is one
+    del dtype  # there is only one
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, LabelledVocabulary)
     assert network.patch_size is not None

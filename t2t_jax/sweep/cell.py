@@ -210,8 +210,7 @@ def train_and_score(config: Config, workdir: Path) -> int:
       0, or 128 + n if signal n stopped the training, with a checkpoint.
 
     Raises:
-      UserError: the corpus has no dev split, or the run is past the steps of its variant, or
-        `run.trainer.train` or `run.evaluation.evaluate` refuses its arguments.
+      UserError: the corpus has no dev split, or the cell cannot be trained, loaded or scored.
     """
     from t2t_jax.data.corpus import open_corpus
     from t2t_jax.run.evaluation import evaluate, score_record
@@ -225,7 +224,7 @@ def train_and_score(config: Config, workdir: Path) -> int:
     if code := train(config, workdir).exit_code:
         return code
     translator = load(workdir)
-    if translator.steps[-1] > config.training.num_train_steps:  # fewer: its dev score did not rise
+    if translator.steps[-1] > config.training.num_train_steps:  # fewer steps are an early stop
         raise UserError(
             f"{workdir} was trained to step {translator.steps[-1]}, past the "
             f"{config.training.num_train_steps} of its variant; move that directory away"

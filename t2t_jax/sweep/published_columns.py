@@ -25,7 +25,7 @@ class Marks(NamedTuple):
 class PublishedColumns(Protocol):
     """The columns of tables for published figures of one kind.
 
-    Each method takes the name of a variant; cells are empty if nothing is published of it.
+    Cells are given by the name of the variant, and are empty if nothing is published of it.
     """
 
     listed_as: ClassVar[str]

@@ -102,7 +102,7 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
       directory: an empty directory.
       dtype: one of `DTYPES`.
     """
-    del dtype  # there is one
+    del dtype  # there is only one
     vocabulary, decoding = model.vocabulary, model.config.decoding
     pieces = _pieces(vocabulary)
     # transformers has one id of padding, so two vocabularies cannot both have it at the end.
