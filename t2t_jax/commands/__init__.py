@@ -1,1 +1,1 @@
-"""The commands of `t2t-jax`, one file each, and what they share: flags, streams and tables."""
+"""The commands of `t2t-jax`, one file each, and their shared flags, streams and tables."""

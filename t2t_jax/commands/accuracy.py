@@ -1,4 +1,4 @@
-"""The command that scores a model that predicts labels on a split of its corpus."""
+"""The command that scores predicted labels on a split of a corpus."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,6 +8,6 @@ from t2t_jax.commands.on_split import OnSplit
 
 @dataclass(frozen=True)
 class AccuracyCommand(OnSplit):
-    """Score predicted labels of a split: accuracy, macro F1, and what each label is taken for."""
+    """Score predicted labels of a split: accuracy, macro F1, and the confusion of labels."""
 
     command: ClassVar = "accuracy"

@@ -1,4 +1,4 @@
-"""The files with a line for each line that `translate` writes: alignments and confidences."""
+"""The files that `translate` writes beside its output: alignments and confidences."""
 
 import sys
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FilesBeside:
-    """The files that have a line for each line of output: alignments and confidences."""
+    """The files of alignments and of confidences, with a line for each line of output."""
 
     def __init__(
         self,
@@ -28,9 +28,9 @@ class FilesBeside:
         """Open the files.
 
         Args:
-          alignments: the file of alignments, if it is asked for.
-          head: the head whose attention they are; None is the one whose links agree most.
-          confidence: the file of confidences, if it is asked for.
+          alignments: the file of alignments, if any.
+          head: the layer and head of the attention; None is the head whose links agree most.
+          confidence: the file of confidences, if any.
           stack: the context in which the files are open.
         """
         self._head = head
@@ -40,7 +40,7 @@ class FilesBeside:
         )
 
     def begin(self, translator: "Translator", workdirs: Sequence[Path]) -> None:
-        """Find the calibration of the model, where confidences are asked for.
+        """Read the calibration of the model, if confidences are written.
 
         Args:
           translator: the model.
@@ -60,8 +60,8 @@ class FilesBeside:
         """Write a line for each hypothesis of each source.
 
         Args:
-          sources: lines.
-          found: their translations.
+          sources: the lines of the input.
+          found: the hypotheses of each line.
         """
         each = [
             (source, one)
@@ -85,20 +85,20 @@ class FilesBeside:
         sources = [source for source, _ in each]
         targets = [one.text for _, one in each]
         found = alignments(self._translator, sources, targets, head=self._head)
-        if any(found.links):  # not of blank lines alone
+        if any(found.links):  # some line is not blank, so the head is chosen
             self._head = found.head
         lines = (" ".join(f"{i}-{j}" for i, j in links) for links in found.links)
         file.writelines(f"{line}\n".encode() for line in lines)
 
 
 def head_of(flag: str | None) -> tuple[int, int] | None:
-    """The layer and the head that a flag names.
+    """Return the layer and the head that a flag names; None without the flag.
 
     Args:
       flag: the flag's value, as LAYER:HEAD.
 
     Raises:
-      UserError: it is no head.
+      UserError: the value names no head.
     """
     if flag is None:
         return None

@@ -1,4 +1,4 @@
-"""The command that makes a run's confidences estimates of how good its translations are."""
+"""The command that fits a run's confidences to the quality of its translations."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ from t2t_jax.system.console import ResultConsole
 class CalibrateCommand(RunFlags):
     """Fit what `translate --confidence` writes to chrF on the dev split of the run's corpus.
 
-    It is kept as `calibration.json` in the run directory, and used with the same checkpoints.
+    The fit is kept as `calibration.json` in the run directory, and used with the same checkpoints.
     """
 
     def run(self) -> int:
-        """Translate the dev split, fit and say how well it does; returns the exit code."""
+        """Translate the dev split, fit, print how good the fit is, and return the exit code."""
         from t2t_jax.run.calibration import FILE, calibrate, save_calibration
 
         translator = load_for("calibrate", [self.run_directory], self)

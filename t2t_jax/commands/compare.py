@@ -15,7 +15,7 @@ from t2t_jax.errors import UserError
 class CompareCommand:
     """Score files of translations against a file of references, line by line.
 
-    The second file and any further one are compared with the first by paired bootstrap.
+    Each file after the first is compared with the first by paired bootstrap.
     """
 
     references: Path = tyro.MISSING
@@ -23,10 +23,10 @@ class CompareCommand:
     hypotheses: tuple[Path, ...] = tyro.MISSING
     """Files of translations; the first is the baseline."""
     language: str = "de"
-    """Language of the translations, which tokenized_split_bleu tokenises by."""
+    """Language of the translations, by whose rules tokenized_split_bleu tokenises."""
 
     def run(self) -> int:
-        """Print each file's scores and its difference from the first; returns the exit code."""
+        """Print each file's scores and its difference from the first, and return the exit code."""
         from t2t_jax.tasks.measures.bleu import corpus_scores
         from t2t_jax.tasks.measures.significance import paired_bootstrap
 

@@ -17,10 +17,10 @@ class CompareTreesCommand:
     gold: Path = tyro.MISSING
     """Treebank, with or without function tags and empty elements."""
     predicted: tuple[Path, ...] = tyro.MISSING
-    """Files with a tree for each of its trees."""
+    """Files of trees, each with one tree for each tree of the treebank."""
 
     def run(self) -> int:
-        """Print the scores of each file of trees; returns the exit code."""
+        """Print the scores of each file of trees, and return the exit code."""
         from t2t_jax.data.trees import clean_tree, read_trees
         from t2t_jax.tasks.measures.parseval import parseval
 

@@ -21,7 +21,7 @@ from t2t_jax.system.console import ProgressConsole
 class DataCommand:
     """Fetch a public corpus, and write it as text files that --data.corpus text:DIR reads.
 
-    What was fetched is kept in DIR/archives. If it is interrupted, the same command goes on.
+    Fetched archives are kept in DIR/archives. After an interruption, the same command goes on.
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")] = tyro.MISSING
@@ -29,17 +29,17 @@ class DataCommand:
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = tyro.MISSING
     """The directory to write to."""
     mirror: str | None = None
-    """A place with the archives under the names that DIR/SOURCES.md has, such as
-    https://mirror.example/wmt or file:///data/wmt, in place of their own servers."""
+    """URL of a place with the archives under their names in DIR/SOURCES.md, such as
+    https://mirror.example/wmt or file:///data/wmt; None is their own servers."""
     max_words: int | None = None
-    """Most words of each side of a training pair; None and no --max-ratio: as is usual for the
-    corpus."""
+    """Most words of each side of a training pair; without this and --max-ratio, the usual limits of
+    the corpus hold."""
     max_ratio: float | None = None
-    """Most words of one side for each of the other; None and no --max-words: as is usual for the
-    corpus."""
+    """Most words of one side for each word of the other; without this and --max-words, the usual
+    limits of the corpus hold."""
 
     def run(self) -> int:
-        """Prepare the corpus and print what it has; returns the exit code."""
+        """Prepare the corpus, print its sizes, and return the exit code."""
         from t2t_jax.data.download.cleaning import Cleaning
         from t2t_jax.data.download.prepare import prepare_corpus
         from t2t_jax.data.download.transfer import fetch_archive
@@ -66,7 +66,7 @@ class DataCommand:
             figures = (f"{n:,}" for n in (of.pairs, of.source_words, of.target_words))
             table.add_row(split, *figures, of.reasons)
         print_result(table)
-        # With other limits it is no longer the corpus that everybody knows by this name.
+        # With other limits, it is no longer the standard corpus of this name.
         print_result(
             f"train on it with --data.corpus {'text' if own else self.name}:{self.directory}"
         )
@@ -80,11 +80,11 @@ class DataCommand:
 
 
 def data_command(arguments: Sequence[str], program: str = "t2t-jax data") -> DataCommand:
-    """The corpus that a command line asks for.
+    """Return the command that a command line asks for.
 
     Args:
       arguments: the command line, without the program's name.
-      program: the name that help and errors call the program by.
+      program: the program's name in help and errors.
 
     Raises:
       UserError: a flag or its value is refused.
@@ -100,7 +100,7 @@ def data_command(arguments: Sequence[str], program: str = "t2t-jax data") -> Dat
 
 
 def _bars() -> Progress:
-    """Bars that show how much of each archive has arrived; on a terminal they move."""
+    """Return bars that show the share of each archive that has arrived; on a terminal they move."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

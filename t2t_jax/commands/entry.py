@@ -1,4 +1,4 @@
-"""Which command a command line asks for: of `t2t-jax`, and of `eval.py`, which has some of them."""
+"""The choice of the command for a command line of `t2t-jax`, or of `eval.py`, which has fewer."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -15,23 +15,23 @@ _ROWS = {name: row for group in COMMANDS.values() for name, row in group.items()
 EVAL_COMMANDS: Mapping[str, CommandRow] = MappingProxyType(
     {name: row for name, row in _ROWS.items() if row.in_eval}
 )
-"""The commands of `eval.py`."""
+"""The commands of `eval.py`, by name."""
 
 
 @runtime_checkable
 class Command(Protocol):
-    """What a command line asks for: one of the commands, with the values of its flags."""
+    """A command with the values of its flags, ready to run."""
 
     def run(self) -> int:
-        """Do what was asked for; returns the exit code."""
+        """Run the command, and return the exit code."""
 
 
 def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command | None:
-    """What a command line of `t2t-jax` asks for; None is the map of all commands.
+    """Return the command that a command line of `t2t-jax` asks for; None is the list of commands.
 
     Args:
       arguments: the command line, without the program's name.
-      program: the name that help and errors call the program by.
+      program: the program's name in help and errors.
 
     Raises:
       UserError: there is no such command, or a flag or its value is refused.
@@ -51,13 +51,13 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
 
 
 def eval_command(arguments: Sequence[str]) -> Command:
-    """What a command line of `eval.py` asks for.
+    """Return the command that a command line of `eval.py` asks for.
 
     Decoding settings that no flag names are those of the run.
 
     Raises:
       UserError: a flag or its value is refused.
-      SystemExit: it asked for help, which has been printed.
+      SystemExit: the command line asked for help, which has been printed.
     """
     name, *flags = arguments or [""]
     if name in ("-h", "--help"):
@@ -70,7 +70,7 @@ def eval_command(arguments: Sequence[str]) -> Command:
 
 
 def _command(name: str, flags: Sequence[str], program: str) -> Command:
-    """The command of a name, with the values that its flags give."""
+    """Return the command of a name, with the values of its flags."""
     made: Any = load_named(f"t2t_jax.commands.{_ROWS[name].place}")
     program = f"{program} {name}"
     if not isinstance(made, type):
@@ -86,10 +86,10 @@ def _command(name: str, flags: Sequence[str], program: str) -> Command:
 
 
 def describe_commands(program: str = "t2t-jax") -> str:
-    """The map of the commands of a program, as its --help prints it.
+    """Return the list of the commands of a program, as its --help prints it.
 
     Args:
-      program: the name of the program; `eval.py` has a part of them.
+      program: the name of the program; `eval.py` has only some of the commands.
     """
     is_eval = program == "eval.py"
     known = EVAL_COMMANDS if is_eval else _ROWS

@@ -15,22 +15,22 @@ from t2t_jax.system.console import ResultConsole
 class ExploreCommand(RunFlags):
     """Write a page that shows what a model does with a sentence: attention, search, input.
 
-    It is one file of HTML, which any browser opens without a network.
+    The page is one file of HTML, which any browser opens without a network.
     """
 
     output: Path = tyro.MISSING
-    """File to write, such as view.html; one that is there is replaced."""
+    """File to write, such as view.html; an existing file is replaced."""
     text: str | None = None
-    """A sentence of the source language."""
+    """Sentence of the source language."""
     images: Path | None = None
-    """For a model that reads images: an .npz file of them, as predict takes it."""
+    """For a model that reads images: an .npz file of images, as predict takes it."""
     number: int = 1
-    """Which of the images, from 1."""
+    """Number of the image in the file, from 1."""
     references: str | None = None
-    """A translation whose attention is shown; None is the model's own."""
+    """Translation whose attention is shown; None is the model's own."""
 
     def run(self) -> int:
-        """Write the page and say where it is; returns the exit code."""
+        """Write the page, print where it is, and return the exit code."""
         from t2t_jax.inspect.explorer import explore
 
         if (self.text is None) == (self.images is None):

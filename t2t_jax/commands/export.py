@@ -27,15 +27,15 @@ class ExportCommand:
     """The directory to write."""
     to: Annotated[_Format, tyro.conf.arg(help=described_formats(WRITTEN))] = tyro.MISSING
     dtype: str | None = None
-    """Dtype of the weights, as float32, float16 or int8; None is what is usual for the format."""
+    """Dtype of the weights, as float32, float16 or int8; None is the usual one of the format."""
     average: int | None = None
-    """How many of the last checkpoints to average; None is the moving average of a run with
+    """Number of the last checkpoints to average; None is the moving average of a run with
     training.ema_decay, or else the run's checkpoint.average."""
     step: int | Literal["best"] | None = None
-    """Step of the last of them, or best for the best dev score; None is the newest."""
+    """Step of the last checkpoint, or best for the best dev score; None is the newest."""
 
     def run(self) -> int:
-        """Write the model; returns the exit code."""
+        """Write the model, and return the exit code."""
         from t2t_jax.interchange.portable import portable_model
 
         check_dtype(self.to, self.dtype)

@@ -13,19 +13,19 @@ from t2t_jax.system.console import ResultConsole
 class FiguresCommand:
     """Draw the paper's pictures, computed by the code of the model, as SVG and PNG.
 
-    The architecture with shapes and numbers of parameters, positions, the schedule, softmax
-    saturation, label smoothing, masks, the cost of long rows, and a run's attention.
+    The pictures show the architecture with shapes and numbers of parameters, positions, the
+    schedule, softmax saturation, label smoothing, masks, the cost of long rows, and attention.
     """
 
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = tyro.MISSING
-    """Directory for the files; it need not be there, and files of the same names are replaced."""
+    """Directory for the files, which is made if missing; files of the same names are replaced."""
     workdir: Path | None = None
-    """Directory of the run that is drawn; None is the paper's base model, without attention."""
+    """Directory of the run to draw; None is the paper's base model, without attention."""
     text: str | None = None
-    """The sentence whose attention is drawn; None is "No devices were found."."""
+    """Sentence whose attention is drawn; None is "No devices were found."."""
 
     def run(self) -> int:
-        """Draw everything and say where it is; returns the exit code."""
+        """Draw everything, print where it is, and return the exit code."""
         from t2t_jax.inspect.figures.write import SENTENCE, write_figures
 
         sentence = SENTENCE if self.text is None else self.text

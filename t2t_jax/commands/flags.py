@@ -1,7 +1,7 @@
-"""Flags out of dataclasses, for every command: each field of the dataclass is a flag.
+"""The parser of flags for every command, in which each field of a dataclass is a flag.
 
-Nothing in here, nor at the top of a command's module, imports JAX: a command does so once its flags
-are known to be good, so that `--help` and a misspelt flag answer at once.
+Neither this module nor the top of a command's module imports JAX: a command imports it once its
+flags are checked, so that `--help` and a misspelt flag answer at once.
 """
 
 import argparse
@@ -42,16 +42,16 @@ _OTHER_NAMES = {
     "--workdir": ("--output-dir", "--save-dir", "--model-dir"),
     "--beam-size": ("--beam", "--num-beams"),
 }
-"""What other programs call a flag, where that is not near to its name here."""
+"""The names of flags in other programs, where they are not close to the names of this package."""
 _MAY_BE_EMPTY = ("--data.cache-dir", "--cache-dir")
 
 
 def names(command: type) -> list[str]:
-    """The names of a dataclass's fields, which are its flags.
+    """Return the names of a dataclass's fields, which are its flags.
 
     A field that is a dataclass has flags of its own, with its name as their prefix unless its
-    annotation says that there is none. A field is left out whose value stands on the command line
-    without a flag.
+    annotation sets an empty name. A field whose value stands on the command line without a flag is
+    left out.
     """
     found: list[str] = []
     for field in dataclasses.fields(command):
@@ -65,34 +65,34 @@ def names(command: type) -> list[str]:
 
 
 def _is_positional(field: "dataclasses.Field[Any]") -> bool:
-    """Whether the value of a field stands on the command line without a flag."""
+    """Return whether the value of a field stands on the command line without a flag."""
     return tyro.conf.Positional in getattr(field.type, "__metadata__", ())
 
 
 def _has_no_prefix(field: "dataclasses.Field[Any]") -> bool:
-    """Whether the flags of a field that is a dataclass are named as if they were not in one."""
+    """Return whether the flags of a field that is a dataclass have no prefix."""
     settings = getattr(field.type, "__metadata__", ())
     return any(getattr(one, "name", None) == "" for one in settings)
 
 
 def _dataclass_of(field: "dataclasses.Field[Any]") -> Any:
-    """The dataclass that is the default of a field; None where it is something else."""
+    """Return the dataclass that is the default of a field; None for other defaults."""
     kind = field.default_factory
     return kind if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
 
 
 def takes_run(command: type) -> bool:
-    """Whether the directories of runs stand on a command line without a flag.
+    """Return whether a command takes the directories of runs without a flag.
 
     Args:
-      command: the dataclass of its flags.
+      command: the dataclass of the command's flags.
     """
     fields = dataclasses.fields(command)
     return any(_is_positional(one) and one.name in ("runs", "run_directory") for one in fields)
 
 
 def check_flags(arguments: Sequence[str], known: list[str], *, takes_run: bool = False) -> None:
-    """Refuse a flag that is none of the known ones, and propose the nearest.
+    """Refuse an unknown flag, and propose the nearest known one.
 
     Args:
       arguments: the command line, without the program's name.
@@ -100,7 +100,7 @@ def check_flags(arguments: Sequence[str], known: list[str], *, takes_run: bool =
       takes_run: whether the directories of runs stand without a flag.
 
     Raises:
-      UserError: there is such a flag, or one is given twice, or an empty value.
+      UserError: a flag is unknown, is given twice, or has an empty value.
     """
     flags = [f"--{name.replace('_', '-')}" for name in known]
     seen: set[str] = set()
@@ -122,7 +122,7 @@ def check_flags(arguments: Sequence[str], known: list[str], *, takes_run: bool =
 
 
 def _hint(flag: str, flags: Sequence[str], takes_run: bool) -> str:
-    """The way out of a flag that is none of the known ones."""
+    """Return the advice for an unknown flag."""
     if flag == "--version":
         return "the version is printed by t2t-jax --version"
     if flag == "--workdir" and takes_run:
@@ -134,10 +134,10 @@ def _hint(flag: str, flags: Sequence[str], takes_run: bool) -> str:
 
 
 def peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:
-    """The values of `--config` and (the first) `--workdir`: the defaults of all other flags.
+    """Return `--config` and (the first) `--workdir`, which give the defaults of all other flags.
 
     Raises:
-      UserError: checkpoints cannot be in a directory of such a name.
+      UserError: the name of a directory is not UTF-8, so checkpoints cannot be in it.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", nargs="?")
@@ -149,10 +149,10 @@ def peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:
 
 
 def check_name(workdir: Path) -> None:
-    """Refuse a directory that checkpoints cannot be written to, as its name is no text.
+    """Refuse a directory with a name that is no text, as checkpoints cannot be written there.
 
     Raises:
-      UserError: it is not UTF-8.
+      UserError: the name is not UTF-8.
     """
     try:
         str(workdir).encode()
@@ -164,10 +164,10 @@ def check_name(workdir: Path) -> None:
 
 
 def stored_config(workdir: Path | None) -> Config | None:
-    """The config of the run in a directory; None if there is no run.
+    """Return the config of the run in a directory; None if there is no run.
 
     Raises:
-      UserError: it is damaged.
+      UserError: the config is damaged.
     """
     if workdir is None or not workdir.is_dir():
         return None
@@ -177,19 +177,19 @@ def stored_config(workdir: Path | None) -> Config | None:
 
 
 def parse_flags(command: Any, arguments: Sequence[str], **settings: Any) -> Any:
-    """The dataclass that a command line describes: `tyro.cli`, with one-line errors.
+    """Parse a command line into a dataclass: `tyro.cli`, with one-line errors.
 
     Args:
       command: the dataclass, or a union of several as sub-commands.
       arguments: the command line, without the program's name.
-      settings: of `tyro.cli`: `prog` is the program's name in help and errors.
+      settings: arguments of `tyro.cli`, such as `prog`, the program's name in help and errors.
 
     Raises:
       UserError: the command line is refused.
     """
     printed = io.StringIO()
     try:
-        # What tyro knows of types, and the standard error, are those of the whole process.
+        # tyro's registry and the standard error belong to the whole process: one thread at a time.
         with _parsing, contextlib.redirect_stderr(printed):
             return tyro.cli(
                 command,
@@ -205,7 +205,7 @@ def parse_flags(command: Any, arguments: Sequence[str], **settings: Any) -> Any:
 
 
 def _registry() -> ConstructorRegistry:
-    """How tyro makes values out of words: a path may also be one in a bucket."""
+    """Return the rules by which tyro parses values: a path may also be one in a bucket."""
     registry = ConstructorRegistry()
 
     @registry.primitive_rule
@@ -224,7 +224,7 @@ def _registry() -> ConstructorRegistry:
 
 
 def _refusal(end: BaseException, printed: str) -> UserError:
-    """The error of a refused command line: the config's own, or else tyro's in one line."""
+    """Return the error of a refused command line: the config's own, or else tyro's in one line."""
     cause = end.__context__
     while cause:
         if isinstance(cause, UserError):

@@ -1,4 +1,4 @@
-"""The command that lets a language model continue text."""
+"""The command that continues text with a language model."""
 
 import sys
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 class GenerateCommand(RunFlags):
     """Continue text with a model that was trained with data.task=language_modelling.
 
-    Each prompt gives one line: the prompt and what the model writes after it. A single one is
-    written as it comes where the output is a terminal.
+    Each prompt gives one line: the prompt and the text that the model writes after it. On a
+    terminal, the text of a single prompt is written as it comes.
     """
 
     prompt: tuple[str, ...] = ()
-    """Texts to continue; without any, each line of the input is one. "" begins a text."""
+    """Texts to continue; without any, each line of the input is a prompt. "" begins a new text."""
     input: Path | None = None
     """File of prompts, one a line, plain or .gz; None is the standard input."""
     output: Path | None = None
     """File to write, all of it or nothing; None is the standard output."""
     max_tokens: int = 64
-    """Most subwords to write; a text may end before."""
+    """Most subwords to write; a text may end earlier."""
     stop: tuple[str, ...] = ()
-    """Strings before the first of which the text ends."""
+    """Strings that end the text, which stops before the first of them."""
     temperature: float = 0.8
     """0 takes the most probable subwords; above 0, sample from the model at this temperature."""
     top_k: int = 0
@@ -38,16 +38,16 @@ class GenerateCommand(RunFlags):
     top_p: float = 0.95
     """When sampling, draw from the smallest set of subwords that holds this probability."""
     beam_size: int = 1
-    """Texts kept alive for each prompt; for temperature 0."""
+    """Number of hypotheses kept alive for each prompt; for temperature 0."""
     min_length: int = 0
     """Fewest subwords before the end of a text."""
     no_repeat_ngram_size: int = 0
-    """No sequence of so many subwords is written twice; 0 allows any."""
+    """Length in subwords of sequences that are never written twice; 0 allows all."""
     seed: int = 0
     """Seed of sampling."""
 
     def run(self) -> int:
-        """Write a line for every prompt; returns the exit code."""
+        """Write a line for every prompt, and return the exit code."""
         if self.prompt and self.input is not None:
             raise UserError("give prompts with --prompt or in the file of --input, not with both")
         with writing(self.output) as file:
@@ -98,7 +98,7 @@ class GenerateCommand(RunFlags):
 
     @property
     def _settings(self) -> dict[str, Any]:
-        """The fields of `DecodingConfig`."""
+        """Return the flags that are fields of `DecodingConfig`."""
         return {
             "temperature": self.temperature,
             "top_k": self.top_k,

@@ -1,4 +1,4 @@
-"""The table of commands, and which of them are for the model of a run."""
+"""The table of commands, with the check that a command is for the model of a run."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,15 +10,15 @@ from t2t_jax.errors import UserError
 
 
 class CommandRow(NamedTuple):
-    """A command."""
+    """The row of a command in the table."""
 
     about: str
-    """A line about it."""
+    """A line about the command."""
     place: str
-    """The place, as MODULE:NAME in this package, of the dataclass of its flags, whose `run` does
-    what was asked for; or of a function that makes one, of the flags and the program's name."""
+    """The place, as MODULE:NAME in this package, of the dataclass of the command's flags, whose
+    `run` runs it; or of a function of the flags and the program's name that returns one."""
     in_eval: bool = False
-    """Whether `eval.py` has it too."""
+    """Whether `eval.py` has the command too."""
 
 
 COMMANDS: Mapping[str, Mapping[str, CommandRow]] = MappingProxyType(
@@ -130,14 +130,14 @@ _FOR_EVERY_MODEL = "figures", "export"
 
 
 def check_command(command: str, runs: Iterable[Path]) -> None:
-    """Refuse a run whose model a command is not for, and name the commands that are.
+    """Refuse a run with a model that a command is not for, and name a command that is.
 
     Args:
       command: the name of a command for some kinds of models.
       runs: the run directories.
 
     Raises:
-      UserError: one is not a run directory, or its model is of another kind.
+      UserError: a directory is no run, or its model is of another kind.
     """
     from t2t_jax.tasks import task_of
     from t2t_jax.workdir import read_config
@@ -150,13 +150,13 @@ def check_command(command: str, runs: Iterable[Path]) -> None:
 
 
 def wrong_command(command: str, what_it_is: str, facts: TaskFacts) -> UserError:
-    """The error of a command that is not for the models of a task.
+    """Return the error for a command that is not for the models of a task.
 
-    It names one of the same group that is, or else one of the group for every model.
+    The error names a command of the same group that is for these models, or for every model.
 
     Args:
       command: the command that was asked for.
-      what_it_is: a sentence that says what kind of a model it was asked for.
+      what_it_is: a clause that says what kind of a model the run has.
       facts: the facts of the task of that model.
     """
     [group] = (commands for commands in COMMANDS.values() if command in commands)

@@ -1,4 +1,4 @@
-"""The command that says what each attention head of a model is worth."""
+"""The command that measures the importance of each attention head of a model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadsCommand(RunFlags):
-    """What each attention head is worth, by two measures of Michel et al. 2019, and its kind.
+    """Measure each attention head in two ways of Michel et al. 2019, and find its kind.
 
-    Each head is masked alone, and the change of loss and BLEU told; its importance is the mean size
-    of the loss's derivative by a gate on it. Then heads are masked in the order of importance.
+    Each head is masked alone, which changes loss and BLEU; its importance is the mean size of the
+    loss's derivative by a gate on the head. Then heads are masked in the order of importance.
     """
 
     split: str = "dev"
-    """Split of the run's corpus that is measured on."""
+    """Split of the run's corpus on which heads are measured."""
     num_sentences: int | None = None
-    """Sentences of it, from the first on; None is all."""
+    """Number of sentences of the split, from the first; None is all."""
     loss_only: bool = False
-    """Translate nothing: quicker, as BLEU needs a greedy search for every head."""
+    """Measure no BLEU, which needs a greedy search for every head and so is slow."""
     json: bool = False
     """Print one JSON object instead of tables."""
     plot: Path | None = None
-    """A picture to write: a file that ends in .svg or .png."""
+    """File for a picture, which ends in .svg or .png."""
     prune: tuple[float, Path] | None = None
-    """A share of the heads, such as 0.4, and the directory of a new run, whose model has lost the
-    least important ones: equally many of each layer of an attention. Nothing else is measured."""
+    """Share of the heads to remove, such as 0.4, and the directory of a new run without the least
+    important heads: equally many of each layer of an attention. Nothing else is measured."""
 
     def run(self) -> int:
-        """Measure, draw and tell; returns the exit code."""
+        """Measure the heads, draw and print the figures, and return the exit code."""
         if self.plot is not None and self.plot.suffix not in (".svg", ".png"):
             raise UserError(f"--plot {self.plot} has to end in .svg or .png")
         if self.num_sentences is not None and self.num_sentences < 1:

@@ -19,32 +19,32 @@ else:
 class ImportCommand:
     """Make a run directory of a model in another format, all of it or nothing.
 
-    Nothing in the model's files is executed. The run translates, scores, ensembles and is exported
-    as any other, or continues text, fills in words or labels images.
+    Nothing in the model's files is executed. The run is used as any other: to translate, score,
+    ensemble and export, or to continue text, fill in words or label images.
     """
 
     format: Annotated[
         _Format, tyro.conf.Positional, tyro.conf.arg(help=described_formats(READ))
     ] = tyro.MISSING
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")] = tyro.MISSING
-    """The model's directory."""
+    """Directory of the model, or its file."""
     run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
         tyro.MISSING
     )
     """The run directory to write."""
 
     positions: Literal["huggingface", "marian-nmt"] = "huggingface"
-    """Of marian: the sinusoids as transformers computes them, or as marian-nmt does, by which
+    """For marian: the sinusoids as transformers computes them, or as marian-nmt does, with which
     OPUS-MT's models were trained."""
 
     source_language: str | None = None
-    """The language translated from, as the run shall name it, such as en where the model's files
-    have eng; None is what they have."""
+    """Source language under the name for the run, such as en where the model's files have eng; None
+    is the name in the files."""
     target_language: str | None = None
-    """The language translated to."""
+    """Target language under the name for the run; None is the name in the files."""
 
     def run(self) -> int:
-        """Write the run directory; returns the exit code."""
+        """Write the run directory, and return the exit code."""
         from t2t_jax.interchange.runs import write_run
 
         options = {name: getattr(self, name) for name in FORMATS[self.format].options}

@@ -1,4 +1,4 @@
-"""The flags by which commands choose a model, and how it decodes."""
+"""The flags by which commands choose a model, and the settings of its decoding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,23 +20,23 @@ class LoadFlags:
     """Flags that choose checkpoints of a run, and the devices that they are loaded onto."""
 
     average: int | None = None
-    """How many of the last checkpoints to average (section 6.1; base: 5, big: 20); None is the
+    """Number of the last checkpoints to average (section 6.1; base: 5, big: 20); None is the
     moving average of a run with training.ema_decay, or else the run's checkpoint.average."""
     step: int | Literal["best"] | None = None
-    """Step of the last of them, or best for the best dev score; None is the newest."""
+    """Step of the last checkpoint, or best for the best dev score; None is the newest."""
     parallel: MeshConfig = field(default_factory=MeshConfig)
 
 
 def load_for(command: str, runs: Sequence[Path], flags: LoadFlags) -> "Translator":
-    """Open a run, or the several runs of an ensemble, for a command that is not for all models.
+    """Load a run, or the several runs of an ensemble, for a command that is not for all models.
 
     Args:
       command: the name of the command.
       runs: the run directories.
-      flags: which of their checkpoints, and the devices.
+      flags: the choice of checkpoints and devices.
 
     Raises:
-      UserError: the command is not for such a model, or it cannot be loaded.
+      UserError: the command is not for such a model, or the model cannot be loaded.
     """
     check_command(command, runs)
     from t2t_jax.run.loading import load
@@ -46,7 +46,7 @@ def load_for(command: str, runs: Sequence[Path], flags: LoadFlags) -> "Translato
 
 @dataclass(frozen=True)
 class RunFlags(LoadFlags):
-    """Flags that choose a trained model, whose directory stands without a flag."""
+    """Flags that choose a trained model, with its directory as an argument without a flag."""
 
     run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
         tyro.MISSING
@@ -64,18 +64,18 @@ class ModelFlags(LoadFlags):
     """Directory of the run; several are an ensemble, which predicts their mean probabilities."""
 
     def load(self) -> "Translator":
-        """Open the run, or the several runs of an ensemble, as one translator."""
+        """Load the run, or the several runs of an ensemble, as one translator."""
         return load_for(self.command, self.workdir, self)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The keyword arguments of an evaluation: how the model decodes, if the flags say so."""
+        """Return the keyword arguments of an evaluation, such as the settings of decoding."""
         return {}
 
 
 @dataclass(frozen=True)
 class DecodingFlags(ModelFlags):
-    """Flags that choose a trained model, and how it decodes."""
+    """Flags that choose a trained model, and the settings of its decoding."""
 
     seed: int = 0
     """Seed of sampling (temperature above 0)."""
@@ -84,9 +84,9 @@ class DecodingFlags(ModelFlags):
     )
 
     def check_lines(self, translator: "Translator", path: Path | None) -> None:
-        """Refuse a file for a line in it that is too long, before any line of it is decoded.
+        """Refuse a file with a line that is too long, before any of its lines is decoded.
 
-        Of a pipe, and of the standard input, each few thousand lines are seen together.
+        Lines of a pipe or of the standard input are checked later, some thousands at a time.
         """
         if self.decoding.long_lines == "split" or path is None or not path.is_file():
             return
@@ -98,5 +98,5 @@ class DecodingFlags(ModelFlags):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The keyword arguments of `Translator.translate`."""
+        """Return the keyword arguments of `Translator.translate`."""
         return {"seed": self.seed, "decoding": self.decoding}

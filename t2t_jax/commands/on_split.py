@@ -1,4 +1,4 @@
-"""What the commands share that measure a model on a split of a corpus."""
+"""The base of the commands that measure a model on a split of a corpus."""
 
 import contextlib
 import dataclasses
@@ -28,20 +28,20 @@ class OnSplit(ModelFlags):
     split: tuple[str, ...] = ("test",)
     """Splits of the corpus: train, dev, test, or other test sets by their names."""
     corpus: str | None = None
-    """Corpus to score on, as data.corpus names it; None is the one trained on."""
+    """Corpus to score on, as data.corpus names it; None is the corpus of training."""
     num_sentences: int | None = None
-    """Sentences or images to answer, from the first on; None is all. The loss is over all."""
+    """Sentences or images to answer, counted from the first; None is all. The loss is over all."""
     json: bool = False
     """Print one JSON object instead of a table."""
     output: Path | None = None
-    """File for what the model answers, one line each; for a single split."""
+    """File for the model's answers, one line each; for a single split."""
     before_averaging: bool = False
     """Also score the parameters of the newest checkpoint alone, without any average."""
     cache_dir: str | None = None
-    """Another place for tokenised corpora than the run's data.cache_dir."""
+    """Directory for tokenised corpora; None is the run's data.cache_dir."""
 
     def run(self) -> int:
-        """Evaluate, add the figures to the run's scores and print them; returns the exit code."""
+        """Evaluate, add the figures to the run's scores, print them, and return the exit code."""
         if self.output is not None and len(self.split) > 1:
             raise UserError(
                 f"--output {self.output} holds what the model answers to one split, and --split "
@@ -65,7 +65,7 @@ class OnSplit(ModelFlags):
         return 0
 
     def _answers(self) -> contextlib.AbstractContextManager[BinaryIO | None]:
-        """The file for what the model answers: if it cannot be written, nothing is evaluated."""
+        """Open the file for the model's answers, so that a bad one is refused before evaluation."""
         if self.output is not None:
             return writing(self.output)
         check_heard("name a file for what the model answers with --output")
@@ -78,7 +78,7 @@ class OnSplit(ModelFlags):
             print_result(_figures(record))
 
     def _print_beside_the_paper(self, records: list[dict[str, Any]]) -> None:
-        """Print the paper's figure and every deviation, if a test set is the paper's."""
+        """Print the paper's figure and every deviation from it, if a test set is the paper's."""
         from t2t_jax.run.report import beside_the_paper
         from t2t_jax.workdir import read_config
 
@@ -86,7 +86,7 @@ class OnSplit(ModelFlags):
             print_result(line)
 
     def _corpus(self, data: DataConfig) -> "Corpus":
-        """The corpus to score on, which is opened once: that hashes all of its files."""
+        """Open the corpus to score on; call this once, as it hashes all files of the corpus."""
         from t2t_jax.data.corpus import open_corpus
         from t2t_jax.tasks import task_of
 
@@ -104,13 +104,13 @@ class OnSplit(ModelFlags):
         split: str,
         file: BinaryIO | None = None,
     ) -> dict[str, Any]:
-        """The figures of a model, which are also added to `scores.jsonl` in its run directory.
+        """Measure a model, add its figures to `scores.jsonl` of a single run, and return them.
 
         Args:
           translator: the model.
-          corpus: where the split is.
+          corpus: the corpus of the split.
           split: the split's name.
-          file: for what is decoded.
+          file: the file for the model's answers, if any.
         """
         from t2t_jax.run.evaluation import evaluate, score_record
         from t2t_jax.workdir import record_scores
@@ -127,7 +127,7 @@ class OnSplit(ModelFlags):
 
 
 def _figures(summary: dict[str, Any]) -> Table:
-    """The figures of an evaluation as a table, in which each stands beside its definition."""
+    """Return the figures of an evaluation as a table, each beside its definition."""
     from t2t_jax.tasks import task_of
 
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -153,7 +153,7 @@ def _figures(summary: dict[str, Any]) -> Table:
 
 
 def which_average(summary: dict[str, Any]) -> tuple[str, str]:
-    """The cells that say which average of the parameters was scored.
+    """Return the table cells that say which average of the parameters was scored.
 
     Args:
       summary: the figures of an evaluation.

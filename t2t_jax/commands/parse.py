@@ -15,7 +15,7 @@ class ParseCommand(DecodingFlags):
 
     Words are separated by spaces, as the Penn Treebank tokenises them; ( and ) become -LRB- and
     -RRB-. Every tree is well-formed and has exactly these words: what the model gets wrong is
-    repaired, and how many trees that concerned is said at the end. A blank line stays blank.
+    repaired, and the number of repaired trees is printed at the end. A blank line stays blank.
     """
 
     command: ClassVar = "parse"
@@ -25,7 +25,7 @@ class ParseCommand(DecodingFlags):
     """File to write, all of it or nothing; None is the standard output."""
 
     def run(self) -> int:
-        """Parse some thousand lines at a time, to bound the memory; returns the exit code."""
+        """Parse some thousand lines at a time, to bound the memory, and return the exit code."""
         from t2t_jax.data.trees import format_tree
         from t2t_jax.tasks.parsing import parse
 

@@ -1,4 +1,4 @@
-"""The command that lets an encoder alone label text or images, or fill in what is hidden."""
+"""The command that labels text or images, or fills in hidden words, with an encoder alone."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -13,11 +13,11 @@ from t2t_jax.errors import UserError
 
 @dataclass(frozen=True)
 class PredictCommand(RunFlags):
-    """Label what is in the input with a model of one stack; each input gives one line, in order.
+    """Label inputs, or fill in hidden words, with an encoder; each input gives one line, in order.
 
     A tagger writes a tag for each word of a line (words have spaces between them), and a classifier
     a label for the line. A model of masked language modelling fills in each <mask> of a line. Blank
-    lines stay blank. A model of images reads a file of NumPy.
+    lines stay blank. A model of images reads an .npz file of NumPy.
     """
 
     input: Path | None = None
@@ -29,7 +29,7 @@ class PredictCommand(RunFlags):
     """Write the probability after each label, as in NN:0.98."""
 
     def run(self) -> int:
-        """Write a line for every input; returns the exit code."""
+        """Write a line for every input, and return the exit code."""
         from t2t_jax.tasks import task_of
         from t2t_jax.tasks.task import Predicting
 

@@ -1,4 +1,4 @@
-"""The command that sets a run beside the paper."""
+"""The command that compares a run with the paper."""
 
 import math
 from contextlib import suppress
@@ -14,19 +14,19 @@ from t2t_jax.system.console import ResultConsole
 
 @dataclass(frozen=True)
 class ReportCommand:
-    """Every constant of the paper beside the run's, the cost, the curves and the scores.
+    """Report every constant of the paper beside the run's, the cost, the curves and the scores.
 
-    It is printed, and written to `report.md` in the run directory.
+    The report is printed, and written to `report.md` in the run directory.
     """
 
     workdir: Path = tyro.MISSING
     """Directory of the run."""
     sustained_tflops: float | None = None
-    """Sustained TFLOP/s of one device, for the paper's estimate of the training cost; it took 9.5
-    for a P100. None leaves that estimate out."""
+    """Sustained TFLOP/s of one device, for the paper's estimate of the training cost; the paper
+    takes 9.5 for a P100. None leaves that estimate out."""
 
     def run(self) -> int:
-        """Print the report and write it into the run directory; returns the exit code."""
+        """Print the report, write it into the run directory, and return the exit code."""
         from t2t_jax.run.report import build_report
 
         if self.sustained_tflops is not None and not 0 < self.sustained_tflops < math.inf:
@@ -36,6 +36,6 @@ class ReportCommand:
             )
         report = build_report(self.workdir, self.sustained_tflops)
         ResultConsole(highlight=False).print(report.terminal())
-        with suppress(UserError):  # of a published run, which is nobody's place to write to
+        with suppress(UserError):  # a published run cannot be written to
             write_whole(self.workdir / "report.md", report.markdown().encode())
         return 0

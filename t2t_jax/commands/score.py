@@ -1,4 +1,4 @@
-"""The command that says how probable a model finds given translations."""
+"""The command that scores given translations by their probability under a model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoreCommand(ModelFlags):
-    """The log-probability of given translations under a model (forced decoding).
+    """Compute the log-probability of given translations under a model (forced decoding).
 
     Each pair of lines gives a line `log-probability ||| log-probability of each subword`, in nats,
-    the end of the sentence included. With --subwords each is written as `subword=log-probability`.
+    with the end of the sentence. With --subwords each is written as `subword=log-probability`.
     """
 
     command: ClassVar = "score"
@@ -34,7 +34,7 @@ class ScoreCommand(ModelFlags):
     """Write the subwords too."""
 
     def run(self) -> int:
-        """Write a line for each pair of sentences; returns the exit code."""
+        """Write a line for each pair of sentences, and return the exit code."""
         from t2t_jax.decoding.scoring import score
 
         sources, targets = list(read_lines(self.source)), list(read_lines(self.target))

@@ -15,7 +15,7 @@ from t2t_jax.serving.settings import Bounds, Split
 from t2t_jax.system.console import ResultConsole
 
 _MOST = 10**9
-"""What no bound of a server is above."""
+"""The greatest value of any bound of a server."""
 
 if TYPE_CHECKING:
     from t2t_jax.serving.searches import Searches
@@ -26,47 +26,47 @@ if TYPE_CHECKING:
 class ServeCommand(LoadFlags):
     """Serve translations over HTTP, with the API of LibreTranslate and a page to type into.
 
-    Several runs are several language pairs. SIGTERM finishes what is under way and ends; SIGHUP
-    takes the newest checkpoints.
+    Several runs are several language pairs. SIGTERM finishes the requests under way and ends;
+    SIGHUP loads the newest checkpoints.
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
         tyro.MISSING
     )
-    """Directories of the runs, each of another language pair."""
+    """Directories of the runs, each for another language pair."""
     host: str = "127.0.0.1"
     """Address to listen at; 0.0.0.0 is every interface of the machine."""
     port: int = 5000
     """Port to listen at; 0 is any that is free."""
     beam_size: int | None = None
-    """Hypotheses of the search; None is the run's."""
+    """Number of hypotheses of the search; None is the run's."""
     quantize: Literal["none", "int8"] | None = None
-    """Make weights integers of 8 bits; None is as the run says."""
+    """Make weights integers of 8 bits; None is the run's setting."""
     long_lines: Literal["split", "refuse"] | None = None
-    """Split a sentence that is too long at punctuation, or refuse it; None is as the run says."""
+    """Split a sentence that is too long at punctuation, or refuse it; None is the run's setting."""
     split: Split = "sentences"
-    """What is translated as one, unless a request says: each sentence, or each line as it is."""
+    """Unit of translation, unless a request names one: each sentence, or each line as it is."""
     rows: int = 16
-    """Sentences of a group that are searched for together; one device has two groups."""
+    """Number of sentences of a group that are translated together; one device has two groups."""
     most_steps: int = 8
-    """Positions after which sentences that wait may come in, at the latest."""
+    """Most positions that a search advances before waiting sentences may join."""
     longest: int = 256
     """Most subwords of a sentence that is translated as a whole."""
     warm_up: Literal["all", "none"] = "all"
-    """Compile all programs before the first request; none has requests wait for that."""
+    """Compile all programs before the first request; with none, requests wait for compiling."""
     bounds: Annotated[Bounds, tyro.conf.arg(name="")] = field(default_factory=Bounds)
     api_keys: Path | None = None
-    """File with an API key in each line; None lets everybody in."""
+    """File with an API key in each line; None admits everybody."""
     cors: tuple[str, ...] = ()
     """Origins of other web pages that may call the server, as https://example.org."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses or networks of reverse proxies, as 127.0.0.1 or 10.0.0.0/8, whose X-Forwarded-For
-    names the client; by default nobody's does."""
+    names the client; by default no proxy is trusted."""
     log_texts: Literal["no", "yes"] = "no"
     """Whether the texts of requests are written to the log."""
 
     def run(self) -> int:
-        """Serve until a signal comes; returns the exit code."""
+        """Serve until a signal comes, and return the exit code."""
         self._check()
         with needs_extra("serve", "the server"):
             from t2t_jax.serving import server
@@ -98,13 +98,13 @@ class ServeCommand(LoadFlags):
         return server.run_server(make, bound, bounds, load, ready, self.trusted_proxies)
 
     def _check(self) -> None:
-        """Refuse what no server can do.
+        """Refuse flags with values that no server can have.
 
         Raises:
-          UserError: a number is outside its bounds, or an address is none.
+          UserError: a number is outside its bounds, or a trusted proxy is no address.
         """
         for name, value, low, high in self._numbers():
-            if not low <= value <= high:  # nor is nan
+            if not low <= value <= high:  # refuses nan too
                 flag = name.replace("_", "-")
                 raise UserError(f"--{flag} {value} is outside [{low}, {high:,}]; choose another")
         for proxy in self.trusted_proxies:
@@ -117,7 +117,7 @@ class ServeCommand(LoadFlags):
                 ) from error
 
     def _numbers(self) -> Iterator[tuple[str, float, float, float]]:
-        """The names of flags that are numbers, with their values, the least and the greatest."""
+        """Yield the names of flags that are numbers, with their values, minima and maxima."""
         yield "port", self.port, 0, 65535
         for name in ("rows", "most_steps", "longest"):
             yield name, getattr(self, name), 1, _MOST
@@ -128,10 +128,10 @@ class ServeCommand(LoadFlags):
             yield name, value, least.get(name, 1), _MOST
 
     def _runs(self) -> dict[tuple[str, str], Path]:
-        """The runs by their languages.
+        """Return the runs by their source and target languages.
 
         Raises:
-          UserError: a directory is no run, or two have the same languages.
+          UserError: there is no run, a directory is no run, or two runs have the same languages.
         """
         from t2t_jax.workdir import read_config
 
@@ -150,7 +150,7 @@ class ServeCommand(LoadFlags):
         return found
 
     def _engine(self, run: Path) -> "Searches":
-        """The searches of a run, ready for requests."""
+        """Load a run, and return its searches, ready for requests."""
         from t2t_jax.decoding.open_search import Limits
         from t2t_jax.run.calibration import read_calibration
         from t2t_jax.run.loading import load

@@ -1,4 +1,4 @@
-"""Lines in and lines out: files, pipes and terminals."""
+"""Readers and writers of lines, for files, pipes and terminals."""
 
 import contextlib
 import gzip
@@ -18,13 +18,13 @@ _LINES_AT_ONCE = 10_000
 
 @contextlib.contextmanager
 def reading(path: Path | None) -> Iterator[Iterator[list[str]]]:
-    """The lines of a file, or of the standard input, some thousands at a time.
+    """Open a file, or the standard input, and yield its lines some thousands at a time.
 
-    They are decoded as `t2t_jax.data.lines` says. Somebody who types lines has each one answered.
-    A file is unpacked if its name ends in `.gz`.
+    They are decoded as `t2t_jax.data.lines` says. A terminal gives its lines one at a time, so that
+    each is answered. A file is unpacked if its name ends in `.gz`.
 
     Raises:
-      UserError: the file cannot be opened, or, later, cannot be read, or a line is not UTF-8.
+      UserError: the file cannot be opened or read, or one of its lines is not UTF-8.
     """
     if path is None and is_closed("stdin"):
         raise UserError("the standard input is closed; name a file with --input")
@@ -50,10 +50,10 @@ def _not_utf8(line: int, byte: int) -> str:
 
 @contextlib.contextmanager
 def writing(path: Path | None) -> Iterator[BinaryIO]:
-    """The standard output, or a file that takes its name once it is complete.
+    """Open the standard output, or a file that gets its name once it is complete.
 
     Raises:
-      UserError: it cannot be written, which is known before anything is.
+      UserError: the file cannot be written, or the standard output is closed; before any writing.
     """
     if path is None:
         check_heard("name a file with --output")
@@ -69,10 +69,10 @@ def writing(path: Path | None) -> Iterator[BinaryIO]:
 
 
 def check_heard(way_out: str) -> None:
-    """Refuse to do work whose result is printed, where the standard output is closed.
+    """Refuse to do work with a printed result while the standard output is closed.
 
     Raises:
-      UserError: it is.
+      UserError: the standard output is closed; `way_out` says what to do.
     """
     if is_closed("stdout"):
         raise UserError(f"the standard output is closed, so nobody sees the result; {way_out}")
@@ -86,7 +86,7 @@ def _behind_links(path: Path) -> Path:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether a path is a device, a pipe or the like, which must be written to and not replaced."""
+    """Return whether a path is a device, a pipe or the like, which must not be replaced."""
     try:
         return path.exists() and not path.is_file()
     except OSError as error:  # its name is too long

@@ -23,32 +23,32 @@ from t2t_jax.system.console import ResultConsole
 class SweepCommand:
     """Train and score every variant of a grid, and write a table that compares them.
 
-    Each variant and seed is a process and a run directory of its own. Those that are finished are
-    skipped, those that were interrupted go on where they were; one that fails stops no other.
+    Each variant and seed has a process and a run directory of its own. Finished ones are skipped,
+    interrupted ones go on where they were, and one that fails does not stop the others.
     """
 
     config: str = tyro.MISSING
     """Config file with VARIANTS, such as configs/table3.py."""
     workdir: Path | None = None
-    """Directory of the grid: runs in VARIANT/seedN/, then table.md, table.csv and table.png."""
+    """Directory of the grid, for runs in VARIANT/seedN/, and table.md, table.csv and table.png."""
     only: tuple[str, ...] = ()
     """Variants to train, as names or patterns such as 'A-*'; the table still has all of them."""
     seeds: int = 1
-    """Seeds of each variant, counted from its training.seed."""
+    """Number of seeds of each variant, counted from its training.seed."""
     launcher: Literal["local", "slurm"] = "local"
-    """Processes of this machine, or jobs of a Slurm cluster (through submitit)."""
+    """Train in processes of this machine, or in jobs of a Slurm cluster (through submitit)."""
     jobs: int = 1
-    """Processes at once on this machine, at most as many as it has GPUs, if it has any; each has
-    its share of the cores, and GPUs of its own."""
+    """Number of processes at once on this machine, at most that of its GPUs, if it has any; each
+    process has its share of the cores, and GPUs of its own."""
     slurm: tuple[str, ...] = ()
     """Settings of the jobs, as name=value: timeout_min=1440 slurm_partition=gpu gpus_per_node=8."""
     dry_run: bool = False
     """List the variants with their parameters and published figures, and train nothing."""
     report: bool = False
-    """Write the table of what is finished, and train nothing."""
+    """Write the table of the finished runs, and train nothing."""
 
     def run(self) -> int:
-        """Train the grid and print its table; returns 0 if every cell asked for has a result."""
+        """Train the grid, print its table, and return 0 if every wanted cell has a result."""
         grid = load_grid(self.config)
         chosen = chosen_variants(grid, self.only)
         check_seeds(self.seeds)
@@ -91,11 +91,11 @@ class SweepCommand:
 def sweep_command(
     arguments: Sequence[str], program: str = "python -m t2t_jax.sweep"
 ) -> SweepCommand:
-    """The sweep that a command line asks for.
+    """Return the command that a command line asks for.
 
     Args:
       arguments: the command line, without the program's name.
-      program: the name that help and errors call the program by.
+      program: the program's name in help and errors.
 
     Raises:
       UserError: a flag or its value is refused.
@@ -116,7 +116,7 @@ def _check_place(workdir: Path) -> None:
 
 
 def _print(outcome: GridOutcome, workdir: Path) -> None:
-    """Print the table of the finished variants, and where the whole table is written."""
+    """Print the table of the finished variants, and the path of the whole table."""
     from t2t_jax.sweep.tables import summary
 
     console = ResultConsole(highlight=False)
@@ -125,8 +125,8 @@ def _print(outcome: GridOutcome, workdir: Path) -> None:
 
 
 def _listing(grid: Grid, chosen: Sequence[str], num_seeds: int) -> Table:
-    """A table of the variants: what each changes of the base, its number of parameters, and what
-    papers publish of it."""
+    """Return a table of the variants: their differences from the base, their numbers of parameters,
+    and their published figures."""
     base = grid.variants[grid.base]
     columns = published_columns(grid.published, chosen)
     table = Table(

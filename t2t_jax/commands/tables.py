@@ -13,7 +13,7 @@ def print_result(what: Any) -> None:
 
 
 def grid(first: str, *others: str) -> Table:
-    """A table of these columns without rows; the first is text, the others are figures."""
+    """Return a table without rows, with a first column of text and further columns of figures."""
     table = Table(box=None, pad_edge=False)
     table.add_column(first, overflow="fold")
     for other in others:

@@ -23,26 +23,26 @@ class TrainCommand:
     """Directory of the run, which may be in a bucket: s3://BUCKET/NAME or gs://BUCKET/NAME."""
     config: str | None = None
     """Config file: configs/base.py, or configs/grid.py:NAME; or the directory of another run, for a
-    new run with its config. A run goes on without one."""
+    new run with the same config. A run that goes on needs none."""
     compile_only: str | None = None
-    """Train nothing: compile the step and say whether it fits, and how fast it can be. For the
-    devices of this machine, or for some that need not be there: TPUs as v5e:4x4, GPUs as h200:8 or
-    h100:2x8. Needs no --workdir."""
+    """Train nothing: compile the step and print whether it fits, and how fast it can be. The value
+    names devices that need not be present, TPUs as v5e:4x4, GPUs as h200:8 or h100:2x8; without a
+    value, it is those of this machine. Needs no --workdir."""
     write_program: Path | None = None
     """With --compile-only: the file for the text of the compiled program."""
     coordinator: str | None = None
-    """Of a run of several processes: HOST:PORT of process 0. Without these three flags, the
-    environment (Slurm, Open MPI, a TPU pod) says whether there are others."""
+    """For a run of several processes: HOST:PORT of process 0. Without these three flags, the
+    environment (Slurm, Open MPI, a TPU pod) says whether there are several."""
     num_processes: int | None = None
-    """Of a run of several processes: how many there are."""
+    """For a run of several processes: the number of processes."""
     process_id: int | None = None
-    """Of a run of several processes: which one this is, from 0."""
+    """For a run of several processes: the number of this process, from 0."""
     fields: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(
         default_factory=Config
     )
 
     def run(self) -> int:
-        """Train as the flags say, or tell what that would take; returns the exit code."""
+        """Train, or print what training would take, as the flags say, and return the exit code."""
         if self.compile_only is not None:
             return self._compile(self.compile_only)
         if self.write_program is not None:
@@ -55,7 +55,7 @@ class TrainCommand:
         return train(self.fields, self.workdir).exit_code
 
     def _compile(self, topology: str) -> int:
-        """Say what a step takes, and a step of the search; returns 1 if training does not fit."""
+        """Print what a step of training and of search takes; return 1 if training does not fit."""
         from t2t_jax.ahead_of_time.compile import compile_ahead
         from t2t_jax.ahead_of_time.report import format_report
         from t2t_jax.ahead_of_time.search import compile_search, format_search
@@ -72,13 +72,13 @@ class TrainCommand:
 
 
 def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainCommand:
-    """The training that a command line asks for.
+    """Return the command that a command line asks for.
 
     Fields that no flag names are those of the config file, or else of the run in the directory.
 
     Args:
       arguments: the command line, without the program's name.
-      program: the name that help and errors call the program by.
+      program: the program's name in help and errors.
 
     Raises:
       UserError: a flag or its value is refused, or there is no config.
@@ -94,7 +94,7 @@ def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainC
     base = _config_of(config_file) if config_file else stored_config(workdir)
     defaults = TrainCommand(fields=base or Config())
     if "--compile-only" in arguments:
-        defaults = dataclasses.replace(defaults, workdir=Path())  # which nobody reads
+        defaults = dataclasses.replace(defaults, workdir=Path())  # not read
     command = parse_flags(TrainCommand, arguments, prog=program, default=defaults)
     if base is None:
         without = f"{workdir} holds no run to go on with" if workdir else "there is no config"
@@ -103,12 +103,12 @@ def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainC
 
 
 def _config_of(place: str) -> Config:
-    """The config of a run, if the place is its directory, or else of a file."""
+    """Return the config of a run, if the place is its directory, or else of a config file."""
     return stored_config(as_path(place)) or load_config(place)
 
 
 def _with_empty_value(arguments: Sequence[str], flag: str) -> list[str]:
-    """Give a flag an empty value where it stands alone: tyro knows no optional ones."""
+    """Give a flag an empty value if the flag stands alone: tyro has no optional values."""
     filled: list[str] = []
     for argument, following in zip(arguments, [*arguments[1:], "--"], strict=False):
         name, equals, value = argument.partition("=")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class TranslateCommand(DecodingFlags):
     """Translate UTF-8 text: each line of input gives one line of output, in order.
 
-    Only a line feed ends a line. One that is too long is split, or refused: of a file, before
+    Only a line feed ends a line. A line that is too long is split, or refused: in a file, before
     anything is written. With --num-best or --scores the output has lines of
     `index ||| translation ||| log-probability ||| score`, where index counts input lines from 0.
     """
@@ -32,7 +32,7 @@ class TranslateCommand(DecodingFlags):
     output: Path | None = None
     """File to write, all of it or nothing; None is the standard output."""
     num_best: int = 1
-    """Translations of each line, best first; at most the beam size."""
+    """Number of translations of each line, best first; at most the beam size."""
     scores: bool = False
     """Write the format with scores for a single translation too."""
     prefix: str | None = None
@@ -42,16 +42,16 @@ class TranslateCommand(DecodingFlags):
     the input is read before the first line is translated."""
     alignments: Path | None = None
     """File to write with a line for each line of output: pairs i-j of a word of the source and a
-    word of the translation, both counted from 0; words are what spaces separate."""
+    word of the translation, both counted from 0; spaces separate words."""
     alignment_head: str | None = None
-    """The head whose attention the alignments are, as LAYER:HEAD, counted from 0; None is the one
-    whose links agree most, on the first ten thousand lines or what a pipe gives at once."""
+    """Head whose attention gives the alignments, as LAYER:HEAD, counted from 0; None is the head
+    whose links agree most, on the first ten thousand lines or those that a pipe gives at once."""
     confidence: Path | None = None
     """File to write with a number from 0 to 1 for each line of output: exp of the mean
-    log-probability of its subwords, or what t2t-jax calibrate has made of that."""
+    log-probability of its subwords, or the estimate that t2t-jax calibrate fitted to that."""
 
     def run(self) -> int:
-        """Translate some thousand lines at a time, to bound the memory; returns the exit code."""
+        """Translate some thousand lines at a time, to bound memory, and return the exit code."""
         self._check()
         head = head_of(self.alignment_head)
         with ExitStack() as stack:
@@ -87,7 +87,7 @@ class TranslateCommand(DecodingFlags):
     def _with_prefixes(
         self, chunks: Iterator[list[str]]
     ) -> Iterator[tuple[list[str], list[str] | None]]:
-        """The lines some thousands at a time, with their prefixes, if they have any."""
+        """Return the lines some thousands at a time, with their prefixes; None for no prefixes."""
         if self.prefixes is None:
             one = self.prefix
             return ((texts, None if one is None else [one] * len(texts)) for texts in chunks)

@@ -11,27 +11,27 @@ import tyro
 from t2t_jax.errors import UserError
 from t2t_jax.system.console import ResultConsole
 
-_WIDTH = 100  # columns where there is no terminal that has its own
+_WIDTH = 100  # the number of columns without a terminal
 
 
 @dataclass(frozen=True)
 class WatchCommand:
     """Draw the curves of a run, or of several in the same axes: loss, dev, gradient norm, speed.
 
-    The runs may be under way. What made a run fail, and why it ended, is told too.
+    The runs may be under way. The error of a failed run, and the reason of its end, are shown too.
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
         tyro.MISSING
     )
-    """Directories of the runs, or that of a grid, whose runs are drawn."""
+    """Directories of runs, or the directory of a grid, all of whose runs are drawn."""
     follow: bool = False
     """Draw again whenever a log has grown, until all runs have ended; of a grid, until Ctrl-C."""
     interval: float = 5.0
     """With --follow: seconds between two looks at the logs."""
 
     def run(self) -> int:
-        """Draw the runs; returns the exit code, which is 128 + n where signal n ended it."""
+        """Draw the runs, and return the exit code: 128 + n if signal n ended the command."""
         if not self.runs:
             raise UserError("no run is given; name its directory, as in watch runs/base")
         if not 0 < self.interval < math.inf:

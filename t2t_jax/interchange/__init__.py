@@ -1,1 +1,1 @@
-"""Models in the formats of other programs, out and in; `docs/interchange.md` has them."""
+"""Export and import of models in the formats of other programs; see `docs/interchange.md`."""

@@ -1,7 +1,7 @@
-"""BERT models of the library transformers of Hugging Face (`BertForMaskedLM`): out and in.
+"""Export and import of BERT models of Hugging Face's transformers (`BertForMaskedLM`).
 
-Theirs may read two sentences at once, with a vector for each; ours read one, and its vector is
-added to those of the positions.
+Models of transformers may read two sentences at once, with a vector for each; those of this package
+read one sentence, whose vector is added to those of the positions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -50,7 +50,7 @@ _TYPES = "bert.embeddings.token_type_embeddings.weight"
 _WORDS = "bert.embeddings.word_embeddings.weight"
 _POSITIONS = "bert.embeddings.position_embeddings.weight"
 _WITHOUT = r"(bert\.)?(embeddings\.(position|token_type)_ids|pooler\..*)|cls\.seq_relationship\..*"
-"""Buffers, and what tells whether a sentence follows another."""
+"""Names of buffers, and of parameters that predict whether a sentence follows another."""
 _README = """\
 # An encoder of t2t_jax as a BERT
 
@@ -65,7 +65,7 @@ It needs `pip install transformers torch`.
 
 
 def _places(model: ModelConfig) -> Iterator[Place]:
-    """Where the parameters are, but for those with a row for each entry, and the positions."""
+    """Yield the places of all parameters but those of entries, sentence types and positions."""
     embeddings = "bert.embeddings.LayerNorm"
     yield Place("source_embedding_norm.scale", f"{embeddings}.weight")
     yield Place("source_embedding_norm.bias", f"{embeddings}.bias")
@@ -137,7 +137,7 @@ def _our_arrays(
 
 
 def carried(config: Config) -> Carried:
-    """What of a config the format carries."""
+    """Return the fields of a config that the format can hold, each with its possible values."""
     return {
         **carried_by_all(config.model),
         **tied_output(config.model),
@@ -152,14 +152,14 @@ def carried(config: Config) -> Carried:
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write a model.
+    """Write a model as a BERT model of transformers.
 
     Args:
       model: the model.
       directory: an empty directory.
       dtype: one of `DTYPES`.
     """
-    del dtype  # there is one
+    del dtype  # there is only one
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, PretrainedVocabulary)
     back = np.argsort(np.array(vocabulary.order))

@@ -1,12 +1,12 @@
-"""What of a model a format carries: anything else is refused by its name, and here alone.
+"""The one check of whether a format can hold a model, which names what the format lacks.
 
-A format lists the fields of the config that it carries, each with the values that it has a place
-for. A field that is not listed has to have the value that changes nothing, with which runs were
-trained before there was the field. So an option that is added to the config, or a value that is
-added to an option, is refused by every format until the format lists it.
+A format lists the fields of the config that it carries, each with the values that it can hold. A
+field that is not listed has to have the value that changes nothing, with which runs were trained
+before the field existed. So an option that is added to the config, or a value that is added to an
+option, is refused by every format until the format lists it.
 
-A field of which no file has to know says so where it is declared: `NOT_EXPORTED`, or `read_where`
-other fields have certain values (`config.fields`).
+A field that exported files need not hold is declared as such (`config.fields`): `NOT_EXPORTED`, or
+`read_where` other fields have certain values.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,11 +18,11 @@ from t2t_jax.errors import UserError
 from t2t_jax.interchange.portable import PortableModel
 
 Carried: TypeAlias = Mapping[str, Collection[Any] | None]
-"""The values that a format has a place for, by the path of the field: `{"model.norm": ("layer",)}`;
-`ANY` of them. The name of a section, such as "decoding", stands for all of its fields."""
+"""The values that a format can hold, by the path of the field: `{"model.norm": ("layer",)}`; `ANY`
+stands for all values. The name of a section, such as "decoding", stands for all of its fields."""
 
 ANY = None
-"""Every value of a field. A field with named values, such as `model.position`, has them listed."""
+"""The mark for every value of a field; for named values, as of `model.position`, list them."""
 
 _SECTIONS = "model", "data", "decoding"
 
@@ -36,7 +36,7 @@ def refuse_other_models(name: str, form: Any, model: PortableModel) -> None:
       model: the model.
 
     Raises:
-      UserError: the format does not carry the model; everything that it lacks is named.
+      UserError: the format does not carry the model; the message names all that it lacks.
     """
     carried, found = form.carried(model.config), []
     for path, leaf, value in walk(model.config):
@@ -59,7 +59,7 @@ def refuse_other_models(name: str, form: Any, model: PortableModel) -> None:
 
 
 def any_value(section: str, *names: str) -> Carried:
-    """Some fields of a section with every value.
+    """Return some fields of a section, each with every value.
 
     Args:
       section: the name of the section.
@@ -69,7 +69,7 @@ def any_value(section: str, *names: str) -> Carried:
 
 
 def common_search() -> Carried:
-    """The settings of a search for which other engines have a counterpart."""
+    """Return the settings of a search that other engines have too, with their possible values."""
     sampling = "temperature", "top_k", "top_p"
     return {
         **any_value("decoding", "beam_size", "length_penalty", "max_extra_length", *sampling),
@@ -79,10 +79,10 @@ def common_search() -> Carried:
 
 
 def sizes_of_transformers(model: ModelConfig) -> Carried:
-    """The sizes that every model of the library transformers carries.
+    """Return the sizes that every model of the library transformers can hold.
 
     Args:
-      model: the config of a model: heads there have the width d_model / num_heads.
+      model: the config of a model; in transformers, heads have the width d_model / num_heads.
     """
     width, heads = (None, model.d_model / model.num_heads), (None, model.num_heads)
     sizes = "d_model", "num_heads", "d_ff", "num_encoder_layers", "num_decoder_layers"
@@ -95,7 +95,7 @@ def sizes_of_transformers(model: ModelConfig) -> Carried:
 
 
 def tied_output(model: ModelConfig) -> Carried:
-    """Embeddings, of which that of targets is the output projection too.
+    """Return the fields of a format whose target embedding is the output projection too.
 
     Args:
       model: the config of a model.

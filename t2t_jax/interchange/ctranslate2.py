@@ -1,4 +1,4 @@
-"""CTranslate2, a fast engine for decoding on CPUs and GPUs: the directory of a model.
+"""The format of CTranslate2, a fast engine for decoding on CPUs and GPUs: a directory.
 
     OUT/model.bin               the parameters, as `ctranslate2.specs` lays them out
     OUT/config.json             special tokens, and the epsilon of the norms
@@ -8,7 +8,7 @@
     OUT/README.md               the lines of Python that translate
 
 ALiBi and the learned bias of T5 are both written as the bias of T5, which CTranslate2 has in
-encoders too: with so many buckets that each distance has its own, it can be any function of it.
+encoders too: with a bucket for each distance, that bias can be any function of the distance.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ _ACTIVATIONS = {
     "geglu": "GELU",
     "swiglu": "SWISH",
 }
-_POSITIONS = 2048  # its usual limits are 1024 subwords of a source, and 256 of a translation
+_POSITIONS = 2048  # CTranslate2's usual limits: 1024 subwords of a source, 256 of a target
 _T5_DISTANCE = 128  # the default of `relative_position_buckets`
 _README = """\
 # A Transformer of t2t_jax for CTranslate2
@@ -95,7 +95,7 @@ _MOSES = """\
 
 
 def carried(config: Config) -> Carried:
-    """What of a config the format carries."""
+    """Return the fields of a config that the format can hold, each with its possible values."""
     model = config.model
     one_width = model.key_size == model.value_size
     return {
@@ -125,7 +125,7 @@ def carried(config: Config) -> Carried:
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write a model.
+    """Write a model in the format of CTranslate2.
 
     Args:
       model: the model.
@@ -133,7 +133,7 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
       dtype: one of `DTYPES`.
 
     Raises:
-      UserError: CTranslate2 cannot have such a model, or is not installed.
+      UserError: CTranslate2 is not installed.
     """
     spec = _specification(model)
     spec.validate()
@@ -163,7 +163,7 @@ def _readme(model: PortableModel) -> str:
 
 
 def _search(model: PortableModel) -> dict[str, Any]:
-    """The arguments of `translate_batch` for the search of a config."""
+    """Return the arguments of `translate_batch` for the search of a config."""
     decoding = model.config.decoding
     (forbidden,) = model.vocabulary.target_pieces([decoding.forbidden_ids])
     given: dict[str, Any] = {
@@ -182,7 +182,7 @@ def _search(model: PortableModel) -> dict[str, Any]:
 
 
 def _specification(model: PortableModel) -> Any:
-    """The model as CTranslate2 describes models, with its parameters."""
+    """Return the model as a specification of CTranslate2, with its parameters."""
     with needs_extra("ctranslate2", "the format ctranslate2"):
         from ctranslate2.specs import TransformerSpec
     network = model.config.model
@@ -214,7 +214,7 @@ def _specification(model: PortableModel) -> Any:
 
 
 def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
-    """The layers of a stack as CTranslate2 describes them, without parameters."""
+    """Return the layers of a stack as a specification of CTranslate2, without parameters."""
     from ctranslate2.specs import attention_spec, common_spec, transformer_spec
 
     decodes = stack.attends_to_source
@@ -252,7 +252,7 @@ def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
 
 @dataclass(frozen=True)
 class _Part:
-    """The parameters whose names begin alike."""
+    """The parameters whose names have one prefix."""
 
     arrays: Arrays
     prefix: str
@@ -291,7 +291,7 @@ def _fill_stack(spec: Any, part: _Part, side: str, model: ModelConfig) -> None:
 
 
 def _fill_attention(spec: Any, part: _Part, model: ModelConfig, *, joined: int) -> None:
-    """Fill an attention; `joined` of its projections to queries, keys, values are one matrix."""
+    """Fill an attention; CTranslate2 joins the last `joined` matrices of Q, K and V in one."""
     letters = ["Q", "K", "V"]
     groups = [*([one] for one in letters[: 3 - joined]), letters[3 - joined :], ["O"]]
     for linear, group in zip(spec.linear, groups, strict=True):
@@ -312,7 +312,7 @@ def _fill_feed_forward(spec: Any, part: _Part) -> None:
 
 
 def _fill_linear(spec: Any, part: _Part, endings: list[str]) -> None:
-    """Fill a projection with one matrix, or several side by side; CTranslate2 has x W^T."""
+    """Fill a projection with one matrix, or several side by side; CTranslate2 computes x W^T."""
     matrices = np.hstack([part[f"W{ending}"] for ending in endings])
     spec.weight = np.ascontiguousarray(matrices.T)
     if f"b{endings[0]}" in part:
@@ -326,7 +326,7 @@ def _fill_norm(spec: Any, part: _Part) -> None:
 
 
 def _distance_biases(model: ModelConfig, arrays: Arrays, side: str) -> Mapping[str, Any]:
-    """What self-attention adds to its scores by distance, as the bias of T5."""
+    """Return the biases by distance of self-attention in the form of T5; {} if it has none."""
     if model.position == "relative_bias":
         table, distance = arrays[f"{side}_position"], _T5_DISTANCE
         assert len(table) == RELATIVE_BUCKETS

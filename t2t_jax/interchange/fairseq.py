@@ -1,12 +1,12 @@
-"""A checkpoint of fairseq's `transformer`, of any version from 0.6 to 0.12.
+"""A reader of checkpoints of fairseq's `transformer`, of any version from 0.6 to 0.12.
 
     DIR/checkpoint_best.pt              the parameters and the options of the model
     DIR/dict.SRC.txt, dict.TGT.txt      the entries of the vocabulary, in the order of their ids
-    DIR/bpecodes                        merges of subword-nmt or fastBPE, after words of Moses; or
+    DIR/bpecodes                        merges of subword-nmt or fastBPE, for words of Moses; or
     DIR/sentencepiece.bpe.model         a SentencePiece model
 
-fairseq numbers begin, padding, end and unknown 0 to 3, so rows of embeddings change places. It
-begins a target with the end of a sentence, counts positions from 2, and computes the sinusoids of
+In fairseq, begin, padding, end and unknown have the ids 0 to 3, so rows of embeddings are moved. A
+target begins with the end of a sentence, positions count from 2, and sinusoids are those of
 tensor2tensor. Nothing in the files is executed.
 """
 
@@ -45,8 +45,8 @@ def read(path: Path) -> PortableModel:
       path: the checkpoint, or a directory with `checkpoint_best.pt` or one checkpoint only.
 
     Raises:
-      UserError: a file is missing or damaged, or is none of fairseq's, or the model has what models
-        of this package cannot have, or a library is missing.
+      UserError: a file is missing or damaged, or is not of fairseq, or the model has an option that
+        models of this package cannot have, or a library is missing.
     """
     file = _checkpoint_file(path)
     checkpoint = read_torch_file(file)
@@ -74,7 +74,7 @@ def read(path: Path) -> PortableModel:
 
 
 def _checkpoint_file(path: Path) -> Path:
-    """The checkpoint that a path names, or that is in a directory."""
+    """Return the checkpoint that a path names, or the one in a directory."""
     if not path.is_dir():
         return path
     found = sorted(path.glob("*.pt"))
@@ -98,7 +98,7 @@ def _languages(options: Options, file: Path) -> tuple[str, str]:
 
 
 def _dictionary(file: Path) -> list[str]:
-    """The entry of each id."""
+    """Read the entry of each id of a dictionary."""
     pieces, known = list(_SPECIAL), set(_SPECIAL)
     for number, line in enumerate(read_text(file).removesuffix("\n").split("\n"), start=1):
         entry, _, count = line.rstrip().rpartition(" ")
@@ -117,7 +117,7 @@ def _dictionary(file: Path) -> list[str]:
 def _config(
     fields: Mapping[str, Any], source: Sequence[str], target: Sequence[str], file: Path
 ) -> Config:
-    """The config of the model, but for sizes that only the arrays have."""
+    """Return the config of the model, without the sizes that only the arrays have."""
     changes = {**fields, "data.vocab_size": len(target), "decoding.beam_size": _BEAM_SIZE}
     if not fields["model.share_embeddings"]:
         changes["model.source_vocab_size"] = len(source)
@@ -133,7 +133,7 @@ def _config(
 
 
 def _with_positions(config: Config, length: int) -> Config:
-    """The config for a learned table: limits are no further than it goes."""
+    """Return the config for a learned table of positions, with limits within its length."""
     half = length // 2
     limits = {
         "data.max_length": min(config.data.max_length, half),
@@ -162,7 +162,7 @@ def _vocabulary(
     languages: tuple[str, str],
     pieces: tuple[Sequence[str], Sequence[str]],
 ) -> Vocabulary:
-    """The vocabulary, by the one file that says how text is split."""
+    """Return the vocabulary, made with the one file of the directory that splits text."""
     found = {
         file: names is _SENTENCEPIECE
         for names in (_CODES, _SENTENCEPIECE)
@@ -194,7 +194,7 @@ def _vocabulary(
 
 
 def _codes(text: str) -> str:
-    """Merges as subword-nmt has them: fastBPE adds how often each was found, and no version."""
+    """Return merges in the form of subword-nmt: fastBPE adds counts, and has no version line."""
     lines = [line.split(" ") for line in text.rstrip("\n").split("\n")]
     if not all(len(line) == 3 and line[2].isdecimal() for line in lines):
         return text
@@ -202,7 +202,7 @@ def _codes(text: str) -> str:
 
 
 def _steps(checkpoint: Mapping[str, Any]) -> tuple[int, ...]:
-    """The number of training steps, where the checkpoint has it."""
+    """Return the number of training steps as a tuple, or () if the checkpoint does not have it."""
     match checkpoint.get("optimizer_history"):
         case [*_, {"num_updates": int(steps)}] if steps >= 0:
             return (steps,)

@@ -1,4 +1,4 @@
-"""The parameters of a model of fairseq under the names of this package, and in its layout.
+"""Renaming of the parameters of a model of fairseq into the names and layout of this package.
 
 Matrices of PyTorch are [output, input], and those of the paper's formulas [input, output].
 """
@@ -23,13 +23,13 @@ _NO_PARAMETERS = re.compile(r".*\.(version|embed_positions\.(_float_tensor|weigh
 _JOINED = re.compile(r"(.*)\.in_proj_(weight|bias)")
 _NUMBERED_NORM = re.compile(r"(encoder|decoder)(\..*)\.layer_norms\.([012])\.(weight|bias)")
 _RESERVED_POSITIONS = 2
-"""Rows of a learned table that no token has: positions are counted from the id of padding, 1."""
+"""The rows of a learned table before the first position: fairseq counts from padding's id, 1."""
 
 
 def renamed(
     arrays: Mapping[str, Shaped[np.ndarray, "..."]],
 ) -> Iterator[tuple[str, Shaped[np.ndarray, "..."]]]:
-    """The parameters under the names that later versions of fairseq have given them.
+    """Yield the parameters under the names that later versions of fairseq have given them.
 
     Args:
       arrays: the arrays of a checkpoint of any version.
@@ -52,14 +52,14 @@ def renamed(
 def parameters_of_fairseq(
     taking: Tensors, model: ModelConfig
 ) -> dict[str, Float32[np.ndarray, "..."]]:
-    """The parameters under the names of `interchange.names`, the vocabulary in its old order.
+    """Return the parameters by the names of `interchange.names`, with entries in fairseq's order.
 
     Args:
-      taking: the arrays under the names that `renamed` gives.
+      taking: the arrays, under the names that `renamed` gives.
       model: the config of the model; its `max_positions` is not read.
 
     Raises:
-      UserError: an array is missing, or is none of such a model.
+      UserError: an array is missing, or one is left that such a model does not have.
     """
     found = dict(_embeddings(taking, model))
     for name, stack in zip(_NORMS, model.stacks, strict=True):
@@ -78,14 +78,14 @@ def parameters_of_fairseq(
 
 
 def _with_equal_tables(found: dict[str, _Array]) -> dict[str, _Array]:
-    """The parameters with as many learned positions of sources as of targets."""
+    """Return the parameters with learned tables of positions cut to the length of the shortest."""
     tables = [name for name in ("source_position", "target_position") if name in found]
     shortest = min((len(found[name]) for name in tables), default=0)
     return {**found, **{name: found[name][:shortest] for name in tables}}
 
 
 def _embeddings(taking: Tensors, model: ModelConfig) -> Iterator[tuple[str, _Array]]:
-    """The matrices with a row for each entry of a vocabulary."""
+    """Yield the matrices with a row for each entry of a vocabulary."""
     theirs = {
         "source": "encoder.embed_tokens.weight",
         "target": "decoder.embed_tokens.weight",

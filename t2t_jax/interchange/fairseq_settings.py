@@ -1,8 +1,8 @@
-"""What a checkpoint of fairseq says about its model, as fields of a config.
+"""The translation of the options in a checkpoint of fairseq into fields of a config.
 
 Older checkpoints have their options in `args`, flat. Newer ones have `cfg`, with sections for the
 model, the task and the tokenizer; the section of the model may be flat too, or have sections of its
-own for encoder and decoder. Here all of them are one flat dictionary with the names of `args`.
+own for encoder and decoder. This module makes one flat dictionary with the names of `args`.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from t2t_jax.interchange.torch_pickle import Settings
 from t2t_jax.system.records import Schema, check
 
 Options: TypeAlias = Mapping[str, Any]
-"""The options of a model, by the names that they have in `args`."""
+"""The options of a model, by their names in `args`."""
 
 _SECTIONS = ("tokenizer", "task", "model")
 _PREFIXES = ("encoder", "decoder", "quant_noise")
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
 _NO_TRANSLATION = ("transformer_lm", "transformer_ulm")
-# What these do beside the model, such as tags of languages, is nowhere in the checkpoint.
+# These tasks do more than the model, such as add tags of languages, and no checkpoint has that.
 _TASKS_WITH_MORE = (
     "multilingual_translation",
     "translation_from_pretrained_bart",
@@ -69,14 +69,14 @@ _SAME_ON_BOTH_SIDES = {
 
 
 def options_of(checkpoint: Any, path: Path) -> Options:
-    """The options of the model of a checkpoint.
+    """Return the options of the model of a checkpoint.
 
     Args:
-      checkpoint: what `read_torch_file` gave.
+      checkpoint: the result of `read_torch_file`.
       path: the file, for errors.
 
     Raises:
-      UserError: it has none, so fairseq has not written it.
+      UserError: the checkpoint has none, so fairseq has not written it; or an option is damaged.
     """
     if isinstance(checkpoint, Mapping) and isinstance(checkpoint.get("model"), Mapping):
         args, sections = (_plain(checkpoint.get(name)) for name in ("args", "cfg"))
@@ -91,7 +91,7 @@ def options_of(checkpoint: Any, path: Path) -> Options:
 
 
 def _checked(options: Mapping[str, Any], path: Path) -> Options:
-    """The options that are given, where None says that one is not."""
+    """Return the options that are not None, or refuse one of the wrong type."""
     given = {name: value for name, value in options.items() if value is not None}
     try:
         check(given, _SCHEMA)
@@ -101,7 +101,7 @@ def _checked(options: Mapping[str, Any], path: Path) -> Options:
 
 
 def _joined(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of all sections; the name of the model is that of its architecture."""
+    """Return the options of all sections, in which `_name` of the model is given as `arch`."""
     found: dict[str, Any] = {}
     for name in _SECTIONS:
         section = sections.get(name)
@@ -110,7 +110,7 @@ def _joined(sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(node: Any) -> Any:
-    """Settings of argparse and OmegaConf as dictionaries, lists and values."""
+    """Return settings of argparse and OmegaConf as dictionaries, lists and values."""
     if isinstance(node, Settings):
         for name in ("_content", "_val"):  # a container of OmegaConf, and a value in one
             if name in node.state:
@@ -124,7 +124,7 @@ def _plain(node: Any) -> Any:
 
 
 def _flat(section: Mapping[str, Any]) -> dict[str, Any]:
-    """A section without sections of its own: `encoder: {layers: 6}` is `encoder_layers: 6`."""
+    """Return a section without inner ones: `encoder: {layers: 6}` becomes `encoder_layers: 6`."""
     inner = {
         f"{prefix}_{name}": value
         for prefix in _PREFIXES
@@ -135,14 +135,14 @@ def _flat(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_fields(options: Options, path: Path) -> dict[str, Any]:
-    """The fields `model.*` of a config, but for sizes that only the arrays have.
+    """Return the fields `model.*` of a config, without the sizes that only the arrays have.
 
     Args:
       options: the options of the model.
       path: the file, for errors.
 
     Raises:
-      UserError: the model has what a model of this package cannot have.
+      UserError: the model has an option that no model of this package can have.
     """
     shared = _shared_options(options)
     activation = options.get("activation_fn") or "relu"
@@ -178,14 +178,14 @@ def model_fields(options: Options, path: Path) -> dict[str, Any]:
 
 
 def _shared_options(options: Options) -> dict[str, Any]:
-    """What encoder and decoder have in common: the options of the encoder."""
+    """Return the options that encoder and decoder are to share: those of the encoder."""
     return {
         name: options.get(f"encoder_{name}", usual) for name, usual in _SAME_ON_BOTH_SIDES.items()
     }
 
 
 def _foreign(options: Options) -> dict[str, bool]:
-    """Kinds of models and options that this package does not have, and whether these do."""
+    """Return kinds of models and options that this package lacks, each with whether it is given."""
     arch, task = options.get("arch", ""), options.get("task")
     is_translation = arch.startswith("transformer") and not arch.startswith(_NO_TRANSLATION)
     return {
@@ -196,12 +196,12 @@ def _foreign(options: Options) -> dict[str, bool]:
 
 
 def _unequal(options: Options, shared: Mapping[str, Any]) -> dict[str, bool]:
-    """Options of the decoder, and whether they are others than those of the encoder."""
+    """Return options of the decoder, each with whether it differs from that of the encoder."""
     expected = {f"decoder_{name}": value for name, value in shared.items()}
     for name in ("decoder_input_dim", "decoder_output_dim"):
         expected[name] = shared["embed_dim"]
     found = {name: options.get(name) for name in expected}
-    # A reference of OmegaConf, such as ${model.decoder.embed_dim}, is to the value it ought to be.
+    # A text is a reference of OmegaConf, such as ${model.decoder.embed_dim}, to the expected value.
     return {
         f"{name}={value!r:.60} beside {expected[name]!r:.60} of the encoder": value
         != expected[name]

@@ -3,13 +3,13 @@
 A module of a format that is written has
 
     DTYPES                              the dtypes of weights that it can have, the usual one first
-    VOCABULARIES                        the kinds of vocabularies that it carries
-    carried(config)                     what of a config it carries; see `interchange.carried`
+    VOCABULARIES                        the classes of vocabularies that it can hold
+    carried(config)                     the fields that it can hold; see `interchange.carried`
     write(model, directory, dtype)      fill an empty directory
 
 and a module of a format that is read has
 
-    read(path, **options)               the `PortableModel` that is there
+    read(path, **options)               return the `PortableModel` in a file or directory
 """
 
 from importlib import import_module
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class Format(NamedTuple):
-    """A format, whose module has its name."""
+    """A format, whose module in `interchange` has the same name."""
 
     written: str = ""
-    """A phrase about what is written; empty for a format that is only read."""
+    """A phrase about the written files; empty for a format that is only read."""
     read: str = ""
-    """A phrase about what is read; empty for a format that is only written."""
+    """A phrase about the files to read; empty for a format that is only written."""
     options: tuple[str, ...] = ()
     """The flags of `t2t-jax import` that its `read` takes by name."""
 
@@ -55,7 +55,7 @@ FORMATS = Rows(
     fairseq=Format(read="a checkpoint of its transformer, or its directory"),
     **{"marian-nmt": Format(read="an .npz of marian-nmt, the toolkit in C++, or its directory")},
 )
-"""The formats by name."""
+"""All formats by name."""
 
 WRITTEN = Rows(**{name: one.written for name, one in FORMATS.items() if one.written})
 READ = Rows(**{name: one.read for name, one in FORMATS.items() if one.read})
@@ -75,8 +75,8 @@ def write_model(
     Args:
       model: the model.
       name: one of the formats `WRITTEN`.
-      directory: a directory that is not there yet, or is empty.
-      dtype: dtype of the weights, such as "int8"; None is what is usual for the format.
+      directory: a directory that does not exist yet, or is empty.
+      dtype: dtype of the weights, such as "int8"; None is the usual one of the format.
 
     Raises:
       UserError: the format cannot have such a model or such a dtype, a library is missing, or the
@@ -96,10 +96,10 @@ def check_dtype(name: str, dtype: str | None) -> None:
 
     Args:
       name: one of the formats `WRITTEN`.
-      dtype: dtype of the weights; None is what is usual for the format.
+      dtype: dtype of the weights; None is the usual one of the format.
 
     Raises:
-      UserError: it cannot have it.
+      UserError: the format cannot have weights in this dtype.
     """
     known = form_of(name).DTYPES
     if dtype not in (None, *known):
@@ -109,23 +109,23 @@ def check_dtype(name: str, dtype: str | None) -> None:
 
 
 def read_model(name: str, path: Path, **options: Any) -> "PortableModel":
-    """Read a model of a format. Nothing in its files is ever executed.
+    """Read a model in a format. Nothing in its files is ever executed.
 
     Args:
       name: one of the formats `READ`.
-      path: its directory or file.
-      options: what else the format's `read` takes.
+      path: the directory or the file of the model.
+      options: further arguments of the format's `read`.
 
     Raises:
-      UserError: there is no such model, or its files are damaged, or it has what models of this
-        package cannot have.
+      UserError: there is no such model, or its files are damaged, or it has an option that models
+        of this package cannot have.
     """
     model: PortableModel = form_of(name).read(path, **options)
     return model
 
 
 def form_of(name: str) -> Any:
-    """The module of a format.
+    """Return the module of a format.
 
     Args:
       name: one of the formats `WRITTEN` or `READ`.

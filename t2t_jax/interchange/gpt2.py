@@ -1,7 +1,7 @@
-"""GPT-2 models of the library transformers of Hugging Face (`GPT2LMHeadModel`): out and in.
+"""Export and import of GPT-2 models of Hugging Face's transformers (`GPT2LMHeadModel`).
 
-Their vocabulary has one special entry, which ends a text and begins one. Ours has padding as well,
-which a bias of the output keeps from ever being chosen.
+The vocabulary of GPT-2 has one special entry, which ends a text and begins one. Ours has padding as
+well, which a bias of the output keeps from ever being chosen.
 """
 
 from collections.abc import Iterator, Mapping
@@ -56,9 +56,9 @@ _FIXED = {
     "tie_word_embeddings": True,
 }
 _NEVER = -1e9
-"""The bias of an entry that is never chosen."""
+"""The output bias of padding, which is thus never chosen."""
 _WITHOUT = r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias"
-"""Masks, which earlier releases of the library kept beside the parameters."""
+"""Names of masks, which earlier releases of transformers kept beside the parameters."""
 _README = """\
 # A language model of t2t_jax as a GPT-2
 
@@ -73,7 +73,7 @@ It needs `pip install transformers torch`.
 
 
 def _places(model: ModelConfig) -> Iterator[Place]:
-    """Where the parameters are, but for the embedding and what is joined there."""
+    """Yield the places of all parameters but the embedding and the joined Q, K and V."""
     yield Place("target_position", "transformer.wpe.weight")
     for number in range(model.num_decoder_layers):
         ours, theirs = f"decoder.layers.{number}", f"transformer.h.{number}"
@@ -165,7 +165,7 @@ def _our_arrays(
 
 
 def carried(config: Config) -> Carried:
-    """What of a config the format carries."""
+    """Return the fields of a config that the format can hold, each with its possible values."""
     return {
         **carried_by_all(config.model),
         **tied_output(config.model),
@@ -173,13 +173,13 @@ def carried(config: Config) -> Carried:
         "model.norm_order": ("pre",),
         "model.scale_embeddings": (False,),
         "model.start_token": ("end",),
-        "model.output_bias": ANY,  # of which all but that of padding has to be 0
+        "model.output_bias": ANY,  # `write` refuses one that is not 0 beside that of padding
         "data.task": ("language_modelling",),
     }
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write a model.
+    """Write a model as a GPT-2 model of transformers.
 
     Args:
       model: the model.
@@ -187,9 +187,9 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
       dtype: one of `DTYPES`.
 
     Raises:
-      UserError: the model has a bias of the output.
+      UserError: the model has an output bias that is not 0.
     """
-    del dtype  # there is one
+    del dtype  # there is only one
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, PretrainedVocabulary)
     order = np.array(vocabulary.order)

@@ -1,4 +1,4 @@
-"""A model of marian-nmt, the toolkit in C++: an `.npz` file, and the vocabularies beside it.
+"""A reader of models of marian-nmt, the toolkit in C++: an `.npz` file, and vocabularies beside it.
 
     DIR/model.npz              the parameters, and among them the model's options in YAML
     DIR/decoder.yml            names model and vocabularies; or DIR/model.npz.decoder.yml
@@ -6,12 +6,12 @@
     DIR/vocab.yml              a table of the id of each subword, together with
     DIR/source.spm, target.spm     the models that split text into these subwords
 
-What marian-nmt computes in training is computed here; its file `transformer.h` has the names and
-the order of everything. Three things differ there:
+The imported model computes what marian-nmt computes in training; `transformer.h` of marian-nmt has
+the names and the order of everything. Three things differ in marian-nmt:
 
-- It has no padding, and a target begins with an embedding of zeros. Here padding is the first entry
-  of every vocabulary. Its embedding is those zeros, and its bias in the output is so low that it
-  never takes any probability.
+- It has no padding, and a target begins with an embedding of zeros. In this package padding is the
+  first entry of every vocabulary. Its embedding is set to zeros, and its bias in the output is so
+  low that it never takes any probability.
 - Before version 1.12.3, its gelu is x sigmoid(1.702 x). That is silu with other factors on the
   matrices around it.
 - Before version 1.11, its pre-norm layers do not normalise keys and values. Such models are
@@ -53,10 +53,10 @@ def read(path: Path) -> PortableModel:
     """Read a model of marian-nmt.
 
     Args:
-      path: its `.npz` file, or a directory with one.
+      path: the `.npz` file of the model, or a directory with one.
 
     Raises:
-      UserError: a file is missing, or damaged, or something else; or the model has an option that
+      UserError: a file is missing, or damaged, or of another kind; or the model has an option that
         models of this package lack; or a file that is named lies outside of the directory.
     """
     files = find_files(path)
@@ -90,7 +90,7 @@ def read(path: Path) -> PortableModel:
 
 
 class _Weights:
-    """The arrays of a file. A vector is a matrix of one row there."""
+    """The arrays of an `.npz` file, in which a vector is a matrix of one row."""
 
     def __init__(self, file: Path) -> None:
         arrays = _numbers(file)
@@ -104,13 +104,13 @@ class _Weights:
         return name in self.tensors
 
     def __getitem__(self, name: str) -> Float32[np.ndarray, "..."]:
-        """A matrix, or a vector."""
+        """Take a matrix, or a vector."""
         array = self.tensors.take(name, None, None)
         return array[0] if len(array) == 1 else array
 
 
 def _numbers(file: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """The arrays of a file, which is as large as they are."""
+    """Read the arrays of a file, or refuse arrays that are larger than the file itself."""
     try:
         with regular(file).open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
             if sum(member.file_size for member in archive.zip.infolist()) > file.stat().st_size:
@@ -134,13 +134,13 @@ class _Embeddings(NamedTuple):
     bias: Float32[np.ndarray, " entries"]
     """The bias of the output projection."""
     tied_inputs: bool
-    """Whether sources and targets have one matrix."""
+    """Whether the embeddings of sources and targets are one matrix."""
     tied_output: bool
-    """Whether targets and output have one matrix."""
+    """Whether the target embedding and the output projection are one matrix."""
 
     @property
     def share_all(self) -> bool:
-        """Whether there is only one matrix."""
+        """Return whether all three are one matrix."""
         return self.tied_inputs and self.tied_output
 
 
@@ -177,7 +177,7 @@ def _model_fields(weights: _Weights, options: MarianOptions, norms: MarianNorms)
 
 
 def _decoding_fields(files: MarianFiles) -> dict[str, Any]:
-    """The search that `decoder.yml` asks for, as far as it does."""
+    """Return the fields of a config that follow from `decoder.yml`."""
     names = {"beam-size": "decoding.beam_size", "normalize": "decoding.length_penalty"}
     found = {names[name]: value for name, value in files.settings.items() if name in names}
     return {
@@ -226,7 +226,7 @@ def _embedding_arrays(
 
 
 def _arrays(weights: _Weights, options: MarianOptions, norms: MarianNorms) -> Iterator[_Named]:
-    """The parameters of the layers, and of the norms before and after them."""
+    """Yield the parameters of the layers, and of the norms before and after them."""
     for stack, side in (("encoder", "source"), ("decoder", "target")):
         if norms.of_embeddings:
             for name, array in _norm(weights, norms, f"{stack}_emb", "_pre"):
@@ -245,7 +245,7 @@ def _arrays(weights: _Weights, options: MarianOptions, norms: MarianNorms) -> It
 
 
 def _norm(weights: _Weights, norms: MarianNorms, place: str, suffix: str) -> Iterator[_Named]:
-    """The parameters of a norm, whose names in the file begin with `place`."""
+    """Yield the parameters of a norm, whose names in the file begin with `place`."""
     if norms.kind == "rms":
         yield "norm.scale", weights[f"{place}_rms_scale{suffix}"]
         return
@@ -256,7 +256,7 @@ def _norm(weights: _Weights, norms: MarianNorms, place: str, suffix: str) -> Ite
 def _layer(
     weights: _Weights, options: MarianOptions, norms: MarianNorms, place: str
 ) -> Iterator[_Named]:
-    """The parameters of a layer, whose names begin with `place`."""
+    """Yield the parameters of a layer, whose names in the file begin with `place`."""
     suffix = "_pre" if norms.order == "pre" else ""
     attentions = {"self_attention": "self"}
     if place.startswith("decoder"):

@@ -1,6 +1,6 @@
-"""The files of a model of marian-nmt: which they are, and the vocabularies among them.
+"""The files of a model of marian-nmt, and the reader of its vocabularies.
 
-`decoder.yml` names them, and is as little trusted as the rest: it names files of its own directory.
+`decoder.yml` names the files, all of which have to be in its own directory; no file is trusted.
 """
 
 import json
@@ -21,7 +21,7 @@ from t2t_jax.interchange.numbering import END, NONE, UNKNOWN, new_order
 from t2t_jax.system.records import Between, Schema, check
 
 Order = Int[np.ndarray, "_"]
-"""The number that marian-nmt has for each entry; see `interchange.numbering`."""
+"""The id in marian-nmt of each of our entries; see `interchange.numbering`."""
 
 _TABLES = (".yml", ".yaml", ".json")
 _SETTINGS = "decoder.yml"
@@ -29,32 +29,32 @@ _SEARCH = Schema({}, {"beam-size": SIZE, "normalize": Between(float, 0, 100)})
 _MOST_SETTINGS = 100_000
 _MOST_LEVELS = 20
 _LONGEST_VALUE = 255
-# In C, where PyYAML was built with it: tables have many thousands of lines.
+# The parser in C, where PyYAML was built with it: tables have many thousands of lines.
 _PARSER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
 class MarianFiles(NamedTuple):
-    """The files of a model."""
+    """The files of a model of marian-nmt."""
 
     model: Path
-    """The parameters."""
+    """The `.npz` file of the parameters."""
     source: Path
-    """The vocabulary of sources."""
+    """The file of the vocabulary of sources."""
     target: Path
-    """The vocabulary of targets, often the same file."""
+    """The file of the vocabulary of targets, often the same file."""
     settings: Mapping[str, Any]
-    """What `decoder.yml` says of the search; empty if there is no such file."""
+    """The contents of `decoder.yml`; empty if there is no such file."""
 
 
 def find_files(path: Path) -> MarianFiles:
-    """The files of a model.
+    """Return the files of a model.
 
     Args:
       path: the `.npz` file of a model, or a directory with one.
 
     Raises:
-      UserError: there is none, or it is not clear which; or a file is named that lies outside of
-        the directory.
+      UserError: the directory has no model, or several; or it has not two vocabularies; or a
+        file that is named lies outside of the directory.
     """
     if not path.exists():
         raise UserError(f"there is no {path}; name the .npz file of a model, or its directory")
@@ -88,17 +88,17 @@ def find_files(path: Path) -> MarianFiles:
 def read_marian_vocabulary(
     files: MarianFiles, sizes: tuple[int, int]
 ) -> tuple[Vocabulary, tuple[Order, Order]]:
-    """The vocabulary of a model, numbered as vocabularies of this package are.
+    """Return the vocabulary of a model, in the order of this package.
 
-    A table may have more subwords than the model: those after the last are unknown. It may have
-    less: then other entries have names that no text is split into. marian-nmt does the same.
+    A table may have more subwords than the model: those beyond are unknown to the model. A table
+    may have fewer: the other entries get names that no text has. marian-nmt does the same.
 
     Args:
       files: the files of the model.
       sizes: the number of entries of the model, of sources and of targets.
 
     Returns:
-      The vocabulary; and of sources and targets, the original's number of each entry.
+      The vocabulary; and for sources and for targets, the original's id of each entry.
 
     Raises:
       UserError: a file is missing or damaged, or is no vocabulary of this model.
@@ -117,14 +117,14 @@ def read_marian_vocabulary(
 
 
 def parse_yaml(text: bytes, where: str) -> dict[str, Any]:
-    """The options or settings of a text. Nothing in it is executed.
+    """Parse options or settings in YAML, without executing anything in the text.
 
     Args:
       text: YAML with a value for each name.
-      where: where it stands, for errors.
+      where: the place of the text, for errors.
 
     Raises:
-      UserError: it is something else.
+      UserError: the text is no such YAML, or is too long, or is nested too deeply.
     """
     try:
         if len(text) > _MOST_SETTINGS:
@@ -139,7 +139,7 @@ def parse_yaml(text: bytes, where: str) -> dict[str, Any]:
 
 
 def _check_events(events: Iterable[yaml.Event]) -> None:
-    """Refuse YAML that a short text can make large: what stands elsewhere, or goes very deep."""
+    """Refuse YAML by which a short text can become large: aliases, deep nesting, long values."""
     depth = 0
     for event in events:
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -151,7 +151,7 @@ def _check_events(events: Iterable[yaml.Event]) -> None:
 
 
 def _pieces(file: Path, size: int) -> list[str]:
-    """The subword of each of the entries of a model, in the order of marian-nmt."""
+    """Return the subword of each entry of a model, in the order of marian-nmt."""
     if file.suffix == ".spm":
         pieces = _pieces_of_model(file)
         if len(pieces) != size:
@@ -181,7 +181,7 @@ def _pieces_of_model(file: Path) -> list[str]:
 
 
 def _read_table(file: Path) -> dict[str, int]:
-    """The id of each subword of a table."""
+    """Read the id of each subword of a table."""
     content = read_bytes(file)
     try:
         table = json.loads(content) if file.suffix == ".json" else _parse_table(content)
@@ -194,7 +194,7 @@ def _read_table(file: Path) -> dict[str, int]:
 
 
 def _parse_table(content: bytes) -> dict[str, str]:
-    """The keys and values of YAML, as text: `no` and `~` are subwords, and no truth values."""
+    """Return the keys and values of YAML as text: `no` and `~` are subwords, not False and None."""
     texts, depth = [], 0
     for event in yaml.parse(content, _PARSER):
         if isinstance(event, yaml.ScalarEvent):
@@ -207,7 +207,7 @@ def _parse_table(content: bytes) -> dict[str, str]:
 
 
 def _splitter(vocabulary: Path, side: str) -> Path:
-    """The SentencePiece model that splits text into the subwords of a vocabulary."""
+    """Return the file of the SentencePiece model that splits text into a vocabulary's subwords."""
     if vocabulary.suffix == ".spm":
         return vocabulary
     model = vocabulary.with_name(f"{side}.spm")
@@ -234,7 +234,7 @@ def _processor(file: Path) -> sentencepiece.SentencePieceProcessor:
 
 
 def _only_vocabulary(directory: Path) -> list[Path]:
-    """The one vocabulary of a directory, for both sides; [] if there is none, or several."""
+    """Return the one vocabulary of a directory, for both sides; [] if there is none, or several."""
     for pattern in ("*vocab.yml", "*.spm"):
         found = sorted(directory.glob(pattern))
         if len(found) == 1:
@@ -243,7 +243,7 @@ def _only_vocabulary(directory: Path) -> list[Path]:
 
 
 def _read_settings(file: Path) -> dict[str, Any]:
-    """What a `decoder.yml` says; {} if there is no such file."""
+    """Return the settings of a `decoder.yml`; {} if there is no such file."""
     if not file.exists():
         return {}
     settings = parse_yaml(read_bytes(file), str(file))
@@ -255,7 +255,7 @@ def _read_settings(file: Path) -> dict[str, Any]:
 
 
 def _names(settings: Mapping[str, Any], key: str, file: Path) -> list[str]:
-    """The files that the settings name; [] if they name none."""
+    """Return the names of files that the settings list under a key; [] if they list none."""
     names = settings.get(key) or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{key} in {file} is no list of files")

@@ -1,6 +1,6 @@
-"""The options of a model of marian-nmt, of which models of this package can have some.
+"""The options of a model of marian-nmt, with the check that this package has such models.
 
-They are those of its command line, and what is not given has the value that it has there.
+The options are those of the command line of marian-nmt, with its defaults for those not given.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from t2t_jax.errors import UserError
 
 Value = TypeVar("Value", bool, int, str)
-"""What an option can be."""
+"""The type of an option."""
 
 _MOST = 10_000_000
 _MOST_LAYERS = 10_000
@@ -22,7 +22,7 @@ _ORDERS: Mapping[tuple[str, str, str], Literal["post", "pre"]] = MappingProxyTyp
     {("", "an", ""): "post", ("n", "a", "n"): "pre"}
 )
 """The order of norms, by the operations before and after a sub-layer and after a stack: "n" is a
-norm, and "a" adds the residual. Dropout, "d", makes no other model."""
+norm, and "a" adds the residual. Dropout, "d", is left out, as it changes no order."""
 
 _SUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
@@ -42,8 +42,8 @@ _SUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "right-left": (False,),
     }
 )
-"""Options that change what is computed, and their values that a model of this package can have; the
-first is what marian-nmt takes where the option is not given."""
+"""The options that change the model, each with the values that this package can have; the first
+value is the default of marian-nmt."""
 
 
 def _is_layer(number: Any) -> bool:
@@ -51,24 +51,24 @@ def _is_layer(number: Any) -> bool:
 
 
 class MarianNorms(NamedTuple):
-    """Where the norms of a model are, and of which kind."""
+    """The places and the kind of the norms of a model."""
 
     order: Literal["post", "pre"]
-    """As `norm_order` of a model."""
+    """The value for `model.norm_order`."""
     kind: Literal["layer", "rms"]
-    """As `norm` of a model."""
+    """The value for `model.norm`."""
     of_embeddings: bool
     """Whether the sum of embedding and position is normalised."""
 
 
 class MarianOptions(NamedTuple):
-    """The options of a model, as its file has them."""
+    """The options in the file of a model."""
 
     file: Path
     values: Mapping[str, Any]
 
     def get(self, name: str, default: Value) -> Value:
-        """An option, or what marian-nmt takes where it is not given."""
+        """Return an option, or the default of marian-nmt if the option is not given."""
         value = self.values.get(name)
         if value is None:
             return default
@@ -81,19 +81,19 @@ class MarianOptions(NamedTuple):
 
     @property
     def version(self) -> tuple[int, ...]:
-        """The version of marian-nmt that trained the model; () is not known."""
+        """Return the version of marian-nmt that trained the model; () if unknown."""
         found = re.match(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})", str(self.values.get("version")))
         return tuple(map(int, found.groups())) if found else ()
 
     @property
     def has_old_gelu(self) -> bool:
-        """Whether gelu is x sigmoid(1.702 x)."""
+        """Return whether the model has the older gelu, x sigmoid(1.702 x)."""
         chosen = self.get("transformer-ffn-activation", "swish")
         return chosen == "gelu" and self.version < _EXACT_GELU_SINCE
 
     @property
     def decoder_layers(self) -> Sequence[int]:
-        """The number in the names of arrays that each layer of the decoder has, from 1."""
+        """Return the number, from 1, that each decoder layer has in the names of its arrays."""
         depth = self.get("dec-depth", 1)
         tied = self.values.get("transformer-tied-layers") or range(1, depth + 1)
         if isinstance(tied, range):
@@ -106,10 +106,10 @@ class MarianOptions(NamedTuple):
         return tied
 
     def check(self) -> None:
-        """Refuse a model that no model of this package is.
+        """Refuse a model with options that no model of this package can have.
 
         Raises:
-          UserError: it is one; the message names the option.
+          UserError: an option is one of those; the message names the option.
         """
         kind = self.get("type", "")
         if kind != "transformer":
@@ -131,14 +131,14 @@ class MarianOptions(NamedTuple):
 
     @property
     def d_ff(self) -> int:
-        """Inner width of the feed-forward networks."""
+        """Return the inner width of the feed-forward networks."""
         return self.get("transformer-dim-ffn", 2048)
 
     def norms(self) -> MarianNorms:
-        """The norms that the options ask for.
+        """Return the norms that the options ask for.
 
         Raises:
-          UserError: models of this package do not have them there.
+          UserError: no model of this package can have norms in these places.
         """
         usual = {
             "preprocess": "",

@@ -1,4 +1,4 @@
-"""The files of a model that comes from elsewhere, none of which is trusted."""
+"""Readers for the settings and vocabularies of an imported model, which trust no file."""
 
 from pathlib import Path, PurePosixPath
 
@@ -7,22 +7,22 @@ from t2t_jax.system.records import Between, Record, Schema, parse_object
 from t2t_jax.system.regular_file import regular
 
 SIZE = Between(int, 1, 10_000_000)
-"""A width, or the number of entries or positions."""
+"""The range of a width, and of a number of entries or positions."""
 DEPTH = Between(int, 1, 10_000)
-"""The number of layers or heads."""
+"""The range of a number of layers or heads."""
 ID = Between(int, 0, 10_000_000)
-"""The number of an entry of a vocabulary."""
+"""The range of the id of an entry of a vocabulary."""
 RATE = Between(float, 0, 1)
-"""A rate of dropout, or what a norm adds to the variance."""
+"""The range of a rate of dropout, and of the epsilon that a norm adds to the variance."""
 _MAX_BYTES = 1 << 28
 _LONGEST_NAME = 255
 
 
 def read_bytes(path: Path) -> bytes:
-    """The contents of a file of settings, or of a vocabulary.
+    """Return the contents of a file of settings, or of a vocabulary.
 
     Raises:
-      UserError: it is missing, or no regular file, or far too large.
+      UserError: the file is missing, or no regular file, or far too large.
     """
     try:
         if regular(path).stat().st_size > _MAX_BYTES:
@@ -34,10 +34,10 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of settings, or of a vocabulary.
+    """Return the text of a file of settings, or of a vocabulary.
 
     Raises:
-      UserError: it is missing, or no regular file, or far too large, or not UTF-8.
+      UserError: the file is missing, or no regular file, or far too large, or not UTF-8.
     """
     try:
         return read_bytes(path).decode()
@@ -46,10 +46,10 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, schema: Schema) -> Record:
-    """The fields of a file of JSON, checked.
+    """Return the fields of a file of JSON, checked against a schema.
 
     Raises:
-      UserError: it is missing or damaged, or has a field of another kind.
+      UserError: the file is missing or damaged, or has a field that the schema refuses.
     """
     content = read_bytes(path)
     try:
@@ -62,10 +62,10 @@ def read_json(path: Path, schema: Schema) -> Record:
 
 
 def beside(file: Path, name: str) -> Path:
-    """A file that another one names, which has to be in its directory.
+    """Return the path of a file that another one names, which has to be in the same directory.
 
     Raises:
-      UserError: it is elsewhere, or has no name that a file has.
+      UserError: the name leads out of the directory, or no file can have it.
     """
     relative = PurePosixPath(name)
     if relative.is_absolute() or ".." in relative.parts:

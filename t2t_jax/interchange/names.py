@@ -1,4 +1,4 @@
-"""The parameters of a model under the names that the paper has for them.
+"""The parameters of a model under the names of the paper.
 
 In training, a parameter of all layers of a stack is one array, as layers are compiled as one scan.
 Here each parameter of each layer is an array of its own:
@@ -21,7 +21,7 @@ from jaxtyping import Float32
 from t2t_jax.errors import UserError
 
 Arrays = Mapping[str, Float32[np.ndarray, "..."]]
-"""Parameters by their names."""
+"""The parameters of a model by name."""
 
 _ATTENTION = {"query": "Q", "key": "K", "value": "V", "output": "O"}
 _LETTERS = {"kernel": "W", "bias": "b"}
@@ -36,7 +36,7 @@ _LAST = {
 
 
 def named_arrays(params: Mapping[str, Any]) -> dict[str, Float32[np.ndarray, "..."]]:
-    """The parameters under their names, the stacks of layers taken apart.
+    """Return the parameters by name, with an array of its own for each layer.
 
     Args:
       params: the parameters as training has them.
@@ -53,7 +53,7 @@ def named_arrays(params: Mapping[str, Any]) -> dict[str, Float32[np.ndarray, "..
 
 
 def parameters_of(arrays: Arrays, like: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters as training has them, of arrays under their names.
+    """Return the parameters as training has them, made from arrays by name.
 
     Args:
       arrays: an array for every parameter of the model, and no other.
@@ -63,7 +63,7 @@ def parameters_of(arrays: Arrays, like: Mapping[str, Any]) -> dict[str, Any]:
       A tree of NumPy arrays.
 
     Raises:
-      UserError: an array is missing, or is none of the model's, or has another shape.
+      UserError: an array is missing, or has another shape, or belongs to no parameter.
     """
     params: dict[str, Any] = {}
     unused = set(arrays)
@@ -81,7 +81,7 @@ def parameters_of(arrays: Arrays, like: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _taken(arrays: Arrays, name: str, wanted: Any, layer: int | None) -> Float32[np.ndarray, "..."]:
-    """The array of this name, if it has the shape that the model has."""
+    """Return the array of a name, or refuse one that is missing or has another shape."""
     if name not in arrays:
         raise UserError(f"there is no array {name}, which is a parameter of the model")
     array, shape = arrays[name], tuple(wanted.shape if layer is None else wanted.shape[1:])
@@ -105,7 +105,7 @@ def _is_stacked(path: tuple[str, ...]) -> bool:
 
 
 def _names(path: tuple[str, ...], shape: tuple[int, ...]) -> Iterator[tuple[str, int | None]]:
-    """The names of the arrays that a parameter of training holds, and the layer of each."""
+    """Yield the names of the arrays that a parameter of training holds, and the layer of each."""
     if not _is_stacked(path):
         yield ".".join(_paper(path)), None
         return
@@ -115,7 +115,7 @@ def _names(path: tuple[str, ...], shape: tuple[int, ...]) -> Iterator[tuple[str,
 
 
 def _paper(path: tuple[str, ...]) -> list[str]:
-    """The parts of a parameter's name, of the modules that hold it and its own name there."""
+    """Return the parts of a parameter's name in the paper, given its path in training."""
     *modules, last = (name.removesuffix("_residual") for name in path if name != "scores")
     if modules and modules[-1] in _ATTENTION and last in _LETTERS:
         return [*modules[:-1], f"{_LETTERS[last]}_{_ATTENTION[modules[-1]]}"]

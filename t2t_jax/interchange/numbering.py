@@ -1,7 +1,7 @@
-"""New numbers for the entries of a vocabulary that comes from elsewhere.
+"""New ids for the entries of an imported vocabulary.
 
 Padding is id 0 and the end of a sentence id 1 in every vocabulary of this package, so the rows of
-an imported model's embeddings are put into that order; the other entries keep theirs.
+an imported model's embeddings are put into that order; the other entries keep their order.
 """
 
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ PAD, END, BEGIN, UNKNOWN = "<pad>", "</s>", "<s>", "<unk>"
 """The names of special entries."""
 
 NONE = -1
-"""The number of an entry that the original does not have."""
+"""The id in an order that marks an entry which the original vocabulary does not have."""
 
 
 def new_order(
     pieces: Sequence[str], first: Sequence[int]
 ) -> tuple[list[str], Int[np.ndarray, " entries"]]:
-    """The entries of a vocabulary, in the order of this package.
+    """Return the entries of a vocabulary in the order of this package.
 
     Args:
       pieces: the entry of each id, in the original.
-      first: the original's ids of those that come first: padding, the end of a sentence and what
-        else has a place of its own; `NONE` for one that it does not have.
+      first: the original's ids of the entries that come first: padding, the end of a sentence and
+        others with a fixed place; `NONE` for an entry that the original does not have.
 
     Returns:
       The entries in the new order, with the names `PAD` and `END` for the first two, and the
@@ -39,12 +39,12 @@ def new_order(
 def rows_in(
     array: Float32[np.ndarray, "..."], order: Int[np.ndarray, " entries"], missing: float = 0.0
 ) -> Float32[np.ndarray, "..."]:
-    """The rows of an array in a new order.
+    """Return the rows of an array in a new order.
 
     Args:
       array: an array with a row, or a number, for each of the original's entries.
       order: the original's id of each entry; see `new_order`.
-      missing: what stands in the row of an entry that the original does not have.
+      missing: the value in the row of an entry that the original does not have.
     """
     there = (order != NONE).reshape(-1, *[1] * (array.ndim - 1))
     return np.where(there, array[order], np.float32(missing)).astype(np.float32)

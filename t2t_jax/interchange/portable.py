@@ -1,4 +1,4 @@
-"""A trained model apart from its run: what every format is written from and read into."""
+"""A trained model apart from its run, which formats are written from and read into."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,20 +15,20 @@ class PortableModel:
     """A trained model: its config, its vocabulary and its parameters on the host."""
 
     config: Config
-    """The config of the run that trained it. The moving average of parameters is off: there is one
-    set of parameters, and they may be that average."""
+    """The config of the run that trained the model. The moving average of parameters is off: the
+    model has one set of parameters, which may be that average."""
     vocabulary: Vocabulary
     """The vocabulary of sources and targets."""
     arrays: Arrays
     """The parameters, as `interchange.names` names them."""
     steps: tuple[int, ...]
-    """The training steps whose checkpoints the parameters are the mean of; () is not known."""
+    """The training steps of the checkpoints that the parameters are the mean of; () if unknown."""
 
 
 def portable_model(
     workdir: Path, *, average: int | None = None, step: int | Literal["best"] | None = None
 ) -> PortableModel:
-    """The model of a run.
+    """Return the model of a run.
 
     Args:
       workdir: the run directory.

@@ -1,8 +1,8 @@
-"""Directories of the library transformers of Hugging Face: what `save_pretrained` writes.
+"""Model directories of the library transformers of Hugging Face, as `save_pretrained` writes them.
 
 config.json                                   kind and sizes of the model
 model.safetensors, or pytorch_model.bin       its parameters; nothing in them is executed
-model.safetensors.index.json                  in place of it, the file that has each parameter
+model.safetensors.index.json                  of a model in several files: the file of each array
 tokenizer.json                                how text is split, for the library tokenizers
 """
 
@@ -28,7 +28,7 @@ from t2t_jax.interchange.torch_file import read_torch_file, tensors_of
 from t2t_jax.system.records import Each, Record, Schema
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
-"""Their name of each activation."""
+"""The name in transformers of each of our activations."""
 _INDEX = Schema({"weight_map": Each(dict, str)})
 _TOKENIZER = Schema(
     {"model": Schema({"vocab": Each(dict, ID)}, {"continuing_subword_prefix": (str, NoneType)})},
@@ -41,17 +41,17 @@ _OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNor
 def read_pretrained_config(
     path: Path, kind: str, schema: Schema, fixed: Mapping[str, Any]
 ) -> Record:
-    """The fields of config.json.
+    """Return the fields of config.json, checked.
 
     Args:
       path: the directory of the model.
-      kind: the `model_type` of such models.
-      schema: the fields.
-      fixed: the value that an option has to have, where it is given.
+      kind: the `model_type` that the model has to have.
+      schema: the fields and their types.
+      fixed: options with the only value of each that a model of this package can have.
 
     Raises:
       UserError: the file is missing or damaged, is of another kind, or has an option that a model
-        of ours cannot have.
+        of this package cannot have.
     """
     file = path / "config.json"
     _refused(file, read_json(file, Schema({"model_type": str})), {"model_type": kind})
@@ -61,7 +61,7 @@ def read_pretrained_config(
 
 
 def _spellings(name: str) -> Iterator[str]:
-    """The names that releases of the library have given an array."""
+    """Yield the names that releases of transformers have given an array."""
     yield name
     yield from (name.removeprefix(prefix) for prefix in _PREFIXES)
     for new, old in _OLD_NAMES.items():
@@ -70,13 +70,13 @@ def _spellings(name: str) -> Iterator[str]:
 
 
 def read_tensors(path: Path) -> Tensors:
-    """The tensors of a model, which may lie in several files.
+    """Read the tensors of a model, which may lie in several files.
 
     Args:
-      path: its directory.
+      path: the directory of the model.
 
     Raises:
-      UserError: they are missing or damaged.
+      UserError: a file is missing or damaged.
     """
     for name, read in {"model.safetensors": _safetensors, "pytorch_model.bin": _pytorch}.items():
         file, index = path / name, path / f"{name}.index.json"
@@ -96,7 +96,7 @@ def _pytorch(file: Path) -> dict[str, np.ndarray]:
 
 
 def _in_parts(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The tensors of the files that an index names."""
+    """Read the tensors of the files that an index names."""
     places = read_json(index, _INDEX)["weight_map"]
     found: dict[str, np.ndarray] = {}
     for part in sorted(set(places.values())):
@@ -112,34 +112,34 @@ def _in_parts(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dic
 
 
 class Place(NamedTuple):
-    """Where a model of another library has one of our parameters."""
+    """The place of one of our parameters in a model of another library."""
 
     ours: str
-    """Our name of it."""
+    """The name of the parameter in this package."""
     theirs: str
-    """Their name."""
+    """The name of the array in the other library."""
     transposed: bool = False
-    """Whether theirs is the transpose of ours."""
+    """Whether the array of the other library is the transpose of ours."""
 
     def array(self, tensors: Tensors) -> Float32[np.ndarray, "..."]:
-        """Our parameter, of their tensors."""
+        """Return our parameter, taken from the tensors of the other library."""
         found = tensors.take(self.theirs)
         return np.ascontiguousarray(found.T) if self.transposed else found
 
     def theirs_of(self, arrays: Arrays) -> Float32[np.ndarray, "..."]:
-        """Their parameter, of ours."""
+        """Return the array of the other library, made from our parameters."""
         found = arrays[self.ours]
         return found.T if self.transposed else found
 
 
 def written(directory: Path, config: Mapping[str, Any], arrays: Arrays, readme: str) -> None:
-    """Write a model.
+    """Write a model: model.safetensors, config.json and README.md.
 
     Args:
       directory: an empty directory.
       config: the fields of config.json.
-      arrays: the parameters under their names there.
-      readme: how the model is used.
+      arrays: the parameters under their names in transformers.
+      readme: the text of README.md.
     """
     contiguous = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
     (directory / "model.safetensors").write_bytes(save(contiguous, {"format": "pt"}))
@@ -148,7 +148,7 @@ def written(directory: Path, config: Mapping[str, Any], arrays: Arrays, readme: 
 
 
 def _refused(file: Path, theirs: Record, wanted: Mapping[str, Any]) -> None:
-    """Refuse a model that has another value of an option than the one wanted."""
+    """Refuse a model in which an option has another value than the wanted one."""
     for name, value in wanted.items():
         if theirs.get(name, value) != value:
             raise UserError(
@@ -158,10 +158,10 @@ def _refused(file: Path, theirs: Record, wanted: Mapping[str, Any]) -> None:
 
 
 def config_of(path: Path, changes: Mapping[str, Any]) -> Config:
-    """The config with some changes, which follow from a file.
+    """Return the default config with the changes that follow from a config.json.
 
     Raises:
-      UserError: they are refused.
+      UserError: the config refuses them.
     """
     try:
         return Config().replace(changes)
@@ -172,16 +172,16 @@ def config_of(path: Path, changes: Mapping[str, Any]) -> Config:
 def read_pretrained_vocabulary(
     path: Path, size: int, special: Callable[[Mapping[str, int]], Sequence[int]], unknown: int
 ) -> PretrainedVocabulary:
-    """The vocabulary of a model.
+    """Read the vocabulary of a model.
 
     Args:
-      path: its directory.
-      size: number of entries, as config.json has it.
-      special: gives the ids of the entries that come first, of the ids of all; see `new_order`.
-      unknown: which of these stands for text that the vocabulary cannot spell.
+      path: the directory of the model.
+      size: the number of entries in config.json.
+      special: takes the id of every entry, and gives those that come first; see `new_order`.
+      unknown: the index among those of the entry for text that the vocabulary cannot spell.
 
     Raises:
-      UserError: tokenizer.json is missing or damaged, or has other entries.
+      UserError: tokenizer.json is missing or damaged, or has not `size` entries.
     """
     file = path / "tokenizer.json"
     if not file.exists():
@@ -212,16 +212,16 @@ def read_pretrained_vocabulary(
 
 
 def activation(path: Path, theirs: Record, field: str, usual: str) -> str:
-    """Our name of the activation that a model has.
+    """Return our name of a model's activation.
 
     Args:
-      path: its directory.
+      path: the directory of the model.
       theirs: the fields of its config.json.
-      field: the one that names the activation.
-      usual: what it is where the field is not given.
+      field: the name of the field with the activation.
+      usual: the name in transformers of the activation where the field is not given.
 
     Raises:
-      UserError: there is none of this name.
+      UserError: this package has no such activation.
     """
     ours = {name: one for one, name in ACTIVATIONS.items()}
     name = theirs.get(field, usual)
@@ -251,15 +251,15 @@ ENCODER = Schema(
 
 
 def our_encoder(path: Path, theirs: Record, dropout_rate: float) -> dict[str, Any]:
-    """Fields of the config that follow from config.json in the same way for BERT and ViT.
+    """Return the fields of our config that follow from config.json alike for BERT and ViT.
 
     Args:
       path: the directory of the model.
       theirs: the fields of its config.json.
-      dropout_rate: the rate of dropout where it is not given.
+      dropout_rate: the rate of dropout where config.json has none.
 
     Raises:
-      UserError: the activation has no name here.
+      UserError: this package does not have the activation.
     """
     attention_dropout = theirs.get("attention_probs_dropout_prob", dropout_rate)
     return {
@@ -279,7 +279,7 @@ def our_encoder(path: Path, theirs: Record, dropout_rate: float) -> dict[str, An
 
 
 def their_encoder(model: ModelConfig) -> dict[str, Any]:
-    """The fields of config.json that follow from the config in the same way for BERT and ViT."""
+    """Return the fields of config.json that follow from our config alike for BERT and ViT."""
     return {
         "dtype": "float32",
         "hidden_size": model.d_model,
@@ -296,13 +296,13 @@ def their_encoder(model: ModelConfig) -> dict[str, Any]:
 def encoder_places(
     model: ModelConfig, theirs: str, attention: str, norms: tuple[str, str]
 ) -> Iterator[Place]:
-    """Where the encoders of BERT and ViT have the parameters of their layers.
+    """Yield the places of the parameters of the layers in the encoders of BERT and ViT.
 
     Args:
       model: sizes and options of the network.
-      theirs: their name of the stack of layers.
-      attention: their name of the module that projects queries, keys and values.
-      norms: their names of the norms around self-attention and feed-forward network.
+      theirs: the name of the stack of layers in transformers.
+      attention: the name of the module that projects queries, keys and values.
+      norms: the names of the norms of self-attention and of the feed-forward network.
     """
     for number in range(model.num_encoder_layers):
         ours, layer = f"encoder.layers.{number}", f"{theirs}.{number}"
@@ -323,7 +323,7 @@ def encoder_places(
 
 
 def carried_by_all(model: ModelConfig) -> Carried:
-    """What of a config GPT-2, BERT and ViT of transformers carry alike.
+    """Return the fields of a config that GPT-2, BERT and ViT of transformers can all hold.
 
     Args:
       model: the config of a model.
@@ -334,5 +334,5 @@ def carried_by_all(model: ModelConfig) -> Carried:
         "model.feed_forward": tuple(ACTIVATIONS),
         "model.position": ("learned",),
         "model.max_positions": ANY,
-        "decoding": ANY,  # what is written says nothing of a search
+        "decoding": ANY,  # the files have no settings of a search
     }

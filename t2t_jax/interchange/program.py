@@ -1,4 +1,4 @@
-"""Compiled programs: the whole search, and one step of it, as `jax.export` stores programs.
+"""The format of compiled programs of `jax.export`: the whole search, and one step of it.
 
     OUT/search.jax              sources to translations, all in one program
     OUT/encode.jax, step.jax    the beginning and one position of a search of one's own
@@ -6,8 +6,8 @@
     OUT/vocabulary.model        the SentencePiece model that splits text into subwords
     OUT/README.md               the lines of Python that translate
 
-They run on CPUs, CUDA GPUs and TPUs without this package: JAX alone loads them. Their arrays have
-fixed shapes, to which a batch is filled with padding.
+The programs run on CPUs, CUDA GPUs and TPUs without this package: JAX alone loads them. Their
+arrays have fixed shapes, to which a batch is filled with padding.
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,8 +73,8 @@ Sources have {length} subwords at most, with the end of sentence, and translatio
 
 
 def carried(config: Config) -> Carried:
-    """What of a config the format carries: any network, as it is compiled, and most of a search."""
-    del config  # it is the same for every one
+    """Return the fields of a config that the format can hold: any model, and most of a search."""
+    del config  # every model can be compiled
     names = "beam_size", "length_penalty", "max_extra_length", "min_length"
     constraints = "no_repeat_ngram_size", "forbidden", "forbidden_ids"
     return {
@@ -85,14 +85,14 @@ def carried(config: Config) -> Carried:
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write a model.
+    """Write a model as compiled programs.
 
     Args:
       model: the model.
       directory: an empty directory.
       dtype: one of `DTYPES`.
     """
-    del dtype  # there is one
+    del dtype  # there is only one
     network = make_model(model.config, len(model.vocabulary), None)
     params = parameters_of(model.arrays, nn.unbox(declared_parameters(network)))
     flat = {name: np.asarray(x, order="C") for name, x in flatten_dict(params, sep=".").items()}
@@ -124,14 +124,14 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
 
 @dataclass(frozen=True)
 class _Programs:
-    """What is exported, as functions of arrays in plain dictionaries, lists and tuples."""
+    """The exported functions, which take arrays in plain dictionaries, lists and tuples."""
 
     model: DecodingModel
     decoding: DecodingConfig
     length: int
-    """Subwords of a source, padding included."""
+    """The number of subwords of a source, including padding."""
     constraints: Constraints | None = field(compare=False)
-    """Which tokens the search may choose."""
+    """The tokens that the search may choose; None is all."""
 
     @staticmethod
     def of(model: PortableModel) -> "_Programs":
@@ -142,13 +142,13 @@ class _Programs:
 
     @property
     def room(self) -> int:
-        """Subwords of a translation, end of sentence included."""
+        """Return the most subwords of a translation, including the end of sentence."""
         return self.length + self.decoding.max_extra_length
 
     def search(
         self, parameters: Mapping[str, Array], sources: Int32[Array, "b s"]
     ) -> tuple[Int32[Array, "b t"], Float32[Array, " b"]]:
-        """The best translation of each source, and its log-probability."""
+        """Return the best translation of each source, and its log-probability."""
         params, strategy = self._prepared(parameters), strategy_of(self.decoding)
         memory = self.model.memory(params, one_a_row(sources))
         lengths = jnp.sum(sources != PAD_ID, axis=1)
@@ -177,7 +177,7 @@ class _Programs:
         return found.tokens[:, 0], found.log_probs[:, 0]
 
     def encode(self, parameters: Mapping[str, Array], sources: Int32[Array, "b s"]) -> list[Array]:
-        """The state before the first step: an empty cache, and the memory of the sources."""
+        """Return the state before the first step: an empty cache, and the memory of the sources."""
         memory = self.model.memory(self._prepared(parameters), one_a_row(sources))
         return jax.tree.leaves((self.model.empty_cache(len(sources), 1, self.room), memory))
 
@@ -188,7 +188,7 @@ class _Programs:
         tokens: Int32[Array, " b"],
         position: Int32[Array, ""],
     ) -> tuple[Float[Array, "b v"], list[Array]]:
-        """The logits of the next token of each row, and the state that follows."""
+        """Return the logits of the next token of each row, and the state that follows."""
         shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in parameters.items()}
         cache, memory = jax.tree.unflatten(self._structure(shapes, len(tokens)), list(state))
         places = jnp.arange(self.room) <= position
@@ -208,7 +208,7 @@ class _Programs:
         return self.model.prepare(nested, self.decoding.quantize)
 
     def _structure(self, shapes: Mapping[str, Any], rows: int) -> Any:
-        """How the arrays of a state belong together."""
+        """Return the tree of which the arrays of a state are the leaves."""
 
         def states(parameters: Mapping[str, Array]) -> tuple[Cache, Memory]:
             sources = one_a_row(jnp.zeros((rows, self.length), jnp.int32))

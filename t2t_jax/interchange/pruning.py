@@ -1,4 +1,4 @@
-"""Models without some of their attention heads: smaller arrays, in place of gates that are 0."""
+"""Removal of attention heads from a model: arrays get smaller, where gates only masked heads."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,19 +17,19 @@ from t2t_jax.modules.gates import HeadGates
 
 
 def heads_to_prune(importance: HeadGates, share: float) -> list[Head]:
-    """The heads that go, so that the layers of a stack stay alike.
+    """Return the heads to remove, so that the layers of a stack stay alike.
 
-    Layers of one kind are computed with arrays of one shape, so all of them lose equally many
-    heads: each its least important one. Of the encoder's self-attention, the decoder's and the
-    attention to the source, that one loses its heads next whose next heads are the least important
-    ones, as the mean over its layers, until the share is reached. One head of each layer stays.
+    Layers of one kind have arrays of one shape, so all of them lose equally many heads. In each
+    round, one kind of attention ("encoder", "decoder" or "cross") loses the least important head of
+    each layer: the kind in which the mean importance of these heads is the least. Rounds end when
+    the share is reached, and one head of each layer stays.
 
     Args:
       importance: importance of every head.
-      share: share of all heads that have to go at least, above 0 and below 1.
+      share: the least share of all heads to remove, above 0 and below 1.
 
     Raises:
-      UserError: so many cannot go.
+      UserError: so many heads cannot be removed.
     """
     sizes = {name: np.asarray(getattr(importance, name)) for name in ATTENTIONS}
     wanted = share * len(all_heads(importance))
@@ -55,15 +55,15 @@ def heads_to_prune(importance: HeadGates, share: float) -> list[Head]:
 
 
 def without_heads(model: PortableModel, heads: list[Head]) -> PortableModel:
-    """A model without some heads, which computes what it computes with their gates at 0.
+    """Return a model without some heads, equal to the whole one with their gates at 0.
 
     Args:
       model: the model.
-      heads: the heads that go, equally many of each layer of an attention.
+      heads: the heads to remove, equally many of each layer of an attention.
 
     Raises:
-      UserError: the layers would have different numbers of heads, or heads share keys and values,
-        or positions have numbers for each head.
+      UserError: the layers would have different numbers of heads; or the config refuses fewer
+        heads, as where heads share keys and values, or positions have numbers for each head.
     """
     network = model.config.model
     gone: dict[tuple[str, int], set[int]] = {}
@@ -91,8 +91,8 @@ def prune_run(workdir: Path, out: Path, heads: list[Head], **which: int | str | 
 
     Args:
       workdir: the run directory of the whole model.
-      out: the directory of the new run, which is not there yet, or is empty.
-      heads: the heads that go; see `heads_to_prune`.
+      out: the directory of the new run, which does not exist yet, or is empty.
+      heads: the heads to remove; see `heads_to_prune`.
       which: `average` and `step` of the checkpoints; see `t2t_jax.load`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Other parameters for the same function: what formats need that lack an option of the model's."""
+"""Rewriting of parameters to the same function, for formats that lack an option of the model."""
 
 from collections.abc import Mapping
 
@@ -24,21 +24,21 @@ _AXES = {"W_Q": -1, "W_K": -1, "W_V": -1, "b_Q": -1, "b_K": -1, "b_V": -1, "W_O"
 
 
 def stack_of(name: str) -> str:
-    """The stack of layers, "encoder" or "decoder", that a parameter is in; "" is none."""
+    """Return the stack of layers, "encoder" or "decoder", that has a parameter; "" if none has."""
     first, second, *_ = (*name.split("."), "")
     return first if first in _STACKS and second == "layers" else ""
 
 
 def without_residual_scale(arrays: Arrays, model: ModelConfig) -> Arrays:
-    """The parameters of a post-norm model in place of those of DeepNorm (Wang et al. 2022).
+    """Return the parameters of a post-norm model equal to one of DeepNorm (Wang et al. 2022).
 
-    LayerNorm(alpha x + f(x)) = LayerNorm(x + f(x) / alpha), so what sub-layers give is divided by
-    alpha. The epsilon of the norm counts alpha^2 times as much then, which is below the rounding of
-    float32.
+    LayerNorm(alpha x + f(x)) = LayerNorm(x + f(x) / alpha), so the outputs of sub-layers are
+    divided by alpha. The epsilon of the norm then counts alpha^2 times as much, which is below the
+    rounding of float32.
 
     Args:
       arrays: the parameters.
-      model: the config of the model; others than "deep" are left as they are.
+      model: the config of the model; with another norm order than "deep", nothing changes.
     """
     scales = dict(zip(_STACKS, (stack.residual_scale for stack in model.stacks), strict=True))
     return {
@@ -50,7 +50,7 @@ def without_residual_scale(arrays: Arrays, model: ModelConfig) -> Arrays:
 
 
 def with_all_biases(arrays: Arrays, model: ModelConfig) -> Arrays:
-    """Arrays with zeros for the biases of attention that the model does not have.
+    """Return the parameters with biases of zeros in attention, if the model has no such biases.
 
     Args:
       arrays: the parameters.
@@ -67,11 +67,11 @@ def with_all_biases(arrays: Arrays, model: ModelConfig) -> Arrays:
 
 
 def with_start_of_zeros(arrays: Arrays, model: ModelConfig, start: int) -> Arrays:
-    """The parameters of a post-norm model whose targets begin with an embedding of zeros.
+    """Return the parameters of an equal post-norm model with a start embedding of zeros.
 
-    The embedding s of the start is taken from that of every token. Logits all fall by the same
-    then, so probabilities stay. What the first layer reads is x - s: its projections of x - s have
-    biases of s W more, and that of its output has s more, so the first norm has what it had.
+    The embedding s of the start is subtracted from that of every token. All logits fall by the same
+    amount, so probabilities stay. The first layer reads x - s, so the biases of its projections
+    grow by s W, and its output bias by s: the input of the first norm stays the same.
 
     Args:
       arrays: the parameters; attention has biases, and the target embedding is the output
@@ -97,12 +97,12 @@ def with_start_of_zeros(arrays: Arrays, model: ModelConfig, start: int) -> Array
 
 
 def with_norm_epsilon(arrays: Arrays, model: ModelConfig, epsilon: float) -> Arrays:
-    """The parameters of a post-norm model whose norms have another epsilon.
+    """Return the parameters of an equal post-norm model whose norms have another epsilon.
 
     LayerNorm(a x) with the epsilon a^2 e is LayerNorm(x) with the epsilon e, so with a = sqrt(new /
-    old) all between two norms is made a times as large, and what reads it takes as much less. The
-    input of a stack cannot be made larger, as a fixed position is in it, so its first norm is the
-    only one of the stack that really has the other epsilon.
+    old) all values between two norms are multiplied by a, and the matrices that read them divided
+    by a. The input of a stack cannot be scaled, as it has fixed positions, so the first norm of the
+    stack is the only one that really has the other epsilon.
 
     Args:
       arrays: the parameters; the norms of a stack are all after a residual sum.
@@ -132,17 +132,17 @@ def with_norm_epsilon(arrays: Arrays, model: ModelConfig, epsilon: float) -> Arr
 
 
 def _inward(place: str) -> set[str]:
-    """The names of the matrices of a sub-layer that read the residual stream."""
+    """Return the names of the matrices of a sub-layer that read the residual stream."""
     reading = ("W_Q",) if place.endswith("cross_attention") else _INWARD
     return {f"{place}.{last}" for last in reading}
 
 
 def permuted_channels(arrays: Arrays, order: Int[np.ndarray, " d_model"]) -> Arrays:
-    """The parameters with the channels of the residual stream in another order.
+    """Return the parameters with the channels of the residual stream in another order.
 
     Args:
       arrays: the parameters.
-      order: the channel that each place of the new order has.
+      order: the old channel in each place of the new order.
     """
     return {name: _permuted(name, array, order) for name, array in arrays.items()}
 
@@ -159,7 +159,7 @@ def _permuted(
 
 
 def position_table(model: ModelConfig, length: int) -> Float32[np.ndarray, "length d_model"] | None:
-    """The sinusoids that the model adds to embeddings; None if it adds none.
+    """Return the sinusoids that the model adds to embeddings; None if it adds none.
 
     Args:
       model: the config of the model.
@@ -172,9 +172,9 @@ def position_table(model: ModelConfig, length: int) -> Float32[np.ndarray, "leng
 
 
 def with_all_heads(arrays: Arrays, model: ModelConfig) -> Arrays:
-    """Arrays with num_heads heads everywhere, for formats that know one number of heads.
+    """Return the parameters with num_heads heads in every attention, for formats that need that.
 
-    Heads that are not there have matrices of zeros, and so add nothing.
+    Heads that are missing get matrices of zeros, and so add nothing.
 
     Args:
       arrays: the parameters.
@@ -198,9 +198,9 @@ def _filled(
 
 
 def place_of_heads(name: str) -> tuple[Attention, int, int] | None:
-    """The attention of a parameter, its layer, and the axis along which heads lie side by side.
+    """Return a parameter's attention, layer, and the axis along which heads lie side by side.
 
-    None stands for parameters that have nothing for single heads.
+    Parameters without a part for each head have None.
 
     Args:
       name: the name of a parameter in the neutral form.
@@ -214,7 +214,7 @@ def place_of_heads(name: str) -> tuple[Attention, int, int] | None:
 def by_head(
     array: Float32[np.ndarray, "..."], axis: int, heads: int
 ) -> Float32[np.ndarray, "h ..."]:
-    """The parts of an array that belong to each head, along a new first axis.
+    """Return the parts of an array that belong to each head, along a new first axis.
 
     Args:
       array: a parameter.
@@ -225,10 +225,10 @@ def by_head(
 
 
 def joined_heads(parts: Float32[np.ndarray, "h ..."], axis: int) -> Float32[np.ndarray, "..."]:
-    """The array whose parts for each head these are.
+    """Join the parts of each head into an array: the inverse of `by_head`.
 
     Args:
-      parts: what `by_head` gives.
+      parts: the result of `by_head`.
       axis: the axis along which heads lie side by side.
     """
     return np.ascontiguousarray(np.concatenate(list(parts), axis))

@@ -1,4 +1,4 @@
-"""An imported model as a run directory, which translates, scores, ensembles and is exported."""
+"""The writer of an imported model as a run directory, which commands use as any other run."""
 
 from contextlib import closing
 from pathlib import Path
@@ -26,12 +26,12 @@ from t2t_jax.workdir import CHECKPOINTS, claim_for_import
 def write_run(model: PortableModel, workdir: Path, imported: Record) -> None:
     """Write a model as a run directory with one checkpoint: all of it, or nothing.
 
-    It computes in float32 unless its config says otherwise, as the program did that it comes from.
+    The run computes in float32 unless the config names a dtype, as the original program did.
 
     Args:
       model: the model.
-      workdir: a directory that is not there yet, or is empty.
-      imported: what it was imported from, which the directory keeps.
+      workdir: a directory that does not exist yet, or is empty.
+      imported: a record of the origin of the model, which the directory keeps.
 
     Raises:
       UserError: the arrays are not those of a model with its config, or the directory cannot be

@@ -1,11 +1,11 @@
-"""The neutral form: a file of safetensors with one array for every parameter.
+"""The neutral format: a file of safetensors with one array for every parameter.
 
     OUT/model.safetensors       the parameters, in float32, under the names of `interchange.names`
     OUT/config.json             the config of the run
     OUT/vocabulary.model        the vocabulary, a SentencePiece model
-    OUT/README.md               how it is read
+    OUT/README.md               how to read the model
 
-What is read again is what was written, bit for bit.
+A model that is written and read again is the same, bit for bit.
 """
 
 import json
@@ -48,28 +48,28 @@ As a run of t2t_jax, to translate, to score or to train on:
 
 
 def carried(config: Config) -> Carried:
-    """What of a config the format carries: all, as the config goes along."""
-    del config  # it is the same for every one
+    """Return all fields of a config, each with every value: the config is written as a whole."""
+    del config  # every config can be held
     return dict.fromkeys(("model", "data", "decoding"), ANY)
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write a model.
+    """Write a model in the neutral format.
 
     Args:
       model: the model.
       directory: an empty directory.
       dtype: one of `DTYPES`.
     """
-    del dtype  # there is one
+    del dtype  # there is only one
     about = {
         "version": _VERSION,
         "steps": model.steps,
         "vocabulary": model.vocabulary.fingerprint,
     }
-    # Of several entries, safetensors would write another order each time.
+    # One entry alone: safetensors writes several in an order that changes each time.
     metadata = {_ABOUT: json.dumps(about)}
-    # safetensors writes the memory of an array as it lies.
+    # safetensors writes the memory of an array, whatever its strides are.
     arrays = {name: np.asarray(array, order="C") for name, array in model.arrays.items()}
     (directory / _ARRAYS).write_bytes(save(arrays, metadata))
     (directory / _CONFIG).write_text(model.config.to_json(), encoding="utf-8")
@@ -78,7 +78,7 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
 
 
 def read(path: Path) -> PortableModel:
-    """Read what `write` has written.
+    """Read a model that `write` has written.
 
     Raises:
       UserError: a file is missing, or damaged, or belongs to another model.

@@ -1,4 +1,4 @@
-"""The arrays of a model that comes from elsewhere: each is taken by its name, and none is left."""
+"""The arrays of an imported model: each is taken by its name, and an array left over is refused."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +18,7 @@ _READABLE = {"F64", "F32", "F16", "BF16", "BOOL", *_INTEGERS}  # buffers may be 
 
 
 class Tensors:
-    """The arrays of a file, each of which is taken by its name; what is left is unknown."""
+    """The arrays of a file, each of which is taken by its name; `finish` refuses what is left."""
 
     def __init__(
         self,
@@ -30,8 +30,8 @@ class Tensors:
 
         Args:
           file: the file, for errors.
-          arrays: the arrays, by their names there.
-          spellings: the names that an array of a name may have there.
+          arrays: the arrays, by their names in the file.
+          spellings: gives the names that the file may have for an array of a given name.
         """
         self.file = file
         self._arrays = arrays
@@ -39,18 +39,18 @@ class Tensors:
         self._spellings = spellings
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is an array of this name."""
+        """Return whether the file has an array of this name, in any of its spellings."""
         return any(one in self._arrays for one in self._spellings(name))
 
     def take(self, name: str, *shape: int | None) -> Float32[np.ndarray, "..."]:
-        """An array, in float32.
+        """Return an array in float32, and count it as taken.
 
         Args:
-          name: its name.
-          shape: the length of each axis, None for any; () for what is checked elsewhere.
+          name: the name of the array.
+          shape: the length of each axis, None for any; () if the caller checks the shape.
 
         Raises:
-          UserError: there is none, or it has another shape, or other than finite numbers.
+          UserError: the array is missing, or has another shape, or a number that is not finite.
         """
         found = next((one for one in self._spellings(name) if one in self._arrays), None)
         if found is None:
@@ -71,7 +71,7 @@ class Tensors:
                 f"{self.file} has the array {name} of shape {array.shape}, and the options of the "
                 f"model ask for ({wanted}); they are of another model"
             )
-        with np.errstate(over="ignore"):  # what becomes infinite is refused
+        with np.errstate(over="ignore"):  # an overflow is refused below
             array = np.asarray(array, np.float32)
         if not np.isfinite(array).all():
             raise UserError(
@@ -81,10 +81,10 @@ class Tensors:
         return array
 
     def take_copy(self, name: str, of: Float32[np.ndarray, "..."]) -> None:
-        """Take what is another array once more, and may be left out.
+        """Take an array that repeats another one, if the file has it.
 
         Raises:
-          UserError: it is not the same.
+          UserError: the two arrays differ.
         """
         if name in self and not np.array_equal(self.take(name), of):
             raise UserError(
@@ -95,12 +95,12 @@ class Tensors:
     def rows(
         self, name: str, order: Int[np.ndarray, " entries"], *width: int
     ) -> Float32[np.ndarray, "..."]:
-        """An array with a row for each entry of a vocabulary, in our order.
+        """Take an array with a row for each entry of a vocabulary, and return it in our order.
 
         Args:
-          name: its name.
-          order: the number of each of our entries there; see `numbering.new_order`.
-          width: the length of a row; nothing for what has a number for each entry.
+          name: the name of the array.
+          order: the row in the file of each of our entries; see `numbering.new_order`.
+          width: the length of a row; nothing for an array with a number for each entry.
         """
         array = self.take(name)
         array = array.ravel() if array.shape[:1] == (1,) else array  # a bias has an axis more
@@ -113,13 +113,13 @@ class Tensors:
         return rows_in(array, order)
 
     def finish(self, without: str = "") -> None:
-        """Refuse a file with an array that nobody has taken.
+        """Refuse a file with an array that was not taken.
 
         Args:
-          without: a regular expression of names that make no difference to the model.
+          without: a regular expression for names of arrays that the model does not need.
 
         Raises:
-          UserError: there is one.
+          UserError: the file has such an array.
         """
         if left := [name for name in self._left if not re.fullmatch(without, name)]:
             raise UserError(
@@ -135,10 +135,10 @@ def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
 
 
 def read_safetensors(file: Path) -> tuple[dict[str, np.ndarray], Mapping[str, str]]:
-    """The arrays of a file of safetensors, and what else is said there.
+    """Read a file of safetensors: return its arrays and its metadata.
 
     Raises:
-      UserError: it is missing or damaged, or has numbers that NumPy has not.
+      UserError: the file is missing or damaged, or has a dtype that cannot be read.
     """
     try:
         with safe_open(regular(file), framework="numpy") as opened:

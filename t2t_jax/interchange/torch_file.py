@@ -1,10 +1,10 @@
-"""Files of PyTorch, read without PyTorch and without executing anything that is in them.
+"""A reader of files of PyTorch, which needs no PyTorch and executes nothing in the files.
 
-What `torch.save` writes is a pickle with the numbers of its tensors beside it: in a zip archive, or
-in older files after the pickle. A pickle may name any function of Python and call it. This reader
+`torch.save` writes a pickle with the numbers of its tensors beside it: in a zip archive, or in
+older files after the pickle. A pickle may name any function of Python and call it. This reader
 knows the few names that weights need, takes settings of the programs that train models as plain
-data, and refuses a file with any other name. A small file takes little time and memory, whatever it
-says of itself.
+data, and refuses a file with any other name. A small file takes little time and memory, whatever
+sizes it states.
 """
 
 import io
@@ -40,7 +40,7 @@ _DTYPES: Mapping[str, str] = MappingProxyType(
         "BoolStorage": "?",
     }
 )
-# What these programs define is data once nothing of it is called.
+# Objects of these programs are read as plain data, as none of their code is called.
 _SETTINGS_OF = (
     "_codecs",
     "argparse",
@@ -61,7 +61,7 @@ _MOST_AXES = 32
 
 @dataclass
 class _Storage:
-    """The numbers of tensors; those of older files come after the pickle."""
+    """The numbers that tensors lie in, which are filled in after the pickle is read."""
 
     dtype: str
     size: int
@@ -82,7 +82,7 @@ class _Storage:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor that is made of its storage once that has its numbers."""
+    """The place of a tensor in a storage; `array` gives its numbers once the storage is filled."""
 
     storage: _Storage
     offset: int
@@ -120,7 +120,7 @@ def _no_entries(*arguments: Any) -> dict[Any, Any]:
 
 
 def _settings(*_: Any) -> Settings:
-    """Make an object of which nothing is known, before its fields."""
+    """Make an object of an unknown class, whose fields the pickle sets later."""
     return Settings()
 
 
@@ -135,7 +135,7 @@ _KNOWN: Mapping[tuple[str, str], Callable[..., Any]] = MappingProxyType(
 
 
 def _find(module: str, name: str) -> Any:
-    """The stand-in for a function or class that a pickle names."""
+    """Return the stand-in for a function or class that a pickle names, or refuse the name."""
     if (module, name) in _KNOWN:
         return _KNOWN[module, name]
     if module == "torch" and name in _DTYPES:
@@ -147,7 +147,7 @@ def _find(module: str, name: str) -> Any:
 
 
 def read_torch_file(path: Path) -> Any:
-    """What `torch.save` has written.
+    """Read a file that `torch.save` has written.
 
     Args:
       path: the file.
@@ -157,7 +157,7 @@ def read_torch_file(path: Path) -> Any:
       `Settings` for objects of known programs.
 
     Raises:
-      UserError: the file is missing, or damaged, or no such file, or has code.
+      UserError: the file is missing, or damaged, or no file of PyTorch, or has code.
     """
     try:
         with regular(path).open("rb") as file:
@@ -181,7 +181,7 @@ class _Storages(dict[str, _Storage]):
     """The storages of a file, by their keys."""
 
     def named(self, pid: Any) -> _Storage:
-        """The storage that a pickle says a tensor has."""
+        """Return the storage that a pickle names, which is made at its first use."""
         match pid:
             case ("storage", str(dtype), str(key), _, int(size), *view) if not any(view):
                 return self.setdefault(key, _Storage(dtype, size))
@@ -191,7 +191,7 @@ class _Storages(dict[str, _Storage]):
 def _read_archive(file: File, size: int) -> Any:
     storages = _Storages()
     with zipfile.ZipFile(file) as archive:
-        # PyTorch compresses nothing: what claims to be larger than the file unfolds to anything.
+        # PyTorch compresses nothing: members that claim to be larger than the file are refused.
         if sum(member.file_size for member in archive.infolist()) > size:
             raise ValueError("its parts are larger than the whole")
         [pickled] = [name for name in archive.namelist() if name.endswith("/data.pkl")]
@@ -221,10 +221,10 @@ def _read_legacy(file: File, size: int) -> Any:
 
 
 def _unfolded(found: Any, storages: Mapping[str, _Storage]) -> Any:
-    """The same tree with an array in the place of every tensor.
+    """Return the same tree with an array in the place of every tensor.
 
-    A pickle may name one list many times, and that one another: what it unfolds to is bounded, and
-    so are the numbers of tensors that lie over each other.
+    A pickle may name one list many times, and that list another one many times, so the number of
+    values in the tree is bounded; so are the numbers in tensors that overlap in a storage.
     """
     values_left = _MOST_VALUES
     numbers_left = _MOST_COPIES * sum(storage.size for storage in storages.values())
@@ -239,7 +239,7 @@ def _unfolded(found: Any, storages: Mapping[str, _Storage]) -> Any:
         if min(values_left, numbers_left) < 0:
             raise RecursionError
         if isinstance(node, Settings):
-            # What is in a container of OmegaConf names the container in turn.
+            # A value in a container of OmegaConf has the container as its parent: that is a cycle.
             return Settings(unfold({k: x for k, x in node.state.items() if k != "_parent"}))
         if isinstance(node, dict):
             return {key: unfold(value) for key, value in node.items()}
@@ -254,14 +254,14 @@ def _unfolded(found: Any, storages: Mapping[str, _Storage]) -> Any:
 
 
 def tensors_of(found: Any, path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """The tensors of a dictionary that `read_torch_file` gave.
+    """Return the tensors of a dictionary that `read_torch_file` gave.
 
     Args:
       found: the dictionary.
       path: the file, for errors.
 
     Raises:
-      UserError: it is no dictionary with names and tensors.
+      UserError: `found` is no dictionary, or has no tensor, or has a key that is no text.
     """
     names = found if isinstance(found, dict) else {}
     arrays = {name: x for name, x in names.items() if isinstance(x, np.ndarray)}

@@ -1,9 +1,9 @@
-"""Pickles as data: dictionaries, lists, numbers, strings, tensors, and settings of programs.
+"""A reader of pickles as data: dictionaries, lists, numbers, strings, tensors and settings.
 
-The library's `pickle` calls what a pickle names. Short ones keep it busy without end, or fill the
-memory: with a tuple of tuples of tuples that is a key, or with a memo of a billion places. Here its
-`pickletools` takes a pickle apart into operations, of which those that weights need are carried
-out: each takes a bounded time, and there is a bound to how many there are.
+Python's `pickle` calls what a pickle names, and a short pickle can keep it busy without end, or
+fill the memory: with a tuple of tuples of tuples that is a key, or with a memo of a billion places.
+Here `pickletools` takes a pickle apart into operations, and only those that weights need are
+carried out: each takes a bounded time, and their number is bounded.
 """
 
 import io
@@ -21,15 +21,15 @@ _KEYS = (str, bytes, int, float, type(None))
 
 
 class Settings:
-    """An object of another program, of which there is only the data."""
+    """The fields or entries of an object of another program, without its class."""
 
     def __init__(self, state: Mapping[Any, Any] | None = None) -> None:
-        """Take the object's fields, or its entries."""
+        """Keep the fields or the entries of the object."""
         self.state: dict[Any, Any] = dict(state or {})
 
 
 class Machine:
-    """Carries out the operations of a pickle. A pickle is a program for a stack and a memo."""
+    """A machine with a stack and a memo, which carries out the operations of a pickle."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class Machine:
         """Make a machine.
 
         Args:
-          find: gives what is called in the place of a function or class, of its module and its
-            name; it may take no longer, and give nothing larger, than its arguments are.
-          persistent: gives the object that a pickle keeps elsewhere, of what it says of it.
+          find: takes the module and the name of a function or class, and gives the stand-in that
+            is called; its time and the size of its result are to be bounded by its arguments.
+          persistent: takes the id of an object outside of the pickle, and gives the object.
         """
         self.find = find
         self.persistent = persistent
@@ -50,10 +50,10 @@ class Machine:
         self.memo: dict[int, Any] = {}
 
     def load(self, file: File) -> Any:
-        """What the next pickle of a file says.
+        """Return the value of the next pickle in a file.
 
         Raises:
-          Exception: it is damaged; of any class.
+          Exception: of any class, if the pickle is damaged.
         """
         for number, (operation, argument, _) in enumerate(pickletools.genops(file)):
             if number == _MOST_OPERATIONS:
@@ -80,7 +80,7 @@ class Machine:
         return self.stack.pop()
 
     def pop_several(self, number: int) -> list[Any]:
-        """Take the last values from the stack."""
+        """Take the last `number` values from the stack."""
         if number > len(self.stack):
             raise ValueError("it takes more from its stack than there is")
         taken = self.stack[len(self.stack) - number :]
@@ -92,7 +92,7 @@ class Machine:
         return self.pop_several(len(self.stack) - self.marks.pop())
 
     def remember(self, place: int) -> None:
-        """Keep the last value of the stack."""
+        """Keep the last value of the stack in a place of the memo."""
         self.memo[place] = self.stack[-1]
 
     def append(self, values: list[Any]) -> None:
@@ -118,20 +118,20 @@ class Machine:
             entries[key] = value
 
     def named(self, module: Any, name: Any) -> None:
-        """Put on the stack what stands for a function or class."""
+        """Put the stand-in for a function or class on the stack."""
         if not isinstance(module, str) or not isinstance(name, str):
             raise ValueError("it names a function by what is no text")
         self.stack.append(self.find(module, name))
 
     def call(self, arguments: Any) -> None:
-        """Put in the place of a function what stands for its result."""
+        """Replace the function that is last on the stack by its result."""
         function = self.stack.pop()
         if not callable(function) or not isinstance(arguments, tuple):
             raise ValueError("it calls what is no function")
         self.stack.append(function(*arguments))
 
     def build(self, state: Any) -> None:
-        """Give the last object on the stack its fields; what else has a state is as it is."""
+        """Set the fields of the last object on the stack, if its class is `Settings`."""
         there = self.stack[-1]
         if isinstance(there, Settings) and isinstance(state, dict):
             there.state = state

@@ -1,4 +1,4 @@
-"""ViT models of the library transformers of Hugging Face: `ViTForImageClassification`."""
+"""Export and import of ViT models of Hugging Face's transformers: `ViTForImageClassification`."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -57,7 +57,7 @@ It needs `pip install transformers torch`.
 
 
 def _places(model: ModelConfig) -> Iterator[Place]:
-    """Where the parameters are, but for those of the embeddings."""
+    """Yield the places of all parameters but the patch kernel, class token and positions."""
     norms = "layernorm_before", "layernorm_after"
     yield from encoder_places(model, "vit.encoder.layer", "attention.attention", norms)
     yield Place("encoder.norm.scale", "vit.layernorm.weight")
@@ -84,7 +84,7 @@ def read(path: Path) -> PortableModel:
 
 
 def _labels(path: Path, names: Mapping[str, str]) -> list[str]:
-    """The name of each number, of which a prediction prints one a line."""
+    """Return the label of each number, or refuse labels that do not fit on a line."""
     labels = [names.get(str(number), "") for number in range(max(1, len(names)))]
     for number, label in enumerate(labels):
         if not label.strip() or not label.isprintable():
@@ -126,7 +126,7 @@ def _our_arrays(
 
 
 def carried(config: Config) -> Carried:
-    """What of a config the format carries."""
+    """Return the fields of a config that the format can hold, each with its possible values."""
     images = "patch_size", "image_size", "image_channels"
     embeddings = "share_embeddings", "share_target_embedding", "scale_embeddings"  # of tokens
     return {
@@ -140,14 +140,14 @@ def carried(config: Config) -> Carried:
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write a model.
+    """Write a model as a ViT model of transformers.
 
     Args:
       model: the model.
       directory: an empty directory.
       dtype: one of `DTYPES`.
     """
-    del dtype  # there is one
+    del dtype  # there is only one
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, LabelledVocabulary)
     assert network.patch_size is not None

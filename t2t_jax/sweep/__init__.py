@@ -1,1 +1,1 @@
-"""From a grid of configs to a table: every variant and seed is trained, scored and compared."""
+"""Sweeps over a grid of configs: every variant and seed is trained, scored and compared."""

@@ -14,7 +14,7 @@ from t2t_jax.system.program import run
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the command line says; returns the exit code."""
+    """Run the sweep of a command line, and return the exit code."""
     from t2t_jax.commands.sweep import sweep_command
 
     return sweep_command(arguments).run()

@@ -1,8 +1,8 @@
 """One cell of a grid: a variant under one seed, trained and scored in a directory of its own.
 
 GRID/VARIANT/seedN/              the run directory
-GRID/VARIANT/seedN/result.json   its score on dev, written last: a cell that has it is finished
-GRID/VARIANT/seedN.log           what the process of the cell printed
+GRID/VARIANT/seedN/result.json   the score on dev, written last: a cell with this file is finished
+GRID/VARIANT/seedN.log           the output of the process of the cell
 """
 
 import ctypes
@@ -50,7 +50,7 @@ _RESULT_SCHEMA = Schema(
     {"checkpoints": list, "task": str, "steps": int},
 )
 """The fields of a result that `tables` and `comparison` rely on."""
-# Fields that may change during a run, but change what a finished one scores.
+# Fields that may change during a run, but change the score of a finished one.
 _SCORED = (
     "training.num_train_steps",
     "training.stop_after_evaluations_without_gain",
@@ -61,7 +61,7 @@ _SCORED = (
 
 @dataclass(frozen=True)
 class Cell:
-    """A variant of a grid under one seed: a run, and its score."""
+    """A variant of a grid under one seed: the config and the directory of its run."""
 
     variant: str
     """The variant's name in the grid."""
@@ -72,23 +72,23 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Variant and seed, such as `A-h1/seed0`."""
+        """Return the variant and the seed as one name, such as `A-h1/seed0`."""
         return f"{self.variant}/{self.workdir.name}"
 
     @property
     def log(self) -> Path:
-        """The file for what the cell's process prints.
+        """Return the file for the output of the cell's process.
 
-        On one machine, the process that holds a lock on it is the one that trains the cell. The
-        file of a cell in a bucket is on this machine, in the user's directory for states.
+        On one machine, the process that holds a lock on this file is the one that trains the cell.
+        For a cell in a bucket, the file is on this machine, in the user's directory for states.
         """
         return on_this_machine(self.workdir.with_suffix(".log"))
 
     def result(self) -> dict[str, Any] | None:
-        """The result of the cell; None as long as there is none.
+        """Return the result of the cell; None if there is none, or it was scored in another way.
 
         Raises:
-          UserError: the directory holds the result of another config.
+          UserError: the directory holds the result of another config, or a damaged one.
         """
         from t2t_jax.workdir import check_registered
 
@@ -112,7 +112,7 @@ class Cell:
         return result if _scored(old) == _scored(self.config) else None
 
     def progress(self) -> Record:
-        """The last record of training in the run's log; empty before the first."""
+        """Return the last record of training in the run's log; {} before the first."""
         from t2t_jax.workdir import read_log
 
         records = read_log(self.workdir)
@@ -120,13 +120,13 @@ class Cell:
 
 
 def measures_of(result: Mapping[str, Any]) -> "GridMeasures":
-    """The scores by which a result is compared with others.
+    """Return the scores by which a result is compared with others.
 
     Args:
       result: the result of a cell.
 
     Raises:
-      UserError: it is of a corpus that there is not.
+      UserError: the result is of an unknown corpus.
     """
     from t2t_jax.tasks import task_of
 
@@ -134,7 +134,7 @@ def measures_of(result: Mapping[str, Any]) -> "GridMeasures":
 
 
 def _check_scores(result: Record) -> None:
-    """Refuse a result that lacks a score, or whose outputs are not one for each reference."""
+    """Refuse a result that lacks a score, or does not have one hypothesis for each reference."""
     score, beside, *_ = measures_of(result)
     for measure in (score, beside) if beside else (score,):
         figure = result.get(measure.field)
@@ -151,23 +151,23 @@ def _check_scores(result: Record) -> None:
 
 
 def num_seeds_in(grid: Grid, workdir: Path) -> int:
-    """The number of seeds that have results in a grid's directory, counted from the first."""
+    """Return the number of seeds up to the last with a result in a grid's directory, at least 1."""
     found = (
         int(seed[1]) - config.training.seed + 1
         for variant, config in grid.variants.items()
         for path in (workdir / variant).glob(f"seed*/{_RESULT}")
-        if (seed := _SEED.fullmatch(path.parent.name))  # others were moved out of the way
+        if (seed := _SEED.fullmatch(path.parent.name))  # others were moved away
     )
     return max(found, default=1)
 
 
 def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
-    """All cells of a grid, seed by seed, so that a table is complete as early as possible.
+    """Return all cells of a grid, seed by seed, so that a table is complete as early as possible.
 
     Args:
       grid: the variants.
       workdir: the directory of the grid.
-      num_seeds: seeds of each variant, counted from its own `training.seed`.
+      num_seeds: the number of seeds of each variant, counted from its own `training.seed`.
     """
     made = []
     for index in range(num_seeds):
@@ -185,8 +185,8 @@ def check_cells(cells: Sequence[Cell]) -> None:
       cells: the cells to train.
 
     Raises:
-      UserError: a directory holds a run or a result of another config, or what is damaged or no
-        run, or it cannot be written.
+      UserError: a directory holds a run or a result of another config, or a damaged run, or
+        something else; or the directory cannot be written.
     """
     from t2t_jax.workdir import check_workdir
 
@@ -207,10 +207,10 @@ def train_and_score(config: Config, workdir: Path) -> int:
     """Train a cell, or go on with it, then translate dev and write the result.
 
     Returns:
-      0, or 128 + n if signal n stopped it, with a checkpoint.
+      0, or 128 + n if signal n stopped the training, with a checkpoint.
 
     Raises:
-      UserError: what `run.trainer.train` and `run.evaluation.evaluate` refuse.
+      UserError: the corpus has no dev split, or the cell cannot be trained, loaded or scored.
     """
     from t2t_jax.data.corpus import open_corpus
     from t2t_jax.run.evaluation import evaluate, score_record
@@ -224,7 +224,7 @@ def train_and_score(config: Config, workdir: Path) -> int:
     if code := train(config, workdir).exit_code:
         return code
     translator = load(workdir)
-    if translator.steps[-1] > config.training.num_train_steps:  # fewer: its dev score did not rise
+    if translator.steps[-1] > config.training.num_train_steps:  # fewer steps are an early stop
         raise UserError(
             f"{workdir} was trained to step {translator.steps[-1]}, past the "
             f"{config.training.num_train_steps} of its variant; move that directory away"
@@ -246,12 +246,12 @@ def train_and_score(config: Config, workdir: Path) -> int:
 
 
 def _last_step(log: Sequence[Record]) -> int:
-    """The last step that was taken, which may be later than the last that is averaged."""
+    """Return the last step of training, which may be later than the last averaged checkpoint."""
     return max((record["step"] for record in log if record["of"] == "train"), default=0)
 
 
 def _speed(log: Sequence[Record]) -> float:
-    """Target tokens a second: the median over the log, as some records include compilation."""
+    """Return target tokens per second: the median of the log, as some records include compiling."""
     records = (record for record in log if record["of"] == "train")
     rates = (record.get("target_tokens_per_second") for record in records)
     return statistics.median([rate for rate in rates if rate is not None] or [math.nan])
@@ -262,10 +262,10 @@ def _scored(config: Config) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train the cell in the directory named, under the config on the standard input.
+    """Train the cell in a directory, the first argument, with the config on the standard input.
 
-    The second argument is the process of the sweep. When that ends, this one stops as SIGTERM would
-    stop it: a sweep that was killed leaves nothing running that the next one does not know of.
+    The second argument is the id of the sweep's process. When that process ends, this one stops as
+    by SIGTERM, so a sweep that was killed leaves no process that the next sweep does not know of.
     """
     workdir, parent = as_path(arguments[0]), int(arguments[1])
     if sys.platform == "linux":

@@ -1,13 +1,13 @@
 """The comparison of a grid's variants with its base, beside the noise of seeds and sentences.
 
-A difference counts only if it is larger than what another seed would change (Student's t over
-seeds), and, of BLEU, if the choice of the sentences is unlikely to have made it (paired bootstrap,
+A difference counts only if it is larger than the differences between seeds (Student's t over
+seeds), and, for BLEU, if the choice of the sentences is unlikely to have made it (paired bootstrap,
 Koehn 2004).
 
-A seed decides the order of the training pairs for all variants alike, so a score is taken to be the
-sum of what the variant makes of it, what the seed does, and noise: variants are compared seed by
-seed. The noise is taken to be as large for one variant as for another; of perplexities, in relation
-to their size.
+A seed decides the order of the training pairs for all variants alike, so a score is modelled as the
+sum of an effect of the variant, an effect of the seed, and noise: variants are compared seed by
+seed. The noise is assumed to be as large for one variant as for another; for perplexities, in
+relation to their size.
 """
 
 import math
@@ -28,34 +28,34 @@ if TYPE_CHECKING:
     from t2t_jax.tasks.task import GridMeasures
 
 SIGNIFICANT = 0.05
-"""A difference with a p-value below this is not put down to the choice of sentences."""
+"""The p-value below which a difference is not attributed to the choice of sentences."""
 
 _LEAST_FREEDOM = 3
-"""Degrees of freedom that the noise needs where variants are compared seed by seed: with fewer,
-Student's t is so large that more is lost than won."""
+"""The least degrees of freedom of the noise for a comparison seed by seed: with fewer, Student's t
+is so large that such a comparison loses more than it gains."""
 
 Results = Mapping[str, Sequence[dict[str, Any]]]
-"""By variant, the results of the seeds that are finished, as `Cell.result` gives them."""
+"""The results of the finished seeds by variant, each as `Cell.result` gives it."""
 
 
 class Change(NamedTuple):
-    """How far a variant is from the base in one measure."""
+    """A variant's mean of one measure, and its difference from the base."""
 
     mean: float
-    """Mean of the measure over the variant's seeds."""
+    """The mean of the measure over the variant's seeds."""
     sd: float | None
-    """Standard deviation over the variant's seeds; None for a single seed."""
+    """The standard deviation over the variant's seeds; None for a single seed."""
     difference: float | None
-    """The mean less that of the base, over the seeds that both have if there are any; None where
-    the two cannot be compared."""
+    """The mean minus that of the base, over the seeds that both have if variants are compared seed
+    by seed; None if the two cannot be compared."""
     error: float | None
-    """Standard error of the difference over seeds; None if no variant has two seeds."""
+    """The standard error of the difference over seeds; None if no variant has two seeds."""
     margin: float | None
     """Half of the difference's 95% confidence interval: `error` times Student's t."""
 
     @property
     def within_noise(self) -> bool:
-        """Whether zero is in the confidence interval of the difference."""
+        """Return whether zero is in the confidence interval of the difference."""
         return (
             self.difference is not None
             and self.margin is not None
@@ -71,33 +71,33 @@ class VariantRow(NamedTuple):
     difference: str
     """The fields in which the variant's config differs from the base's, with their values."""
     num_seeds: int
-    """How many seeds are finished."""
+    """The number of finished seeds."""
     perplexity: Change
-    """Perplexity on dev, per subword."""
+    """The perplexity on dev, per subword."""
     measures: "GridMeasures"
-    """The scores of the task on dev."""
+    """The names and fields of the task's scores."""
     score: Change
     """The score by which variants are compared."""
     beside: Change | None
-    """The score that is shown beside it, if there is one."""
+    """The score that is shown beside that one, if the task has a second score."""
     p_value: float | None
-    """p-value of the difference in BLEU, the largest over seeds; None for the base itself, and for
-    other scores."""
+    """The p-value of the difference in BLEU, the largest over seeds; None for the base itself, and
+    for other scores."""
     num_parameters: int
-    """Exact number of the model's parameters."""
+    """The exact number of the model's parameters."""
     num_train_steps: int
-    """Steps of training: those of the config, or fewer where every seed ended before them."""
+    """The steps of training: those of the config, or fewer if every seed ended before them."""
     target_tokens_per_second: float
-    """Speed of training: the mean over the seeds of each one's median."""
+    """The speed of training: the mean over the seeds of each seed's median."""
     published: PublishedFigures | None
-    """The figures that a paper reports for a variant of this name; None if there are none."""
+    """The figures that a paper reports for a variant of this name; None if no paper does."""
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """Whether the variant differs from the base by its perplexity and by its score.
+        """Return whether the variant differs from the base, by the name of the measure.
 
-        By the name of each measure a few words, which are empty where nothing is known: "lower",
-        "higher", or within which noise the difference is.
+        The values are "lower", "higher" or "equal", or name the noise that the difference is
+        within; "" stands for an unknown difference.
         """
         unknown = self.measures.bootstrap and self.p_value is None
         return {
@@ -107,12 +107,12 @@ class VariantRow(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """The verdicts in a line, each after the name of its measure."""
+        """Return the verdicts in a line, each after the name of its measure."""
         return "; ".join(f"{name}: {words}" for name, words in self.verdicts.items() if words)
 
 
 def _verdict(change: Change, p_value: float | None = None) -> str:
-    """What can be said of a difference in one measure, beside the noise of seeds and sentences."""
+    """Return the verdict on a difference, given the noise of seeds and sentences."""
     if change.difference is None:
         return ""
     by_seeds, by_sentences = change.within_noise, p_value is not None and p_value >= SIGNIFICANT
@@ -124,8 +124,8 @@ def _verdict(change: Change, p_value: float | None = None) -> str:
 
 
 def compare(grid: Grid, results: Results) -> list[VariantRow]:
-    """The rows of the table, in the order of the grid; without differences as long as there is no
-    result of the base.
+    """Return the rows of the table in the order of the grid, without differences while the base has
+    no result.
 
     Raises:
       UserError: there are no results, or variants were scored on different sentences.
@@ -144,7 +144,7 @@ def compare(grid: Grid, results: Results) -> list[VariantRow]:
 
 
 def _scored_on(result: Mapping[str, Any]) -> object:
-    """What a result was scored on."""
+    """Return a value that is equal for results that were scored on the same sentences."""
     whole = measures_of(result).whole_split
     return result["references"] if whole else (result["corpus"], result["split"])
 
@@ -152,7 +152,7 @@ def _scored_on(result: Mapping[str, Any]) -> object:
 def _row(grid: Grid, results: Results, variant: str) -> VariantRow:
     config, base = grid.variants[variant], grid.variants[grid.base]
     seeds = results[variant]
-    # Perplexities over other subwords are not comparable, and their noise is not the same either.
+    # Perplexities over other subwords are not comparable, and their noise differs too.
     same_subwords = {
         name: their
         for name, their in results.items()
@@ -178,13 +178,13 @@ def _row(grid: Grid, results: Results, variant: str) -> VariantRow:
 
 
 def _last_step(config: Config, result: Mapping[str, Any]) -> int:
-    """The step after which the training of a seed ended."""
+    """Return the step after which the training of a seed ended."""
     checkpoints = result.get("checkpoints") or [config.training.num_train_steps]
     return int(result.get("steps") or checkpoints[-1])  # results of 0.1.0 have no steps
 
 
 def _subwords(config: Config) -> tuple[Any, ...]:
-    """The settings that decide which subwords a perplexity is over."""
+    """Return the settings that decide the subwords of a perplexity."""
     data = config.data
     return data.vocab_size, data.corpus, data.source_language, data.target_language
 
@@ -227,16 +227,16 @@ def _change(
 def _noise(
     scores: Mapping[str, Mapping[int, float]], *, by_seed: bool, relative: bool
 ) -> tuple[float, int]:
-    """The standard deviation of the noise, and its degrees of freedom, by least squares.
+    """Return the standard deviation of the noise and its degrees of freedom, by least squares.
 
-    It is taken to be the same for all variants: with a few seeds each, a variant's own says next to
-    nothing.
+    The noise is assumed to be the same for all variants: a few seeds of each are too few to
+    estimate one per variant.
 
     Args:
-      scores: by variant and seed.
-      by_seed: whether a score has a part that the seed adds to all variants; otherwise that is part
-        of the noise.
-      relative: whether the noise is in relation to the score; it is that of the logarithm then.
+      scores: the scores by variant and seed.
+      by_seed: whether a score has a part that the seed adds to all variants; otherwise that part
+        is noise.
+      relative: whether the noise is in relation to the score, as noise of its logarithm.
     """
     cells = [(name, seed, score) for name, of in scores.items() for seed, score in of.items()]
     levels = [[name for name, _, _ in cells]]
@@ -254,7 +254,7 @@ def _noise(
 
 
 def _p_value(base: Sequence[dict[str, Any]], seeds: Sequence[dict[str, Any]]) -> float | None:
-    """The largest p-value over the seeds that both variants have; None if there is no such seed."""
+    """Return the largest p-value over the seeds that both variants have; None if there is none."""
     by_seed = {_seed(result): result for result in base}
     pairs = [(by_seed[_seed(new)], new) for new in seeds if _seed(new) in by_seed]
     p_values = (

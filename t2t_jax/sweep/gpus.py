@@ -1,4 +1,4 @@
-"""The GPUs of this machine, found without JAX, which would take memory on each of them."""
+"""The search for this machine's GPUs without JAX, which would take memory on each of them."""
 
 import os
 import re
@@ -17,19 +17,19 @@ class Gpus(NamedTuple):
     """The GPUs that processes of this machine may be given."""
 
     names: tuple[str, ...] = ()
-    """Their names, as `variable` takes them."""
+    """The names of the GPUs, as `variable` takes them."""
     variable: str = _CUDA
-    """The variable of the environment that says which of them a process sees."""
+    """The variable of the environment that lists the GPUs that a process sees."""
     source: str = ""
-    """Where the names are from, for errors."""
+    """The source of the names, for errors."""
 
 
 def find_gpus(root: Path = Path("/")) -> Gpus:
-    """The GPUs that a process with this environment would see; of a partitioned one, its parts.
+    """Find the GPUs that a process in this environment would see, or their parts (MIG).
 
-    They are those that a variable of the environment names, or else those that `nvidia-smi` lists,
-    or else those that the drivers of NVIDIA or AMD show. None are found where JAX_PLATFORMS names
-    no GPU.
+    They are the GPUs that a variable of the environment names, or else those that `nvidia-smi`
+    lists, or else those that the drivers of NVIDIA or AMD show. None are found where JAX_PLATFORMS
+    is set and names no GPU.
 
     Args:
       root: the directory below which the drivers show their GPUs.
@@ -52,7 +52,7 @@ def find_gpus(root: Path = Path("/")) -> Gpus:
 
 
 def _listed() -> tuple[str, ...]:
-    """The GPUs that `nvidia-smi` lists: their indices, or the names of the parts of one."""
+    """Return the GPUs that `nvidia-smi` lists: the index of each, or the names of its parts."""
     try:
         listed = subprocess.run(
             ["nvidia-smi", "-L"],
@@ -62,7 +62,7 @@ def _listed() -> tuple[str, ...]:
             timeout=_SECONDS_TO_LIST,
             check=True,
         )
-    except (OSError, subprocess.SubprocessError):  # there is none, or it finds no driver
+    except (OSError, subprocess.SubprocessError):  # nvidia-smi is missing, or finds no driver
         return ()
     parts: dict[str, list[str]] = {}
     for line in listed.stdout.splitlines():

@@ -1,4 +1,4 @@
-"""A whole grid as one call: train and score every variant, then compare them in a table."""
+"""Functions that train and score every variant of a grid, and compare them in a table."""
 
 import fnmatch
 import os
@@ -26,13 +26,13 @@ class GridOutcome(NamedTuple):
     """The outcome of a grid: the results of the cells that are finished, and their table."""
 
     results: dict[str, list[Record]]
-    """By variant, the result of each of its seeds; a variant of which nothing is finished is not
-    there."""
+    """The results of the finished seeds, by variant; variants without a result are left out. Empty
+    after a signal."""
     rows: "list[VariantRow]"
     """The table: a row for each variant with results. Empty after a signal."""
     signal: int = 0
-    """The number of the signal that stopped the training, after a checkpoint of each cell that was
-    under way; 0 if none came."""
+    """The number of the signal that stopped the training, for which the cells under way on this
+    machine wrote a checkpoint; 0 if no signal came."""
 
 
 def run_grid(
@@ -48,29 +48,29 @@ def run_grid(
     """Train and score every variant of a grid, and write a table that compares them.
 
     Each variant under each seed is a process with a run directory `workdir/VARIANT/seedN` of its
-    own. Those that are finished are skipped, those that were interrupted go on where they were, and
-    one that fails stops no other. Then `table.md`, `table.csv` and `table.png` are written into
+    own. Finished ones are skipped, interrupted ones go on where they were, and one that fails
+    does not stop the others. Then `table.md`, `table.csv` and `table.png` are written into
     `workdir`: perplexity and BLEU on dev, the differences from the variant `base` (or else from the
-    first), and whether these are within the noise.
+    first), and whether these differences are within the noise.
 
     Args:
-      variants: configs by name; or what `t2t_jax.config.file.load_grid` has read out of a file.
+      variants: configs by name; or a grid that `t2t_jax.config.file.load_grid` has read.
       workdir: the directory of the grid.
       seeds: how many seeds of each variant, counted from its own `training.seed`.
       jobs: processes at once on this machine, each with its share of the cores and GPUs of its own;
         at most as many as there are GPUs, if there are any.
-      only: the variants to train, as names or patterns such as `A-*`; none names all. The table has
-        the others too, as far as they are finished.
-      launcher: where processes run; None is this machine, with `jobs` at once.
-      console: where the progress is shown; None is the standard output.
+      only: the variants to train, as names or patterns such as `A-*`; empty for all. The table has
+        the other variants too, if they have results.
+      launcher: the launcher of the processes; None is this machine, with `jobs` at once.
+      console: the console that shows the progress; None is the standard output.
 
     Returns:
       The results and the table of everything that is finished in `workdir`.
 
     Raises:
-      UserError: an argument is refused, or a cell's directory holds something else than a run of
-        its config, and nothing has begun; or in the end no cell is finished, so that there is
-        nothing to make a table of.
+      UserError: before anything begins, if an argument is refused, or a cell's directory holds
+        something else than a run of its config; at the end, if no cell is finished, so that
+        there is nothing to make a table of.
     """
     grid = variants if isinstance(variants, Grid) else checked_grid(variants, {}, "the grid")
     chosen = chosen_variants(grid, only)
@@ -84,17 +84,17 @@ def run_grid(
 
 
 def collect(grid: Grid, workdir: Path, seeds: int, console: Console) -> GridOutcome:
-    """Write the table of what is finished in a grid's directory, and train nothing.
+    """Write the table of the finished cells in a grid's directory, and train nothing.
 
     Args:
       grid: the variants.
       workdir: the directory of the grid.
-      seeds: how many seeds of each variant are looked for; if there are results of more, they are
-        in the table too.
-      console: gets a line for each result that is left out, as it is damaged or of another config.
+      seeds: the number of seeds of each variant to look for; results of further seeds are in the
+        table too.
+      console: shows a line for each result that is damaged or of another config, and left out.
 
     Raises:
-      UserError: nothing is finished, or the results cannot be compared.
+      UserError: no cell is finished, or the results cannot be compared.
     """
     from t2t_jax.sweep.tables import write_tables
 
@@ -112,7 +112,7 @@ def collect(grid: Grid, workdir: Path, seeds: int, console: Console) -> GridOutc
 
 
 def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
-    """The variants that names or patterns such as `A-*` choose, in the grid's order.
+    """Return the variants that names or patterns such as `A-*` choose, in the grid's order.
 
     Raises:
       UserError: a pattern matches no variant.
@@ -130,10 +130,10 @@ def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
 
 
 def check_seeds(seeds: int) -> None:
-    """Refuse a number of seeds that is none.
+    """Refuse a number of seeds that is not positive.
 
     Raises:
-      UserError: it is not positive.
+      UserError: the number is below 1.
     """
     if seeds < 1:
         raise UserError(f"seeds={seeds} is not positive")

@@ -1,4 +1,4 @@
-"""Where the processes of a grid run: on this machine, or on a cluster through submitit."""
+"""Launchers of the processes of a grid: on this machine, or on a cluster through submitit."""
 
 import ast
 import fcntl
@@ -22,25 +22,25 @@ from t2t_jax.system.bucket import BucketPath
 
 
 class Outcome(NamedTuple):
-    """How the process of a cell ended."""
+    """The end of the process of a cell: its exit code, and the reason of a failure."""
 
     code: int
-    """0 if all is done, 128 + n if signal n stopped it, anything else for a failure."""
+    """0 if the cell is done, 128 + n if signal n stopped it, another number for a failure."""
     message: str
     """The reason of a failure, in one line."""
 
     @property
     def was_stopped(self) -> bool:
-        """Whether the process was told to stop, and left a checkpoint to go on from."""
+        """Return whether a signal stopped the process, which left a checkpoint to go on from."""
         return self.code > 128
 
 
 @runtime_checkable
 class Job(Protocol):
-    """The process or the job of the cluster that trains a cell."""
+    """The process, or the job of a cluster, that trains a cell."""
 
     def poll(self) -> Outcome | None:
-        """How the cell ended; None as long as it is queued or running."""
+        """Return the outcome of the cell; None as long as the cell is queued or running."""
 
     def stop(self) -> None:
         """Ask the cell to write a checkpoint and end, unless its job outlives the sweep."""
@@ -60,28 +60,28 @@ class Launcher(Protocol):
           The job; None if there is no room now, or if another sweep trains this cell.
 
         Raises:
-          UserError, OSError: it cannot be started.
+          UserError, OSError: the cell cannot be started.
         """
 
 
 class Local:
-    """Processes of this machine, each on its share of the cores and of the GPUs.
+    """A launcher of processes on this machine, each on its share of the cores and of the GPUs.
 
-    No two of them see the same GPU: JAX takes three quarters of the memory of each that it sees.
-    Which GPUs there are is said by `sweep.gpus.find_gpus`.
+    No two of them see the same GPU: JAX takes three quarters of the memory of each GPU that it
+    sees. `sweep.gpus.find_gpus` finds the GPUs of the machine.
     """
 
     def __init__(self, num_jobs: int) -> None:
-        """At most `num_jobs` cells at once.
+        """Divide the machine into `num_jobs` shares, for as many cells at once.
 
         Raises:
-          UserError: there are not that many cores, or GPUs.
+          UserError: the machine has fewer cores, or fewer GPUs if it has any.
         """
         cores = sorted(os.sched_getaffinity(0))
         if not 1 <= num_jobs <= len(cores):
             there = f"the {len(cores)} cores there are"
             raise UserError(f"jobs={num_jobs} is not between 1 and {there}")
-        gpus = find_gpus() if num_jobs > 1 else Gpus()  # a single process sees what this one does
+        gpus = find_gpus() if num_jobs > 1 else Gpus()  # a single process sees all of them
         names = gpus.names
         if names and num_jobs > len(names):
             raise UserError(
@@ -105,7 +105,7 @@ class Local:
         cell.log.parent.mkdir(parents=True, exist_ok=True)
         with cell.log.open("ab") as log:
             try:
-                # The process inherits the lock, and keeps it should this one be killed.
+                # The process inherits the lock, and keeps it even if this one is killed.
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return None
@@ -154,20 +154,20 @@ def _last_line(log: Path) -> str:
 
 
 class Cluster:
-    """Jobs of a cluster. They outlive the sweep; started again, it finds them."""
+    """A launcher of jobs on a cluster, which outlive the sweep; a later sweep takes them over."""
 
     def __init__(self, workdir: Path, settings: Sequence[str], cluster: str = "slurm") -> None:
-        """All cells at once: the cluster has a queue of its own.
+        """Prepare to submit all cells at once, as the cluster has a queue of its own.
 
         Args:
-          workdir: the grid's directory; submitit's files go to `submitit/` in there.
+          workdir: the grid's directory; submitit's files go to its folder `submitit/`.
           settings: `name=value` for `submitit.AutoExecutor.update_parameters`, such as
             `slurm_partition=gpu`; `timeout_min` has to be among them.
           cluster: the kind of cluster, by submitit's name for it.
 
         Raises:
-          UserError: a setting is unknown or missing, or there is no such cluster here, or submitit
-            is not installed.
+          UserError: a setting is unknown or missing, or the machine belongs to no such cluster, or
+            `workdir` is in a bucket, or submitit is not installed.
         """
         with needs_extra("slurm", "--launcher slurm"):
             import submitit
@@ -212,10 +212,10 @@ class Cluster:
 
 
 def _job_id(stored: Path) -> str:
-    """The job that a file names; empty if a kill came before it was written.
+    """Return the job that a file names; "" if the file is empty, as after a kill.
 
     Raises:
-      UserError: it names none.
+      UserError: the file has something that is no job.
     """
     content = stored.read_bytes().strip()
     if content and not re.fullmatch(rb"[0-9]+(_[0-9]+)?", content):
@@ -229,8 +229,8 @@ def _job_id(stored: Path) -> str:
 def _run_cell(config: str, workdir: str, environment: Mapping[str, str]) -> Outcome:
     """Train and score a cell on a node of the cluster.
 
-    The signal that announces the end of its time, or its preemption, stops it as SIGTERM would:
-    with a checkpoint. The sweep submits it again.
+    SIGUSR2, which announces the end of the job's time or its preemption, stops the training as
+    SIGTERM would: with a checkpoint. The sweep then submits the cell again.
     """
     from t2t_jax.system.program import prepare_process
 
@@ -261,10 +261,10 @@ class _ClusterJob:
         return outcome
 
     def stop(self) -> None:
-        """Nothing: the job goes on without the sweep."""
+        """Do nothing, as the job goes on without the sweep."""
 
     def wait(self) -> None:
-        """Nothing: the job was not asked to end."""
+        """Do nothing, as `stop` has not asked the job to end."""
 
 
 def _parsed(settings: Sequence[str]) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
-"""What a grid's tables show of the figures that papers publish for its variants.
+"""The columns of a grid's tables for the figures that papers publish for its variants.
 
-There are two kinds of them: rows of Table 3, whose experiment a grid repeats, and differences that
-other papers publish, which are of other experiments. This is the one place that tells them apart.
+There are two kinds of figures: rows of Table 3, whose experiment a grid repeats, and differences
+that other papers publish, from other experiments. Only this module tells the two apart.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,54 +13,54 @@ from t2t_jax.paper.published import PublishedDifference
 
 
 class Marks(NamedTuple):
-    """Where a plot marks a published difference from the base; None where there is none."""
+    """The places of a published difference from the base in a plot; None for no mark."""
 
     perplexity: float | None
-    """Relative difference in perplexity."""
+    """The relative difference in perplexity."""
     bleu: float | None
-    """Difference in BLEU."""
+    """The difference in BLEU."""
 
 
 @runtime_checkable
 class PublishedColumns(Protocol):
-    """The columns that tables have for published figures of one kind.
+    """The columns of tables for published figures of one kind.
 
-    Cells are asked for by the name of the variant, and are empty if nothing is published of it.
+    Cells are given by the name of the variant, and are empty if nothing is published of it.
     """
 
     listed_as: ClassVar[str]
-    """Head of the one column in the listing of variants."""
+    """The head of the one column in the listing of variants."""
     heads: ClassVar[Sequence[str]]
-    """Heads of the columns of the Markdown table."""
+    """The heads of the columns of the Markdown table."""
     fields: ClassVar[Sequence[str]]
-    """Heads of the columns of the CSV file."""
+    """The heads of the columns of the CSV file."""
     marked_as: ClassVar[str]
-    """What the plot's legend calls the marks."""
+    """The name of the marks in the plot's legend."""
 
     def listed(self, variant: str) -> str:
-        """The cell in the listing of variants."""
+        """Return the variant's cell in the listing of variants."""
 
     def cells(self, variant: str) -> Sequence[str]:
-        """The cells in the Markdown table."""
+        """Return the variant's cells in the Markdown table."""
 
     def notes(self) -> Sequence[str]:
-        """The lines below the Markdown table that say what the cells are."""
+        """Return the lines below the Markdown table that explain the cells."""
 
     def values(self, variant: str) -> Sequence[Any]:
-        """The cells in the CSV file."""
+        """Return the variant's cells in the CSV file."""
 
     def marks(self, variant: str, base: str) -> Marks:
-        """The variant's differences from the base for the plot."""
+        """Return the variant's differences from the base for the plot."""
 
 
 def published_columns(
     published: Mapping[str, PublishedFigures], variants: Iterable[str]
 ) -> PublishedColumns | None:
-    """The columns for some variants of a grid; None for a grid of which nothing is published.
+    """Return the columns for some variants of a grid; None if the grid has no published figures.
 
     Args:
       published: the figures by variant, all of one kind.
-      variants: the variants that a table has, in its order.
+      variants: the variants of a table, in its order.
     """
     if not published:
         return None
@@ -89,31 +89,31 @@ class Table3Columns:
         self._rows = rows
 
     def listed(self, variant: str) -> str:
-        """Parameters in millions."""
+        """Return the row's number of parameters, in millions."""
         row = self._rows.get(variant)
         return "" if row is None or row.parameters is None else f"{row.parameters:g}"
 
     def cells(self, variant: str) -> Sequence[str]:
-        """Perplexity, BLEU and parameters in millions."""
+        """Return perplexity, BLEU and parameters in millions as text."""
         row = self._rows.get(variant)
         if row is None:
             return [""] * len(self.heads)
         return [f"{row.dev_perplexity:.2f}", f"{row.dev_bleu:.1f}", self.listed(variant)]
 
     def notes(self) -> Sequence[str]:
-        """A line on what the figures measure."""
+        """Return a line that says what the figures measure."""
         measures = "perplexity per word-piece, tokenized_split_bleu, parameters in millions"
         return [f"- paper: Table 3, on newstest2013: {measures}."]
 
     def values(self, variant: str) -> Sequence[Any]:
-        """Perplexity, BLEU and parameters in millions."""
+        """Return perplexity, BLEU and parameters in millions as numbers."""
         row = self._rows.get(variant)
         if row is None:
             return [""] * len(self.fields)
         return [row.dev_perplexity, row.dev_bleu, row.parameters]
 
     def marks(self, variant: str, base: str) -> Marks:
-        """The row's differences from that of the base."""
+        """Return the row's differences from that of the base."""
         row, other = self._rows.get(variant), self._rows.get(base)
         if row is None or other is None:
             return Marks(None, None)
@@ -142,19 +142,19 @@ class DifferenceColumns:
         self._numbers = {experiment: at for at, experiment in enumerate(experiments, start=1)}
 
     def listed(self, variant: str) -> str:
-        """The two scores and whose they are."""
+        """Return the two scores and the citation of their paper."""
         each = self._differences.get(variant)
         return "" if each is None else f"{each.scores} ({each.source.citation})"
 
     def cells(self, variant: str) -> Sequence[str]:
-        """The two scores, whose they are, and the number of the note on their experiment."""
+        """Return the two scores, their citation, and the number of the note on their experiment."""
         each = self._differences.get(variant)
         if each is None:
             return [""]
         return [f"{self.listed(variant)} [{self._numbers[each.source, each.setting]}]"]
 
     def notes(self) -> Sequence[str]:
-        """A line on how to read the differences, and one for each experiment."""
+        """Return a line on how to read the differences, and one for each experiment."""
         return [
             "- published elsewhere: a difference from another experiment, from that experiment's "
             "base to its variant. Model, corpus, training and BLEU are its own, so the scores are "
@@ -166,7 +166,7 @@ class DifferenceColumns:
         ]
 
     def values(self, variant: str) -> Sequence[Any]:
-        """The difference with all that is known of it."""
+        """Return the measure, both scores, the difference, the source and the setting."""
         each = self._differences.get(variant)
         if each is None:
             return [""] * len(self.fields)
@@ -174,6 +174,6 @@ class DifferenceColumns:
         return [each.measure, *scores, each.source.reference, each.setting]
 
     def marks(self, variant: str, base: str) -> Marks:
-        """The difference, if it is in BLEU; the base is that of the other experiment."""
+        """Return the difference, if it is in BLEU; the experiment's own base replaces `base`."""
         each = self._differences.get(variant)
         return Marks(None, each.difference if each and each.measure == "BLEU" else None)

@@ -1,4 +1,4 @@
-"""Training of the cells of a grid, with a table of how far each is."""
+"""Training of the cells of a grid, with a live table of their progress."""
 
 import time
 from collections import Counter
@@ -33,9 +33,9 @@ class _Status:
     message: str = ""
     started: float = field(default_factory=time.monotonic)
     progress: Record = field(default_factory=dict)
-    """The last record of training, of a cell that is running."""
+    """The last record of training of a running cell."""
     steps_before: int = 0
-    """Steps that an earlier sweep had taken."""
+    """The number of steps that an earlier sweep took."""
 
     @property
     def num_train_steps(self) -> int:
@@ -43,23 +43,23 @@ class _Status:
 
     @property
     def steps(self) -> int:
-        """Steps taken so far; all of them once there is a result."""
+        """Return the number of steps taken so far; all steps of the config if there is a result."""
         return self.num_train_steps if self.result else self.progress.get("step", self.steps_before)
 
 
 def run_cells(cells: Sequence[Cell], launcher: Launcher, console: Console) -> int:
     """Train and score every cell that has no result yet; one that fails does not stop the others.
 
-    A signal, as of Ctrl-C, stops the processes of this machine with a checkpoint each.
+    A signal, as of Ctrl-C, stops the processes of this machine, each with a checkpoint.
 
     Args:
       cells: the cells, in the order in which they are started.
-      launcher: where they are trained.
-      console: a live table if it is a terminal, else a line for each event, and one a minute with
-        an estimate of the end.
+      launcher: the launcher of their processes.
+      console: shows a live table if it is a terminal, else a line for each event, and one a minute
+        with an estimate of the end.
 
     Returns:
-      The number of the signal; 0 if none came.
+      The number of the signal that stopped the sweep; 0 if none came.
     """
     statuses = [_Status(cell) for cell in cells]
     for status in statuses:
@@ -140,14 +140,14 @@ def _look_for_result(status: _Status) -> None:
 
 
 def _seconds_left(statuses: Sequence[_Status], seconds: float) -> float | None:
-    """An estimate of the seconds to the end of a sweep, as if each step took as long as another.
+    """Estimate the seconds to the end of a sweep, as if all steps took equally long.
 
     Args:
-      statuses: the cells; the progress of those that are running is read anew.
-      seconds: since the sweep began.
+      statuses: the cells; the progress of running cells is read anew.
+      seconds: the seconds since the sweep began.
 
     Returns:
-      None as long as no step is known to have been taken.
+      The estimate; None as long as no step is logged.
     """
     for status in statuses:
         if status.state == "running":
@@ -158,7 +158,7 @@ def _seconds_left(statuses: Sequence[_Status], seconds: float) -> float | None:
 
 
 def _summary(statuses: Sequence[_Status], seconds_left: float | None) -> str:
-    """A line on how far a sweep is, with an estimate of its end."""
+    """Return a line on the progress of a sweep, with an estimate of its end."""
     counts = Counter(status.state for status in statuses)
     parts = [f"{counts[state]} {state}" for state in _SIGNS]
     if seconds_left is None:
@@ -168,7 +168,7 @@ def _summary(statuses: Sequence[_Status], seconds_left: float | None) -> str:
 
 
 def _short(score: "Measure") -> str:
-    """The name of a score in the table of a sweep under way."""
+    """Return the short name of a score, for the table of a sweep under way."""
     return score.name.removeprefix("sacre")
 
 
@@ -186,7 +186,7 @@ def _event(status: _Status) -> str:
 
 
 def _table(statuses: Sequence[_Status], seconds_left: float | None) -> Table:
-    """A row for each variant: the states of its seeds, and how far the one that runs is."""
+    """Return a table with the states of each variant's seeds, and the progress of a running one."""
     title = _summary(statuses, seconds_left)
     results = [status.result for status in statuses if status.result]
     shown, signatures = "score", set[str]()

@@ -25,11 +25,11 @@ def write_tables(
 ) -> list[VariantRow]:
     """Write `table.md`, `table.csv` and `table.png` into a grid's directory.
 
-    Without the library that draws it, `table.png` is left out with a warning.
+    Without matplotlib, `table.png` is left out with a warning.
 
     Args:
       grid: the variants.
-      results: by variant, the results of the seeds that are finished.
+      results: the results of the finished seeds, by variant.
       workdir: the directory of the grid.
       left_out: the names of cells whose results are of another config, or damaged.
 
@@ -55,7 +55,7 @@ def write_tables(
 
 
 def summary(rows: Sequence[VariantRow], results: Results) -> Table:
-    """The table for a terminal, with the columns that fit."""
+    """Return the table for a terminal, with the columns that fit."""
     first = next(iter(results.values()))[0]
     score = rows[0].measures.score
     caption = f"{score.name}: {first[score.signature_field]}" if score.signature_field else None
@@ -128,7 +128,7 @@ def _markdown(
 
 
 def _definitions(measures: "GridMeasures", result: Mapping[str, Any]) -> list[str]:
-    """A line on each score that has a definition."""
+    """Return a line for each score that has a definition."""
     lines = []
     if field := measures.score.signature_field:
         lines.append(f"- {measures.score.name}: `{result[field]}`.")
@@ -172,7 +172,7 @@ def _signed(difference: float | None) -> str:
 
 
 def _csv(rows: Sequence[VariantRow], columns: PublishedColumns | None, results: Results) -> str:
-    """The table as CSV: every figure in full, a row for each variant."""
+    """Return the table as CSV: every figure in full, a row for each variant."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     first, of_task = next(iter(results.values()))[0], rows[0].measures
@@ -212,8 +212,8 @@ def _csv(rows: Sequence[VariantRow], columns: PublishedColumns | None, results: 
 
 
 def _plot(grid: Grid, rows: Sequence[VariantRow], columns: PublishedColumns | None) -> bytes:
-    """A PNG of each variant's differences from the base, with 95% intervals, and of published
-    ones."""
+    """Draw each variant's differences from the base as a PNG, with 95% intervals, and the published
+    differences."""
     with needs_extra("plots", "table.png"):
         from matplotlib.figure import Figure  # without pyplot: no display, no global state
 

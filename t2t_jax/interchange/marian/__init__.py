@@ -1,4 +1,4 @@
-"""Marian models of the library transformers of Hugging Face, such as OPUS-MT's: out and in."""
+"""Export and import of Marian models of Hugging Face's library transformers, such as OPUS-MT's."""
 
 from t2t_jax.interchange.marian.reading import POSITIONS, read
 from t2t_jax.interchange.marian.writing import DTYPES, VOCABULARIES, carried, model_config, write

@@ -1,7 +1,7 @@
-"""How outputs are searched: the generation config of transformers, in and out.
+"""Import and export of the settings of a search: the generation config of transformers.
 
-It is in generation_config.json, or, where there is no such file, in config.json. What has a
-counterpart in `DecodingConfig` is taken over, and all else that would change an output is named.
+They are in generation_config.json, or, without such a file, in config.json. Settings with a
+counterpart in `DecodingConfig` are taken over; others that would change an output are named.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ _DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("max_length", "max_new_tokens", "min_new_tokens")),
     **dict.fromkeys(("bad_words_ids", "suppress_tokens")),
 }
-"""What is taken over, and what transformers has where it is null or not given."""
+"""The settings that are taken over, with the values of transformers for null or missing ones."""
 GENERATION = Schema(
     {},
     {
@@ -41,7 +41,7 @@ _LACKING = {
     *("sequence_bias", "exponential_decay_length_penalty", "force_words_ids", "constraints"),
     *("stop_strings", "max_time", "penalty_alpha", "watermarking_config"),
 }
-"""Settings of transformers that a search here lacks. A newer release may have others."""
+"""Settings of transformers that no search of this package has. Newer releases may have more."""
 _NEUTRAL_AT_ONE = {
     *("repetition_penalty", "encoder_repetition_penalty", "typical_p", "guidance_scale"),
     "num_beam_groups",
@@ -50,13 +50,13 @@ _SPECIAL = "pad_token_id", "eos_token_id", "decoder_start_token_id"
 _WITHOUT_EFFECT = {
     *("bos_token_id", "transformers_version", "use_cache", "cache_implementation", "low_memory"),
     *("return_dict_in_generate", "num_return_sequences", "remove_invalid_values"),
-    "forced_eos_token_id",  # ends an output that is cut, whose text stays the same
+    "forced_eos_token_id",  # it only ends an output that is cut: the text stays the same
 }
 _PREFIXES_WITHOUT_EFFECT = "_", "output_", "assistant_", "num_assistant_"
 
 
 def settings_of(given: Record) -> dict[str, Any]:
-    """The settings that are taken over, each with what transformers takes where it has none.
+    """Return the settings that are taken over, with the values of transformers for missing ones.
 
     Args:
       given: the fields of the file, which fit `GENERATION`.
@@ -69,16 +69,16 @@ def settings_of(given: Record) -> dict[str, Any]:
 def decoding_fields(
     settings: Mapping[str, Any], ids: Mapping[int, int], padding: int, file: Path
 ) -> dict[str, Any]:
-    """The fields `decoding.*` of a config.
+    """Return the fields `decoding.*` of a config.
 
     Args:
-      settings: what `settings_of` gives.
-      ids: our id of each of theirs.
-      padding: their id of padding.
+      settings: the result of `settings_of`.
+      ids: our id of an entry, by the id in transformers.
+      padding: the id of padding in transformers.
       file: the file, for errors.
 
     Raises:
-      UserError: a list of ids is none.
+      UserError: bad_words_ids or suppress_tokens has something that is no list of ids.
     """
     least, longest = settings["min_new_tokens"], settings["max_new_tokens"]
     if least is None:
@@ -105,7 +105,7 @@ def decoding_fields(
 def _bad_words(
     settings: Mapping[str, Any], padding: int, ids: Mapping[int, int], file: Path
 ) -> list[list[int]]:
-    """The sequences of ids that no output has; padding has a logit too, and is one of them."""
+    """Return the sequences of ids that no output may have: padding, unless bad_words_ids is set."""
     words = [[padding]] if settings["bad_words_ids"] is None else settings["bad_words_ids"]
     words = [*words, *([one] for one in settings["suppress_tokens"] or [])]
     for word in words:
@@ -122,12 +122,12 @@ def _is_id(number: Any, ids: Mapping[int, int]) -> bool:
 
 
 def left_out(given: Record, settings: Mapping[str, Any], config: Record) -> list[str]:
-    """The settings that would change an output and have no counterpart here.
+    """Return the settings that would change an output and that no search of this package has.
 
     Args:
       given: the fields of the file.
-      settings: what `settings_of` gives.
-      config: the fields of config.json, which may be the same.
+      settings: the result of `settings_of`.
+      config: the fields of config.json; the same object as `given` if that is the file.
     """
     named = [name for name, is_lacking in _half_taken(settings) if is_lacking]
     others = _LACKING if given is config else given.keys() - _DEFAULTS.keys() - _WITHOUT_EFFECT
@@ -143,7 +143,7 @@ def left_out(given: Record, settings: Mapping[str, Any], config: Record) -> list
 
 
 def _half_taken(settings: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Settings with a counterpart, and whether this value of theirs has none."""
+    """Yield settings with a counterpart, and whether the given value is one that it cannot have."""
     beams, alpha = settings["num_beams"], settings["length_penalty"]
     stops_alike = settings["early_stopping"] in (False, "never" if alpha == 0 else False)
     yield "length_penalty", alpha < 0
@@ -158,12 +158,12 @@ def _half_taken(settings: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
 
 
 def generation_config(decoding: DecodingConfig, longest: int, forbidden: list[int]) -> Record:
-    """The generation config for a search, but for special ids.
+    """Return the generation config for a search, without special ids.
 
     Args:
       decoding: the settings of the search.
-      longest: the most tokens of an output, its start among them.
-      forbidden: their ids of the entries that are never chosen.
+      longest: the most tokens of an output, including its start.
+      forbidden: the ids in transformers of the entries that are never chosen.
     """
     draws = decoding.temperature > 0
     found = {

@@ -1,21 +1,21 @@
-"""Where `MarianMTModel` of transformers has its parameters, and what it computes in any case."""
+"""The names of parameters in `MarianMTModel` of transformers, and constants of its code."""
 
 from collections.abc import Iterator
 
 EPSILON = 1e-5
-"""What its norms add to the variance."""
+"""The epsilon that the norms of `MarianMTModel` add to the variance."""
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "swish"}
-"""Its name of each activation."""
+"""The name in transformers of each of our activations."""
 
 _SUBLAYERS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
 _PROJECTIONS = {"Q": "q_proj", "K": "k_proj", "V": "v_proj", "O": "out_proj"}
 
 
 def layer_names(stack: str, number: int) -> Iterator[tuple[str, str]]:
-    """The names of a layer's parameters, ours and theirs.
+    """Yield our name and the name in transformers of each parameter of a layer.
 
-    A matrix of theirs is the transpose of ours.
+    A matrix in transformers is the transpose of ours.
 
     Args:
       stack: "encoder" or "decoder".

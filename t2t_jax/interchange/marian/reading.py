@@ -1,9 +1,9 @@
-"""Reads what `save_pretrained` of transformers writes for a `MarianMTModel`, OPUS-MT's models too.
+"""A reader of what `save_pretrained` of transformers writes for a `MarianMTModel`, as OPUS-MT's.
 
 The tensors are read from model.safetensors, or else from pytorch_model.bin, of which nothing is
 executed. transformers computes the positions of such models by the paper's formula. Models that
-were converted from marian-nmt, as all of OPUS-MT's were, have been trained with slightly different
-ones (`functional.position.tensor2tensor_sinusoids`): they differ by up to 0.14 at position 100.
+were converted from marian-nmt, as all of OPUS-MT's were, were trained with slightly different
+positions (`functional.position.tensor2tensor_sinusoids`): by up to 0.14 at position 100.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.system.records import Record, Schema
 
 Positions: TypeAlias = Literal["huggingface", "marian-nmt"]
-"""Which sinusoids a model is to have: those of transformers, or those of marian-nmt."""
+"""The sinusoids that a model is to have: those of transformers, or those of marian-nmt."""
 POSITIONS: tuple[Positions, ...] = ("huggingface", "marian-nmt")
 
 _SIZES = {
@@ -57,7 +57,7 @@ _CONFIG = Schema(
     },
 )
 _COPIES = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
-"""What may be there once more, beside the matrix that all share."""
+"""The names under which a file may repeat the shared embedding matrix."""
 _NEVER = -1e4
 _RATES = {
     "dropout": "dropout_rate",
@@ -95,7 +95,7 @@ def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
 
 
 def _read_config(path: Path) -> Record:
-    """The fields of config.json, checked."""
+    """Return the fields of config.json, checked."""
     file = path / "config.json"
     theirs = read_json(file, _CONFIG)
     if theirs["model_type"] != "marian":
@@ -125,7 +125,7 @@ _OUR_ACTIVATIONS = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"si
 def _read_vocabulary(
     path: Path, theirs: Record
 ) -> tuple[PairedVocabulary, list[Int[np.ndarray, " _"]]]:
-    """The vocabulary, and for sources and targets the ids that its entries have in the model."""
+    """Read the vocabulary; also return, for sources and targets, the model's id of each entry."""
     shared = theirs.get("share_encoder_decoder_embeddings", True)
     separate = (path / "target_vocab.json").exists()
     names = "vocab.json", "target_vocab.json" if separate else "vocab.json"
@@ -151,7 +151,7 @@ def _read_vocabulary(
 
 
 def _pieces(file: Path, size: int) -> list[str]:
-    """The subword of each id."""
+    """Return the subword of each id in a file."""
     ids = read_json(file, Schema({UNKNOWN: int}))
     if sorted(ids.values(), key=repr) != sorted(range(size), key=repr):
         raise UserError(
@@ -163,7 +163,7 @@ def _pieces(file: Path, size: int) -> list[str]:
 def _our_arrays(
     tensors: Tensors, theirs: Mapping[str, Any], orders: list[Int[np.ndarray, " _"]]
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
-    """The parameters under our names and with our ids, the channels as they have them."""
+    """Yield the parameters under our names and with our ids, but with channels in the old order."""
     of_sources, of_targets, width = *orders, theirs["d_model"]
     shared = theirs.get("share_encoder_decoder_embeddings", True)
     copies = _COPIES if shared else _COPIES[-1:] if theirs.get("tie_word_embeddings", True) else ()
@@ -191,7 +191,7 @@ def _our_arrays(
 
 
 def _interleaved(d_model: int) -> Int[np.ndarray, " d_model"]:
-    """The places of the channels, sines first, that the paper's formula has one after the other."""
+    """Return the order of channels that turns sines first into sines and cosines in turn."""
     sines = np.arange(d_model // 2)
     return np.stack([sines, sines + d_model // 2], axis=1).ravel()
 
@@ -237,10 +237,10 @@ def _our_config(
 def _with_their_search(
     config: Config, path: Path, theirs: Record, order: Int[np.ndarray, " entries"]
 ) -> tuple[Config, bool]:
-    """The config with the settings of their search, and whether padding takes no probability."""
+    """Return the config with the model's search, and whether padding takes no probability."""
     file = path / FILE
     is_apart = file.exists()
-    if not is_apart:  # then transformers looks there too
+    if not is_apart:  # then transformers reads config.json too
         file = path / "config.json"
     given = read_json(file, GENERATION)
     settings = settings_of(given)
@@ -260,14 +260,14 @@ def _with_their_search(
 
 
 def _without_padding(bias: Float32[np.ndarray, " entries"]) -> Float32[np.ndarray, " entries"]:
-    """The bias of the output with one for padding so low that it never takes any probability."""
+    """Return the output bias, with a value for padding that leaves it no probability."""
     bias = bias.copy()
     bias[PAD_ID] = _NEVER
     return bias
 
 
 def _languages(file: Path) -> dict[str, str]:
-    """The languages that the tokenizer was made for, where they are known."""
+    """Return the two languages in tokenizer_config.json as fields; {} if it does not have them."""
     if not file.exists():
         return {}
     found = read_json(file, Schema())

@@ -1,4 +1,4 @@
-"""A Marian model for the library transformers of Hugging Face: what `save_pretrained` writes.
+"""The Marian format of Hugging Face's library transformers, as `save_pretrained` writes it.
 
     OUT/config.json, generation_config.json     sizes, special ids, how translations are searched
     OUT/model.safetensors                       the parameters
@@ -6,17 +6,17 @@
     OUT/vocab.json, tokenizer_config.json       the id of each subword
     OUT/README.md                               the lines of Python that translate
 
-Three things of that code, or of what reads its models, cannot be chosen, and other parameters make
-up for them:
+Three things are fixed in that code, or in programs that read its models, and the parameters are
+rewritten to make up for them:
 
 - It stores no positions and computes the paper's sinusoids anew, but with all sines first. So the
-  channels of the whole model are put into that order, which changes no function.
-- Its norms have an epsilon of 1e-5. All between two norms is made larger, so that this is the
-  epsilon of the model. Only the first norm of the encoder and that of the decoder differ: by a
-  relative 5e-6 and less, where the variance is 1 or more.
-- marian-nmt begins a target with an embedding of zeros, and the converter of CTranslate2 takes that
-  for granted, as well as that padding is the last entry. So the embedding of the start is taken
-  from all, which biases of the first layers make up for, and the entries get other numbers.
+  channels of the whole model are put into that order, which leaves its outputs the same.
+- Its norms have an epsilon of 1e-5. All values between two norms are scaled, so that the outputs
+  are those of the model's own epsilon. Only the first norm of the encoder and that of the decoder
+  differ: by a relative 5e-6 and less, where the variance is 1 or more.
+- marian-nmt begins a target with an embedding of zeros, and the converter of CTranslate2 relies on
+  that, and on padding as the last entry. So the embedding of the start is subtracted from all,
+  biases of the first layers make up for it, and the entries get other ids.
 """
 
 import json
@@ -78,7 +78,7 @@ sources and targets have one vocabulary. The subwords that are given to it end w
 
 
 def carried(config: Config) -> Carried:
-    """What of a config the format carries."""
+    """Return the fields of a config that the format can hold, each with its possible values."""
     heads = "encoder_heads", "decoder_heads", "cross_heads"
     parts = "attention_bias", "output_bias", "source_vocab_size", "scale_embeddings"
     return {
@@ -89,20 +89,20 @@ def carried(config: Config) -> Carried:
         "model.architecture": ("encoder_decoder",),
         "model.feed_forward": tuple(ACTIVATIONS),
         "model.norm_order": ("post", "deep"),
-        "model.position": ("sinusoidal",),  # it computes no other frequencies
+        "model.position": ("sinusoidal",),  # transformers computes no other frequencies
         "model.start_token": ("begin", "end", "padding"),
     }
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write a model.
+    """Write a model as a Marian model of transformers.
 
     Args:
       model: the model.
       directory: an empty directory.
       dtype: one of `DTYPES`.
     """
-    del dtype  # there is one
+    del dtype  # there is only one
     vocabulary, decoding = model.vocabulary, model.config.decoding
     pieces = _pieces(vocabulary)
     # transformers has one id of padding, so two vocabularies cannot both have it at the end.
@@ -133,7 +133,7 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
 
 
 def _pieces(vocabulary: Vocabulary) -> list[list[str]]:
-    """The subword of each id: one list, or one for sources and one for targets."""
+    """Return the subword of each id: one list, or one for sources and one for targets."""
     (of_sources,) = vocabulary.pieces([range(vocabulary.source_size)])
     (of_targets,) = vocabulary.target_pieces([range(len(vocabulary))])
     return [of_sources] if of_sources == of_targets else [of_sources, of_targets]
@@ -142,11 +142,11 @@ def _pieces(vocabulary: Vocabulary) -> list[list[str]]:
 def _their_arrays(
     model: PortableModel, first: int
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
-    """The parameters under the names, and in the layout, of `MarianMTModel`.
+    """Yield the parameters under the names, and in the layout, of `MarianMTModel`.
 
     Args:
       model: the model.
-      first: our id of their entry 0; those before it come last.
+      first: our id of the entry 0 in transformers; our entries before it come last there.
     """
     network = model.config.model
     width = np.arange(network.d_model)
@@ -171,11 +171,11 @@ def _their_arrays(
 
 
 def model_config(config: Config, vocab_size: int) -> dict[str, Any]:
-    """The fields of a `MarianConfig`, for a model of the same sizes.
+    """Return the fields of a `MarianConfig`, for a model of the same sizes.
 
     Args:
       config: the config of the model.
-      vocab_size: entries of its vocabulary, for targets.
+      vocab_size: the number of entries of its vocabulary for targets.
     """
     model = config.model
     return {
@@ -231,6 +231,6 @@ def _tokenizer_config(model: PortableModel, pieces: list[str], *, separate: bool
 
 
 def _longest(config: Config) -> int:
-    """The most tokens of a target, its start among them."""
+    """Return the most tokens of a target, including its start."""
     source, extra = config.decoding.max_source_length, config.decoding.max_extra_length
     return extra + 1 if config.decoding.beam_rule == "transformers" else source + extra
