@@ -1,4 +1,4 @@
-"""Measure an accelerator that is at hand for minutes: what is worth most comes first.
+"""Measure an accelerator that is available for some minutes, the most valuable parts first.
 
     python benchmarks/accelerator.py --minutes 9 --out figures
     python benchmarks/accelerator.py --minutes 5 --out figures --parts decoding resume
@@ -83,10 +83,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 class Figures:
-    """The rows of all parts, on the disk at any moment."""
+    """The rows of figures of all parts, which are on the disk at any moment."""
 
     def __init__(self, folder: Path, anew: Sequence[Part]) -> None:
-        """Take over what an earlier call has left, except that of the parts measured anew."""
+        """Keep the rows of an earlier call, except those of the parts that are measured anew."""
         self._folder = folder
         self._file = folder / "figures.jsonl"
         names = {part.name for part in anew}
@@ -106,7 +106,7 @@ class Figures:
         self.add(part, {"table": NOTE, "note": text})
 
     def page(self) -> str:
-        """The page of all figures."""
+        """Return the page of all figures."""
         return page(self._rows)
 
     def _write(self) -> None:
@@ -115,7 +115,7 @@ class Figures:
         write_whole(self._folder / "page.md", self.page().encode())
 
     def log(self, part: Part) -> Path:
-        """The file for what the process of a part prints."""
+        """Return the file for the output of a part's process."""
         return self._folder / f"{part.name}.log"
 
 
@@ -126,7 +126,7 @@ def _rows_in(file: Path) -> list[dict[str, Any]]:
 
 
 def _measure(part: Part, seconds: float, tiny: bool, figures: Figures, stop: StopSignal) -> None:
-    """Run the process of a part for so many seconds at most, and write down its rows."""
+    """Run the process of a part for at most `seconds`, and write down its rows."""
     print(f"{part.name}: at most {seconds:.0f} s", file=sys.stderr, flush=True)
     paths = [str(_BENCHMARKS), str(_BENCHMARKS.parent), os.environ.get("PYTHONPATH", "")]
     with figures.log(part).open("wb") as log:
@@ -161,7 +161,7 @@ def _measure(part: Part, seconds: float, tiny: bool, figures: Figures, stop: Sto
 def _lines(
     process: "subprocess.Popen[bytes]", deadline: float, stop: StopSignal
 ) -> Iterator[bytes]:
-    """The lines that a process prints, until it closes its output, a deadline or a signal."""
+    """Yield the lines that a process prints, until its output ends, a deadline or a signal."""
     assert process.stdout is not None
     os.set_blocking(process.stdout.fileno(), False)
     unfinished = b""

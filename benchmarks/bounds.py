@@ -1,4 +1,4 @@
-"""What the kernels of a program took, beside the least that they can take by the roofline."""
+"""The times of a program's kernels, beside their least times by the roofline."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from t2t_jax.ahead_of_time.roofline import least_seconds, roofline
 from t2t_jax.parallel.hardware import Hardware
 
 ELSEWHERE = "not in the program"
-"""The kind of what devices ran and no instruction of the program names."""
+"""The kind of operations that devices ran and no instruction of the program names."""
 IDLE = "no kernel ran"
 """The kind of the time between kernels."""
 TOTAL = "all, from the start of the first kernel to the end of the last"
@@ -20,22 +20,22 @@ TOTAL = "all, from the start of the first kernel to the end of the last"
 UNWATCHED = "all, by the clock of the host and without the profiler"
 """The kind of a whole call that was not profiled."""
 UNKNOWN = "not known: no peaks of this device"
-"""The least time where there is none."""
+"""The text in place of a least time that is not known."""
 
 
 def beside_the_bound(
     program: Program, measured: Profile, seconds: float, hardware: Hardware | None
 ) -> list[dict[str, Any]]:
-    """Return a row for each kind of kernels, what took longest first, and rows that sum them up.
+    """Return a row for each kind of kernels, the slowest first, and rows that sum them up.
 
     Kinds are labels, such as `feed_forward: dot_general, backward`. Figures are those of one
-    device. Kernels that ran at the same time each count in full. Of what is sent to other devices,
-    the bound of all kernels together has only what cannot be hidden behind others.
+    device. Kernels that ran at the same time each count in full. The bound of all kernels together
+    has only those transfers to other devices that cannot be hidden behind other kernels.
 
     Args:
       program: the text of the program that ran, parsed.
       measured: the profile of a call that ran it once.
-      seconds: how long a call takes that is not profiled.
+      seconds: the seconds of a call without the profiler.
       hardware: the peaks of a device; None where they are not known, and there is no bound.
     """
     found = kernels(program)
@@ -65,7 +65,7 @@ def beside_the_bound(
 
 
 def _row(label: str, own: Sequence[Kernel], runs: float) -> dict[str, Any]:
-    """What the text of a program says of some kernels, and how many the profile has."""
+    """Return the figures of some kernels by the program's text, and their number in the profile."""
     return {
         "kind": label,
         "kernels_started": sum(each.count for each in own),
@@ -76,7 +76,7 @@ def _row(label: str, own: Sequence[Kernel], runs: float) -> dict[str, Any]:
 
 
 def _compared(seconds: float, least: float | None) -> dict[str, Any]:
-    """The cells of a time that was measured and of its bound."""
+    """Return the cells of a time that was measured and of its bound."""
     measured = {"measured_milliseconds": 1e3 * seconds}
     if least is None:
         return measured

@@ -1,4 +1,4 @@
-"""The command line of the benchmarks, and the facts that it makes their figures depend on."""
+"""The command line of the benchmarks, and the facts that their figures depend on."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ from t2t_jax.errors import UserError
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Flags of every benchmark; those of `train.py` are among them."""
+    """The flags of every benchmark, which include the flags of `train.py`."""
 
     config: str = "configs/base.py"
     """Config file: configs/base.py, or configs/grid.py:NAME."""
@@ -56,7 +56,7 @@ def command(
 
 
 def rows_and_tokens(shape: str, flag: str = "--shapes") -> tuple[int, int]:
-    """The shape of a batch, as `flag` gives it: "32x64" is 32 rows of 64 tokens.
+    """Parse the shape of a batch, the value of `flag`: "32x64" is 32 rows of 64 tokens.
 
     Raises:
       UserError: the text is no such shape.
@@ -68,7 +68,7 @@ def rows_and_tokens(shape: str, flag: str = "--shapes") -> tuple[int, int]:
 
 
 def setting(asked: Benchmark) -> dict[str, Any]:
-    """The facts that the figures of all columns depend on."""
+    """Return the facts that the figures of all columns depend on."""
     return machine() | {
         "config": asked.config,
         "changes": format_differences(differences(load_config(asked.config), asked.fields))
@@ -79,7 +79,7 @@ def setting(asked: Benchmark) -> dict[str, Any]:
 
 
 def device_setting(asked: Benchmark) -> dict[str, Any]:
-    """The facts of `setting`, with the devices and the dtype of a benchmark that runs JAX."""
+    """Return the facts of `setting`, and the devices and dtype of a benchmark that runs JAX."""
     import jax
 
     return setting(asked) | {

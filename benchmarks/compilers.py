@@ -1,12 +1,12 @@
-"""Compare training steps by what XLA compiles them to, for a device that need not be there.
+"""Compare training steps by the programs that XLA compiles, for a device that need not be there.
 
     python benchmarks/compilers.py --topology h200:1 --flax-wmt ~/flax
 
-Ours and that of Flax's WMT example (a checkout of github.com/google/flax) are compiled in bfloat16
-for one device, with a batch of the same size and the sizes of the same network, and held against
-the same bound (`t2t_jax/ahead_of_time/roofline.py`): the bytes that their kernels move, how many
-are started, and the least time. It is a bound from a compiler, not a timing. GPUs need the extra
-`cuda13`, TPUs the extra `tpu`.
+Our step and that of Flax's WMT example (a checkout of github.com/google/flax) are compiled in
+bfloat16 for one device, with a batch of the same size and the sizes of the same network. Figures
+are the bytes that their kernels move, the number of kernels started, and the least time by the same
+bound (`t2t_jax/ahead_of_time/roofline.py`). It is a bound from a compiler, not a timing. GPUs need
+the extra `cuda13`, TPUs the extra `tpu`.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from t2t_jax.system.program import run
 
 @dataclass(frozen=True)
 class Compilers:
-    """Compare training steps by what XLA compiles them to."""
+    """Compare training steps by the programs that XLA compiles."""
 
     flax_wmt: Path
     """A checkout of github.com/google/flax."""
@@ -40,7 +40,7 @@ class Compilers:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compile the steps and print a table; returns the exit code."""
+    """Compile the steps, print a table, and return the exit code."""
     asked = tyro.cli(Compilers, args=arguments, prog="compilers.py")
     devices = devices_of(asked.topology)
     hardware = peaks(devices)

@@ -1,18 +1,18 @@
 """Matrix products and convolutions of a function, counted in its jaxpr.
 
 XLA's cost analysis counts the body of a loop once, however often it runs. Here a loop counts as
-often as it runs. Counted are `dot_general` and `conv_general_dilated`, a multiplication and an
-addition as two operations; what works on each number of an array alone, as a softmax does, is not.
+often as it runs. The operations of `dot_general` and `conv_general_dilated` are counted, two for a
+multiplication and an addition. Elementwise operations, as those of a softmax, are not.
 
 The longest chain is the number of products of which each needs the result of the one before. It
-follows from what depends on what and not from the order in which a program computes: iterations of
-a loop count one after the other only as far as a product of one needs a product of an earlier one.
+follows from the dependencies and not from the order in which a program computes: iterations of a
+loop count one after the other only as far as a product of one needs a product of an earlier one.
 
-For each array a vector is kept: its element i is the most products on a way from source i to the
-array, or -inf where there is no way. In the body of a loop each input is a source, and the last
-source stands for what needs no input. The vectors of a body's outputs are a matrix that turns the
-vectors before an iteration into those after it, by a product in which sums take the place of
-products and maxima that of sums. A power of this matrix stands for all iterations.
+For each array a vector is kept: its element i is the most products on a path from source i to the
+array, or -inf where there is no path. In the body of a loop each input is a source, and the last
+source stands for arrays that need no input. The vectors of a body's outputs are a matrix that turns
+the vectors before an iteration into those after it, by a product in which sums take the place of
+products and maxima the place of sums. A power of this matrix stands for all iterations.
 """
 
 import math
@@ -29,13 +29,13 @@ _CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
 
 
 class Counts(NamedTuple):
-    """What a function computes in matrix products and convolutions.
+    """The counts of a function's matrix products and convolutions.
 
     Attributes:
-      operations: their floating point operations.
-      num_bytes: the bytes of their operands and results, each product's for itself.
-      chain: the most of them that depend on each other, one on the one before.
-      has_loops: whether there is a loop, the body of which XLA's cost analysis counts once.
+      operations: the floating point operations of the products.
+      num_bytes: the bytes of operands and results, summed over the products.
+      chain: the most products of which each depends on the one before.
+      has_loops: whether the function has a loop, whose body XLA's cost analysis counts once.
     """
 
     operations: int = 0
@@ -45,10 +45,10 @@ class Counts(NamedTuple):
 
 
 class _Value(NamedTuple):
-    """What is known of an array."""
+    """The facts that are known of an array without running the function."""
 
     ways: np.ndarray
-    """For each source, the most products on a way from it to the array; -inf if there is none."""
+    """For each source, the most products on a path from it to the array; -inf without a path."""
     number: Any = None
     """The array itself, if it is one integer that does not depend on the function's arguments."""
 
@@ -73,12 +73,12 @@ def count(function: Callable[..., Any], *arguments: Any) -> Counts:
 def _walk(
     closed: ClosedJaxpr, inputs: Sequence[_Value], start: np.ndarray
 ) -> tuple[list[_Value], Counts]:
-    """The outputs of a jaxpr and its counts, without the chain.
+    """Return the outputs of a jaxpr and its counts, without the chain.
 
     Args:
       closed: the jaxpr and its constants.
-      inputs: what is known of its inputs.
-      start: the ways to an array that needs no input.
+      inputs: the facts on its inputs.
+      start: the `ways` of an array that needs no input.
     """
     jaxpr = closed.jaxpr
     constants = [_Value(start, _integer(constant)) for constant in closed.consts]
@@ -96,7 +96,7 @@ def _walk(
 
 
 def _needed(jaxpr: Jaxpr) -> list[Any]:
-    """The equations that an output depends on. JAX does not compile the others."""
+    """Return the equations that an output depends on. JAX does not compile the others."""
     equations = []
     wanted = {atom for atom in jaxpr.outvars if not isinstance(atom, Literal)}
     for equation in reversed(jaxpr.eqns):
@@ -109,7 +109,7 @@ def _needed(jaxpr: Jaxpr) -> list[Any]:
 def _of_equation(
     equation: Any, inputs: Sequence[_Value], start: np.ndarray
 ) -> tuple[list[_Value], Counts]:
-    """The outputs of an equation and its counts, without the chain."""
+    """Return the outputs of an equation and its counts, without the chain."""
     name, params = equation.primitive.name, equation.params
     if name == "scan":
         return _of_scan(params, inputs, start)
@@ -128,7 +128,7 @@ def _of_equation(
 
 
 def _of_product(equation: Any) -> Counts:
-    """The counts of one product, whose second operand is the kernel if it is a convolution."""
+    """Count one product, whose second operand is the kernel if it is a convolution."""
     (left, right), (out,) = (
         [atom.aval for atom in atoms] for atoms in (equation.invars, equation.outvars)
     )
@@ -163,10 +163,10 @@ def _of_while(
 
 
 def _iterations(params: Any, inputs: Sequence[_Value]) -> int:
-    """The number of iterations of a `fori_loop`, whose inputs are given as its condition has them.
+    """Return the number of iterations of a `fori_loop`, whose condition has these inputs.
 
     Raises:
-      NotImplementedError: it is another loop, or its bounds depend on data.
+      NotImplementedError: the loop is of another form, or its bounds depend on data.
     """
     condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
     if [equation.primitive.name for equation in condition.eqns] == ["lt"]:
@@ -181,7 +181,7 @@ def _iterations(params: Any, inputs: Sequence[_Value]) -> int:
 
 
 def _adds_one(body: Any, carry: int) -> bool:
-    """Whether the body of a loop adds one to a carry."""
+    """Return whether the body of a loop adds one to a carry."""
     before = body.invars[len(body.invars) - len(body.outvars) + carry]
     for equation in body.eqns:
         if equation.primitive.name == "add" and body.outvars[carry] in equation.outvars:
@@ -197,14 +197,14 @@ def _of_loop(
     inputs: Sequence[_Value],
     start: np.ndarray,
 ) -> tuple[list[_Value], Counts]:
-    """The outputs of a loop and its counts, without the chain.
+    """Return the outputs of a loop and its counts, without the chain.
 
     Args:
       body: inputs are constants, carries and slices of arrays; outputs are carries and slices.
       iterations: how often the body runs.
       sizes: the numbers of constants and of carries.
-      inputs: what is known of constants, carries and the arrays that slices are taken of.
-      start: the ways to an array that needs no input.
+      inputs: the facts on constants, carries and the arrays that are sliced.
+      start: the `ways` of an array that needs no input.
     """
     constants, carries = sizes
     sources = _unit(len(inputs) + 1)
@@ -229,7 +229,7 @@ def _of_loop(
 
 
 def _after(step: np.ndarray, iterations: int, ways: np.ndarray) -> np.ndarray:
-    """The vectors after some iterations, each of which is a product with the same matrix."""
+    """Return the vectors after some iterations, each of which is a product with the same matrix."""
     while iterations:
         if iterations % 2:
             ways = _max_plus(step, ways)
@@ -238,12 +238,12 @@ def _after(step: np.ndarray, iterations: int, ways: np.ndarray) -> np.ndarray:
 
 
 def _max_plus(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The product of two matrices in which sums are maxima and products are sums."""
+    """Multiply two matrices, with maxima in place of sums and sums in place of products."""
     return (a[:, :, None] + b).max(1)
 
 
 def _unit(size: int) -> np.ndarray:
-    """The matrix that `_max_plus` leaves another one as it is with."""
+    """Return the identity matrix of `_max_plus`."""
     return np.where(np.eye(size, dtype=bool), 0.0, -np.inf)
 
 
@@ -257,7 +257,7 @@ def _sum(a: Counts, b: Counts) -> Counts:
 
 
 def _numbers(equation: Any, inputs: Sequence[_Value]) -> list[Any]:
-    """The results of an equation that are single integers and follow from such; else None."""
+    """Compute an equation's results if they and all inputs are single integers; else None."""
     results = [atom.aval for atom in equation.outvars]
     are_known = inputs and all(value.number is not None for value in inputs)
     if not are_known or any(not _is_integer(result) for result in results):
@@ -267,7 +267,7 @@ def _numbers(equation: Any, inputs: Sequence[_Value]) -> list[Any]:
 
 
 def _integer(constant: Any) -> Any:
-    """A constant if it is a single integer, else None."""
+    """Return a constant if it is a single integer, else None."""
     return constant if isinstance(constant, int) or _is_integer(constant) else None
 
 

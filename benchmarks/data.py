@@ -1,4 +1,4 @@
-"""How fast the host makes batches, without a model: the rate at which it can feed one.
+"""Measure how fast the host makes batches, without a model: the rate at which it can feed one.
 
     python benchmarks/data.py
     python benchmarks/data.py --data.corpus text:DIR --data.source-language en
@@ -11,9 +11,9 @@ cache, before anything is timed. Then, in turns:
     pack       the same in packed rows
 
 Batches are made in two ways: on one core (`alone`), and ahead in the background as in training
-(`prefetch`). Nothing is done with them. Padding is the part of all positions
-that hold no token; it depends on the size of a step, as longer rows are fewer. `layout_seconds` is
-spent once at the start of a run.
+(`prefetch`). The batches are not used. Padding is the share of all positions that hold no token; it
+depends on the size of a step, as longer rows are fewer. `layout_seconds` is spent once at the start
+of a run.
 """
 
 import time
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
 def _readers(
     split: Examples, config: DataConfig, batching: Any, seed: int
 ) -> tuple[dict[str, Any], dict[str, Callable[[], object]]]:
-    """The figures of an epoch, and functions each of which reads one more epoch."""
+    """Return the figures of an epoch, and functions that each read one more epoch."""
     start = time.perf_counter()
     batches = Batches(split, replace(config, batching=batching), seed)
     seconds = time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""How fast a search is: tokens/s and sentences/s over a grid of batch and beam sizes.
+"""Measure the speed of a search: tokens/s and sentences/s over a grid of batch and beam sizes.
 
     python benchmarks/decode.py
     python benchmarks/decode.py --config configs/big.py --batch-sizes 64 --beam-sizes 1 4 8
@@ -33,7 +33,7 @@ class Decode(command_line.Benchmark):
     batch_sizes: tuple[int, ...] = (1, 8, 32)
     """Sentences decoded together."""
     beam_sizes: tuple[int, ...] = (1, 4)
-    """Hypotheses kept for each; 1 is greedy search."""
+    """Hypotheses kept for each sentence; 1 is greedy search."""
     source_length: int = 32
     """Tokens of a source."""
     target_length: int = 48
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
 def _compiled(
     config: Config, params: Any, batch_size: int, asked: Decode
 ) -> tuple[dict[str, float], Callable[[], None]]:
-    """The seconds and bytes of compiling a search, and a function that runs it."""
+    """Compile a search; return the seconds and bytes of compiling, and a function that runs it."""
     fixed, fresh = workload.search_arguments(
         config, params, batch_size, asked.source_length, asked.target_length
     )

@@ -1,4 +1,4 @@
-"""The products that `benchmarks/products.py` measures, and the forms that they can have.
+"""The products that `benchmarks/products.py` measures, and the forms in which it computes them.
 
 Equations are those of `einsum`. Their axes are rows r, d_model i, d_ff o and vocabulary v; and in
 attention sequences b, queries q, keys k, heads h, d_k d and d_v e.
@@ -27,7 +27,7 @@ OURS = "t2t_jax"
 """The form that t2t_jax computes a product in."""
 
 _FORMS = ("plain", "float32 result", "in float32")
-"""What every product of floating-point operands is measured in."""
+"""The forms in which every product of floating-point operands is measured."""
 
 # Each product, with the forms that it has besides: the number of an operand to transpose in blocks,
 # or another equation.
@@ -66,12 +66,12 @@ class Form(NamedTuple):
     """A way to compute a product."""
 
     operands: str
-    """The axes of its operands, as in an equation."""
+    """The axes of the operands, as in an equation."""
     compute: Callable[..., Any]
 
 
 class Product(NamedTuple):
-    """A product, and the forms that it is measured in."""
+    """A product, and the forms in which it is measured."""
 
     name: str
     equations: Sequence[str]
@@ -80,17 +80,17 @@ class Product(NamedTuple):
 
     @property
     def is_layers(self) -> bool:
-        """Whether every layer has such a product. There is one table of the vocabulary."""
+        """Return whether every layer has such a product, unlike the one table of the vocabulary."""
         return not any("v" in equation for equation in self.equations)
 
 
 def products(dtype: str, is_training: bool, kernels: Kernels) -> Iterator[Product]:
-    """The products of operands in a dtype: of the rows of training, or of the few of a search.
+    """Yield the products of operands in a dtype, with the rows of training or those of a search.
 
     Args:
-      dtype: dtype of the operands; with "int8" it is that of the matrices.
+      dtype: the dtype of the operands; "int8" is the dtype of the matrices only.
       is_training: whether the rows are those of training.
-      kernels: what t2t_jax computes with, from `kernels_of`.
+      kernels: the implementations that t2t_jax chooses, from `kernels_of`.
     """
     form = kernels.products
     if dtype == "int8":
@@ -108,7 +108,7 @@ def products(dtype: str, is_training: bool, kernels: Kernels) -> Iterator[Produc
 
 
 def _all(table: Mapping[str, tuple], ours: Sequence[Form] = ()) -> Iterator[Product]:
-    """All products of a table, with the forms that t2t_jax has of them if they are given."""
+    """Yield all products of a table, with the forms that t2t_jax chooses if they are given."""
     for (name, (equation, others)), chosen in zip_longest(table.items(), ours):
         forms = {kind: _form(equation, kind) for kind in _FORMS}
         for label, other in others.items():
@@ -118,7 +118,7 @@ def _all(table: Mapping[str, tuple], ours: Sequence[Form] = ()) -> Iterator[Prod
 
 
 def _form(equation: str, kind: str) -> Form:
-    """A product in one of `_FORMS`, or by another equation with a float32 result."""
+    """Return a product in one of `_FORMS`, or by another equation with a float32 result."""
     given = equation if kind in _FORMS else kind
 
     def compute(a: Any, b: Any) -> Any:
@@ -139,7 +139,7 @@ def _rounded(equation: str, result: Any, operand: Any) -> Any:
 
 
 def _in_blocks(equation: str, number: int) -> Form:
-    """A product with an operand transposed in blocks, and the result too if it then has to be."""
+    """Return a product with an operand transposed in blocks, and the result too if it has to be."""
     operands, _, result = equation.partition("->")
     axes = operands.split(",")
     axes[number] = axes[number][::-1]
@@ -157,7 +157,7 @@ def _in_blocks(equation: str, number: int) -> Form:
 
 
 def _with_gradients(function: Callable[..., Any], axes: str) -> tuple[Form, ...]:
-    """A function of x and a matrix, then its gradients of both, given that of its result."""
+    """Return a function of x and a matrix, and its gradients by both, given its result's."""
 
     def gradient(number: int, x: Any, matrix: Any, cotangent: Any) -> Any:
         value, pull_back = jax.vjp(function, x[None], matrix)
@@ -168,7 +168,7 @@ def _with_gradients(function: Callable[..., Any], axes: str) -> tuple[Form, ...]
 
 
 def _whole_attention(kernels: Kernels) -> Iterator[Product]:
-    """Attention with its softmax, and the same with its gradients."""
+    """Yield attention with its softmax, and the same with its gradients."""
 
     def mask(key: Any) -> Any:
         return jax.numpy.ones((key.shape[0], 1, 1, key.shape[1]), bool)
@@ -197,7 +197,7 @@ def _whole_attention(kernels: Kernels) -> Iterator[Product]:
 
 
 def _int8_products() -> Iterator[Product]:
-    """The products with matrices in 8 bits."""
+    """Yield the products with matrices in 8 bits."""
 
     def product(axis: int, x: Any, matrix: Any) -> Any:
         return int8_product(x[None], matrix, axis)

@@ -1,11 +1,12 @@
-"""Counts of what a training step and a decoding step compile to, whatever the machine's speed.
+"""Count the operations, bytes and copies of a compiled training step and decoding step.
 
     python benchmarks/guard.py
     python benchmarks/guard.py --config configs/big.py --shape 8x128
 
-Every field of the config is a flag, but a stack has one layer here: XLA counts a loop over layers
-as one of them. `tests/test_guard.py` holds these numbers to bounds, so that an accidental one-hot,
-copy of the state, or compilation for every batch is seen before it is slow.
+Every field of the config is a flag, but a stack has one layer here, as XLA counts a loop over
+layers as one layer. The counts do not depend on the machine's speed. `tests/test_guard.py` holds
+them to bounds, so that an accidental one-hot, copy of the state, or compilation for every batch is
+seen before it is slow.
 """
 
 from collections.abc import Sequence
@@ -41,7 +42,7 @@ class Guard(command_line.Benchmark):
 
 
 def instructions(text: str, where: str = "entry") -> list[Instruction]:
-    """The instructions of a compiled program that write an array.
+    """Return the instructions of a compiled program that write an array.
 
     Args:
       text: the text of the program, `compiled.as_text()`.
@@ -65,7 +66,7 @@ def _one_layer(config: Config) -> Config:
 
 
 def training_counts(config: Config, rows: int, length: int) -> dict[str, float]:
-    """Counts of a training step on a batch without padding."""
+    """Count the operations, bytes and copies of a training step on a batch without padding."""
     config = _one_layer(config)
     vocab_size, mesh = config.data.vocab_size, make_mesh(config.parallel)
     model = make_model(config, vocab_size, mesh)
@@ -96,7 +97,7 @@ def training_counts(config: Config, rows: int, length: int) -> dict[str, float]:
 
 
 def decoding_counts(config: Config, batch_size: int) -> dict[str, float]:
-    """Counts of a search, and of one position within it.
+    """Count the operations, bytes and copies of a search, and of one position within it.
 
     The decoder has two layers, which are unrolled here: from a stack of one, none could be cut out.
     """
@@ -132,10 +133,10 @@ def decoding_counts(config: Config, batch_size: int) -> dict[str, float]:
 
 
 def compilations(config: Config, lengths: Sequence[int]) -> int:
-    """The number of programs that are compiled for training steps on batches of these lengths.
+    """Count the programs that are compiled for training steps on batches of these lengths.
 
     A length that comes twice should count once. The first step takes the state as it was created,
-    the others that of the step before.
+    and each other step takes the state of the step before.
     """
     config = _one_layer(config)
     mesh = make_mesh(config.parallel)

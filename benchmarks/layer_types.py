@@ -1,8 +1,9 @@
 """The layer types of the paper's Table 1, each as a function of its parameters and an input.
 
 The paper compares layers that map a row of n vectors of width d to another such row (section 4).
-Its complexities of attention leave out the four projections, of n d^2 each. So attention is here
-twice: alone, where queries, keys and values are the input itself cut into heads, and with them.
+Its complexities of attention leave out the four projections, of n d^2 each. So this module has
+attention without projections, where queries, keys and values are the input itself cut into heads,
+and attention with them.
 """
 
 import math
@@ -28,19 +29,19 @@ Layer: TypeAlias = Callable[[Any, jax.Array], jax.Array]
 
 
 class LayerType(NamedTuple):
-    """A layer type: what the paper says of it, and a layer to measure.
+    """A layer type: the paper's facts on the type, and a layer to measure.
 
     Attributes:
-      name: the layer, with the sizes that it depends on.
+      name: the name of the layer, with the sizes that it depends on.
       complexity: the paper's complexity per layer, of n positions and width d.
-      exponent: the exponent of n in it.
+      exponent: the exponent of n in the complexity.
       sequential: the paper's number of sequential operations.
       path: the paper's maximum path length between two positions.
-      path_length: that length for rows of so many positions, in the layers measured here: the
-        layers, or the steps of a recurrent layer, between the first position and the last.
+      path_length: a function from the number of positions to the path length here: the layers, or
+        the steps of a recurrent layer, between the first position and the last.
       params: parameters of the layer.
-      apply: the layer.
-      formula: the same as XLA computes it, where `apply` may call a fused kernel.
+      apply: the function of the layer.
+      formula: the same function as XLA computes it, where `apply` may call a fused kernel.
     """
 
     name: str
@@ -57,14 +58,14 @@ class LayerType(NamedTuple):
 def layer_types(
     model: ModelConfig, kernels: Kernels, window: int, kernel_width: int
 ) -> list[LayerType]:
-    """The layer types of Table 1, and the separable convolution of section 4.
+    """Return the layer types of Table 1, and the separable convolution of section 4.
 
     Args:
-      model: has width, heads and dtype.
+      model: the config with the width, heads and dtype.
       kernels: the implementations of attention and products.
       window: places in each direction that restricted self-attention attends to, the position's own
         included; the neighbourhood has size r = 2 window - 1.
-      kernel_width: the positions that a convolution sees, an odd number.
+      kernel_width: the width of a convolution in positions, an odd number.
     """
     return [
         *_attention_types(model, kernels, window),
@@ -91,7 +92,7 @@ def _attention_types(model: ModelConfig, kernels: Kernels, window: int) -> Itera
 
 
 def _convolution_types(model: ModelConfig, kernel_width: int) -> Iterator[LayerType]:
-    """The recurrent layer, which is an LSTM, and the two convolutions."""
+    """Yield the recurrent layer, which is an LSTM, and the two convolutions."""
     width, dtype = model.d_model, model.dtype
     # A cell keeps its state in the dtype of its parameters.
     lstm = nn.RNN(nn.OptimizedLSTMCell(width, dtype=dtype, param_dtype=dtype))
@@ -114,7 +115,7 @@ def _convolution_types(model: ModelConfig, kernel_width: int) -> Iterator[LayerT
 
 
 def _parameters(module: nn.Module, *arguments: Any) -> Any:
-    """Random numbers in the place of a module's initial ones, which take seconds to compile."""
+    """Return random parameters of a module, as its own initial ones take seconds to compile."""
     shapes = jax.eval_shape(lambda: nn.unbox(module.init(jax.random.key(0), *arguments)))["params"]
     generator = np.random.default_rng(0)
 
@@ -126,7 +127,7 @@ def _parameters(module: nn.Module, *arguments: Any) -> Any:
 
 
 def _hops(reach: int, length: int) -> int:
-    """The layers between both ends of a row, if each carries so many positions to either side."""
+    """Return the layers between both ends of a row, each with a reach of positions on each side."""
     return max(1, math.ceil((length - 1) / reach))
 
 
@@ -135,7 +136,7 @@ def _apply(module: nn.Module, params: Any, x: jax.Array) -> jax.Array:
 
 
 def _mask(x: jax.Array, window: int | None) -> Mask:
-    """The mask of one sentence in each row, without padding."""
+    """Return the mask of one sentence in each row, without padding."""
     segments = jnp.ones(x.shape[:2], jnp.int32)
     return attention_mask(segments, segments, window=window)
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share: timing in turns, a peak to compare with, and output."""
+"""The functions that the benchmarks share: timing in turns, a peak to compare with, and output."""
 
 import os
 import resource
@@ -16,7 +16,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def machine() -> dict[str, Any]:
-    """The facts of the host that the figures of every benchmark depend on."""
+    """Return the facts of the host that the figures of every benchmark depend on."""
     return {
         "processor": processor_name(),
         "instruction_sets": " ".join(instruction_sets()),
@@ -32,10 +32,10 @@ def compile_afresh() -> None:
 
 
 def compiled(function: Any, *arguments: Any) -> tuple[Any, dict[str, float]]:
-    """Compile a jitted function for some arguments; also return the seconds and bytes of that.
+    """Compile a jitted function for some arguments, and return it with its seconds and bytes.
 
-    The memory is that of one device: arguments, results and temporaries, arrays that share their
-    place counted once.
+    The bytes are those of one device: arguments, results and temporaries, with arrays that share
+    their memory counted once.
     """
     start = time.perf_counter()
     program = function.lower(*arguments).compile()
@@ -49,14 +49,14 @@ def compiled(function: Any, *arguments: Any) -> tuple[Any, dict[str, float]]:
 def in_turns(
     calls: Mapping[_Key, Callable[[], object]], repeats: int, *, made_before: bool = False
 ) -> dict[_Key, list[float]]:
-    """Seconds that each call takes: all of them once untimed, then round after round.
+    """Measure the seconds of each call, in rounds, after each call was made once untimed.
 
     The calls take turns, so that other work of the machine slows all of them alike.
 
     Args:
       calls: the calls, by any key.
       repeats: number of rounds.
-      made_before: whether each call was made already, so that no untimed one is needed.
+      made_before: whether each call was made already, so that no untimed call is needed.
     """
     seconds: dict[_Key, list[float]] = {key: [] for key in calls}
     for measured in (*[False] * (not made_before), *[True] * repeats):
@@ -69,7 +69,7 @@ def in_turns(
 
 
 def spread(seconds: Sequence[float], name: str = "seconds") -> dict[str, float]:
-    """The least, the median and the largest of some seconds."""
+    """Return the least, the median and the largest of some seconds."""
     return {
         f"{name}_min": min(seconds),
         f"{name}_median": statistics.median(seconds),
@@ -80,15 +80,15 @@ def spread(seconds: Sequence[float], name: str = "seconds") -> dict[str, float]:
 def matrix_product(
     mesh: Any, dtype: str, *, precision: str | None = None
 ) -> tuple[Callable[[], object], float]:
-    """A large matrix product over all devices of a mesh, and its floating point operations.
+    """Return a large matrix product over all devices of a mesh, and its operations (FLOPs).
 
     Its operands are normal random numbers: on zeros and ones, GPUs need less power and are faster.
 
     Args:
       mesh: the devices.
       dtype: the dtype of the operands.
-      precision: what products in float32 are rounded to; see `jax.default_matmul_precision`. None
-        is what the devices do by themselves, which on NVIDIA GPUs is TF32.
+      precision: the precision of products in float32; see `jax.default_matmul_precision`. None is
+        the default of the devices, which is TF32 on NVIDIA GPUs.
     """
     import jax
     import jax.numpy as jnp
@@ -108,7 +108,7 @@ def matrix_product(
 
 
 def process_bytes() -> int:
-    """The most memory that this process has had so far, in bytes."""
+    """Return the most memory that this process has had so far, in bytes."""
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return size if sys.platform == "darwin" else 1024 * size
 
@@ -128,7 +128,7 @@ def show(common: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], as_jso
 
 
 def cell(value: object) -> str:
-    """A figure as tables show it."""
+    """Format a figure as tables show it."""
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -10,9 +10,9 @@
 one length, with the same random weights for all systems that can have them, and checks that these
 find the same; `translate` runs whole programs that translate a file, from their start to their end.
 In the first two every field of the config is a flag. The precision of matrix products (float32,
-bfloat16, int8) belongs to the system, whatever the config says of it. A system is compared with
-ours in the same precision, where that takes part, and ours in bfloat16 and int8 with ours in
-float32; JSON compares all of them with ours in float32 as well.
+bfloat16, int8) belongs to the system, whatever the config says. A system is compared with t2t_jax
+in the same precision, if that takes part, and t2t_jax in bfloat16 and int8 with t2t_jax in float32;
+JSON compares all of them with t2t_jax in float32 as well.
 
 Every system is a process of its own, which waits while another works. In a round each is measured
 once, so whatever slows the machine for a while slows all of them; speeds are compared within a
@@ -49,7 +49,7 @@ _QUIET_LOAD = 0.5  # mean number of processes that are ready to run
 
 @dataclass(frozen=True)
 class Prepared(command_line.Benchmark):
-    """Flags of the commands whose work systems prepare before it is measured."""
+    """The flags of the commands whose work systems prepare before it is measured."""
 
     systems: tuple[str, ...] = ()
     """Measure the systems with one of these texts in their names, and ours; none is all systems."""
@@ -75,14 +75,14 @@ class Decode(Prepared):
     batch_sizes: tuple[int, ...] = (1, 8, 32)
     """Sentences decoded together."""
     beam_sizes: tuple[int, ...] = (1, 4)
-    """Hypotheses kept for each; 1 is greedy search."""
+    """Hypotheses kept for each sentence; 1 is greedy search."""
     source_length: int = 32
     """Tokens of a source."""
     target_length: int = 48
     """Tokens of a translation."""
     processes: int = 1
-    """Times that all processes are started anew, each for so many rounds more. The place of the
-    weights in memory, which then changes, makes up to a tenth of the time of one sentence."""
+    """Times that all processes are started anew, each for all rounds. The place of the weights in
+    memory, which then changes, makes up to a tenth of the time of one sentence."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _decode(arguments: Sequence[str]) -> None:
 
 
 def _shared_weights(config: Config, folder: Path) -> Path:
-    """Write the file of random weights, in a process of its own: this one never computes."""
+    """Write the random weights in another process, as this one never computes; return the path."""
     file, weights = folder / "config.json", folder / "weights"
     file.write_text(config.to_json(), encoding="utf-8")
     call_program("weights", ["-m", "systems.weights", file, weights])
@@ -184,7 +184,7 @@ def _translate(arguments: Sequence[str]) -> None:
 def _program(
     system: System, workdir: Path, config: Config, source: Path, folder: Path
 ) -> Callable[[], float]:
-    """A function that runs a system's whole program on a file, and returns its seconds."""
+    """Return a function that runs a system's whole program on a file and returns its seconds."""
     out, decoding = folder / system.name, config.decoding
     command: list[str | Path]
     if system.is_ours:
@@ -202,7 +202,7 @@ def _program(
 
 @contextlib.contextmanager
 def _systems(kind: Kind, asked: Prepared) -> Iterator[list[System]]:
-    """A context with the systems that can be measured here, ours first."""
+    """Return a context with the systems that can be measured here, t2t_jax first."""
     with contextlib.ExitStack() as stack:
         library = None
         if asked.mkl_fast_path:
@@ -212,7 +212,7 @@ def _systems(kind: Kind, asked: Prepared) -> Iterator[list[System]]:
 
 @contextlib.contextmanager
 def _workers(systems: Sequence[System]) -> Iterator[list[Worker]]:
-    """A context with a new process for each system.
+    """Return a context with a new process for each system.
 
     Every case has new processes, because earlier work slows down CTranslate2's.
     """
@@ -221,7 +221,7 @@ def _workers(systems: Sequence[System]) -> Iterator[list[Worker]]:
 
 
 def _present(systems: list[System], left_out: list[str]) -> list[System]:
-    """Return the systems, and print what keeps the comparison from being complete and fair."""
+    """Return the systems, and print why the comparison is not complete or fair."""
     for line in left_out:
         print(line, file=sys.stderr)
     if (load := os.getloadavg()[0]) > _QUIET_LOAD:
@@ -245,10 +245,10 @@ def _prepare(worker: Worker, case: dict[str, Any], work: Work, amount: int) -> t
 def _prepare_searches(
     workers: Sequence[Worker], case: dict[str, Any], work: Decoding
 ) -> list[Result]:
-    """Have all systems prepare a search, and check that they find the same.
+    """Have all systems prepare a search, and check that they find the same hypotheses.
 
     Raises:
-      UserError: their outputs differ in length, or in more tokens than rounding explains.
+      UserError: the outputs differ in length, or in more tokens than rounding explains.
     """
     lengths = [work.target_length] * len(work.inputs)
     results, ours = [], None

@@ -1,12 +1,12 @@
-"""What a tagger with few sentences gains from an encoder that has learned to fill in hidden words.
+"""Measure the gain of a tagger with few sentences from an encoder that learned to fill in words.
 
     python benchmarks/pretraining.py --trees WSJ --text WSJ GUM --workdir runs/pretraining
 
 An encoder of configs/mlm_small.py learns to fill in words of the sentences of some treebanks, whose
 brackets it never sees. Then taggers of configs/tagger_small.py learn the tags of the first
-sentences of one treebank: some start from that encoder, and some from one of its kind after a
-single step, so that both have the same vocabulary. Each is scored on dev. A run that is done
-already is not repeated.
+sentences of one treebank: some start from that encoder, and some from an encoder of the same kind
+after a single step, so that both have the same vocabulary. Each is scored on dev. A run that is
+done already is not repeated.
 """
 
 import statistics
@@ -46,7 +46,7 @@ class Pretraining:
     tagging_steps: int = 300
     """Steps in which tags are learned."""
     seeds: int = 3
-    """Taggers of each kind."""
+    """Taggers of each kind, each with a seed of its own."""
     json: bool = False
     """Print one JSON object for each row of the table."""
 
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _tagger(asked: Pretraining, encoder: Path, steps: int, seed: int) -> float:
-    """The accuracy on dev of a tagger that starts from an encoder."""
+    """Train a tagger that starts from an encoder, and return its accuracy on dev."""
     workdir = asked.workdir / f"tagger-{steps}-{seed}"
     changes = {
         "data.corpus": f"text:{asked.workdir}/corpora/tags",
@@ -93,7 +93,7 @@ def _train(config: Config, workdir: Path) -> None:
 
 
 def _sentences(directories: Sequence[Path], split: str = "train") -> Iterator[tuple[str, str]]:
-    """The words and the tags of the sentences of some treebanks."""
+    """Yield the words and the tags of the sentences of some treebanks."""
     for directory in directories:
         for tree in read_trees(directory / f"{split}.mrg"):
             words, symbols = linearise(clean_tree(tree))

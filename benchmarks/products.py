@@ -1,13 +1,13 @@
-"""A probe of matrix products: the forms that XLA can be given them in, and which are fast here.
+"""Measure which of several forms of each matrix product are fast on this machine.
 
     python benchmarks/products.py
     python benchmarks/products.py --config configs/big.py --rows 4096 --length 128 --dtypes bfloat16
 
 The products are x W of a feed-forward network with its gradients, the logits with theirs (g is the
 gradient of the result), and attention's two: each alone, and both with the softmax between them,
-which is what t2t_jax chooses for. Sizes are those of the config; every field of it is a flag.
-Products of few rows, and with matrices in int8, are a search's. Those of layers are computed within
-a `lax.scan` over stacks of three, and take slices of them; the logits are computed once.
+by which t2t_jax chooses. Sizes are those of the config, each of whose fields is a flag. Products of
+few rows, and with matrices in int8, are those of a search. Products of layers are computed within a
+`lax.scan` over stacks of three, and take slices of them; the logits are computed once.
 
     plain                     as JAX writes it: the result has the dtype of the operands
     float32 result            afterwards rounded to that dtype, but for logits and scores; so have
@@ -16,12 +16,12 @@ a `lax.scan` over stacks of three, and take slices of them; the logits are compu
     ... transposed in blocks  by `t2t_jax.kernels.bfloat16.transpose`; so is the result if need be
     ... given                 transposed before the clock starts: a bound, and no form to choose
     W or table by rows        in memory with a row for every output; by columns, for every input
-    t2t_jax                   the choice: what `t2t_jax/kernels/` computes with on these devices
+    t2t_jax                   the form that `t2t_jax/kernels/` chooses on these devices
 
 Figures are GFLOP/s by the median of the times. A * is at the fastest form of a product, bounds left
 out. A form that XLA does not compile or run is "refused"; `--json` has the reason. Below the table
-stands what is more than 10% faster than the choice, which then has to be looked at again for this
-processor or this version of jaxlib.
+are the forms that are more than 10% faster than the choice, which then has to be checked again for
+this processor or this version of jaxlib.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ from t2t_jax.system.program import run
 
 _LAYERS = 3
 _FASTER = 1.1
-"""A form that is more than so many times as fast as the choice is named."""
+"""A form that is more than this many times as fast as the choice is printed below the table."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Products(command_line.Benchmark):
     few_rows: tuple[int, ...] = (32, 128)
     """Hypotheses of a search, of one position each."""
     dtypes: tuple[Literal["float32", "bfloat16", "int8"], ...] = ("float32", "bfloat16", "int8")
-    """Dtypes of the operands; int8 is that of the matrices of a search."""
+    """Dtypes of the operands; int8 is the dtype of the matrices of a search."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _sizes(asked: Products, rows: int) -> dict[str, int]:
-    """The size of each axis of `forms`, by its letter."""
+    """Return the size of each axis of `forms`, by its letter."""
     model, length = asked.fields.model, asked.length
     sizes = {"r": rows, "i": model.d_model, "o": model.d_ff, "v": asked.fields.data.vocab_size}
     heads = {"h": model.num_heads, "d": model.key_size, "e": model.value_size}
@@ -101,7 +101,7 @@ def _sizes(asked: Products, rows: int) -> dict[str, int]:
 def _measured(
     product: Product, sizes: Mapping[str, int], dtype: str, repeats: int
 ) -> list[dict[str, Any]]:
-    """Figures of every form of a product."""
+    """Measure every form of a product, and return its figures."""
     layers = _LAYERS if product.is_layers else None
     flops = 2 * (layers or 1) * sum(_multiply_adds(one, sizes) for one in product.equations)
     operand = cache(partial(_operand, sizes, dtype, layers))
@@ -140,7 +140,7 @@ def _is_bound(form: str) -> bool:
 
 
 def _operand(sizes: Mapping[str, int], dtype: str, layers: int | None, axes: str) -> Any:
-    """Random numbers, or a stack of such operands for layers."""
+    """Return an operand of random numbers, or a stack of such operands for layers."""
     shape = [sizes[axis] for axis in axes]
     array = jax.random.normal(jax.random.key(0), [layers, *shape] if layers else shape)
     if dtype != "int8":
@@ -184,7 +184,7 @@ def _cell(column: Mapping[str, Any]) -> str:
 
 
 def _judgements(common: Mapping[str, Any], columns: Iterable[Mapping[str, Any]]) -> Iterable[str]:
-    """What t2t_jax chooses here, and sentences on what is faster than its choice or refused."""
+    """Yield what t2t_jax chooses here, and sentences on forms that are faster or refused."""
     yield (
         f"\nThe form of products is {common['form_of_products']!r} here, and model.compute_dtype="
         f"'auto' means {common['auto_compute_dtype']}."

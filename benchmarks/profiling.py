@@ -1,4 +1,4 @@
-"""A profile of a compiled program: the operations that its devices ran, and how long each took."""
+"""Profiles of compiled programs: the operations that the devices ran, and how long each took."""
 
 import re
 import tempfile
@@ -32,24 +32,24 @@ class Operation(NamedTuple):
     """A piece of work that a device has done."""
 
     name: str
-    """The instruction of the compiled program, where it was one, or else the device's own name."""
+    """The name of its instruction in the compiled program, or else the device's name for it."""
     module: str | None
     """The compiled program that it belongs to; None where the profile does not say."""
     seconds: float
-    """How long it took, without the operations that ran within it."""
+    """The seconds that it took, without the operations that ran within it."""
 
 
 class Profile(NamedTuple):
-    """What the devices of a process did during a call."""
+    """The operations that the devices of a process ran during a call, and their times."""
 
     operations: Sequence[Operation]
-    """All that they ran, on all devices."""
+    """All operations, on all devices."""
     num_devices: int
-    """How many devices there were."""
+    """The number of devices."""
     seconds: float
     """From the start of a device's first operation to the end of its last; the mean of devices."""
     idle_seconds: float
-    """How much of that time no operation ran."""
+    """The part of `seconds` in which no operation ran."""
 
 
 def profile(call: Callable[[], object]) -> Profile:
@@ -58,7 +58,7 @@ def profile(call: Callable[[], object]) -> Profile:
     While a profiler watches, XLA starts the kernels of a GPU one by one, and not as CUDA graphs.
 
     Args:
-      call: does the work once, to its end.
+      call: a function that does the work once, to its end.
     """
     import jax
 
@@ -72,7 +72,7 @@ def profile(call: Callable[[], object]) -> Profile:
 
 
 def read(data: Any) -> Profile:
-    """Read what devices did from a profile; of a CPU, what its threads did.
+    """Read the operations of the devices, or of a CPU's threads, from JAX's data of a profile.
 
     Args:
       data: a `jax.profiler.ProfileData`.
@@ -100,7 +100,7 @@ def read(data: Any) -> Profile:
 
 
 def _operations(events: Sequence[tuple[Any, dict[str, Any]]]) -> Iterator[Operation]:
-    """The operations that one thread or stream ran."""
+    """Yield the operations that one thread or stream ran."""
     own = [event.duration_ns for event, _ in events]
     around: list[int] = []
     order = sorted(
@@ -121,7 +121,7 @@ def _operations(events: Sequence[tuple[Any, dict[str, Any]]]) -> Iterator[Operat
 
 
 def _covered(spans: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The time that some spans cover together, and that from the first start to the last end."""
+    """Return the time that some spans cover, and the time from first start to last end."""
     covered, until = 0.0, min((start for start, _ in spans), default=0.0)
     first = until
     for start, end in sorted(spans):
@@ -131,7 +131,7 @@ def _covered(spans: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def joined(program: Program, measured: Profile) -> Iterator[tuple[Operation, Instruction | None]]:
-    """Yield each operation with the instruction that it ran; None if the program has none such.
+    """Yield each operation with the program's instruction that it ran, or None if there is none.
 
     Args:
       program: the text of the program that ran, parsed.
@@ -144,10 +144,10 @@ def joined(program: Program, measured: Profile) -> Iterator[tuple[Operation, Ins
 
 
 def shares(program: Program, measured: Profile) -> dict[str, float]:
-    """The share of each part of a model in the time of all operations of a program.
+    """Compute the share of each part of a model in the time of all operations of a program.
 
     The profiler's times of all operations are added up, whichever thread they ran on. An operation
-    that the compiler fused from several counts where its last one belongs.
+    that the compiler fused from several counts for the part of the last of them.
 
     Args:
       program: the text of the program that ran, parsed.

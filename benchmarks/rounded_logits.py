@@ -1,11 +1,11 @@
-"""What it costs training to round logits to bfloat16: the loss on dev, in float32, of both forms.
+"""Measure what rounding logits to bfloat16 costs training: the loss on dev with and without it.
 
     python benchmarks/rounded_logits.py --workdir runs/rounded_logits
     python benchmarks/rounded_logits.py --config configs/l10n_small.py --steps 5000 --seeds 5
 
-Runs of a config in bfloat16 differ in their seed, and in the dtype of the logits of which training
-computes the loss (`kernels.choice.LogitsForm`): NVIDIA GPUs get rounded ones. Scores on dev are of
-logits in float32 in both. A run that is done already is not repeated.
+Runs of a config in bfloat16 differ in their seed, and in the dtype of the logits from which the
+training loss is computed (`kernels.choice.LogitsForm`): NVIDIA GPUs use rounded logits. Scores on
+dev use logits in float32 in both forms. A run that is done already is not repeated.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class RoundedLogits:
     steps: int = 600
     """Steps of a run."""
     seeds: int = 3
-    """Runs of each form."""
+    """Runs of each form, each with a seed of its own."""
     json: bool = False
     """Print JSON."""
 
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _dev_loss(asked: RoundedLogits, form: LogitsForm, seed: int) -> float:
-    """The negative log-likelihood of a target token of dev, in nats, after training."""
+    """Train a run, and return the negative log-likelihood of a target token of dev, in nats."""
     config = load_config(asked.config).replace(
         {
             "model.compute_dtype": "bfloat16",

@@ -1,4 +1,4 @@
-"""Which models fit 1 to 256 TPU chips, and what bounds a step there. Writes docs/scaling.md.
+"""Find which models fit 1 to 256 TPU chips, and what bounds a step, and write docs/scaling.md.
 
     python benchmarks/scaling.py
 
@@ -29,7 +29,7 @@ _MOST_SHARES = 16  # devices that share one copy of the parameters: one row of c
 
 
 def _billion(chips: int) -> list[dict[str, object]]:
-    """Layouts that share the parameters among up to 16 chips, without and with remat."""
+    """Return layouts that shard the parameters over up to 16 chips, without and with remat."""
     shared = {"parallel.fsdp": min(chips, _MOST_SHARES), "parallel.data": -1}
     return [shared, shared | {"parallel.remat": "layer"}]
 
@@ -38,7 +38,7 @@ _LAYOUTS = {"big": lambda chips: [{"parallel.data": -1}], "billion": _billion}
 
 
 def _scaled(config: Config, chips: int) -> Config:
-    """Weak scaling: the tokens of a step grow with the number of chips."""
+    """Return a config for weak scaling, whose tokens of a step grow with the number of chips."""
     tokens = _TOKENS_PER_CHIP * chips
     return config.replace(
         {
@@ -50,7 +50,7 @@ def _scaled(config: Config, chips: int) -> Config:
 
 
 def _first_that_fits(name: str, topology: str) -> tuple[Config, StepReport]:
-    """The first layout that fits, or else the last."""
+    """Compile the layouts in turn; return the first that fits, or else the last."""
     devices = devices_of(topology)
     config = _scaled(load_config(str(_ROOT / "configs" / f"{name}.py")), len(devices))
     for layout in _LAYOUTS[name](len(devices)):
@@ -83,7 +83,7 @@ def _row(topology: str, config: Config, report: StepReport) -> str:
 
 
 def _longest(report: StepReport) -> str:
-    """The name of the longest bound."""
+    """Return the name of the longest bound."""
     return max(report.bounds, key=report.bounds.__getitem__, default="-")
 
 

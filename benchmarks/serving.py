@@ -1,4 +1,4 @@
-"""Latency and throughput of translation servers, under a load that does not wait for them.
+"""Measure the latency and throughput of translation servers, in a closed loop and an open loop.
 
     pip install -e '.[bench,serve]'
     python benchmarks/serving.py --workdir runs/quickstart
@@ -8,8 +8,8 @@ Each server is a process of its own, with the HTTP layer of `t2t-jax serve`, the
 float32, the same beam and length penalty, and up to the same number of sentences under way:
 
     t2t_jax           as `t2t-jax serve` runs it: sentences join a running search
-    batch by batch    t2t_jax's search for a closed list: what waits is a batch, as soon as the
-                      batch before has ended
+    batch by batch    t2t_jax's search for a closed list: all waiting sentences become a batch, as
+                      soon as the batch before has ended
     CTranslate2       the same dynamic batching with CTranslate2, on all cores
     CTranslate2, 2    the same with two batches at a time, each of half of the size, on half of the
                       cores
@@ -17,17 +17,17 @@ float32, the same beam and length penalty, and up to the same number of sentence
 The load is a process too. A request is one line of text. Two things are measured, in turns:
 
     closed loop       64 clients ask for all lines, each for the next one as soon as it has its
-                      answer: the most that a server does. The same lines in one call of
+                      answer: the highest throughput of a server. The same lines in one call of
                       `Translator.translate`, without a server, are "offline".
     open loop         requests come at the times of a Poisson process, the same for every system, at
                       some fractions of the closed loop's rate of t2t_jax. A request is sent at its
                       time even if earlier ones are not answered, and its latency counts from then.
                       Latencies of requests that failed are left out; these are counted.
 
-Every answer is compared with offline translation by t2t_jax: answers of t2t_jax that are others
-would be mistakes, those of CTranslate2, which ranks hypotheses otherwise, would not. With
-`--base-size` the model has the sizes of the paper's base model, and computes what the run's model
-computes, so that the lengths of outputs are those of a trained model; see servers/widened.py.
+Every answer is compared with offline translation by t2t_jax: a different answer of t2t_jax is a
+mistake, but one of CTranslate2 is not, as it ranks hypotheses otherwise. With `--base-size` the
+model has the sizes of the paper's base model, but computes the same outputs as the run's model, so
+that the lengths of outputs are those of a trained model; see servers/widened.py.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ _CTRANSLATE2 = {"CTranslate2": 1, "CTranslate2, 2": 2}
 """How many batches CTranslate2 translates at a time, by the name of the system."""
 _BASE = "512", "8", "2048", "6"
 _TIMEOUT = 120.0
-"""Seconds after which a request is given up: more than any server takes before it refuses it."""
+"""Seconds after which a client gives a request up: more than a server takes to refuse one."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Serving:
     loads: tuple[float, ...] = (0.25, 0.5, 0.75, 0.9)
     """Rates of the open loops, in parts of the closed loop's rate of t2t_jax."""
     seconds: float = 60.0
-    """How long an open loop is measured."""
+    """Seconds for which an open loop is measured."""
     warm_seconds: float = 10.0
-    """How long it lasts before that."""
+    """Seconds for which an open loop runs before it is measured."""
     repeats: int = 3
     """Times that everything is measured, each in turn with all others."""
     most_steps: tuple[int, ...] = (8,)
@@ -106,7 +106,7 @@ class Serving:
 
 @dataclass(frozen=True)
 class _Bench:
-    """What is measured: servers that wait for requests, and offline translation."""
+    """The systems that are measured: servers that wait for requests, and offline translation."""
 
     asked: Serving
     pair: tuple[str, str]
@@ -115,7 +115,7 @@ class _Bench:
     offline: Offline
 
     def job(self, name: str, **load: Any) -> list[dict[str, Any]]:
-        """Put a server under a load; returns what came of each request."""
+        """Put a server under a load, and return the outcome of each request."""
         common = {"address": self.servers[name].address, "pair": self.pair, "timeout": _TIMEOUT}
         answers = run_job(common | {"lines": self.lines} | load)
         failed = [one for one in answers if one["status"] != 200]
@@ -126,7 +126,7 @@ class _Bench:
         return answers
 
     def closed_loop(self, name: str, number: int) -> dict[str, float]:
-        """Have all clients ask a server for the first so many lines, each for the next one."""
+        """Have all clients ask a server for the first `number` lines, and return the figures."""
         answers = self.job(name, clients=self.asked.clients, order=list(range(number)))
         return closed_loop_figures(answers, self.offline.found)
 
@@ -150,7 +150,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _checked(asked: Serving) -> Config:
-    """The config of the run, with the beam that is asked for."""
+    """Check the command line, and return the run's config with the beam that is asked for."""
     config = read_config(asked.workdir)
     if (dtype := config.model.compute_dtype) != "float32":
         raise UserError(
@@ -170,13 +170,13 @@ def _checked(asked: Serving) -> Config:
 
 
 def _ours(asked: Serving) -> dict[str, int]:
-    """The positions of one call of t2t_jax's search, by the name of the system."""
+    """Return the positions of one call of t2t_jax's search, by the name of the system."""
     first, *others = asked.most_steps
     return {_OURS: first} | {f"{_OURS} N={number}": number for number in others}
 
 
 def _systems(asked: Serving) -> list[str]:
-    """The names of the systems that are measured, t2t_jax first."""
+    """Return the names of the systems that are measured, t2t_jax first."""
     found = [*_ours(asked), _BATCHES]
     if missing := System("CTranslate2", "", (), ("ctranslate2",)).missing:
         _say(f"CTranslate2 is left out: {missing}")
@@ -195,7 +195,7 @@ def _systems(asked: Serving) -> list[str]:
 
 @contextlib.contextmanager
 def _bench(asked: Serving, config: Config) -> Iterator[_Bench]:
-    """A context with all servers, which take requests."""
+    """Return a context with all servers, which take requests."""
     systems, lines = _systems(asked), lines_of(asked.lines, asked.num_lines)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -218,7 +218,7 @@ def _bench(asked: Serving, config: Config) -> Iterator[_Bench]:
 def _command(
     name: str, asked: Serving, workdir: Path, beam_size: int, folder: Path
 ) -> list[str | Path]:
-    """The arguments of Python that start a server."""
+    """Return the arguments of Python that start a server."""
     longest, beam = str(asked.longest), str(beam_size)
     if name in (ours := _ours(asked)):
         command: list[str | Path] = ["-m", "t2t_jax", "serve", workdir, "--port=0"]
@@ -231,7 +231,7 @@ def _command(
 
 
 def _closed_loops(bench: _Bench) -> list[dict[str, Any]]:
-    """The columns of the closed loops, and of offline translation in the same rounds."""
+    """Measure the closed loops, and offline translation in the same rounds; return the columns."""
     number = bench.asked.num_lines
     for name in bench.servers:  # untimed, for what is done the first time only
         bench.closed_loop(name, min(number, 4 * bench.asked.clients))
@@ -258,7 +258,7 @@ def _closed_loops(bench: _Bench) -> list[dict[str, Any]]:
 
 
 def _open_loops(bench: _Bench, rate: float, seed: int) -> list[dict[str, Any]]:
-    """The columns of the open loops of one rate."""
+    """Measure the open loops of one rate, and return the columns."""
     asked = bench.asked
     found: dict[str, list[dict[str, float]]] = {name: [] for name in bench.servers}
     for repeat in range(asked.repeats):
@@ -279,7 +279,7 @@ def _open_loops(bench: _Bench, rate: float, seed: int) -> list[dict[str, Any]]:
 
 
 def _setting(asked: Serving, config: Config) -> dict[str, Any]:
-    """The facts that all figures depend on."""
+    """Return the facts that all figures depend on."""
     vocabulary = config.data.vocab_size
     model = f"d_model {config.model.d_model}, of the run"
     if asked.base_size:

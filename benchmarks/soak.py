@@ -1,24 +1,24 @@
-"""A server of translations under load for a long time, from clients of which some misbehave.
+"""Put a server of translations under load for a long time, from clients some of which misbehave.
 
     python benchmarks/soak.py --workdir runs/quickstart
     python benchmarks/soak.py --workdir runs/quickstart --minutes 240 --load 0.5
 
 It starts `t2t-jax serve` with the run, and sends requests at the times of a Poisson process, at a
-part of the rate that the server has with 64 clients who always wait for an answer. What each client
-does is drawn from a seed: most ask for a line and read the answer; others ask for a hundred lines
-with alignments, go away within the request or before its answer, send what no server can answer,
-stop within the body, read slowly, read a stream of events, or leave one. Every few minutes a signal
-(SIGHUP) has the server load the model again. In the end the following is checked, and the exit code
-is 1 where something is not so:
+fraction of the rate that the server has with 64 clients who always wait for an answer. The
+behaviour of each client is drawn from a seed: most ask for a line and read the answer; others ask
+for a hundred lines with alignments, leave within the request or before its answer, send a request
+that no server can answer, stop within the body, read slowly, read a stream of events, or leave one.
+Every few minutes a signal (SIGHUP) has the server load the model again. In the end the following is
+checked, and the exit code is 1 if a check fails:
 
     answers     Every well-formed request got 200, or 429 or 503 with the header Retry-After. Every
-                translation is that of offline translation. What is wrong got a status from 400 to
-                499, and a body that did not come got 408, or its connection was closed; or 503 with
-                Retry-After, too.
-    memory      After the first five minutes (or, of less than 15, the first third) the resident
-                memory was in the median, and in the end without clients, at most as large as it
-                was before at most, give or take --tolerance. The median, as each reload needs
-                memory for two models for a moment; two of them are within the first minutes.
+                translation is that of offline translation. A bad request got a status from 400 to
+                499, and an incomplete body got 408, or its connection was closed; either may also
+                have got 503 with Retry-After.
+    memory      The median of the resident memory after the first five minutes (or the first third
+                of less than 15), and the memory in the end without clients, exceed the most memory
+                of the first minutes by at most --tolerance. The median is used as each reload needs
+                memory for two models for a moment; two reloads are within the first minutes.
     files       Without clients, there are as many open files and threads as before the load.
     rows        No sentence is under way, or waits.
     reloads     Each has succeeded.
@@ -62,7 +62,7 @@ _RELOADING = 300.0
 _LOG_SHOWN = 8000  # characters
 _OF_REQUEST = re.compile(r"\S+ \S+ \S+ (GET|POST|-) ")
 _SPARE_FILES, _SPARE_THREADS = 2, 6
-"""What may be more in the end: the event loop's helper threads are started when they are needed."""
+"""The files and threads that may be added: the event loop starts helper threads when needed."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +72,19 @@ class Soak:
     workdir: Path = tyro.MISSING
     """Directory of the run that is served."""
     minutes: float = 30.0
-    """How long requests are sent."""
+    """Minutes for which requests are sent."""
     load: float = 0.8
-    """Lines that are asked for, as a part of what the server does at most."""
+    """Lines that are asked for in a second, as a fraction of the server's highest rate."""
     saturation: float | None = None
-    """Lines a second that the server does at most; None measures it."""
+    """The server's highest rate, in lines a second; None measures it."""
     reload_minutes: float = 10.0
-    """Time between two reloads, after two within the first minutes."""
+    """Minutes between two reloads, after two reloads within the first minutes."""
     tolerance: float = 32.0
-    """MB by which the memory may be larger later than at first."""
+    """MB by which the memory may grow after the first minutes."""
     lines: Path | None = None
     """File with lines to translate; None is dev and test of the bundled corpus, in English."""
     num_lines: int = 2000
-    """How many lines requests are drawn from."""
+    """The number of lines from which requests are drawn."""
     timeout: int = 20
     """Seconds that the server gives a request."""
     rows: int = 16
@@ -92,29 +92,29 @@ class Soak:
     longest: int = 256
     """Most subwords of a line that is translated as a whole."""
     sample_seconds: float = 10.0
-    """Time between two looks at the server's memory."""
+    """Seconds between two samples of the server's memory."""
     seed: int = 0
-    """Seed of what the clients do."""
+    """Seed of the clients' behaviour."""
     json: bool = False
     """Print the figures as one JSON object."""
 
     @property
     def first_minutes(self) -> float:
-        """The time in which the memory that is compared with was taken."""
+        """Return the first minutes, whose memory the later memory is compared with."""
         return min(5.0, self.minutes / 3)
 
 
 @dataclass
 class _Seen:
-    """What was seen of a server."""
+    """The facts that were observed of a server."""
 
     idle: Sample
-    """Ahead of the load."""
+    """The sample before the load."""
     samples: list[Sample] = field(default_factory=list)
     reloads: int = 0
-    """How many were asked for."""
+    """The number of reloads that were asked for."""
     after: Sample | None = None
-    """After the load, with no client any more."""
+    """The sample after the load, when there are no clients any more."""
     metrics: str = ""
     """The page of metrics after the load."""
     exit_code: int | None = None
@@ -122,7 +122,7 @@ class _Seen:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the command line asks for; returns 1 where a check fails."""
+    """Do what the command line asks for, and return 1 if a check fails."""
     check_flags(arguments, names(Soak))
     asked: Soak = parse_flags(Soak, arguments)
     for name in ("minutes", "load", "reload_minutes", "num_lines", "sample_seconds"):
@@ -159,7 +159,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _pool(asked: Soak) -> Pool:
-    """The lines, and their offline translations by both searches that the server has."""
+    """Return the lines, and their offline translations by both searches of the server."""
     lines = lines_of(asked.lines, asked.num_lines)
     config = read_config(asked.workdir)
     found = []
@@ -175,7 +175,7 @@ def _pool(asked: Soak) -> Pool:
 
 
 def _saturation(server: Served, pool: Pool) -> float:
-    """Lines a second that the server does for clients of which each waits for its answer."""
+    """Measure the lines a second of the server, for clients that each wait for their answers."""
     job = {"address": server.address, "pair": pool.pair, "timeout": 120, "lines": pool.lines}
     load = {"clients": _CLIENTS, "order": list(range(len(pool.lines)))}
     figures = [closed_loop_figures(run_job(job | load), pool.best) for _ in range(2)]
@@ -220,9 +220,9 @@ async def _soak(asked: Soak, server: Served, clients: Clients, rate: float) -> _
 
 
 async def _settled(server: Served, reloads: int = 0) -> str:
-    """Wait until the server is idle, and has reloaded so often; returns its metrics then.
+    """Wait until the server is idle and has reloaded `reloads` times, and return its metrics.
 
-    One that does not become idle is left as it is, for the checks to find.
+    The wait for a server that does not become idle ends after a while; the checks then find it.
     """
     end = time.monotonic() + _SETTLING + (_RELOADING if reloads else 0)
     while True:
@@ -243,20 +243,20 @@ def _is_idle(page: str) -> bool:
 
 
 def _metric(page: str, name: str, label: str = "") -> float:
-    """The sum of a metric over all labels, or over those with a text in them."""
+    """Return the sum of a metric over all labels, or over the labels that contain a text."""
     lines = re.findall(rf"^{name}\{{(.*)\}} (\S+)$", page, re.MULTILINE)
     return sum(float(value) for labels, value in lines if label in labels)
 
 
 def _memory(asked: Soak, seen: _Seen) -> tuple[list[Sample], list[Sample]]:
-    """What was taken in the first minutes, and after them."""
+    """Return the samples of the first minutes, and those after them."""
     first = [one for one in seen.samples if one.minute <= asked.first_minutes]
     later = [one for one in seen.samples if one.minute > asked.first_minutes]
     return first, later
 
 
 def _checks(asked: Soak, clients: Clients, seen: _Seen) -> dict[str, bool]:
-    """What has to hold, and whether it does."""
+    """Return each condition that has to hold, and whether it does."""
     first, later = _memory(asked, seen)
     most = max(one.memory_mb for one in first) + asked.tolerance
     after = seen.after
@@ -278,7 +278,7 @@ def _checks(asked: Soak, clients: Clients, seen: _Seen) -> dict[str, bool]:
 
 
 def _figures(asked: Soak, clients: Clients, seen: _Seen) -> dict[str, Any]:
-    """The figures of the whole time."""
+    """Return the figures of the whole time."""
     first, later = _memory(asked, seen)
     after = seen.after
     assert after is not None

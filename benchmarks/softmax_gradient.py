@@ -1,17 +1,17 @@
-"""How large gradients through the softmax of attention are before training, by score function.
+"""Measure the gradients through the softmax of attention before training, by score function.
 
     python benchmarks/softmax_gradient.py
     python benchmarks/softmax_gradient.py --config configs/score_functions.py --length 64 --json
 
 The weights w of a query are the softmax of its scores, and their derivative by the scores is the
 matrix diag(w) - w w^T. Where one weight is nearly 1 and the others nearly 0, that matrix is nearly
-0, and nothing is learned about the scores: section 3.2.1 of the paper suspects that of products
-that are not divided by sqrt(d_k). For every config of a grid the program looks at two models: at
-the one that training starts with, the encoder's self-attention reading random sentences; and at
-queries and keys "whose components are independent random variables with mean 0 and variance 1", as
-footnote 4 of the paper has it. It prints, as means over queries, the standard deviation of a
-query's scores, its largest weight, and the norm of its matrix in relation to that of equal weights;
-and the share of queries that have a weight above 0.99.
+0, and nothing is learned about the scores: section 3.2.1 of the paper suspects this effect where
+products are not divided by sqrt(d_k). For every config of a grid the program measures two cases:
+the encoder's self-attention of the untrained model on random sentences; and queries and keys "whose
+components are independent random variables with mean 0 and variance 1" (footnote 4 of the paper).
+It prints, as means over queries, the standard deviation of a query's scores, its largest weight,
+and the norm of its matrix in relation to that of equal weights; and the share of queries that have
+a weight above 0.99.
 """
 
 import math
@@ -49,7 +49,7 @@ class SoftmaxGradient:
     config: str = "configs/score_functions.py"
     """Config file with VARIANTS."""
     rows: int = 8
-    """Sentences."""
+    """Sentences that the model reads."""
     length: int = 32
     """Tokens of a sentence."""
     json: bool = False
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _in_model(config: Config, rows: int, length: int) -> Float[Array, "n b h q k"]:
-    """The weights in the encoder of the model that training starts with."""
+    """Compute the weights in the encoder of the model that training starts with."""
     mesh = make_mesh(config.parallel)
     config = settled(config, mesh)
     vocab_size = config.data.vocab_size
@@ -91,7 +91,7 @@ def _in_model(config: Config, rows: int, length: int) -> Float[Array, "n b h q k
 
 
 def _by_footnote(config: Config, rows: int, length: int) -> Float[Array, "1 b h q k"]:
-    """The weights of queries and keys that are drawn from the standard normal distribution."""
+    """Compute the weights of queries and keys drawn from the standard normal distribution."""
     model = config.model
     keys = jax.random.split(jax.random.key(config.training.seed), 3)
     shape = rows, length, model.num_heads, model.key_size

@@ -1,19 +1,19 @@
-"""The time from the start of `train.py` to the end of the first training step.
+"""Measure the time from the start of `train.py` to the end of the first training step.
 
     python benchmarks/startup.py
     python benchmarks/startup.py --config configs/big.py --repeats 1
 
-Every field of the config is a flag. So that the step itself takes little, one step has 1,024
+Every field of the config is a flag. So that the step itself takes little time, it has 1,024
 positions a side unless flags say more. Vocabulary and tokenised corpus, which a corpus needs once,
 are made before anything is timed. Each repeat starts `train.py` twice in a new directory and ends
-it after the step: `cold`, with nothing in JAX's compilation cache, and `warm`, with what the cold
-one left there. The parts:
+it after the step: `cold`, with an empty compilation cache of JAX, and `warm`, with the cache that
+the cold start has filled. The parts:
 
     imports       until the program calls `train`: Python, its packages, the flags
     preparation   until the first step: devices, corpus, batches, parameters, run directory
     first_step    the first step: traced, compiled or read from the cache, and taken
 
-Of preparation and first step together, JAX logs how long it traced (and lowered) and how long XLA
+JAX logs, for preparation and first step together, how long it traced (and lowered), how long XLA
 compiled or read from the cache, and for how many programs. The first step should need one.
 """
 
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _with_small_step(config: Config) -> Config:
-    """The config with steps that are small, but large enough for the longest sentence."""
+    """Return the config with steps that are small, but large enough for the longest sentence."""
     tokens = max(1024, -(-config.data.max_length // 8) * 8)
     bounds = ("data.source_tokens_per_step", "data.target_tokens_per_step")
     return config.replace(dict.fromkeys(bounds, tokens))
@@ -129,7 +129,7 @@ def _first_step(config: Config, folder: Path, cache: str) -> dict[str, float]:
 
 
 def _figures(printed: Sequence[tuple[float, str]]) -> dict[str, float]:
-    """The seconds of each part of a run, from the lines that it printed and when it did."""
+    """Return the seconds of each part of a run, from its printed lines and their times."""
     lines = [line for _, line in printed]
     first, begins = next(
         (n, found) for n, line in enumerate(lines) if (found := _BEGINS.search(line))
@@ -156,7 +156,7 @@ def _figures(printed: Sequence[tuple[float, str]]) -> dict[str, float]:
 
 
 def _summary(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The spread of the whole time, and the median of every other figure."""
+    """Return the spread of the whole time, and the median of every other figure."""
     medians = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
     return measuring.spread([run["seconds"] for run in runs]) | {
         name: value for name, value in medians.items() if name != "seconds"

@@ -1,4 +1,4 @@
-"""The paper's Table 1, measured: how the cost of each layer type grows with the length of a row.
+"""Measure the paper's Table 1: the growth of each layer type's cost with the length of a row.
 
     python benchmarks/table1.py
     python benchmarks/table1.py --lengths 256 512 1024 --rows 8 --model.compute-dtype bfloat16
@@ -9,8 +9,8 @@ of it is a flag. "Backward" is the derivative with respect to the input and all 
     operations   floating point operations of matrix products and convolutions, counted in the jaxpr
                  by `counting.py` with loops as often as they run. JSON also has `xla_operations`
                  and `xla_bytes`, of XLA's cost analysis, for programs without loops; where they are
-                 given, both counts agree but for what is no product, such as the softmax
-    temporaries  what a compiled program needs beside its arguments and results
+                 given, both counts agree, except for operations such as the softmax
+    temporaries  memory that a compiled program needs beside its arguments and results
     time         median over rounds in which all layers and lengths take turns, so that other work
                  of the machine does not bend a curve; the first call, which JSON has too, left out
     chain        the most products of which each needs the result of the one before: the sequential
@@ -19,7 +19,7 @@ of it is a flag. "Backward" is the derivative with respect to the input and all 
 
 The paper's columns are those of Table 1, the separable convolution from section 4's text. Exponents
 of n are of a least squares fit of the logarithms over the longer half of the lengths. Operations
-are counted of the formulas as XLA computes them, also where a fused kernel is timed.
+are those of the formulas as XLA computes them, also where a fused kernel is timed.
 """
 
 import time
@@ -62,7 +62,7 @@ class Table1(command_line.Benchmark):
     kernel_width: int = 3
     """Positions that a convolution sees, an odd number."""
     max_seconds: float = 20.0
-    """A call that is expected to take longer, from its time at lesser lengths, is left out."""
+    """Seconds of the longest call; calls that would take longer, by shorter rows, are left out."""
     plot: Path = Path("table1.png")
     """File for the plot."""
 
@@ -101,7 +101,7 @@ def _check(asked: Table1) -> None:
 
 
 def _chosen(asked: Table1, kernels: Kernels) -> list[LayerType]:
-    """The layer types that the command line asks for."""
+    """Return the layer types that the command line asks for."""
     types = layer_types(asked.fields.model, kernels, asked.window, asked.kernel_width)
     texts = asked.layers or ("",)
     for text in texts:
@@ -112,7 +112,7 @@ def _chosen(asked: Table1, kernels: Kernels) -> list[LayerType]:
 
 
 def _measured(asked: Table1, types: Sequence[LayerType]) -> Columns:
-    """Figures of all layers and lengths. The rounds are those of all lengths too."""
+    """Measure all layers and lengths in common rounds, and return the figures."""
     columns: Columns = {}
     calls: dict[tuple[str, str, int], Callable[[], None]] = {}
     longest: dict[tuple[str, str], dict[str, Any]] = {}  # that was run so far
@@ -140,7 +140,7 @@ def _measured(asked: Table1, types: Sequence[LayerType]) -> Columns:
 def _cases(
     asked: Table1, types: Sequence[LayerType], length: int
 ) -> Iterator[tuple[LayerType, str, tuple[Any, ...]]]:
-    """Each layer and direction, with parameters, input and, for the derivative, its cotangent."""
+    """Yield each layer and direction, with parameters, input and, for derivatives, a cotangent."""
     model = asked.fields.model
     shape = asked.rows, length, model.d_model
     x, cotangent = (
@@ -155,7 +155,7 @@ def _cases(
 def _compiled(
     layer: LayerType, operands: tuple[Any, ...]
 ) -> tuple[dict[str, Any], Callable[..., Any]]:
-    """What a layer computes and takes; with a third operand, its derivative too."""
+    """Compile a layer, with its derivative if there is a third operand; return its figures too."""
     functions = [layer.formula, layer.apply]
     if len(operands) == 3:
         functions = [*map(_with_derivative, functions)]
@@ -189,12 +189,12 @@ def _with_derivative(layer: Layer) -> Callable[..., Any]:
 def _refused(
     asked: Table1, column: Mapping[str, Any], shorter: Mapping[str, Any] | None
 ) -> str | None:
-    """Why a program is not run, or None.
+    """Return why a program is not run, or None if it is.
 
     Args:
       asked: the command line.
       column: figures of the program.
-      shorter: those of the same layer for the longest row so far that it was run for.
+      shorter: figures of the same layer for the longest row that it was run for so far.
     """
     there_is = memory_of_a_device(make_mesh(asked.fields.parallel))
     if there_is is not None and column["program_bytes"] > there_is:

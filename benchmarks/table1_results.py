@@ -1,4 +1,4 @@
-"""What `table1.py` has measured: the exponents of its growth, tables in Markdown and a plot."""
+"""The results of `table1.py`: the exponents of growth, tables in Markdown and a plot."""
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,11 +26,11 @@ _BY_LENGTH = (
 
 
 def exponent(lengths: Sequence[int], figures: Sequence[float]) -> float | None:
-    """The b of figure = a length^b, by least squares of the logarithms; None of fewer than two.
+    """Fit b of figure = a length^b by least squares of logarithms; None of fewer than two figures.
 
     Args:
-      lengths: in ascending order; the longer half of them counts, at least two.
-      figures: a positive figure for each.
+      lengths: the lengths in ascending order; the longer half of them counts, at least two.
+      figures: a positive figure for each length.
     """
     if len(lengths) < 2:
         return None
@@ -53,7 +53,7 @@ def add_exponents(columns: Columns) -> None:
 
 
 def print_tables(types: Sequence[LayerType], columns: Columns) -> None:
-    """Print the paper's columns beside what was measured, and the figures of every length."""
+    """Print the paper's columns beside the measured figures, and the figures of every length."""
     console = ResultConsole(highlight=False, width=160)
     lengths = sorted({length for _, _, length in columns})
     console.print(_growth(types, columns, lengths[-1]))
@@ -71,7 +71,7 @@ def print_tables(types: Sequence[LayerType], columns: Columns) -> None:
 
 
 def _growth(types: Sequence[LayerType], columns: Columns, longest: int) -> Table:
-    """The exponents of each layer type."""
+    """Return the table of the exponents of each layer type."""
     table = _table(
         "layer", "the paper", "exponent of n", "of operations", "of time", "with backward"
     )
@@ -89,7 +89,7 @@ def _growth(types: Sequence[LayerType], columns: Columns, longest: int) -> Table
 
 
 def _dependence(types: Sequence[LayerType], columns: Columns, lengths: Sequence[int]) -> Table:
-    """The dependent steps of each layer type, for the least length and the most."""
+    """Return the table of each layer type's dependent steps, for the least and greatest length."""
     ends = f"n = {lengths[0]:,} to {lengths[-1]:,}"
     table = _table(
         *("layer", "sequential operations", f"chain, {ends}", "maximum path", f"path, {ends}")
@@ -129,12 +129,12 @@ def _between(least: int, most: int) -> str:
 
 
 def _significant(value: float) -> str:
-    """Three significant digits, and all those before the point."""
+    """Format a number with three significant digits, and all digits before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def plot(columns: Columns) -> bytes:
-    """A PNG of operations and times by length: forward solid, with the derivative dotted."""
+    """Return a PNG of operations and times by length: forward solid, with the derivative dotted."""
     from matplotlib.figure import Figure  # without pyplot: no display, no global state
 
     figure = Figure(figsize=(11, 5.2), layout="constrained")

@@ -1,18 +1,18 @@
-"""How fast a training step is: tokens/s, MFU, memory and compile time, for batches of some shapes.
+"""Measure a training step for batches of some shapes: tokens/s, MFU, memory and compile time.
 
     python benchmarks/train_step.py
     python benchmarks/train_step.py --config configs/big.py --shapes 64x64 --parallel.remat layer
 
-Every field of the config is a flag. Batches hold random tokens and no padding: so many rows, and
-as many tokens in each, of source and of target alike. Between steps the host only waits.
+Every field of the config is a flag. Batches hold random tokens and no padding. A shape is the
+number of rows and of tokens in each, the same for source and target. Between steps the host waits.
 
     mfu = model_flops / seconds_median / matrix_flops_per_second
 
 `model_flops` are those of `t2t_jax.config.cost.model_flops_per_step`: the matrix products that the
 model asks for, attention's included, each derivative once, and nothing that is computed a second
 time.
-`matrix_flops_per_second` is what the same devices reach in the same minutes, at their best, on one
-large matrix product in the compute dtype: what is left of an MFU of 1 is what could be gained.
+`matrix_flops_per_second` is the best rate of the same devices, in the same minutes, on one large
+matrix product in the compute dtype: the difference of the MFU from 1 is the possible gain.
 
 Memory: `program_bytes` is what the compiled step takes on a device, parameters and Adam's moments
 included; `process_bytes` is the most that this process had, the compiler and all shapes included.

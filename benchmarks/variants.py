@@ -1,4 +1,4 @@
-"""What a training step of a variant of the network costs, in relation to the base of its grid.
+"""Measure the cost of a training step of network variants, in relation to the base of their grid.
 
     python benchmarks/variants.py
     python benchmarks/variants.py --config configs/modern.py --only rotary alibi --shape 16x64
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _timed(step: Callable[[], float]) -> tuple[float, float]:
-    """The seconds of a step: of all threads of the process, and by the clock."""
+    """Measure the seconds of a step: of all threads of the process, and by the clock."""
     processor, clock = time.process_time(), time.perf_counter()
     step()
     return time.process_time() - processor, time.perf_counter() - clock

@@ -1,11 +1,11 @@
-"""Where the time of a training step and of a search goes, by parts of the model: a profile.
+"""Profile a training step and a search: the shares of the parts of the model in their time.
 
     python benchmarks/where_time_goes.py
     python benchmarks/where_time_goes.py --config configs/big.py --shape 8x128 --beam-size 1
 
 Every field of the config is a flag. The profiler's times of all operations are added up, whichever
-thread they ran on. An operation that the compiler fused from several counts where its last one
-belongs.
+thread they ran on. An operation that the compiler fused from several counts for the part of the
+last of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class Profile(command_line.Benchmark):
     batch_size: int = 32
     """Sentences that are decoded together, with sources of 32 tokens and outputs of 48."""
     beam_size: int = 4
-    """Hypotheses kept for each; 1 is greedy search."""
+    """Hypotheses kept for each sentence; 1 is greedy search."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _training(config: Any, rows: int, length: int) -> tuple[str, Callable[[], object]]:
-    """The text of the compiled step, and a function that takes a step."""
+    """Return the text of the compiled step, and a function that takes a step."""
     (step,) = workload.training_steps(config, [(rows, length)])
     return step.program.as_text(), step.take
 

@@ -38,7 +38,7 @@ _FIRST_WORD = 8  # below are the special ids
 
 
 def random_tokens(rows: int, length: int, vocab_size: int, seed: int = 0) -> np.ndarray:
-    """Sentences of exactly `length` tokens, the end of sentence included."""
+    """Return sentences of exactly `length` random tokens, the end of sentence included."""
     tokens = np.random.default_rng(seed).integers(_FIRST_WORD, vocab_size, (rows, length))
     tokens[:, -1] = EOS_ID
     return tokens.astype(np.int32)
@@ -48,15 +48,15 @@ class CompiledStep(NamedTuple):
     """A compiled training step on a full batch."""
 
     program: Any
-    """What the step was compiled to."""
+    """The program that the step was compiled to."""
     take: Callable[[], float]
-    """Takes a step, waits for it and returns its loss."""
+    """A function that takes a step, waits for it and returns its loss."""
     figures: dict[str, Any]
     """The batch, the operations of the model, and the seconds and bytes of compiling."""
 
 
 def training(config: Config, rows: int, length: int) -> Callable[[], float]:
-    """A compiled training step: each call takes a step, waits for it and returns its loss."""
+    """Return a compiled training step, which waits until it is done and returns its loss."""
     take = training_steps(config, [(rows, length)])[0].take
     take()
     return take
@@ -65,11 +65,11 @@ def training(config: Config, rows: int, length: int) -> Callable[[], float]:
 def training_steps(
     config: Config, shapes: Iterable[tuple[int, int]], kernels: Kernels | None = None
 ) -> list[CompiledStep]:
-    """Compiled training steps on full batches, which share their state.
+    """Return compiled training steps on full batches, which share their state.
 
     Args:
-      config: the config, with a dtype that is settled.
-      shapes: rows of each batch, and the tokens of each side of a row.
+      config: the config, whose dtype is settled.
+      shapes: the rows of each batch, and the tokens of each side of a row.
       kernels: the implementations of attention and products; None means those for the devices.
     """
     mesh = make_mesh(config.parallel)
@@ -113,7 +113,7 @@ def _of(config: Config, rows: int, length: int) -> dict[str, Any]:
 
 
 def full_batch(config: Config, mesh: Mesh, rows: int, length: int) -> Batch:
-    """A batch on the devices in which every position of both sides holds a token."""
+    """Return a batch on the devices in which every position of both sides holds a token."""
     positions = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
 
     def side(seed: int) -> Sequence:
@@ -125,7 +125,7 @@ def full_batch(config: Config, mesh: Mesh, rows: int, length: int) -> Batch:
 
 
 def random_parameters(config: Config) -> Any:
-    """Parameters of an untrained model that never ends a sentence.
+    """Return parameters of an untrained model that never ends a sentence.
 
     The end of sentence has the logit 0, which is never the largest of thousands.
     """
@@ -138,7 +138,7 @@ def random_parameters(config: Config) -> Any:
 def decoding(
     config: Config, params: Any, batch_size: int, source_length: int, target_length: int
 ) -> Callable[[], np.ndarray]:
-    """A compiled search that ends at `target_length`; each call returns the best hypotheses."""
+    """Return a compiled search that ends at `target_length` and returns the best hypotheses."""
     fixed, fresh = search_arguments(config, params, batch_size, source_length, target_length)
 
     def translate() -> np.ndarray:
@@ -152,9 +152,9 @@ def decoding(
 def search_arguments(
     config: Config, params: Any, batch_size: int, source_length: int, target_length: int
 ) -> tuple[tuple[Any, ...], Callable[[], tuple[Any, ...]]]:
-    """The static arguments of `proceed` for random sentences, and a function that makes the arrays.
+    """Return the static arguments of `proceed`, and a function that makes random sentences' arrays.
 
-    It makes new arrays for each search, because a search overwrites some of them.
+    The function makes new arrays for each search, because a search overwrites some of them.
     """
     vocab_size, mesh = config.data.vocab_size, make_mesh(config.parallel)
     model = make_decoding_model(config.model, vocab_size, mesh)

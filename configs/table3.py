@@ -33,7 +33,7 @@ VARIANTS = {
     name: BASE.replace({**row.changes(), "training.num_train_steps": row.num_train_steps})
     for name, row in TABLE_3.items()
 }
-"""The rows with what Table 3 says of them; `--dry-run` lists in what each differs from the base."""
+"""The rows of Table 3, by name; `--dry-run` lists the differences of each from the base."""
 
 PUBLISHED = TABLE_3
-"""What the paper reports for each variant."""
+"""The paper's figures for each variant."""

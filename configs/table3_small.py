@@ -58,4 +58,4 @@ VARIANTS = {
 }
 
 PUBLISHED = TABLE_3
-"""What the paper reports for each variant, at its size and on its corpus."""
+"""The paper's figures for each variant, at the paper's size and on its corpus."""

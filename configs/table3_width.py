@@ -56,4 +56,4 @@ VARIANTS = {
 }
 
 PUBLISHED = {name: TABLE_3[name] for name in ROWS}
-"""What the paper reports for each variant, at its size and on its corpus."""
+"""The paper's figures for each variant, at the paper's size and on its corpus."""

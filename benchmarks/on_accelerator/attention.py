@@ -24,7 +24,7 @@ jnp = jax.numpy
 
 
 def measure(tiny: bool) -> Iterator[dict[str, Any]]:
-    """The rows of this part."""
+    """Measure this part, and yield its rows."""
     has_cudnn = kernels_of(make_mesh(ParallelConfig()), "bfloat16").attention == "cudnn"
 
     def fused(*arrays: Any) -> Any:
@@ -56,7 +56,7 @@ def measure(tiny: bool) -> Iterator[dict[str, Any]]:
 
 
 def _random(rows: int, length: int) -> tuple[list[jax.Array], jax.Array, jax.Array]:
-    """Queries, keys and values; a mask; and a cotangent."""
+    """Return random queries, keys and values, a mask, and a cotangent."""
     shape = rows, length, 8, 64
     keys = jax.random.split(jax.random.key(0), 5)
     *arrays, cotangent = (jax.random.normal(key, shape, jnp.bfloat16) for key in keys[:4])

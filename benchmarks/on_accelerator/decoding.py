@@ -16,11 +16,11 @@ from on_accelerator.sizes import config_of, repeats
 from t2t_jax.decoding.programs import proceed
 
 _CASES = ((32, 1), (32, 4), (1, 1), (1, 4), (256, 1), (256, 4), (1024, 1), (1024, 4))
-"""Sentences decoded together, and the size of the beam."""
+"""The number of sentences decoded together, and the size of the beam."""
 
 
 def measure(tiny: bool) -> Iterator[dict[str, Any]]:
-    """The rows of this part."""
+    """Measure this part, and yield its rows."""
     if not tiny:
         measuring.compile_afresh()
     config = config_of("base", "bfloat16", tiny)

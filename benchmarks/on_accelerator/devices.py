@@ -1,4 +1,4 @@
-"""The devices and what they can do at best: matrix products, and copies of memory.
+"""The devices and their highest rates of matrix products and of copies of memory.
 
 Products are of 8,192 x 8,192 random numbers (2,048 on a CPU). A copy on the device counts the bytes
 that are read and those that are written.
@@ -25,7 +25,7 @@ _PRODUCTS = {
 
 
 def measure(tiny: bool) -> Iterator[dict[str, Any]]:
-    """The rows of this part."""
+    """Measure this part, and yield its rows."""
     device = jax.devices()[0]
     yield {
         "table": "machine",
@@ -55,7 +55,7 @@ def _memory(device: Any) -> float | None:
 
 
 def _copies(tiny: bool) -> dict[str, tuple[Callable[[], object], int]]:
-    """Functions that copy arrays, each with the bytes that are moved."""
+    """Return functions that copy arrays, each with the bytes that it moves."""
     host = workload.np.ones((4 if tiny else 256) * 2**20, workload.np.float32)
     there = jax.device_put(host)
     add = jax.jit(lambda x: x + 1)

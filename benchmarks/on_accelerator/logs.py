@@ -1,4 +1,4 @@
-"""What the log of a run tells of its speed."""
+"""The speed of a run, from its log."""
 
 import statistics
 from itertools import pairwise
@@ -8,7 +8,7 @@ from t2t_jax.workdir import read_log
 
 
 def seconds_of_a_step(workdir: Path) -> float:
-    """The median over the lines of a run's log, without the first, which has the compilation."""
+    """Return the median over a run's log, without its first line, which has the compilation."""
     lines = [record for record in read_log(workdir) if record["of"] == "train"]
     return statistics.median(
         line["target_tokens"] / line["target_tokens_per_second"] / (line["step"] - before["step"])

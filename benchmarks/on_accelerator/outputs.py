@@ -1,4 +1,4 @@
-"""What a model computes on the devices of this process, as arrays in a file: see `parity.py`.
+"""Write the outputs of a model on the devices of this process to a file; see `parity.py`.
 
     python -m on_accelerator.outputs FILE DTYPE [--tiny]
 
@@ -23,13 +23,13 @@ from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.training.state import create_state
 
 STEPS = 20
-"""Steps of training."""
+"""The number of training steps."""
 
 _RECIPE = {"training.warmup_steps": STEPS, "training.learning_rate_factor": 0.1}
 
 
 def outputs(config: Config, tiny: bool) -> Iterator[tuple[str, np.ndarray]]:
-    """The name of each array, and the array.
+    """Yield the name of each array, and the array.
 
     Args:
       config: the model and the recipe.

@@ -1,4 +1,4 @@
-"""The page that is made of the figures of `accelerator.py`: what each part is, tables and goals."""
+"""The page of the figures of `accelerator.py`: descriptions of the parts, tables and goals."""
 
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from measuring import cell
 from on_accelerator.published import PUBLISHED
 
 NOTE = "note"
-"""The table of rows that are remarks on a part."""
+"""The name of the table for remarks on a part."""
 
 _Row = Mapping[str, Any]
 
@@ -21,17 +21,17 @@ class Part(NamedTuple):
     """A part of the program."""
 
     name: str
-    """The module that measures it."""
+    """The name of the module that measures the part."""
     title: str
-    """Its headline on the page."""
+    """The headline of the part on the page."""
     seconds: int
-    """Its share of the time, in seconds of nine minutes."""
+    """The part's share of the time, in seconds of nine minutes."""
     packages: tuple[str, ...] = ()
-    """Packages that it needs beside JAX, Flax, Optax and jaxtyping."""
+    """The packages that the part needs beside JAX, Flax, Optax and jaxtyping."""
 
     @property
     def lacks(self) -> list[str]:
-        """Those of `packages` that are not installed."""
+        """Return those of `packages` that are not installed."""
         return [name for name in self.packages if find_spec(name) is None]
 
 
@@ -48,7 +48,7 @@ PARTS = (
     Part("resume", "Killed and resumed", 50, (*_TRAINER, "sacrebleu", "sacremoses")),
     Part("pytorch", "Beside PyTorch", 60, ("torch", "tyro")),
 )
-"""All parts, in the order of what they are worth."""
+"""All parts, the most valuable ones first."""
 
 
 class Goal(NamedTuple):
@@ -57,9 +57,9 @@ class Goal(NamedTuple):
     text: str
     """The goal in words."""
     part: str
-    """The part whose figures tell."""
+    """The part with the figure that is compared."""
     find: Callable[[Sequence[_Row]], float | None]
-    """The figure, out of the part's rows; None where it was not measured."""
+    """A function that returns the figure in the part's rows; None if it was not measured."""
     least: float
     """The least figure that reaches the goal."""
 
@@ -67,7 +67,7 @@ class Goal(NamedTuple):
 def _figure(
     pick: Callable[[Iterable[float]], float], name: str, **where: str
 ) -> Callable[[Sequence[_Row]], float | None]:
-    """Finds one of the figures of a name, in the rows whose other cells hold these texts."""
+    """Return a function that finds one figure by its name, in rows whose cells hold these texts."""
 
     def find(rows: Sequence[_Row]) -> float | None:
         matching = (row for row in rows if all(text in row.get(n, "") for n, text in where.items()))
@@ -112,11 +112,11 @@ GOALS = (
         for search, tokens in (("greedy", "greedy tokens"), ("beam 4", "tokens of a beam of 4"))
     ),
 )
-"""What the figures are measured against."""
+"""The goals that the figures are compared with."""
 
 
 def page(rows: Sequence[_Row]) -> str:
-    """The page of rows as `accelerator.py` writes them down, in Markdown."""
+    """Return the page in Markdown, from rows as `accelerator.py` writes them down."""
     by_part = {part.name: [row for row in rows if row["part"] == part.name] for part in PARTS}
     text = ["# An accelerator, measured", "", *_goals(by_part)]
     for part in PARTS:
@@ -147,7 +147,7 @@ def _goals(by_part: Mapping[str, Sequence[_Row]]) -> list[str]:
 
 
 def _published(by_part: Mapping[str, Sequence[_Row]]) -> list[str]:
-    """What others publish, after the speed of the big model that was measured here."""
+    """Return the lines on the big model's speed as measured here, and as others publish theirs."""
     lines = ["| model | devices | tokens a second | of each device | work | source |"]
     lines.append("|---" * 6 + "|")
     fastest = _figure(max, "target_tokens_per_second", model="big", dtype="bfloat16")
@@ -164,13 +164,13 @@ def _published(by_part: Mapping[str, Sequence[_Row]]) -> list[str]:
 
 @cache
 def _description(part: Part) -> str:
-    """The docstring of the part's module, which is not imported: it would need what it needs."""
+    """Return the docstring of the part's module, without an import, which may lack packages."""
     source = Path(__file__).with_name(f"{part.name}.py").read_text(encoding="utf-8")
     return ast.get_docstring(ast.parse(source)) or ""
 
 
 def _table(rows: Sequence[_Row]) -> list[str]:
-    """A table with a column for each figure; of a single row, a line for each figure."""
+    """Return a table with a column for each figure; for a single row, a line for each figure."""
     hidden = {"part", "time", "table"}
     names = [name for name in dict.fromkeys(n for row in rows for n in row) if name not in hidden]
     if len(rows) == 1:

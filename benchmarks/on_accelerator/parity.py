@@ -1,9 +1,9 @@
-"""Whether the devices compute what the CPU of the same machine computes, in float32.
+"""A comparison of the devices' results with those of the same machine's CPU, in float32.
 
-The base model, 16 x 32 random tokens, no padding. Errors are ||x - reference|| / ||reference||, and
-for the losses of 20 steps the largest difference in relation to the loss. The search is of a model
-that is not trained: many tokens are almost as probable as the best one, and one that differs makes
-all after it differ.
+The base model reads 16 x 32 random tokens without padding. Errors are ||x - reference|| /
+||reference||, and for the losses of 20 steps the largest difference in relation to the loss. The
+searching model is not trained: many tokens are almost as probable as the best one, and after one
+token that differs all others differ.
 """
 
 import os
@@ -25,7 +25,7 @@ _CASES: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def measure(tiny: bool) -> Iterator[dict[str, Any]]:
-    """The rows of this part."""
+    """Measure this part, and yield its rows."""
     flags = ["--tiny"] * tiny
     with tempfile.TemporaryDirectory() as folder:
         # The CPU takes longest, and works while the devices do.
@@ -58,7 +58,7 @@ def _read(file: Path) -> dict[str, np.ndarray]:
 
 
 def _errors(found: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> dict[str, float]:
-    """How far arrays are from those of the reference; of tokens, the share that is equal."""
+    """Compute the errors of arrays against the reference; for tokens, the share that is equal."""
     figures = {}
     for name, expected in reference.items():
         if "tokens" in name:

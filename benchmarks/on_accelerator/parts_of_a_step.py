@@ -1,4 +1,4 @@
-"""Where the time of a step goes: a profile of one step, beside the bound of its compiled program.
+"""The time of each part of a step: a profile, beside the bound of the compiled program.
 
 Shares are those of parts of the model in the times of all operations. The tables of kernels have a
 row for each kind, which is the module and the operation as JAX names them: how many kernels the
@@ -25,7 +25,7 @@ from t2t_jax.parallel.hardware import peaks
 
 
 def measure(tiny: bool) -> Iterator[dict[str, Any]]:
-    """The rows of this part."""
+    """Measure this part, and yield its rows."""
     for model in ("base",) if tiny else ("base", "big"):
         config = config_of(model, "bfloat16", tiny)
         (step,) = workload.training_steps(config, [training_shape(tiny)])

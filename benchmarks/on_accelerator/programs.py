@@ -22,11 +22,11 @@ from t2t_jax.config.file import load_config
 from t2t_jax.data.corpus import open_corpus
 
 _EVERY = 10
-"""Steps from one line of the log to the next."""
+"""The number of steps from one line of the log to the next."""
 
 
 def measure(tiny: bool) -> Iterator[dict[str, Any]]:
-    """The rows of this part."""
+    """Measure this part, and yield its rows."""
     # The runs come first: what JAX does in this process may take all memory of the device.
     with tempfile.TemporaryDirectory() as folder:
         config, workdir = _config(tiny), Path(folder, "run")
@@ -63,7 +63,7 @@ def _config(tiny: bool) -> Config:
 
 
 def _flags(config: Config) -> list[str]:
-    """The flags that make this config of configs/base.py."""
+    """Return the flags that turn configs/base.py into this config."""
     changed = differences(load_config("configs/base.py"), config)
     return [f"--{path}={value}" for path, (_, value) in changed.items()]
 

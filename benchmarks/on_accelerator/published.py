@@ -1,27 +1,27 @@
-"""The speed of training that others publish for GPUs, to stand beside what is measured here.
+"""The speeds of training that others publish for GPUs, to show beside the measured speeds.
 
-Each figure is that of another program, with its own data, batch and precision, which are told with
-it: none of them is what this program should reach.
+Each figure is that of another program, with its own data, batch and precision, which are given with
+the figure. No figure is a goal for this program.
 """
 
 from typing import NamedTuple
 
 
 class PublishedSpeed(NamedTuple):
-    """How fast a program trains a model, as somebody published it."""
+    """A published speed of the training of a model by some program."""
 
     model: str
     """The model, and the program that trains it."""
     num_devices: int
-    """How many devices it was trained on."""
+    """The number of devices that it was trained on."""
     device: str
-    """Their kind."""
+    """The kind of these devices."""
     tokens_per_second: int
-    """Tokens in a second on all devices together."""
+    """The tokens in a second on all devices together."""
     work: str
     """The data, the batch and the precision, and which tokens are counted."""
     source: str
-    """Where the figure stands."""
+    """The publication with the figure."""
 
 
 _NVIDIA = (
@@ -66,4 +66,4 @@ PUBLISHED = (
         "record it is",
     ),
 )
-"""All figures."""
+"""All published speeds."""

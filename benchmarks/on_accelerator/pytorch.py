@@ -1,7 +1,7 @@
 """A training step of `torch.nn.Transformer`, compiled, beside ours: the same work, in turns.
 
-Both compute in bfloat16 (PyTorch by autocast, with its fused attention and its fused Adam). What
-differs in their work is told in `systems/pytorch.py`.
+Both compute in bfloat16 (PyTorch by autocast, with its fused attention and its fused Adam).
+`systems/pytorch.py` lists the differences of their work.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _NAMES = {"t2t_jax bfloat16", "PyTorch bfloat16, compiled"}
 
 
 def measure(tiny: bool) -> Iterator[dict[str, Any]]:
-    """The rows of this part."""
+    """Measure this part, and yield its rows."""
     import workload
 
     found, left_out = available_systems("train")

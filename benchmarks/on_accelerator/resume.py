@@ -1,8 +1,8 @@
-"""Whether a run that was killed and resumed ends with the same bits, and what that costs.
+"""A test that a run that was killed and resumed ends with the same bits, and the cost of that.
 
 A small model learns from the bundled corpus: twice without a stop, and once killed (SIGKILL) after
 its first checkpoint and started again. The parameters at the end are compared bit for bit, with
-XLA as it is and with `--xla_gpu_deterministic_ops=true`, which the cost of a step is told for too.
+XLA as it is and with `--xla_gpu_deterministic_ops=true`; the time of a step is given for both.
 """
 
 import os
@@ -26,7 +26,7 @@ _FLAGS = {
 
 
 def measure(tiny: bool) -> Iterator[dict[str, Any]]:
-    """The rows of this part."""
+    """Measure this part, and yield its rows."""
     with tempfile.TemporaryDirectory() as folder:
         runs = {}
         for number, (name, flag) in enumerate([*_FLAGS.items()][: 1 if tiny else None]):
@@ -65,7 +65,7 @@ def _train(workdir: Path, environment: dict[str, str], tiny: bool) -> "subproces
 
 
 def _kill_after_a_checkpoint(workdir: Path, environment: dict[str, str], tiny: bool) -> int:
-    """Kill a run once a checkpoint is on the disk; returns the last step that its log has."""
+    """Kill a run once a checkpoint is on the disk, and return the last step of its log."""
     process = _train(workdir, environment, tiny)
     while process.poll() is None and not any(r["of"] == "checkpoint" for r in read_log(workdir)):
         time.sleep(0.05)
@@ -75,7 +75,7 @@ def _kill_after_a_checkpoint(workdir: Path, environment: dict[str, str], tiny: b
 
 
 def _parameters(workdir: Path) -> list[bytes]:
-    """The bytes of all arrays of parameters."""
+    """Return the bytes of all arrays of parameters."""
     import jax
 
     import t2t_jax

@@ -30,7 +30,7 @@ _CASES = (
 
 
 def measure(tiny: bool) -> Iterator[dict[str, Any]]:
-    """The rows of this part."""
+    """Measure this part, and yield its rows."""
     if not tiny:
         measuring.compile_afresh()
     for model, dtype, attention in _CASES:
@@ -49,7 +49,7 @@ def measure(tiny: bool) -> Iterator[dict[str, Any]]:
 
 
 def _figures(config: Config, kernels: Kernels, tiny: bool) -> dict[str, Any]:
-    """The figures of one model: its step in turns with the product that is the peak."""
+    """Measure a model's step in turns with the product that gives the peak; return the figures."""
     rows, length = training_shape(tiny)
     (step,) = workload.training_steps(config, [(rows, length)], kernels)
     product, product_flops = measuring.matrix_product(

@@ -1,4 +1,4 @@
-"""When requests come, and what they ask for: drawn from a seed, the same for all systems."""
+"""The times and the lines of requests, drawn from a seed, the same for all systems."""
 
 from typing import NamedTuple
 
@@ -9,19 +9,18 @@ class Arrival(NamedTuple):
     """A request of a load."""
 
     at: float
-    """When it comes, in seconds after the start of the load."""
+    """The time of the request, in seconds after the start of the load."""
     line: int
-    """The number of the line that it has translated."""
+    """The number of the line to translate."""
 
 
 def poisson_arrivals(rate: float, seconds: float, num_lines: int, seed: int) -> list[Arrival]:
-    """The requests of a Poisson process: each comes independently of all others.
+    """Draw the requests of a Poisson process: each comes independently of all others.
 
     Args:
-      rate: how many come in a second, on average.
-      seconds: how long requests come.
-      num_lines: how many lines there are; each request has one of them, any with equal
-        probability.
+      rate: the mean number of requests in a second.
+      seconds: the time in which requests come.
+      num_lines: the number of lines, each of which a request has with equal probability.
       seed: determines the times and the lines.
     """
     generator = np.random.default_rng(seed)

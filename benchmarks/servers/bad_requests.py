@@ -41,4 +41,4 @@ BAD_REQUESTS: Mapping[str, bytes] = {
     "a malformed form in parts": _with_body(b"--b\r\n", "multipart/form-data; boundary=c"),
     "a field twice": _with_body(json.dumps(_GOOD)[:-1].encode() + b', "q": "b"}'),
 }
-"""The bytes of each, by what is wrong with it."""
+"""The bytes of each bad request, by the name of its fault."""

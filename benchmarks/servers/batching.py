@@ -1,7 +1,7 @@
-"""Servers that translate in batches, in place of sentences that join a running search.
+"""Servers that translate in batches, where sentences do not join a running search.
 
-What waits is taken as one batch, up to a bound, as soon as the batch before has ended. It is the
-usual dynamic batching, without a wait for more sentences to come: that would only add to latencies
+All waiting sentences, up to a bound, become one batch as soon as the batch before has ended. This
+is the usual dynamic batching, without a wait for more sentences, which would only add to latencies
 here, as sentences gather while a batch is under way.
 """
 
@@ -21,20 +21,20 @@ from t2t_jax.serving.engine import Load, Wanted
 
 
 class Toolkit(Protocol):
-    """What translates a batch."""
+    """A toolkit that translates a batch of sentences."""
 
     def prepare(self, sentences: Sequence[str]) -> list[list[list[int]]]:
-        """The tokens of each sentence; see `Engine`."""
+        """Return the tokens of each sentence; see `Engine`."""
 
     def translate(self, batch: Sequence[list[int]]) -> list[Hypothesis]:
-        """The best translation of each list of tokens.
+        """Return the best translation of each list of tokens.
 
         Args:
           batch: the lists of tokens.
         """
 
     def warm_up(self, rows: int) -> None:
-        """Compile all that batches of up to so many sentences need.
+        """Compile all programs for batches of up to `rows` sentences.
 
         Args:
           rows: the most sentences of a batch.
@@ -60,10 +60,10 @@ class Batching:
         """Start the threads that translate.
 
         Args:
-          toolkit: what translates a batch.
+          toolkit: the toolkit that translates a batch.
           rows: the most sentences that are translated at a time.
-          most_waiting: sentences that may wait; more are refused.
-          workers: batches that are translated at a time.
+          most_waiting: the most sentences that may wait; more are refused.
+          workers: the number of batches that are translated at a time.
         """
         self._toolkit, self._rows, self._most_waiting = toolkit, rows, most_waiting
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
@@ -76,7 +76,7 @@ class Batching:
             thread.start()
 
     def prepare(self, sentences: Sequence[str]) -> list[list[list[int]]]:
-        """The tokens of each sentence; see `Engine`."""
+        """Return the tokens of each sentence; see `Engine`."""
         return self._toolkit.prepare(sentences)
 
     def submit(
@@ -87,7 +87,7 @@ class Batching:
         timeout: float,
         listener: Callable[[str], None] | None = None,
     ) -> "Future[list[Hypothesis]]":
-        """Have a sentence translated; see `Engine`. What is wanted beyond that is left aside."""
+        """Have a sentence translated; see `Engine`. Ignore `wanted` and `listener`."""
         del wanted, listener
         if self._closed:
             raise ClosedError
@@ -98,16 +98,16 @@ class Batching:
         return request.future
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links] | None:
-        """There are no links."""
+        """Return None, as these toolkits align no words."""
         del sources, targets
         return None
 
     def confidence(self, hypothesis: Hypothesis) -> float:
-        """How sure a translation is; see `Engine`."""
+        """Return the confidence in a translation; see `Engine`."""
         return confidence(hypothesis, None)
 
     def load(self) -> Load:
-        """How busy it is; see `Engine`."""
+        """Return the load of the engine; see `Engine`."""
         return Load(self._waiting.qsize(), sum(self._under_way), self._rows)
 
     def warm_up(self) -> None:
@@ -115,7 +115,7 @@ class Batching:
         self._toolkit.warm_up(self._most_together)
 
     def close(self) -> None:
-        """Wait for what was taken; see `Engine`."""
+        """Wait for the sentences that were taken, and end the threads; see `Engine`."""
         self._closed = True
         for _ in self._threads:
             self._waiting.put(None)
@@ -124,11 +124,11 @@ class Batching:
 
     @property
     def _most_together(self) -> int:
-        """The most sentences of a batch."""
+        """Return the most sentences of a batch."""
         return max(1, self._rows // len(self._threads))
 
     def _serve(self, number: int) -> None:
-        """Translate one batch after another, until there is a None among what waits."""
+        """Translate one batch after another, until a None is among the waiting requests."""
         is_last = False
         while not is_last:
             taken = [self._waiting.get()]
@@ -154,7 +154,7 @@ class Batching:
 
 
 def _is_wanted(request: _Request) -> bool:
-    """Whether somebody still waits for it; from now on it cannot be given up."""
+    """Return whether somebody still waits for a request, which can then no longer be cancelled."""
     if not request.future.set_running_or_notify_cancel():
         return False
     if time.monotonic() > request.deadline:

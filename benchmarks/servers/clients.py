@@ -1,4 +1,4 @@
-"""Clients of a server: some behave, and others do not. All that they do is drawn from a seed."""
+"""Clients of a server, of which some misbehave, as drawn from a seed."""
 
 import asyncio
 import json
@@ -31,20 +31,20 @@ _MOST_FAULTS = 20  # that are kept with their texts
 _LINES = {"send what is wrong": 0, "stop within the body": 0, "read slowly": _LINES_READ_SLOWLY}
 _LINES["ask for much"] = _MANY_LINES
 LINES_PER_REQUEST = sum(share * _LINES.get(what, 1) for what, share in _SHARES.items())
-"""The lines that a server gets to translate for a request, on average."""
+"""The mean number of lines that a server has to translate for a request."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Lines to translate, and what offline translation makes of each."""
+    """Lines to translate, and their offline translations."""
 
     lines: Sequence[str]
     best: Sequence[str]
-    """By the server's search."""
+    """The translations of the lines by the server's search."""
     greedy: Sequence[str]
-    """By greedy search, as in streams."""
+    """The translations of the lines by greedy search, as in streams."""
     pair: tuple[str, str]
-    """Codes of source and target language."""
+    """The codes of source and target language."""
 
 
 @dataclass
@@ -52,14 +52,14 @@ class Clients:
     """Clients of one server.
 
     Attributes:
-      address: the server's.
-      pool: what they ask for.
-      timeout: seconds that the server gives a request.
-      seed: determines what they do.
-      done: how often each thing was done.
+      address: the address of the server.
+      pool: the lines that clients ask for, and their translations.
+      timeout: the seconds that the server gives a request.
+      seed: the seed of the clients' behaviour.
+      done: how often each behaviour occurred.
       statuses: how often each status was the answer to a well-formed request.
-      faults: what a server must not do, and how often it did.
-      seconds: how long answers took that were waited for.
+      faults: the server's faults, and how often each occurred.
+      seconds: the seconds until the answers to clients that behave.
     """
 
     address: str
@@ -72,7 +72,7 @@ class Clients:
     seconds: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Begin to draw."""
+        """Seed the random numbers, and keep no connections yet."""
         self._random, self._idle = random.Random(self.seed), Idle(self.address)
 
     async def send(self, rate: float, seconds: float) -> None:
@@ -120,7 +120,7 @@ class Clients:
             self.faults["others"] += 1
 
     def _drawn(self, number: int, **more: Any) -> tuple[list[int], bytes]:
-        """The numbers of some lines, and the request for their translations."""
+        """Draw some lines; return their numbers, and the request for their translations."""
         chosen = [self._random.randrange(len(self.pool.lines)) for _ in range(number)]
         source, target = self.pool.pair
         fields = {"q": [self.pool.lines[n] for n in chosen], "split": "lines"}
@@ -128,7 +128,7 @@ class Clients:
         return chosen, posted("/v1/translations", fields)
 
     def _check(self, what: str, answer: Answer, expected: Sequence[str]) -> None:
-        """Note an answer to a well-formed request, and blame the server where it is a wrong one."""
+        """Count an answer to a well-formed request, and note a fault if the answer is wrong."""
         self.statuses[answer.status] += 1
         if answer.status == 200:
             self._compare(what, json.loads(answer.body), expected)
@@ -177,7 +177,7 @@ class Clients:
             connection.close()
 
     async def _stop(self) -> None:
-        """Send half of the body, and nothing more: it is refused, or the connection closed."""
+        """Send half of the body, and check that it is refused, or the connection closed."""
         _, request = self._drawn(1)
         connection = await connect(self.address)
         connection.writer.write(request[: -len(request) // 4])
@@ -191,7 +191,7 @@ class Clients:
             connection.close()
 
     async def _read_slowly(self) -> None:
-        """Read the answer a few bytes at a time, with little room for what was not read."""
+        """Read the answer a few bytes at a time, with small buffers for unread bytes."""
         lines, request = self._drawn(_LINES_READ_SLOWLY)
         place = urlsplit(self.address)
         asking = socket.socket()

@@ -1,4 +1,4 @@
-"""A client of HTTP/1.1 that costs little: it shares the processor with what it measures."""
+"""A client of HTTP/1.1 that costs little, as it shares the processor with the measured server."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 CLOSED = (ConnectionError, asyncio.IncompleteReadError, TimeoutError)
-"""What is raised where a server closes a connection, or does not answer."""
+"""The errors raised where a server closes a connection, or does not answer."""
 
 
 class Answer(NamedTuple):
@@ -14,17 +14,17 @@ class Answer(NamedTuple):
 
     status: int
     headers: dict[str, str]
-    """By their names in lower case."""
+    """The values of the headers, by their names in lower case."""
     body: bytes
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the server has too much to do, or is about to end, and says when to try again."""
+        """Return whether the server refuses, by load or before its end, and says when to retry."""
         return self.status in (429, 503) and "retry-after" in self.headers
 
     @property
     def translation(self) -> str:
-        """The best translation in the answer of `/v1/translations` to a request of one text."""
+        """Return the best translation in an answer of `/v1/translations` on one text."""
         found: str = json.loads(self.body)["translations"][0]["hypotheses"][0]["text"]
         return found
 
@@ -38,7 +38,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether neither side is known to have closed it."""
+        """Return whether neither side is known to have closed the connection."""
         return not (self.reader.at_eof() or self.writer.is_closing())
 
     async def ask(self, request: bytes) -> Answer:
@@ -66,7 +66,7 @@ class Connection:
         return answer
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self.writer.close()
 
 
@@ -74,7 +74,7 @@ class Idle:
     """Connections to one server that are kept, so that one request after another uses them."""
 
     def __init__(self, address: str) -> None:
-        """Keep none yet.
+        """Keep no connections yet.
 
         Args:
           address: the address of the server.
@@ -106,7 +106,7 @@ class Idle:
         return answer
 
     def close(self) -> None:
-        """Close all that are kept."""
+        """Close all connections that are kept."""
         for connection in self._kept:
             connection.close()
 
@@ -154,7 +154,7 @@ async def connect(address: str) -> Connection:
 
 
 def posted(path: str, fields: dict[str, Any]) -> bytes:
-    """The bytes of a request that posts JSON.
+    """Return the bytes of a request that posts JSON.
 
     Args:
       path: the path, as /translate.
@@ -165,19 +165,19 @@ def posted(path: str, fields: dict[str, Any]) -> bytes:
 
 
 def head(path: str, length: int, kind: str = "application/json") -> bytes:
-    """The bytes of a POST request ahead of its body.
+    """Return the bytes of a POST request ahead of its body.
 
     Args:
       path: the path.
-      length: how many bytes the body has.
-      kind: the type of its content.
+      length: the number of bytes of the body.
+      kind: the type of the body's content.
     """
     lines = f"POST {path} HTTP/1.1", "host: 127.0.0.1", f"content-type: {kind}"
     return "\r\n".join([*lines, f"content-length: {length}", "", ""]).encode()
 
 
 def of_line(line: str, pair: tuple[str, str], **fields: Any) -> bytes:
-    """The bytes of a request that has a line translated as offline translation does.
+    """Return the bytes of a request for the translation of a line, as by offline translation.
 
     Args:
       line: the line.

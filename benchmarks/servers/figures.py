@@ -1,4 +1,4 @@
-"""What a load has shown: latencies, throughput, and how many answers are those of offline."""
+"""The figures of a load: latencies, throughput, and the answers that equal offline translation."""
 
 import math
 import statistics
@@ -9,10 +9,10 @@ _PERCENTILES = 50, 95, 99
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The least of some values that so many percent of them do not exceed.
+    """Return the least of some values that `percent` of them do not exceed.
 
     Args:
-      values: the values; without any, there is none: nan.
+      values: the values; without any, the result is nan.
       percent: above 0, at most 100.
     """
     ordered = sorted(values)
@@ -25,13 +25,13 @@ def open_loop_figures(
     warm_seconds: float,
     seconds: float,
 ) -> dict[str, float]:
-    """The figures of an open loop.
+    """Compute the figures of an open loop.
 
     Args:
-      answers: what `servers.load` has found.
+      answers: the results of `servers.load`.
       expected: the offline translation of each line.
-      warm_seconds: requests that came before are left out.
-      seconds: how long requests came after that.
+      warm_seconds: the first seconds, whose requests are left out.
+      seconds: the seconds after these, in which requests came.
     """
     end = warm_seconds + seconds
     kept = [one for one in answers if one["at"] >= warm_seconds]
@@ -51,10 +51,10 @@ def open_loop_figures(
 def closed_loop_figures(
     answers: Sequence[Mapping[str, Any]], expected: Sequence[str]
 ) -> dict[str, float]:
-    """The figures of a closed loop.
+    """Compute the figures of a closed loop.
 
     Args:
-      answers: what `servers.load` has found.
+      answers: the results of `servers.load`.
       expected: the offline translation of each line.
     """
     good = [one for one in answers if one["status"] == 200]
@@ -73,11 +73,11 @@ def _compared(good: Sequence[Mapping[str, Any]], expected: Sequence[str]) -> dic
 
 
 def summary(runs: Sequence[Mapping[str, float]], spread: Sequence[str] = ()) -> dict[str, float]:
-    """The figures of several rounds as one: counts are added, and others are medians.
+    """Merge the figures of several rounds: add counts, and take the medians of others.
 
     Args:
       runs: the figures of each round.
-      spread: names of figures whose least and largest value are given too.
+      spread: the names of figures whose least and largest values are returned too.
     """
     found: dict[str, float] = {}
     for name, first in runs[0].items():

@@ -1,11 +1,11 @@
-"""Put a server under load: a program that reads one job in JSON and writes what came of it.
+"""Put a server under load: a program that reads one job in JSON and writes its results.
 
     python -m servers.load < JOB > RESULTS
 
 It is a process of its own, so that it does not share Python's lock with anything else. A job with
 "arrivals" is an open loop: each request is sent when its time has come, whether or not earlier ones
-are answered, and its latency counts from that time. One with "clients" is a closed loop: each of
-them asks for the next line as soon as its last one is answered.
+are answered, and its latency counts from that time. A job with "clients" is a closed loop: each
+client asks for the next line as soon as its last one is answered.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _BEGINS_AFTER = 0.2  # seconds
 
 @dataclass
 class _Asking:
-    """Asks one server for translations, and keeps what it answers."""
+    """A client that asks one server for translations, and keeps the answers."""
 
     connections: Idle
     requests: list[bytes]
@@ -30,7 +30,7 @@ class _Asking:
     answers: list[tuple[dict[str, Any], Answer]] = field(default_factory=list)
 
     async def ask(self, line: int, due: float, start: float) -> None:
-        """Ask for a line; `due` is when its latency begins, and `start` when the load began."""
+        """Ask for a line; its latency counts from the time `due`, and the load began at `start`."""
         clock = asyncio.get_running_loop().time
         sent = clock()
         try:
@@ -42,7 +42,7 @@ class _Asking:
         self.answers.append(({"line": line, **times, "status": answer.status}, answer))
 
     def results(self) -> list[dict[str, Any]]:
-        """What came of each request. Answers are read now, when nothing is measured any more."""
+        """Parse the answers, now that nothing is measured any more, and return a row for each."""
         return [
             times | {"text": answer.translation if answer.status == 200 else answer.body.decode()}
             for times, answer in self.answers

@@ -2,8 +2,8 @@
 
     python -m servers.offline RUN BEAM_SIZE LONGEST LINES OUTPUT
 
-The translations are written to OUTPUT. Then the program prints the seconds that the call took, and
-for each line on its standard input it translates again, and prints the seconds of that.
+The translations are written to OUTPUT. Then the program prints the seconds that the call took. For
+each line on its standard input it translates again, and prints the seconds of that call.
 """
 
 import json
@@ -16,7 +16,7 @@ from t2t_jax.system.program import run
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Translate until the standard input ends; returns the exit code."""
+    """Translate until the standard input ends, and return the exit code."""
     from t2t_jax.run.loading import load
 
     workdir, beam_size, longest, source, out = arguments

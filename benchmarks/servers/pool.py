@@ -1,4 +1,4 @@
-"""The lines that servers are asked for."""
+"""The lines that servers are asked to translate."""
 
 from itertools import chain, cycle, islice
 from pathlib import Path
@@ -9,7 +9,7 @@ from t2t_jax.errors import UserError
 
 
 def lines_of(path: Path | None, number: int) -> list[str]:
-    """So many lines of a file, without blank ones; a shorter file is read again from its start.
+    """Return `number` non-blank lines of a file; read a shorter file again from its start.
 
     Args:
       path: the file; None is dev and test of the bundled corpus, in English.

@@ -1,4 +1,4 @@
-"""The processes that a benchmark of servers starts, and ends."""
+"""The processes that a benchmark of servers starts and ends."""
 
 import contextlib
 import json
@@ -28,14 +28,14 @@ def allow_many_connections() -> None:
 
 
 class Program:
-    """A program that says something on its standard output, and goes on until it is ended."""
+    """A program that prints lines on its standard output, and runs until it is ended."""
 
     def __init__(self, name: str, command: Sequence[str | Path]) -> None:
-        """Start it.
+        """Start the program.
 
         Args:
-          name: the name that errors call it by.
-          command: the arguments after that of Python itself.
+          name: the program's name in error messages.
+          command: the arguments of Python.
         """
         self.name = name
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed by __exit__)
@@ -54,21 +54,21 @@ class Program:
         signal.signal(signal.SIGHUP, before)
 
     def __enter__(self) -> "Program":
-        """The program itself."""
+        """Return the program itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it at once, if it still runs."""
+        """Kill the program, if it still runs."""
         self.process.kill()
         with contextlib.suppress(BrokenPipeError):
             self.process.communicate()
         self.errors.close()
 
     def said(self) -> str:
-        """Wait for the next line that it prints.
+        """Wait for the next line that the program prints, and return it.
 
         Raises:
-          UserError: it has ended.
+          UserError: the program has ended.
         """
         assert self.process.stdout is not None
         if line := self.process.stdout.readline():
@@ -78,13 +78,13 @@ class Program:
         raise UserError(f"{self.name} ended with exit code {code}; what it wrote is above")
 
     def written(self) -> str:
-        """What it has written to its standard error so far."""
+        """Return what the program has written to its standard error so far."""
         # To move the place at which is read would move that at which the program writes.
         file = self.errors.fileno()
         return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
 
     def stop(self) -> int | None:
-        """Ask it to end; returns its exit code, or None where it does not end."""
+        """Ask the program to end; return its exit code, or None if it does not end."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(_SECONDS_TO_STOP)
@@ -96,13 +96,13 @@ class Served(Program):
     """A server of translations.
 
     Attributes:
-      address: where it listens, as http://127.0.0.1:5000; known once it is entered.
+      address: the address of the server, as http://127.0.0.1:5000; known once it is entered.
     """
 
     address: str
 
     def __enter__(self) -> "Served":
-        """Wait until it takes requests."""
+        """Wait until the server takes requests."""
         try:
             self.address = self.said().split()[-1]
         except UserError:
@@ -111,14 +111,14 @@ class Served(Program):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it in order, and at once where it does not."""
+        """Ask the server to end, and kill it if it does not."""
         if self.process.poll() is None:
             self.stop()
         super().__exit__()
 
 
 class Offline(Program):
-    """Offline translation of lines by t2t_jax.
+    """A process that translates lines offline by t2t_jax.
 
     Attributes:
       found: the translations; known once it is entered.
@@ -129,12 +129,12 @@ class Offline(Program):
     def __init__(
         self, workdir: Path, beam_size: int, longest: int, lines: Sequence[str], folder: Path
     ) -> None:
-        """Start it.
+        """Start the process.
 
         Args:
           workdir: directory of the run.
-          beam_size: hypotheses of the search.
-          longest: most subwords of a line that is translated as a whole.
+          beam_size: the number of hypotheses of the search.
+          longest: the most subwords of a line that is translated as a whole.
           lines: the lines.
           folder: a directory for files.
         """
@@ -145,7 +145,7 @@ class Offline(Program):
         super().__init__("offline translation", command)
 
     def __enter__(self) -> "Offline":
-        """Wait until it has translated the lines once."""
+        """Wait until the process has translated the lines once."""
         try:
             self.said()
         except UserError:
@@ -155,7 +155,7 @@ class Offline(Program):
         return self
 
     def seconds(self) -> float:
-        """Have it translate the lines again; returns the seconds that this took."""
+        """Have the process translate the lines again, and return the seconds that it took."""
         assert self.process.stdin is not None
         print(file=self.process.stdin, flush=True)
         return float(self.said())
@@ -168,7 +168,7 @@ def run_job(job: dict[str, Any]) -> list[dict[str, Any]]:
       job: the job.
 
     Returns:
-      What came of each request.
+      The outcome of each request.
 
     Raises:
       UserError: the process failed.
@@ -188,11 +188,11 @@ def run_job(job: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def exported(workdir: Path, folder: Path) -> Path:
-    """The model of a run in a directory for CTranslate2, in float32.
+    """Export the model of a run for CTranslate2, in float32, and return its directory.
 
     Args:
       workdir: directory of the run.
-      folder: where the directory is made, unless it is there.
+      folder: the folder in which the directory is made, unless it exists.
     """
     model = folder / "ctranslate2"
     if not model.exists():

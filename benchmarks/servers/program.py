@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until a signal comes; returns the exit code."""
+    """Serve until a signal comes, and return the exit code."""
     from servers.batching import Batching
     from t2t_jax.serving import server
     from t2t_jax.serving.access import Access

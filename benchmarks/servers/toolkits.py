@@ -19,7 +19,7 @@ _WORD_ID = 8  # any that is no special one
 
 
 class ClosedSearch:
-    """t2t_jax's search for a list of sentences, which no other one joins."""
+    """t2t_jax's search for a list of sentences, which no further sentences join."""
 
     def __init__(self, translator: Translator, decoding: DecodingConfig) -> None:
         """Keep the model.
@@ -31,19 +31,19 @@ class ClosedSearch:
         self._translator, self._decoding = translator, decoding
 
     def prepare(self, sentences: Sequence[str]) -> list[list[list[int]]]:
-        """The tokens of each sentence; see `Toolkit`."""
+        """Return the tokens of each sentence; see `Toolkit`."""
         translator = self._translator
         encoded = translator.encode(sentences)
         longest = translator.longest_sentence
         return _prepared(encoded, self._decoding, translator.vocabulary, longest)
 
     def translate(self, batch: Sequence[list[int]]) -> list[Hypothesis]:
-        """The best translation of each list of tokens; see `Toolkit`."""
+        """Return the best translation of each list of tokens; see `Toolkit`."""
         extra = self._decoding.max_extra_length
         return self._searched([Sentence(tokens, len(tokens) + extra, 0) for tokens in batch])
 
     def warm_up(self, rows: int) -> None:
-        """Compile the programs of all sizes, which are powers of two; see `Toolkit`."""
+        """Compile the programs for batches of all sizes, which are powers of two; see `Toolkit`."""
         length = _SHORTEST
         while length <= rung(self._decoding.max_source_length):
             tokens = [_WORD_ID] * (min(length, self._decoding.max_source_length) - 1) + [EOS_ID]
@@ -71,7 +71,7 @@ class CTranslate2:
           model: a directory that `t2t-jax export --to ctranslate2` has written.
           vocabulary: the vocabulary of the run that was exported.
           decoding: the settings of the search.
-          workers: batches that are translated at a time, among which cores are divided.
+          workers: the number of batches translated at a time, which divide the cores.
         """
         import ctranslate2
 
@@ -86,14 +86,14 @@ class CTranslate2:
         self._ids = {piece: number for number, piece in enumerate(pieces)}
 
     def prepare(self, sentences: Sequence[str]) -> list[list[list[int]]]:
-        """The tokens of each sentence; see `Toolkit`."""
+        """Return the tokens of each sentence; see `Toolkit`."""
         encoded = self._vocabulary.encode([one.replace("\n", " ").strip() for one in sentences])
         return _prepared(encoded, self._decoding, self._vocabulary, float("inf"))
 
     def translate(self, batch: Sequence[list[int]]) -> list[Hypothesis]:
-        """The best translation of each list of tokens; see `Toolkit`.
+        """Return the best translation of each list of tokens; see `Toolkit`.
 
-        It sorts the sentences by length, and takes as many at a time as have 1,024 tokens.
+        CTranslate2 sorts the sentences by length, and translates up to 1,024 tokens at a time.
         """
         decoding = self._decoding
         results = self._translator.translate_batch(
@@ -111,7 +111,7 @@ class CTranslate2:
         return [Hypothesis(text, 0.0, 0.0, of) for text, of in zip(texts, ids, strict=True)]
 
     def warm_up(self, rows: int) -> None:
-        """Translate once, for what is done the first time only; see `Toolkit`."""
+        """Translate once, as a first call has extra work; see `Toolkit`."""
         self.translate([[_WORD_ID] * 15 + [EOS_ID]] * rows)
 
 
@@ -121,7 +121,7 @@ def _prepared(
     vocabulary: Vocabulary,
     longest: float,
 ) -> list[list[list[int]]]:
-    """The tokens of the parts of each sentence, as `Engine.prepare` gives them."""
+    """Return the tokens of the parts of each sentence, as `Engine.prepare` does."""
     found: list[list[list[int]]] = [[] for _ in encoded]
     for part in parts(encoded, decoding, vocabulary, longest, 1):
         if not is_blank(part.tokens):

@@ -1,4 +1,4 @@
-"""What a process takes, as Linux tells it in /proc, and whether it takes more and more."""
+"""The memory, files and threads of a process, as Linux's /proc has them, and memory's growth."""
 
 import statistics
 from collections.abc import Sequence
@@ -7,23 +7,23 @@ from typing import NamedTuple
 
 
 class Sample(NamedTuple):
-    """What a process takes at one moment."""
+    """The memory, files and threads of a process at one moment."""
 
     minute: float
-    """Minutes since the start."""
+    """The minutes since the start."""
     memory_mb: float
-    """The memory that is resident, in MB of 2^20 bytes."""
+    """The resident memory, in MB of 2^20 bytes."""
     files: int
-    """Open files, sockets among them."""
+    """The number of open files, sockets among them."""
     threads: int
 
 
 def sample(process: int, minute: float) -> Sample:
-    """What a process takes now.
+    """Sample the memory, files and threads of a process.
 
     Args:
-      process: its id.
-      minute: minutes since the start.
+      process: the id of the process.
+      minute: the minutes since the start.
     """
     place = Path("/proc") / str(process)
     lines = (place / "status").read_text().splitlines()
@@ -33,10 +33,10 @@ def sample(process: int, minute: float) -> Sample:
 
 
 def slope(samples: Sequence[Sample]) -> float:
-    """By how many MB the memory grows in an hour, on the straight line of least squares.
+    """Compute the MB by which memory grows in an hour, on the straight line of least squares.
 
     Args:
-      samples: at least two of them, at different minutes.
+      samples: at least two samples, at different minutes.
     """
     hours = [one.minute / 60 for one in samples]
     return statistics.linear_regression(hours, [one.memory_mb for one in samples]).slope

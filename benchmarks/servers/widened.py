@@ -1,25 +1,26 @@
-"""A larger model that computes what a small one computes: its outputs are those of a trained one.
+"""Widen a small trained model to a larger one with the same outputs.
 
     python -m servers.widened RUN OUT D_MODEL NUM_HEADS D_FF NUM_LAYERS
 
-How fast a search is depends on the lengths of its outputs, and a large model of random numbers has
-none that are like those of a real one. So the small one is made larger without another function:
+The speed of a search depends on the lengths of its outputs, and those of a large model of random
+numbers are unlike those of a real model. So the small model is made larger, but computes the same
+function:
 
-    channels        a vector of the small model stands k times side by side, [x, x]. Its layer norm
-                    is that of x, k times. What reads vectors has its rows k times, divided by k;
-                    what writes them has its columns k times.
-    heads           more of them, with the matrices of the real ones, but W_O is zero for them
+    channels        a vector of the small model is repeated k times side by side, [x, x]. Its layer
+                    norm is that of x, k times. Matrices that read vectors have their rows k times,
+                    divided by k; matrices that write them have their columns k times.
+    heads           more heads, with the matrices of the real ones, but W_O is zero for them
     d_ff            more units, with the W_1 of the real ones, but W_2 is zero for them
-    layers          more of them, whose sub-layers give zeros, as W_O, W_2 and b_2 are zero. Each is
-                    followed by a norm with the gain 1 and the bias 0. So is the last real one: its
-                    gain and bias are those of the last norm of the stack.
+    layers          more layers, whose sub-layers give zeros, as W_O, W_2 and b_2 are zero. Each is
+                    followed by a norm with the gain 1 and the bias 0. So is the last real layer:
+                    its gain and bias are those of the last norm of the stack.
     embeddings      divided by sqrt(k), as they are multiplied by sqrt(d_model). The logits are then
                     sqrt(k) times as large, by which the last norm of the decoder is divided.
     positions       a learned table with the sinusoids of the small model, k times
 
 The epsilon of the norms that are added makes a relative difference of about 1e-6 each. All matrices
-are dense for whoever multiplies with them: a zero takes as long as any other number. Only the
-vocabulary stays as small as it was.
+are stored densely, so a product with a zero takes as long as any other. Only the vocabulary stays
+as small as it was.
 """
 
 from collections.abc import Sequence
@@ -52,7 +53,7 @@ class Sizes(NamedTuple):
     num_heads: int
     d_ff: int
     num_layers: int
-    """Layers of the encoder, and of the decoder."""
+    """The number of layers of the encoder, and of the decoder."""
 
 
 BASE = Sizes(512, 8, 2048, 6)
@@ -60,14 +61,14 @@ BASE = Sizes(512, 8, 2048, 6)
 
 
 def widened(model: PortableModel, sizes: Sizes) -> PortableModel:
-    """The model with other sizes.
+    """Return the model with larger sizes.
 
     Args:
       model: the small model.
-      sizes: sizes that are no smaller; d_model is a multiple of the small one.
+      sizes: sizes that are no smaller; d_model is a multiple of the small model's.
 
     Raises:
-      UserError: the model has options for which this is not written, or is larger.
+      UserError: the model has options that are not supported, or is larger than `sizes`.
     """
     small = model.config.model
     large = replace(
@@ -126,7 +127,7 @@ def _check(small: ModelConfig, large: ModelConfig) -> None:
 
 
 def _layer(arrays: Arrays, prefix: str) -> dict[str, _Array]:
-    """The parameters of a layer, by their names within it."""
+    """Return the parameters of a layer, by their names within it."""
     return {
         name.removeprefix(prefix): array
         for name, array in arrays.items()
@@ -135,12 +136,12 @@ def _layer(arrays: Arrays, prefix: str) -> dict[str, _Array]:
 
 
 def _tiled(array: _Array, copies: int) -> _Array:
-    """The array with its last axis, that of channels, so many times side by side."""
+    """Repeat the last axis of an array, that of channels, `copies` times side by side."""
     return np.concatenate([array] * copies, axis=-1)
 
 
 def _wide(name: str, array: _Array, small: ModelConfig, large: ModelConfig) -> _Array:
-    """A parameter of a layer of the small model, as a layer of the large one has it."""
+    """Return a parameter of a layer of the small model in the shape of the large model."""
     copies, last = large.d_model // small.d_model, name.rpartition(".")[2]
     if last in ("W_Q", "W_K", "W_V"):
         reads = np.concatenate([array / np.float32(copies)] * copies)
@@ -166,13 +167,13 @@ def _wide(name: str, array: _Array, small: ModelConfig, large: ModelConfig) -> _
 def _as_heads(
     array: Float32[np.ndarray, "rows n"], small: ModelConfig, large: ModelConfig
 ) -> Float32[np.ndarray, "heads d_k n"]:
-    """The rows of each head, with rows of zeros as far as heads are wider."""
+    """Return the rows of each head, with rows of zeros added as far as heads are wider."""
     heads = array.reshape(small.num_heads, small.key_size, -1)
     return np.pad(heads, ((0, 0), (0, large.key_size - small.key_size), (0, 0)))
 
 
 def _deepen(layers: list[dict[str, _Array]], number: int) -> None:
-    """Add layers that change nothing, until there are so many."""
+    """Add layers that change nothing, until there are `number` layers."""
     if len(layers) == number:
         return
     real = layers[-1]
@@ -183,14 +184,14 @@ def _deepen(layers: list[dict[str, _Array]], number: int) -> None:
 
 
 def _neutral(name: str, array: _Array) -> _Array:
-    """A parameter of a layer that changes nothing, of the shape of a real one's."""
+    """Return a parameter of a layer that changes nothing, in the shape of a real layer's."""
     if name.endswith("norm.scale"):
         return np.ones_like(array)
     return np.zeros_like(array) if name.endswith(("norm.bias", *_WRITTEN)) else array
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the larger model as a run; returns the exit code."""
+    """Write the larger model as a run, and return the exit code."""
     workdir, out, *sizes = arguments
     model = widened(portable_model(Path(workdir)), Sizes(*map(int, sizes)))
     write_run(model, Path(out), {"format": "widened", "from": workdir})

@@ -1,4 +1,4 @@
-"""The systems that can be compared, and which of them are installed here."""
+"""The systems that can be compared, and those of them that are installed here."""
 
 import shutil
 import subprocess
@@ -30,10 +30,10 @@ class System:
     packages: tuple[str, ...]
     """The packages that have to be installed."""
     precision: Precision = "float32"
-    """The precision of its matrix products."""
+    """The precision of the system's matrix products."""
     arguments: tuple[str, ...] = ()
     obstacle: Callable[["System"], str | None] = lambda _: None
-    """Tells what else is missing, once the packages are installed."""
+    """A function that returns what else is missing, once the packages are installed."""
     least_equal: float | None = None
     """The share of the tokens of greedy search that have to equal ours in float32; None for a
     system with weights of its own. Near ties, rounding differs between systems, and in a reduced
@@ -42,17 +42,17 @@ class System:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is t2t_jax, in any precision."""
+        """Return whether the system is t2t_jax, in any precision."""
         return self.module == "ours"
 
     @property
     def versions(self) -> str:
-        """The versions of its packages, as a list in text."""
+        """Return the versions of its packages, as a list in text."""
         return ", ".join(f"{package} {version(package)}" for package in self.packages)
 
     @property
     def missing(self) -> str | None:
-        """What is missing before it can be measured, and how to get it; None if nothing is."""
+        """Return what the measurement lacks, and how to get it; None if nothing is missing."""
         for package in self.packages:
             if find_spec(package) is None:
                 return f"{package} is not installed: pip install -e '.[bench]'"
@@ -154,18 +154,18 @@ def available_systems(
     flax_checkout: Path | None = None,
     mkl_fast_path: Path | None = None,
 ) -> tuple[list[System], list[str]]:
-    """The systems that can be measured here, ours in float32 first, and why others cannot.
+    """Return the systems that can be measured here, ours in float32 first, and why others cannot.
 
     Args:
       kind: the kind of work.
-      names: parts of the names of those that are wanted, in any case; none for all. Ours takes
-        part beside them, in float32 and in their precisions.
+      names: parts of the names of the systems that are wanted, in upper or lower case; none for
+        all. t2t_jax takes part beside them, in float32 and in their precisions.
       flax_checkout: a checkout of github.com/google/flax.
       mkl_fast_path: the library of `build_mkl_fast_path`; systems that use PyTorch in float32 are
         measured with it and without it.
 
     Raises:
-      UserError: a name is in that of no system, or the checkout is none.
+      UserError: no system has one of `names` in its name, or the checkout is no checkout of Flax.
     """
     systems = [one for one in _SYSTEMS if kind in one.kinds]
     if flax_checkout:
@@ -212,7 +212,7 @@ def _example(checkout: Path) -> Path:
 def build_mkl_fast_path(folder: Path) -> Path:
     """Build a library that, loaded first, has Intel's MKL treat every processor as one of Intel's.
 
-    Otherwise MKL, with which PyTorch multiplies matrices, leaves AVX-512 aside on those of AMD.
+    Otherwise MKL, with which PyTorch multiplies matrices, does not use AVX-512 on AMD's processors.
 
     Raises:
       UserError: there is no C compiler, or it fails.

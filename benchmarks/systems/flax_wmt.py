@@ -1,9 +1,9 @@
 """The WMT example of Flax (github.com/google/flax, examples/wmt), in float32.
 
-The second argument is its folder. It is measured with its own model, steps and default config, and
-the sizes of our model. It is pre-norm, drops attention weights and hidden activations too, and
-searches greedily with a beam of one. In decoding its weights are its own, as the architectures
-differ.
+The second argument is the folder of the example, which is measured with its own model, steps and
+default config, and the sizes of our model. The example is pre-norm, drops attention weights and
+hidden activations too, and searches greedily with a beam of one. In decoding its weights are its
+own, as the architectures differ.
 """
 
 import runpy
@@ -33,7 +33,7 @@ _NEVER = -1  # an end of sentence that is no token
 
 @cache
 def _example(folder: Path | None = None) -> tuple[Any, Any]:
-    """The example's module `train` and its default config, without its code for data and logs."""
+    """Import the example's `train` and default config, without its code for data and logs."""
     folder = folder or Path(sys.argv[2])
     for name in ("clu", "tensorflow", "input_pipeline"):
         sys.modules[name] = MagicMock()
@@ -75,7 +75,7 @@ def _parameters(config: Any, folder: Path | None = None) -> Any:
 
 
 def _training(config: Config, folder: Path | None = None, dtype: Any = jnp.float32) -> Any:
-    """The example's training step, and a function that makes the state before the first one."""
+    """Return the example's training step, and a function that makes the state before step 1."""
     example, defaults = _example(folder)
     model = _model_config(config, folder, dtype)
     learning_rate = example.create_learning_rate_schedule(
@@ -98,13 +98,13 @@ def _training(config: Config, folder: Path | None = None, dtype: Any = jnp.float
 
 
 def lowered_step(config: Config, folder: Path, rows: int, length: int, device: jax.Device) -> Any:
-    """The example's training step in bfloat16, lowered for a device that need not be there.
+    """Lower the example's training step in bfloat16, for a device that need not be there.
 
     Args:
       config: the sizes of the network.
       folder: the folder of the example.
-      rows: rows of the batch.
-      length: positions of a source, and of a target.
+      rows: the rows of the batch.
+      length: the positions of a source, and of a target.
       device: the device.
     """
     step, create = _training(config, folder, jnp.bfloat16)

@@ -1,4 +1,4 @@
-"""Hugging Face Transformers: Marian, its post-norm Transformer of translation."""
+"""Hugging Face Transformers with Marian, its post-norm Transformer for translation."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,7 @@
-"""t2t_jax itself, in the precision of the argument, whatever the config says of it.
+"""t2t_jax itself, in the precision of the argument, whatever the config says.
 
-With bfloat16 that is `model.compute_dtype`; with int8 weights are quantized for decoding, and all
-else is computed in float32.
+The precision bfloat16 is the value of `model.compute_dtype`; with int8, weights are quantized for
+decoding, and all else is computed in float32.
 """
 
 import sys
@@ -31,7 +31,7 @@ def _in_precision(config: Config) -> Config:
 
 
 def _parameters(model: PortableModel) -> Parameters:
-    """The parameters as training has them."""
+    """Return the parameters in the form that training has."""
     network = make_model(model.config, len(model.vocabulary), None)
     return parameters_of(model.arrays, nn.unbox(declared_parameters(network)))
 

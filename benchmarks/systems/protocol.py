@@ -29,7 +29,7 @@ _PAUSE_SECONDS = 0.5  # OpenMP threads spin for up to 0.2 s after their work, an
 
 @dataclass(frozen=True)
 class Training:
-    """One step of training on a batch without padding: forward, backward, Adam."""
+    """A step of training on a batch without padding: forward, backward, Adam."""
 
     config_json: str
     inputs: list[list[int]]
@@ -37,23 +37,23 @@ class Training:
 
     @property
     def config(self) -> Config:
-        """The config: the sizes of the network, and the recipe."""
+        """Return the config, which has the sizes of the network and the recipe."""
         return Config.from_json(self.config_json)
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """One search for translations of exactly `target_length` tokens, none of which ends one."""
+    """A search for translations of exactly `target_length` tokens, without an end of sentence."""
 
     config_json: str
     inputs: list[list[int]]
     target_length: int
     weights: str
-    """The file of the parameters; see `weights.py`."""
+    """The directory of the parameters; see `weights.py`."""
 
     @property
     def config(self) -> Config:
-        """The config: the sizes of the network, and the search."""
+        """Return the config, which has the sizes of the network and the search."""
         return Config.from_json(self.config_json)
 
 
@@ -61,9 +61,9 @@ Work = Training | Decoding
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Training, Decoding)}
 
 Train = Callable[[Training], Callable[[], float]]
-"""Prepare a step; each call takes one, waits for it and returns its loss."""
+"""A function that prepares a step; each call takes the step, waits and returns its loss."""
 Decode = Callable[[Decoding], Callable[[], list[list[int]]]]
-"""Prepare a search; each call makes it, and returns the best hypothesis of each source."""
+"""A function that prepares a search; each call returns the best hypothesis of each source."""
 
 
 def serve(*, train: Train | None = None, decode: Decode | None = None) -> None:
@@ -93,7 +93,7 @@ def serve(*, train: Train | None = None, decode: Decode | None = None) -> None:
 
 
 def _seconds_of(call: Callable[[], Any]) -> float:
-    """The mean seconds of a call, over as many calls as fill the least time of a measurement."""
+    """Return the mean seconds of a call, over enough calls for the least time of a measurement."""
     calls, start = 0, time.perf_counter()
     while (seconds := time.perf_counter() - start) < _LEAST_SECONDS or not calls:
         call()
@@ -102,7 +102,7 @@ def _seconds_of(call: Callable[[], Any]) -> float:
 
 
 class Worker:
-    """The process of a system, as `peers.py` sees it."""
+    """A handle of `peers.py` on the process of a system."""
 
     def __init__(self, system: System) -> None:
         """Start the process."""
@@ -122,7 +122,7 @@ class Worker:
         )
 
     def __enter__(self) -> "Worker":
-        """Wait until the process has imported what it needs.
+        """Wait until the process has made its imports.
 
         Raises:
           UserError: the process failed.
@@ -145,7 +145,7 @@ class Worker:
         """Have the process prepare work, and do it once.
 
         Returns:
-          The output, which is a loss or hypotheses, and the seconds until it was there.
+          The output, which is a loss or hypotheses, and the seconds until it was returned.
 
         Raises:
           UserError: the process failed.
@@ -186,12 +186,12 @@ def call_program(name: str, command: Sequence[str | Path], **added: str) -> floa
     """Run a program to its end.
 
     Args:
-      name: the name that errors call it by.
-      command: the arguments after that of Python itself.
-      added: variables to add to its environment.
+      name: the program's name in error messages.
+      command: the arguments of Python.
+      added: variables to add to the program's environment.
 
     Returns:
-      The seconds that it took.
+      The seconds that the program took.
 
     Raises:
       UserError: the program failed.
@@ -212,13 +212,13 @@ def call_program(name: str, command: Sequence[str | Path], **added: str) -> floa
 
 
 def _environment(added: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that imports from this folder."""
+    """Return the environment of a process that imports from this folder."""
     paths = filter(None, [str(_BENCHMARKS), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **added}
 
 
 def _died(name: str, code: int, errors: str) -> UserError:
-    """The error for a process that failed; all that it wrote is printed as it is."""
+    """Return the error for a process that failed, and print all that it wrote."""
     print(errors, file=sys.stderr)
     lines = [line.strip() for line in errors.splitlines() if line.strip()] or ["nothing"]
     last = lines[-1].removeprefix("error: ")

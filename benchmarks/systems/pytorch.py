@@ -6,8 +6,8 @@ The first argument is its precision: float32, or bfloat16 by `torch.autocast`, w
 products in bfloat16 and the loss in float32.
 
 It has less work than in its default form: no padding masks, as the batches have no padding, and no
-dropout on attention weights and hidden activations, where ours has none. It has more work than
-ours: one more layer norm at the end of each stack, and biases in attention.
+dropout on attention weights and hidden activations, as t2t_jax has none there. It has more work
+than t2t_jax: one more layer norm at the end of each stack, and biases in attention.
 """
 
 import math
@@ -23,14 +23,14 @@ from t2t_jax.batch import BOS_ID
 from t2t_jax.config import Config
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-"""Where the model is: on an NVIDIA GPU if there is one."""
+"""The device of the model: an NVIDIA GPU if there is one, or else the CPU."""
 
 
 class Transformer(nn.Module):
     """`torch.nn.Transformer` between tied embeddings."""
 
     def __init__(self, config: Config, length: int) -> None:
-        """Create the model for sentences of at most so many tokens."""
+        """Create the model for sentences of at most `length` tokens."""
         super().__init__()
         model = config.model
         self.scale = math.sqrt(model.d_model)
@@ -55,7 +55,7 @@ class Transformer(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(length))
 
     def forward(self, inputs: Tensor, previous: Tensor) -> Tensor:
-        """The logits of each target token."""
+        """Compute the logits of each target token."""
         x = self.transformer(
             self._embed(inputs), self._embed(previous), tgt_mask=self.mask, tgt_is_causal=True
         )
@@ -81,7 +81,7 @@ def training_step(
     """Prepare a training step on the batch of `work`.
 
     Args:
-      logits: gives the logits of each target token from the sources and the tokens before it.
+      logits: a function of the sources and the tokens before each target token to its logits.
       parameters: the parameters of the model.
       work: the batch and the recipe.
       compiled: whether to use `torch.compile` and the fused Adam.

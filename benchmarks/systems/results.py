@@ -24,21 +24,21 @@ class Result:
     seconds: list[float] = field(default_factory=list)
     """The seconds that the work took, in each round."""
     equal: float | None = None
-    """The share of its output that equals ours in float32."""
+    """The share of the system's output that equals ours in float32."""
 
     @property
     def rates(self) -> list[float]:
-        """The amount of work a second, in each round."""
+        """Return the amount of work a second, in each round."""
         return [self.amount / seconds for seconds in self.seconds]
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """How many times as fast ours is, in each round."""
+    """Return how many times as fast ours is as theirs, in each round."""
     return [mine / other for mine, other in zip(ours, theirs, strict=True)]
 
 
 def share_equal(ours: Sequence[object], theirs: Sequence[object]) -> float:
-    """The share of places at which both have equal items."""
+    """Return the share of places at which both have equal items."""
     return sum(a == b for a, b in zip(ours, theirs, strict=True)) / len(ours)
 
 
@@ -47,7 +47,7 @@ def show(case: Mapping[str, Any], unit: str, results: Sequence[Result], as_json:
 
     Args:
       case: the work that was measured.
-      unit: the unit of its amount, such as `lines`.
+      unit: the unit of the amount of work, such as `lines`.
       results: the results of the systems.
       as_json: whether to print one JSON object a line instead of a table.
     """
@@ -63,7 +63,7 @@ def show(case: Mapping[str, Any], unit: str, results: Sequence[Result], as_json:
 
 
 def counterpart(result: Result, results: Sequence[Result]) -> Result:
-    """Ours that a result is divided into: that of the same precision, if it takes part.
+    """Return the result of ours to compare with: that of the same precision, if it takes part.
 
     Otherwise, and for t2t_jax itself in any precision, it is the first: ours in float32.
     """

@@ -1,4 +1,4 @@
-"""The model that systems share, of random numbers or that of a run, in the neutral form.
+"""The model that systems share, with random weights or those of a run, in the neutral form.
 
 python -m systems.weights config.json DIRECTORY
 python -m systems.weights runs/base DIRECTORY
@@ -22,13 +22,13 @@ _SPECIAL = {PAD_ID: "<pad>", EOS_ID: "</s>", BOS_ID: "<s>", UNK_ID: "<unk>"}
 
 
 def read_weights(directory: str) -> PortableModel:
-    """Read what this module has written, run as a program."""
+    """Read the model that this module, run as a program, has written."""
     return read_model("safetensors", Path(directory))
 
 
 @contextmanager
 def exported(directory: str, name: str) -> Iterator[tuple[PortableModel, Path]]:
-    """The model of `read_weights`, and a temporary directory with it in another format."""
+    """Return a context with the model of `read_weights`, and its directory in another format."""
     model = read_weights(directory)
     with tempfile.TemporaryDirectory() as place:
         write_model(model, name, Path(place) / "model")
@@ -36,7 +36,7 @@ def exported(directory: str, name: str) -> Iterator[tuple[PortableModel, Path]]:
 
 
 def _numbers(size: int) -> SharedVocabulary:
-    """A vocabulary whose subwords are the numbers of their ids."""
+    """Return a vocabulary whose subwords are the numbers of their ids."""
     kinds = sentencepiece_model_pb2.ModelProto.SentencePiece
     proto = sentencepiece_model_pb2.ModelProto()
     for number in range(size):

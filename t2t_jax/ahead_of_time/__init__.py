@@ -1,1 +1,1 @@
-"""Whether a run fits its devices and how fast it can be at most, found without running it."""
+"""The memory and the least time of a step, computed for some devices without running it."""

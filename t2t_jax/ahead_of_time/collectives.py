@@ -1,6 +1,6 @@
-"""The collectives of a compiled program, read from its text: what devices send each other.
+"""The collectives of a compiled program, in which devices send each other data, read from its text.
 
-The numbers of devices in a program are places in the mesh, counted row by row.
+A device's number in a program is its place in the mesh, counted row by row.
 """
 
 import math
@@ -43,7 +43,7 @@ class Collective:
         `collective-broadcast`.
       num_bytes: the size of the whole array that a device has before it is scattered or once it is
         gathered.
-      groups: the devices that exchange data with each other; of a permutation, the pairs of sender
+      groups: the devices that exchange data with each other; for a permutation, the pairs of sender
         and receiver.
       count: how often the operation is executed in one run of the program.
     """
@@ -55,7 +55,7 @@ class Collective:
 
     @property
     def sent_bytes(self) -> float:
-        """Bytes that a device sends in one execution, at least: those of a ring of the group."""
+        """Return the least bytes that a device sends in one execution, by a ring of the group."""
         if self.kind == "collective-permute":
             return float(self.num_bytes if any(a != b for a, b in self.groups) else 0)
         size = max(len(group) for group in self.groups)
@@ -63,7 +63,7 @@ class Collective:
         return rounds * self.num_bytes * (size - 1) / size
 
     def mesh_axes(self, mesh_shape: Mapping[str, int]) -> tuple[str, ...]:
-        """The axes of the mesh that the data crosses.
+        """Return the axes of the mesh that the data crosses.
 
         Args:
           mesh_shape: devices along each axis, in the mesh's order.
@@ -78,7 +78,7 @@ class Collective:
 
 
 def collectives(program: Program) -> list[Collective]:
-    """The collectives of a compiled program, in the order of its text.
+    """Return the collectives of a compiled program, in the order of its text.
 
     A collective within a loop counts as often as the loop runs; see `Program.rounds`.
 
@@ -100,13 +100,13 @@ def collectives(program: Program) -> list[Collective]:
 
 
 def collective(program: Program, name: str, instruction: Instruction, count: int) -> Collective:
-    """What an instruction of a program sends.
+    """Return the collective that an instruction of a program executes.
 
     Args:
       program: the program.
       name: the computation that the instruction is in.
-      instruction: one whose opcode, without "-start", is one of `COLLECTIVES`.
-      count: how often it is executed.
+      instruction: an instruction whose opcode, without "-start", is one of `COLLECTIVES`.
+      count: how often the instruction is executed.
     """
     kind = instruction.opcode.removesuffix("-start")
     groups = _groups(instruction.line, program.num_devices)
@@ -119,9 +119,9 @@ def collective(program: Program, name: str, instruction: Instruction, count: int
 
 
 def _num_bytes(instruction: Instruction) -> int:
-    """The bytes of what a collective results in."""
+    """Return the bytes of the result of a collective."""
     arrays, opcode = instruction.arrays, instruction.opcode
-    # What starts a transfer has operands, then results, then counters `u32[]`; but what starts an
+    # The start of a transfer has operands, then results, then counters `u32[]`; but the start of an
     # all-reduce has its results alone, unless XLA (of jax 0.12) puts a tuple of operands first.
     has_operands = opcode != "all-reduce-start" or "= ((" in instruction.line
     if opcode.endswith("-start") and has_operands:
@@ -131,7 +131,7 @@ def _num_bytes(instruction: Instruction) -> int:
 
 
 def _groups(line: str, devices: int) -> Groups:
-    """The groups of a collective, in any of the ways XLA writes them.
+    """Parse the groups of a collective, in any of the forms in which XLA writes them.
 
     Raises:
       ValueError: XLA wrote the groups in a form that is not known here.
@@ -149,16 +149,16 @@ def _groups(line: str, devices: int) -> Groups:
 
 
 def _numbered(shape: str, order: str | None) -> Int[np.ndarray, "..."]:
-    """The devices that XLA writes as `[8,2]T(1,0)`: counted row by row, then transposed."""
+    """Return the devices that XLA writes as `[8,2]T(1,0)`: counted by rows, then transposed."""
     sizes = _integers(shape)
     devices = np.arange(math.prod(sizes)).reshape(sizes)
     return devices.transpose(_integers(order)) if order else devices
 
 
 def _mesh_groups(axes: str, chosen: str, devices: Int[np.ndarray, "..."] | None) -> Groups:
-    """Groups along axes of a mesh: `'a'=2,'b'=4` and `'b'`, or `'b':(2)2`, a part of an axis.
+    """Return groups along axes of a mesh: `'a'=2,'b'=4` and `'b'`, or `'b':(2)2`, part of an axis.
 
-    Axis `'b':(m)n` is the one of size n that follows the m first entries when b is cut up.
+    `'b':(m)n` is the part of size n when b is split into axes of sizes m, n and the rest.
     """
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes)}
     cuts = re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", chosen)

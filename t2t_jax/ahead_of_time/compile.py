@@ -1,4 +1,4 @@
-"""Compile the training step for devices that need not exist: XLA compiles for them without one."""
+"""The compilation of the training step for devices that need not exist."""
 
 import re
 import time
@@ -37,17 +37,17 @@ _OUT_OF_MEMORY = re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
 def compile_ahead(
     config: Config, devices: Sequence[jax.Device], write_program: Path | None = None
 ) -> StepReport:
-    """Compile the training step of a config for some devices, and report.
+    """Compile the training step of a config for some devices, and return a report.
 
     The vocabulary is as large as the config asks for; no corpus is read.
 
     Args:
       config: the config of a run.
-      devices: those that the step is compiled for.
-      write_program: the file that gets the text of the compiled program; None keeps none.
+      devices: the devices that the step is compiled for.
+      write_program: the file for the text of the compiled program; None writes no file.
 
     Raises:
-      UserError: the mesh does not go with the devices, or an array not with the mesh.
+      UserError: the mesh does not fit the devices, or an array does not fit the mesh.
     """
     if config.parallel.backend != "jit":
         raise UserError(
@@ -113,7 +113,7 @@ def _with_program(report: StepReport, program: jax.stages.Compiled, text: str) -
 
 
 class _Refusal(NamedTuple):
-    """What the compiler says where it refuses a program that needs more memory than there is."""
+    """The memory, needed and available, by which the compiler refuses a program as too large."""
 
     needed_bytes: int
     available_bytes: int
@@ -133,14 +133,14 @@ def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled | _Refusal:
 
 
 def _temporary_bytes(stats: Any, is_tpu: bool) -> int:
-    """The bytes that a step takes on each device besides its arguments."""
-    if is_tpu:  # the number that the compiler holds against the memory there is
+    """Return the bytes that a step takes on each device besides its arguments."""
+    if is_tpu:  # the number that the compiler compares with the available memory
         return stats.peak_memory_in_bytes - stats.argument_size_in_bytes
     return stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
 
 
 def _flops(config: Config, layout: BatchLayout, shape: BatchShape) -> float:
-    """The floating point operations of a step on one device, by the formulas of `modules.cost`.
+    """Compute the floating point operations of a step on one device, by `config.cost`.
 
     XLA's own count would be too low: it counts the body of a loop, such as that over layers, once.
     """

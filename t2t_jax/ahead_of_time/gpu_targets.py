@@ -1,4 +1,4 @@
-"""GPUs that programs are compiled for without being there, as XLA wants them described.
+"""Descriptions of GPUs, from which XLA compiles programs for them although they are absent.
 
 The numbers are those of NVIDIA's data sheets and of the table of compute capabilities in the CUDA
 programming guide. XLA chooses tiles, fusions and kernels by them; nothing is measured on a device.
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GpuTarget:
-    """What XLA has to know of a GPU to compile for it.
+    """The facts on a GPU from which XLA compiles for it.
 
     Attributes:
-      kind: the name that the driver gives it, by which its peaks are known.
+      kind: the name that the driver gives the GPU, by which its peaks are known.
       capability: the major number of its compute capability.
-      multiprocessors: how many it has.
-      lanes: float32 units of each.
-      shared_bytes: shared memory of each. A block may have all of it but 1 KiB.
+      multiprocessors: the number of multiprocessors.
+      lanes: the float32 units of each multiprocessor.
+      shared_bytes: the shared memory of each multiprocessor. A block may have all but 1 KiB.
       memory_bytes: the size of the memory that holds arrays.
       memory_bytes_per_s: bytes read from that memory, or written to it, in a second.
-      cache_bytes: the size of the cache before it.
+      cache_bytes: the size of the cache of that memory (L2).
       clock_ghz: the highest clock.
-      links: NVLinks to the other GPUs of its host.
+      links: the number of NVLinks to the other GPUs of its host.
     """
 
     kind: str
@@ -55,7 +55,7 @@ GPU_TARGETS = {
         *(8000 * _GB, 126 * _MIB, 1.965, 18),
     ),
 }
-"""The GPUs that can be named, by the name that `--compile-only` has for them."""
+"""The GPUs that programs can be compiled for, by their names in `--compile-only`."""
 
 _CUDNN = 9, 10, 0
 _FORM = """\
@@ -98,7 +98,7 @@ device_description_str: "{kind}"
 
 
 def described_target(target: GpuTarget) -> str:
-    """A GPU in the text form of XLA's `GpuTargetConfigProto`.
+    """Describe a GPU in the text form of XLA's `GpuTargetConfigProto`.
 
     Args:
       target: the GPU.

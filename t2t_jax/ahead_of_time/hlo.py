@@ -1,4 +1,4 @@
-"""The text of a compiled program, taken apart.
+"""A parser for the text of a compiled program.
 
 The text is XLA's HLO after partitioning and scheduling (`jax.stages.Compiled.as_text`): one program
 that every device runs, in computations that call each other.
@@ -21,7 +21,7 @@ _INDEX = re.compile(r"\), index=(\d+)")
 _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
 _MODULE = re.compile(r"HloModule ([^\s,]+)")
 _KERNEL_METADATA = re.compile(r"kernel_metadata=\{\n.*?\n\}", re.DOTALL)
-"""What Pallas says of a kernel, on lines of its own within an instruction."""
+"""The metadata of a Pallas kernel, which take lines of their own within an instruction."""
 _DEVICES = re.compile(r"\b(?:replica_count|num_partitions)=(\d+)")
 
 
@@ -30,8 +30,8 @@ class ArrayShape:
     """The shape of an array.
 
     Attributes:
-      dtype: the kind of its numbers, as XLA calls it, such as `bf16`.
-      bits: the size of one of them.
+      dtype: XLA's name for the type of its numbers, such as `bf16`.
+      bits: the size of one number.
       sizes: the size of each dimension.
     """
 
@@ -41,12 +41,12 @@ class ArrayShape:
 
     @property
     def count(self) -> int:
-        """How many numbers it has."""
+        """Return how many numbers the array has."""
         return math.prod(self.sizes)
 
     @property
     def num_bytes(self) -> float:
-        """The bytes that it takes."""
+        """Return the bytes that the array takes."""
         return self.count * self.bits / 8
 
 
@@ -55,11 +55,11 @@ class Instruction:
     """One line of a computation.
 
     Attributes:
-      name: the name by which others take its result.
+      name: the name by which other instructions take its result.
       shape: the text of the shape of its result, such as `(f32[2,3]{1,0}, bf16[4]{0})`.
       opcode: the kind of operation.
-      operands: the names of what it takes.
-      line: all of its text.
+      operands: the names of the instructions whose results it takes.
+      line: the whole text of the instruction.
       is_root: whether its result is that of the computation.
     """
 
@@ -72,7 +72,7 @@ class Instruction:
 
     @property
     def arrays(self) -> list[ArrayShape]:
-        """The arrays of its result."""
+        """Return the shapes of the arrays of the result."""
         return [
             ArrayShape(
                 dtype,
@@ -84,13 +84,13 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """The name that JAX gave the operation, with the modules around it; "" if it gave none."""
+        """Return JAX's name of the operation, with the modules around it; "" if it has none."""
         found = _OP_NAME.search(self.line)
         return found[1] if found else ""
 
     @property
     def called(self) -> list[str]:
-        """The names of the computations that it calls; of a loop, none."""
+        """Return the names of the computations that the instruction calls; [] for a loop."""
         found = _CALLED.findall(self.line)
         for listed in _LISTED.findall(self.line):
             found += [each.strip(" %") for each in listed.split(",")]
@@ -103,7 +103,7 @@ class Program:
 
     Attributes:
       computations: the instructions of each computation, in their order, by its name.
-      entry: the name of the one that is run.
+      entry: the name of the computation that is run.
       num_devices: how many devices run the program.
       module: the name of the program, by which a profile tells it from others.
     """
@@ -116,13 +116,13 @@ class Program:
     def rounds(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
         """Yield the computations that an instruction runs, and how often each is run.
 
-        Of a loop it is the body. How often that runs, the loop says itself; or else it counts from
-        0 to the one integer of its condition, as every loop does that JAX makes of a scan, and
-        those that XLA makes. Of other loops one round is counted, and of a conditional every
+        A loop runs its body. The number of rounds is the loop's known trip count; or else the loop
+        counts from 0 to the one integer of its condition, as do all loops that JAX makes of a scan,
+        and those that XLA makes. Other loops count as one round, and a conditional runs every
         branch.
 
         Args:
-          instruction: any of the program.
+          instruction: any instruction of the program.
         """
         if loop := _LOOP.search(instruction.line):
             condition, body = (self.computations.get(name, ()) for name in loop.groups())
@@ -132,18 +132,18 @@ class Program:
                 yield name, 1
 
     def loops(self) -> Iterator[str]:
-        """Yield the body of every loop that does not itself say how often it runs."""
+        """Yield the name of the body of every loop without a known trip count."""
         for _, instruction, _ in self.executed():
             loop = _LOOP.search(instruction.line)
             if loop and not _TRIPS.search(instruction.line):
                 yield loop[2]
 
     def executed(self, name: str = "", count: int = 1) -> Iterator[tuple[str, Instruction, int]]:
-        """Yield every instruction that is run: its computation, itself, and how often it runs.
+        """Yield every instruction that is run, after its computation and before its number of runs.
 
         Args:
           name: the computation to begin with; empty for the entry.
-          count: how often that is run.
+          count: how often this computation is run.
         """
         name = name or self.entry
         for instruction in self.computations.get(name, ()):
@@ -153,7 +153,7 @@ class Program:
 
 
 def parse_program(text: str) -> Program:
-    """The program that a text describes.
+    """Parse the text of a program.
 
     Args:
       text: the HLO of a compiled program.
@@ -179,7 +179,7 @@ def parse_program(text: str) -> Program:
 
 
 def root_of(instructions: Sequence[Instruction]) -> Instruction | None:
-    """The instruction whose result is that of a computation; None of an empty one."""
+    """Return the instruction whose result is that of a computation; None if it is empty."""
     return next((each for each in instructions if each.is_root), None)
 
 
@@ -193,7 +193,7 @@ def _trip_count(loop: str, condition: Sequence[Instruction], body: Sequence[Inst
 
 
 def _increment(condition: Sequence[Instruction], body: Sequence[Instruction]) -> int:
-    """The number that a round adds to the counter of a loop: 1, or more where it is unrolled."""
+    """Return the number that a round adds to a loop's counter: 1, or more if it is unrolled."""
     places = [_INDEX.search(each.line) for each in condition if each.opcode == "get-tuple-element"]
     root = root_of(body)
     results = root.operands if root and root.opcode == "tuple" else ()
@@ -207,7 +207,7 @@ def _increment(condition: Sequence[Instruction], body: Sequence[Instruction]) ->
 
 
 def _integers(instructions: Sequence[Instruction]) -> dict[str, int]:
-    """The integers that stand in a computation, by name."""
+    """Return the integer constants of a computation, by name."""
     found = {}
     for each in instructions:
         number = _INTEGER.search(each.line)

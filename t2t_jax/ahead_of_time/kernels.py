@@ -1,7 +1,7 @@
-"""The kernels of a compiled program: what each computes, reads and writes, and how often it runs.
+"""The kernels of a compiled program, with the operations, bytes and number of runs of each.
 
-A kernel is what a device starts as one piece of work: a fusion, a product, a call of a library, a
-copy. Everything is read from the program's text; nothing is measured.
+A kernel is a piece of work that a device starts at once: a fusion, a product, a call of a library,
+or a copy. Everything is read from the program's text; nothing is measured.
 """
 
 import math
@@ -20,7 +20,7 @@ _NO_CALLS = {
     *("AllocateBuffer", "AssumeGatherIndicesInBound", "ConcatBitcast"),
     *("GatherScatterIndicesBitpacked", "Sharding"),
 }
-"""What XLA calls and nothing has to be computed for."""
+"""The targets of XLA's custom calls that compute nothing."""
 _BESIDE = {"copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start"}
 _CONTROL = {"while", "conditional", "call", "async-start"}
 _SLICES = {"dynamic-slice", "slice", "gather"}
@@ -33,7 +33,7 @@ _FRAMES = {
     *("while", "body", "cond", "eval_jaxpr", "closed_call", "checkpoint", "layers", "scan"),
     "shard_map",
 }
-"""What stands in the names of operations beside modules."""
+"""The parts of operations' names that are not modules."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ class Kernel:
     """A piece of work that a device starts at once.
 
     Attributes:
-      label: the module and the operation that it is a part of, such as
+      label: the module and the operation that the kernel is a part of, such as
         `feed_forward: dot_general, backward`.
       flops: the floating point operations of its matrix products in one run.
-      num_bytes: the bytes that one run reads from memory and writes to it, at least.
-      count: how often it runs.
-      cycles: the cycles of one run, where the compiler says so, as that for TPUs does; else None.
-      sent: what it sends to other devices; None for most.
-      meanwhile: how many of the kernels after this one are started before what is sent has to be
-        there.
-      beside: whether it is a copy within the device, which is made while other kernels run.
+      num_bytes: the least bytes that one run reads from memory and writes to it.
+      count: how often the kernel runs.
+      cycles: the cycles of one run, as the compiler for TPUs expects them; None for others.
+      sent: the collective by which the kernel sends data to other devices; None for most kernels.
+      meanwhile: how many of the kernels after this one are started before the data that it sends
+        must have arrived.
+      beside: whether the kernel is a copy within the device, made while other kernels run.
     """
 
     label: str
@@ -64,26 +64,26 @@ class Kernel:
 
 
 def kernels(program: Program) -> list[Kernel]:
-    """The kernels that one run of a program starts, in the order in which they are started.
+    """Return the kernels that one run of a program starts, in the order of their starts.
 
     Args:
-      program: the program. A loop's kernels stand there once, with the number of its rounds; of a
-        conditional, those of the branch that moves least.
+      program: the program. A loop's kernels are returned once, with the number of its rounds; of a
+        conditional, only the kernels of the branch that moves the fewest bytes are.
     """
     return _started(program, program.entry, 1)
 
 
 def kernels_of_a_round(program: Program) -> list[Kernel]:
-    """The kernels of one round of the longest loop, as of one that runs until something is found.
+    """Return the kernels of a round of the longest loop without a trip count, as a search has.
 
     Args:
-      program: a program with such a loop, which does not say how often it runs.
+      program: a program with such a loop; without one, there are no kernels.
     """
     return max((_started(program, body, 1) for body in program.loops()), key=len, default=[])
 
 
 def _started(program: Program, name: str, count: int) -> list[Kernel]:
-    """The kernels of a computation and of those that it runs."""
+    """Return the kernels of a computation and of the computations that it runs."""
     instructions = program.computations.get(name, ())
     shapes = {each.name: each for each in instructions}
     found: list[Kernel] = []
@@ -91,7 +91,7 @@ def _started(program: Program, name: str, count: int) -> list[Kernel]:
     for each in instructions:
         if each.opcode == "conditional":
             branches = [_started(program, called, count) for called in each.called]
-            found += min(branches, key=_all_bytes)  # as the time is a least one
+            found += min(branches, key=_all_bytes)  # as the time is a lower bound
         elif each.opcode in _CONTROL:
             for called, times in program.rounds(each):
                 found += _started(program, called, count * times)
@@ -129,11 +129,11 @@ def _is_work(instruction: Instruction) -> bool:
 
 
 def label_of(program: Program, instruction: Instruction) -> str:
-    """The module and the operation of a kernel, from the name that JAX gave it.
+    """Return the module and the operation of a kernel, from the name that JAX gave it.
 
     Args:
-      program: the program that the instruction is of.
-      instruction: what the kernel computes, or any other.
+      program: the program that the instruction is part of.
+      instruction: the instruction of a kernel, or any other instruction.
     """
     inside = [
         each for name in instruction.called for each in reversed(program.computations.get(name, ()))
@@ -148,7 +148,7 @@ def label_of(program: Program, instruction: Instruction) -> str:
 
 
 def _flops(program: Program, instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
-    """The operations of the matrix products of a kernel."""
+    """Count the operations of the matrix products of a kernel."""
     if instruction.opcode == "custom-call":
         return _library_flops(instruction, shapes)
     if instruction.opcode in ("dot", "convolution"):
@@ -162,7 +162,7 @@ def _flops(program: Program, instruction: Instruction, shapes: Mapping[str, Inst
 
 
 def _product_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
-    """Two operations for each number that is multiplied: results times what each is a sum of."""
+    """Count the operations of a product: two for each term of the sum of each result."""
     [result], [left, right] = instruction.arrays[:1], instruction.operands[:2]
     operands = [shapes[name].arrays[0] for name in (left, right) if name in shapes]
     if len(operands) < 2:
@@ -177,7 +177,7 @@ def _product_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) 
 def _convolved(
     instruction: Instruction, result: ArrayShape, left: ArrayShape, right: ArrayShape
 ) -> float:
-    """The numbers multiplied in a convolution, which is how XLA for TPUs writes a product.
+    """Count the multiplications of a convolution, which is how XLA for TPUs writes a product.
 
     Each number of the result is a sum over the features of the left operand and over the window.
     """
@@ -188,7 +188,7 @@ def _convolved(
     window = math.prod(
         size for label, size in zip(labels[2], right.sizes, strict=True) if label.isdigit()
     )
-    # Of a batch of products, the window slides over that batch, and all but one place is padding.
+    # In a batch of products, the window slides over that batch, and all but one place is padding.
     spatial = [labels[3].index(label) for label in labels[3] if label.isdigit()]
     is_batch = "lhs_dilate" in instruction.line or "pad" in instruction.line
     if is_batch and math.prod(result.sizes[axis] for axis in spatial) >= window:
@@ -197,7 +197,7 @@ def _convolved(
 
 
 def _library_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
-    """The operations of a product or an attention that a library computes."""
+    """Count the operations of a product or an attention that a library computes."""
     target = _TARGET.search(instruction.line)
     name = target[1] if target else ""
     if "matmul" in name or "gemm" in name:
@@ -214,7 +214,7 @@ def _library_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) 
 
 
 def _splash_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
-    """The operations of JAX's attention for TPUs; 0 of another kernel of Pallas."""
+    """Count the operations of JAX's attention for TPUs; return 0 for other Pallas kernels."""
     match = re.match(r"splash_\w*?_(fwd|dq|dkv)_", instruction.name)
     operands = [shapes[name].arrays[0] for name in instruction.operands if name in shapes]
     vectors = [each.sizes for each in operands if each.dtype in ("bf16", "f16", "f32")]
@@ -224,15 +224,15 @@ def _splash_flops(instruction: Instruction, shapes: Mapping[str, Instruction]) -
     # of queries, and of keys and values, compute the scores and the gradient of the weights again.
     products, (query, key) = {"fwd": 2, "dq": 3, "dkv": 4}[match[1]], vectors[:2]
     flops = 2.0 * products * math.prod(query) * key[-2]
-    # A causal mask, which hides almost half of the blocks, is made of the places of the queries:
-    # they are integers as the segments of queries and keys are.
+    # A causal mask, which hides almost half of the blocks, takes the positions of the queries: a
+    # third operand of integers, beside the segments of queries and keys.
     is_causal = sum(each.dtype == "s32" for each in operands) > 2
     blocks = operands[0].sizes[-1]
     return flops * (blocks + 1) / (2 * blocks) if is_causal else flops
 
 
 def _moved(program: Program, instruction: Instruction, shapes: Mapping[str, Instruction]) -> float:
-    """The bytes that a kernel reads and writes."""
+    """Count the bytes that a kernel reads and writes."""
     taken = [_num_bytes(shapes[name]) for name in instruction.operands if name in shapes]
     if instruction.opcode in _BESIDE:
         smallest = min(each.num_bytes for each in instruction.arrays if each.sizes)
@@ -255,7 +255,7 @@ def _moved(program: Program, instruction: Instruction, shapes: Mapping[str, Inst
 
 
 def _read(inside: Sequence[Instruction], by_name: Mapping[str, Instruction]) -> float:
-    """The bytes that a fusion reads: of a parameter of which it takes slices, those alone."""
+    """Count the bytes that a fusion reads; of a parameter that it slices, only the slices count."""
     users: dict[str, list[Instruction]] = {}
     for each in inside:
         for name in each.operands:
@@ -271,7 +271,7 @@ def _read(inside: Sequence[Instruction], by_name: Mapping[str, Instruction]) -> 
 def _taken(
     array: Instruction, user: Instruction, users: Mapping[str, Sequence[Instruction]]
 ) -> float:
-    """The bytes of an array that an operation of a fusion needs."""
+    """Count the bytes of an array that an operation of a fusion needs."""
     if user.opcode in _SLICES and user.operands[0] == array.name:
         return _num_bytes(user)
     if user.opcode == "dynamic-update-slice" and user.operands[0] == array.name:
@@ -283,7 +283,7 @@ def _taken(
 
 
 def _written(result: Instruction, by_name: Mapping[str, Instruction]) -> float:
-    """The bytes that a fusion writes: of an array that is changed in its place, the change."""
+    """Count the bytes that a fusion writes; of an array that is updated in place, the update."""
     source = result
     while source.opcode in _VIEWS and source.operands[0] in by_name:
         source = by_name[source.operands[0]]
@@ -293,7 +293,7 @@ def _written(result: Instruction, by_name: Mapping[str, Instruction]) -> float:
 
 
 def _num_bytes(instruction: Instruction) -> float:
-    """The bytes of the result of an instruction."""
+    """Count the bytes of the result of an instruction."""
     arrays = instruction.arrays
     if "__cublas" in instruction.line and len(arrays) > 1:
         arrays = arrays[:-1]  # the last is room to work in, of which a product may need nothing

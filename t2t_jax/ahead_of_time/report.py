@@ -1,7 +1,7 @@
-"""The figures that are known of a training step before it runs, and how they are printed.
+"""The figures that are known of a training step before it runs, and the text that shows them.
 
 Memory, kernels and collectives are those of the compiled program. The least time of a step follows
-from them and from the vendors' figures: a bound from below, not a forecast.
+from them and from the vendors' figures; it is a lower bound, not a forecast.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,18 +15,18 @@ from t2t_jax.data.rows import BatchShape
 from t2t_jax.parallel.hardware import Hardware
 
 _MOST_GROUPS = 20
-"""Kinds of kernels that are listed by name."""
+"""The number of kinds of kernels that are listed by name."""
 
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes that a training step takes on each device.
+    """The bytes that a training step takes on each device.
 
     Attributes:
       parameters: the device's part of the parameters, in float32.
-      optimizer: its part of what the optimiser keeps, and of a moving average of the parameters.
+      optimizer: its part of the optimiser's state, and of a moving average of the parameters.
       batch: its rows of the batch of one step, of all passes.
-      temporaries: activations, gradients and all other arrays, at the moment when they take most.
+      temporaries: activations, gradients and all other arrays, when they take most.
       program: the compiled code.
     """
 
@@ -38,7 +38,7 @@ class StepMemory:
 
     @property
     def total(self) -> int:
-        """The sum of all of these."""
+        """Return the sum of all fields."""
         return self.parameters + self.optimizer + self.batch + self.temporaries + self.program
 
 
@@ -47,24 +47,24 @@ class StepReport:
     """The figures that are known of a training step before it runs, each for one device.
 
     Attributes:
-      devices: how many there are, and their kind.
+      devices: the number and the kind of the devices.
       mesh_shape: devices along each axis of the mesh.
       num_parameters: the number of parameters of the whole model.
       shape: the shape of the batch that takes most memory, which has the longest sentences.
       passes: the number of parts in which a device computes its share of the batch.
       compile_seconds: the seconds that the compiler took.
       flops: the floating point operations of the matrix products, by the formulas of
-        `modules.cost`. Products that are computed a second time to save memory are left out.
+        `config.cost`. Products that are computed a second time to save memory are left out.
       hardware: the device's published peaks; None where they are not known.
       memory: the memory that the step takes.
       available_bytes: the memory that a program may use; None where that is not known.
       slices: the axes of the mesh that cross the links between slices or hosts, as text; empty
-        where there is one.
+        if there is only one slice or host.
       compiler_options: the flags that this package sets for XLA, as text.
-      refused: whether the compiler found that the step does not fit. The figures below are then
-        not known.
+      refused: whether the compiler found that the step does not fit. Collectives and kernels are
+        then not known.
       collectives: the operations in which devices send each other data.
-      kernels: all pieces of work of the step.
+      kernels: all kernels of the step.
     """
 
     devices: str
@@ -85,21 +85,21 @@ class StepReport:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the step fits the memory of a device; None where that is not known."""
+        """Return whether the step fits the memory of a device; None where that is not known."""
         if self.refused or self.available_bytes is None:
             return False if self.refused else None
         return self.memory.total <= self.available_bytes
 
     @cached_property
     def roofline(self) -> Roofline | None:
-        """The least time of a step, kernel by kernel; None where the peaks are not known."""
+        """Return the least time of a step by kernels; None without known peaks, or if refused."""
         if self.hardware is None or self.refused:
             return None
         return roofline(self.kernels, self.hardware)
 
     @property
     def bounds(self) -> dict[str, float]:
-        """The least seconds of a step by each of its limits: compute, memory and communication."""
+        """Return the least seconds of a step by each limit: compute, memory and communication."""
         bound = self.roofline
         if self.hardware is None or bound is None:
             return {}
@@ -153,7 +153,7 @@ def collective_lines(
     """Yield a line for each kind of collectives and the axes they cross, the largest first.
 
     Args:
-      collectives: those of a program.
+      collectives: the collectives of a program.
       mesh_shape: devices along each axis of the mesh.
     """
     sums: dict[str, list[float]] = {}
@@ -202,7 +202,7 @@ def _bound_lines(report: StepReport) -> Iterator[str]:
 
 
 def kernel_lines(bound: Roofline) -> Iterator[str]:
-    """Yield a table of the kinds of kernels, those that take longest first.
+    """Yield the lines of a table of the kinds of kernels, those that take longest first.
 
     Args:
       bound: the least time of a program.
@@ -226,10 +226,10 @@ def kernel_lines(bound: Roofline) -> Iterator[str]:
 
 
 def binary(size: float) -> str:
-    """A number of bytes as text, in the largest unit of which it has at least one.
+    """Return a number of bytes as text, in the largest unit in which it is at least 1.
 
     Args:
-      size: the number.
+      size: the number of bytes.
     """
     units = ["B", "KiB", "MiB", "GiB"]
     while size >= 1024 and len(units) > 1:

@@ -1,10 +1,10 @@
 """The least time of a compiled program, kernel by kernel, on devices that need not be there.
 
-It is a bound from a compiler, not a timing: each kernel takes at least as long as its matrix
-products at the peak of the device, or as what it reads and writes at the speed of the memory,
-whichever is longer ("Roofline", Williams et al. 2009), and its start. What is sent to other devices
-is hidden behind the kernels that run meanwhile. For TPUs, XLA's compiler writes beside a kernel how
-many cycles it expects of it, and those are taken; for kernels written in Pallas it knows none.
+The least time is a bound from a compiler, not a timing. Each kernel takes at least the time of its
+matrix products at the peak of the device, or of its reads and writes at the speed of the memory,
+whichever is longer ("Roofline", Williams et al. 2009), and its start. Transfers to other devices
+are hidden behind the kernels that run meanwhile. For TPUs, XLA's compiler notes the cycles that it
+expects of a kernel, and these are taken instead; it has none for kernels written in Pallas.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from t2t_jax.parallel.hardware import Hardware
 _REACHED = 0.85
 """The share of a GPU's published memory bandwidth that its best kernels reach."""
 _START = 2e-6
-"""Seconds between two kernels of a GPU."""
+"""The seconds that a GPU takes to start a kernel."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class KernelGroup:
 
     Attributes:
       label: the module and the operation.
-      seconds: the least time of all of them.
-      count: how many are started.
-      num_bytes: the bytes that they read and write.
-      flops: the floating point operations of their matrix products.
+      seconds: the least time of all kernels together.
+      count: how often the kernels are started.
+      num_bytes: the bytes that the kernels read and write.
+      flops: the floating point operations of the kernels' matrix products.
     """
 
     label: str
@@ -43,9 +43,9 @@ class Roofline:
     """The least time of a program.
 
     Attributes:
-      groups: its kernels by label, what takes longest first, but for transfers.
-      transfers_seconds: how long the devices send each other data.
-      waiting_seconds: how long they do nothing else meanwhile.
+      groups: the kernels by label, without transfers, those that take longest first.
+      transfers_seconds: the time in which the devices send each other data.
+      waiting_seconds: the part of that time in which the devices do nothing else.
     """
 
     groups: Sequence[KernelGroup]
@@ -54,25 +54,25 @@ class Roofline:
 
     @property
     def seconds(self) -> float:
-        """The least time of one run."""
+        """Return the least time of one run of the program."""
         return sum(group.seconds for group in self.groups) + self.waiting_seconds
 
     @property
     def num_bytes(self) -> float:
-        """The bytes that are read and written."""
+        """Return the bytes that the program reads and writes."""
         return sum(group.num_bytes for group in self.groups)
 
     @property
     def launches(self) -> int:
-        """How many kernels are started."""
+        """Return how many kernels are started."""
         return sum(group.count for group in self.groups)
 
 
 def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
-    """The least time of a program on a kind of device.
+    """Compute the least time of a program on a kind of device.
 
     Args:
-      kernels: those of the program, in their order.
+      kernels: the kernels of the program, in their order.
       hardware: the peaks of the device.
     """
     times = [0.0 if kernel.sent else least_seconds(kernel, hardware) for kernel in kernels]
@@ -80,7 +80,7 @@ def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
     transfers = waiting = 0.0
     for place, (kernel, seconds) in enumerate(zip(kernels, times, strict=True)):
         if kernel.sent:
-            # Those that run meanwhile may be in a loop, and each run oftener than the transfer.
+            # Kernels that run meanwhile may be in a loop, and run more often than the transfer.
             behind = slice(place + 1, place + 1 + kernel.meanwhile)
             hidden = sum(
                 time * other.count / kernel.count
@@ -103,10 +103,10 @@ def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
 
 
 def least_seconds(kernel: Kernel, hardware: Hardware) -> float:
-    """The least time of one run of a kernel.
+    """Compute the least time of one run of a kernel.
 
     Args:
-      kernel: any; of one that sends something to other devices it is the time of sending.
+      kernel: the kernel; for a transfer to other devices, the result is the time of sending.
       hardware: the peaks of the device.
     """
     if kernel.sent:

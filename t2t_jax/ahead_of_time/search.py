@@ -1,4 +1,4 @@
-"""Compile a search for devices that need not exist, and say what one of its steps takes."""
+"""The compilation of a search for devices that need not exist, and the cost of one of its steps."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,16 +32,16 @@ _ROOM = 128
 
 @dataclass(frozen=True)
 class SearchReport:
-    """The figures that are known of one step of a search, in which every sentence gets a token.
+    """The figures of one step of a search, in which every sentence gets a token.
 
     Attributes:
       mesh_shape: devices along each axis of the mesh.
-      sentences: how many are searched for at once, over all devices.
-      beam_size: hypotheses of each.
+      sentences: the number of sentences that are decoded at once, over all devices.
+      beam_size: the number of hypotheses of a sentence.
       compile_seconds: the seconds that the compiler took.
-      kernels: all pieces of work of a step.
-      weight_bytes: the bytes of the parameters that a device has for it, without an encoder.
-      cache_bytes: the bytes of the keys and values that it keeps of sources and outputs.
+      kernels: all kernels of a step.
+      weight_bytes: the bytes of the parameters that a step reads on a device, without an encoder.
+      cache_bytes: the bytes of the keys and values of sources and outputs on a device.
       hardware: the device's published peaks; None where they are not known.
     """
 
@@ -56,11 +56,11 @@ class SearchReport:
 
 
 def compile_search(config: Config, devices: Sequence[jax.Device]) -> SearchReport:
-    """Compile the search of a config for some devices: `decoding.beam_size` hypotheses a sentence.
+    """Compile the search of a config for some devices, with `decoding.beam_size` hypotheses.
 
     Args:
-      config: the config of a run whose model searches.
-      devices: those that the search is compiled for.
+      config: the config of a run whose model decodes.
+      devices: the devices that the search is compiled for.
     """
     mesh = make_mesh(config.parallel, devices)
     config = settled(config, mesh)
@@ -96,10 +96,10 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> SearchRepor
 
 
 def results_of(lowered: Any) -> Any:
-    """The shapes of what a program results in, each with its place on the mesh.
+    """Return the shapes of the results of a program, each with its sharding over the mesh.
 
     Args:
-      lowered: the program, which is compiled for the places.
+      lowered: the program, which is compiled to find the shardings.
     """
     return jax.tree.map(
         lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),

@@ -1,4 +1,4 @@
-"""Devices that a program is compiled for: those of this machine, or some that need not be there."""
+"""The devices that a program is compiled for: those of this machine, or others that are absent."""
 
 import os
 import re
@@ -17,22 +17,22 @@ _PLUGINS = {"cuda13": "jax-cuda13-plugin", "cuda12": "jax-cuda12-plugin"}
 
 
 def devices_of(topology: str) -> list[jax.Device]:
-    """The devices of a topology that need not be there, or of this machine.
+    """Return the devices of a topology that need not be attached, or of this machine.
 
     Args:
       topology: a generation of TPUs and a shape, such as `v5e:4x4`; a GPU and a number of devices,
-        such as `h200:8`, or of hosts and of the devices of each, such as `h100:2x8`; empty for the
-        devices there are.
+        such as `h200:8`, or numbers of hosts and of devices per host, such as `h100:2x8`; empty for
+        the devices of this machine.
 
     Raises:
-      UserError: there is no such topology, or no compiler for it, or one of another version.
+      UserError: the topology does not exist, or its compiler is missing or of another version.
     """
     if not topology:
         return list(all_devices())
     is_gpu = topology.partition(":")[0].lower() in GPU_TARGETS
     _check_compiler(topology, is_gpu)
-    # Nothing runs here: leave accelerators, and the library's lock on them, to others. And nothing
-    # is kept: JAX writes such programs to its cache, but cannot read them back.
+    # Nothing runs here: leave accelerators, and the library's lock on them, to others. Programs
+    # are not cached: JAX writes such programs to its cache, but cannot read them back.
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_compilation_cache", False)
     try:
@@ -46,7 +46,7 @@ def devices_of(topology: str) -> list[jax.Device]:
 
 
 def _check_compiler(topology: str, is_gpu: bool) -> None:
-    """Refuse a topology that nothing here compiles for."""
+    """Refuse a topology for which no compiler is installed."""
     if not is_gpu:
         with needs_extra("tpu", f"--compile-only {topology}"):
             version("libtpu")  # XLA's compiler for TPUs

@@ -1,4 +1,4 @@
-"""Where a model looks: the attention weights of all heads for a sentence and its translation."""
+"""The attention weights of all heads of a model for a sentence and its translation."""
 
 from functools import partial
 from typing import NamedTuple
@@ -25,13 +25,13 @@ class AttentionMaps(NamedTuple):
     Attributes:
       source: the s subwords of the source, with the end of sentence.
       target: the t subwords of the translation, with the end of sentence.
-      encoder: the weights of the source's subwords among themselves.
-      decoder: row i has the weights of the subwords before subword i of the translation, when that
-        was predicted: column 0 is the start of the sentence, column j is subword j - 1.
-      cross: row i has the weights of the source's subwords, when subword i was predicted.
-      source_words: the number of the word that each subword of the source belongs to, from 0; of
-        the end of sentence, -1.
-      target_words: the same of the translation.
+      encoder: the weights between the source's subwords.
+      decoder: row i has the weights of the subwords before subword i of the translation in the
+        prediction of i: column 0 is the start of the sentence, column j is subword j - 1.
+      cross: row i has the weights of the source's subwords in the prediction of subword i.
+      source_words: the number of the word that each subword of the source belongs to, from 0; -1
+        for the end of sentence.
+      target_words: the same numbers for the translation.
     """
 
     source: list[str]
@@ -44,12 +44,12 @@ class AttentionMaps(NamedTuple):
 
 
 def attention_maps(translator: Translator, source: str, target: str | None = None) -> AttentionMaps:
-    """The attention weights of a model that translates `source` into `target`.
+    """Compute the attention weights of a model that translates `source` into `target`.
 
     Args:
       translator: the model.
       source: a sentence.
-      target: its translation; None is the model's own.
+      target: the translation of `source`; None is the model's own.
 
     Raises:
       TypeError: an argument is of the wrong type.

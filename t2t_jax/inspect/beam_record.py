@@ -1,4 +1,4 @@
-"""What a search kept and dropped, step by step: the tree of its hypotheses (section 6.1)."""
+"""The tree of a search's hypotheses, with those kept and dropped at each step (section 6.1)."""
 
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -14,23 +14,23 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 
 Fate: TypeAlias = Literal["kept", "dropped", "ended"]
-"""What became of a hypothesis: the search went on with it, or left it, or it ended."""
+"""The fate of a hypothesis: the search kept it, or dropped it, or the hypothesis ended."""
 
 _Tokens: TypeAlias = tuple[int, ...]
 _POSSIBLE = -1e6  # log-probabilities below stand for places without a hypothesis
 
 
 class Node(NamedTuple):
-    """A hypothesis that a search has held, after so many tokens."""
+    """A hypothesis that a search has held after one of its steps."""
 
     tokens: _Tokens
-    """Its tokens."""
+    """The tokens of the hypothesis."""
     log_prob: float
-    """Its log-probability, in nats."""
+    """The log-probability of the hypothesis, in nats."""
     fate: Fate
-    """What became of it."""
+    """Whether the search kept or dropped the hypothesis, or it ended."""
     score: float | None
-    """Log-probability over length penalty, if it ended or was live at the end."""
+    """Log-probability over length penalty, if the hypothesis ended or was live at the end."""
 
 
 class BeamRecord(NamedTuple):
@@ -39,17 +39,17 @@ class BeamRecord(NamedTuple):
     nodes: dict[_Tokens, Node]
     """The hypotheses by their tokens, shorter ones first; a child has one token more."""
     winner: _Tokens
-    """The tokens of the best one."""
+    """The tokens of the best hypothesis."""
     beam_size: int
-    """Hypotheses kept at a time."""
+    """The number of hypotheses kept at a time."""
     length_penalty: float
     """alpha: a score is the log-probability over ((offset + length) / (offset + 1))^alpha."""
     offset: float
-    """The number in that formula."""
+    """The offset in the formula of `length_penalty`."""
 
 
 def record_search(translator: Translator, source: str, **overrides: Any) -> BeamRecord:
-    """Search for a translation as `Translator.translate` does, and keep what was seen.
+    """Search for a translation as `Translator.translate` does, and record all hypotheses.
 
     Constraints of the decoding (forbidden words and the like) are not recorded.
 
@@ -102,7 +102,7 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
 def _note(
     nodes: dict[_Tokens, Node], state: SearchState, step: int, penalty: tuple[float, float]
 ) -> None:
-    """Add the hypotheses after a step to those before it, and what became of these."""
+    """Add the hypotheses after a step, and set the fates of those before the step."""
     live, finished = state.rows.live, state.rows.finished
     for tokens, log_prob in zip(live.tokens[0], live.log_probs[0].tolist(), strict=True):
         key = tuple(tokens[:step].tolist())

@@ -1,4 +1,4 @@
-"""What each position of a sentence or an image attends to, in an encoder alone."""
+"""The attention weights of an encoder-only model for a sentence or an image."""
 
 from typing import Any, NamedTuple
 
@@ -20,25 +20,25 @@ from t2t_jax.tasks.labelling import Labelling
 
 
 class EncoderMaps(NamedTuple):
-    """The attention weights of an encoder alone on one sentence or image."""
+    """The attention weights of an encoder-only model on one sentence or image."""
 
     units: list[str]
     """The name of each position: a subword, or a patch of an image."""
     labels: dict[int, str]
-    """What is predicted, by the position from which it is, with its probability."""
+    """The predicted label and its probability as text, by the position it is predicted at."""
     encoder: Float32[np.ndarray, "layers heads s s"]
-    """What each position attends to."""
+    """The weights of all positions (last axis) for each position; each row sums to one."""
 
 
 def encoder_maps(translator: Translator, given: Any) -> EncoderMaps:
-    """The attention weights of an encoder alone.
+    """Compute the attention weights of an encoder-only model.
 
     Args:
       translator: the model.
       given: a sentence, or an image as an array of `uint8`.
 
     Raises:
-      UserError: it is blank, or too long, or of another size than the model reads.
+      UserError: the sentence is blank or too long, or the model does not read such an input.
     """
     if isinstance(given, str) and not given.strip():
         raise UserError("the text is blank; give a sentence")
@@ -65,7 +65,7 @@ def encoder_maps(translator: Translator, given: Any) -> EncoderMaps:
 
 
 def _examples(translator: Translator, given: Any) -> Examples:
-    """The one example that a sentence or an image is."""
+    """Return the examples that hold one sentence or image alone."""
     config = translator.config
     vocabulary: Any = translator.vocabulary
     task: Any = task_of(config.data.corpus, config.data.task)

@@ -1,7 +1,7 @@
-"""What attention heads look at, by stated rules: a head's entropy, and its kind.
+"""The entropy and the kind of attention heads, by stated rules.
 
-The kinds are those that Voita et al. 2019 and Clark et al. 2019 tell apart, by shares of the
-weights:
+The kinds are those of Voita et al. 2019 and Clark et al. 2019. They are told apart by the shares of
+the weights that lie:
 
     previous word      on the word before the query's own
     same word          on the query's own word, its other subwords included
@@ -13,7 +13,7 @@ weights:
 A share is the mean over all queries, of as many sentences as are counted; queries that stand for
 no text, such as the end of a sentence, are left out. A head is of the kind that has the largest
 share, if that is one half at least. Otherwise it is "broad" if its entropy is four fifths of the
-greatest possible, or more, and else "other". Words are what spaces separate. In cross-attention a
+greatest possible, or more, and else "other". Words are separated by spaces. In cross-attention a
 query is the subword that is predicted, so it has no own, previous or next word.
 """
 
@@ -38,20 +38,20 @@ SHARES = (
 )
 """The kinds that are shares of the weights."""
 LEAST_SHARE = 0.5
-"""The share that makes a head be of a kind."""
+"""The least share of the weights by which a head is of a kind."""
 BROAD = 0.8
-"""The entropy, as a share of the greatest possible, that makes a head broad."""
+"""The least entropy of a broad head, as a share of the greatest possible."""
 
 _BY_POSITION = {"previous word": -1, "same word": 0, "next word": 1}
 
 
 @dataclass(frozen=True)
 class Attended:
-    """The subwords that attend, or that are attended to.
+    """The subwords that are the queries or the keys of an attention.
 
     Attributes:
-      words: for each the number of its word, from 0; -1 for the end or the start of a sentence.
-      is_punctuation: whether it is punctuation alone.
+      words: the number of each subword's word, from 0; -1 for the end or start of a sentence.
+      is_punctuation: whether each subword is punctuation alone.
     """
 
     words: Int[np.ndarray, " t"]
@@ -60,13 +60,13 @@ class Attended:
 
 @dataclass(frozen=True)
 class HeadCounts:
-    """Sums over queries, of which `kinds` makes means; those of several sentences are added.
+    """Sums over the queries of one sentence or several, for every layer and head.
 
     Attributes:
-      shares: for each of `SHARES`, its sum for every layer and head.
-      entropy: sum of the entropies, in nats.
-      relative_entropy: sum of the entropies, each divided by the greatest that is possible.
-      queries: number of queries.
+      shares: the sum of each of `SHARES`.
+      entropy: the sum of the entropies, in nats.
+      relative_entropy: the sum of the entropies, each divided by the greatest possible.
+      queries: the number of queries.
     """
 
     shares: Float[np.ndarray, "kinds n h"]
@@ -75,7 +75,7 @@ class HeadCounts:
     queries: int
 
     def __add__(self, other: "HeadCounts") -> "HeadCounts":
-        """The sums over the queries of both."""
+        """Return the sums over the queries of both."""
         return HeadCounts(
             self.shares + other.shares,
             self.entropy + other.entropy,
@@ -85,16 +85,16 @@ class HeadCounts:
 
     @property
     def mean_entropy(self) -> Float[np.ndarray, "n h"]:
-        """The mean entropy of a query's weights, in nats."""
+        """Return the mean entropy of a query's weights, in nats."""
         return self.entropy / max(1, self.queries)
 
     @property
     def mean_relative_entropy(self) -> Float[np.ndarray, "n h"]:
-        """The mean entropy of a query's weights, as a share of the greatest possible."""
+        """Return the mean entropy of a query's weights, as a share of the greatest possible."""
         return self.relative_entropy / max(1, self.queries)
 
     def kinds(self) -> list[list[str]]:
-        """The kind of every head, by layer."""
+        """Return the kind of every head, by layer."""
         means = self.shares / max(1, self.queries)
         is_broad = self.mean_relative_entropy >= BROAD
         return [
@@ -106,14 +106,14 @@ class HeadCounts:
 def count_heads(
     weights: Float[np.ndarray, "n h q k"], queries: Attended, keys: Attended, which: Attention
 ) -> HeadCounts:
-    """What the heads of a sentence look at.
+    """Count the shares and entropies of the heads of an attention on one sentence.
 
     Args:
       weights: attention weights; each row sums to one.
-      queries: the subwords that attend. In the decoder, subword i is the input of row i, and in
-        cross-attention the one that is predicted by it.
+      queries: the subwords that attend. In the decoder, subword i is the input of row i; in
+        cross-attention, subword i is predicted by row i.
       keys: the subwords that are attended to.
-      which: the attention that it is.
+      which: the attention that the weights are of.
     """
     has_text = queries.words >= 0
     weights, words = weights[:, :, has_text], queries.words[has_text]
@@ -145,14 +145,14 @@ def count_heads(
 def sides(
     source: tuple[Sequence[int], Sequence[str]], target: tuple[Sequence[int], Sequence[str]]
 ) -> dict[Attention, tuple[Attended, Attended]]:
-    """What attends, and what is attended to, in each attention of a sentence and its translation.
+    """Return the queries and the keys of each attention for a sentence and its translation.
 
-    In the decoder's self-attention these are the inputs: the start, and the translation before its
-    last subword. In cross-attention those that attend are the subwords that are predicted.
+    In the decoder's self-attention both are the inputs: the start, and the translation without its
+    last subword. In cross-attention the queries are the subwords that are predicted.
 
     Args:
-      source: the numbers of the words that its subwords belong to, and the subwords.
-      target: the same of the translation.
+      source: for the sentence, the number of each subword's word, and the subwords.
+      target: the same for the translation.
     """
     of_source = attended(*source)
     words, pieces = target
@@ -165,10 +165,10 @@ def sides(
 
 
 def attended(words: Iterable[int], pieces: Sequence[str]) -> Attended:
-    """The subwords of a side of a sentence.
+    """Return the subwords of a sentence or a translation, as queries or keys.
 
     Args:
-      words: the number of the word that each belongs to, or -1.
+      words: the number of the word that each subword belongs to, or -1.
       pieces: the subwords as the vocabulary writes them.
     """
     numbers = np.fromiter(words, int, len(pieces))
@@ -177,7 +177,7 @@ def attended(words: Iterable[int], pieces: Sequence[str]) -> Attended:
 
 
 def _is_punctuation(piece: str) -> bool:
-    """Whether a subword is punctuation alone; ▁ is a space, and @@ stands before the next part."""
+    """Return whether a subword is punctuation alone, beside ▁ for a space and @@ at a cut."""
     text = piece.removesuffix("@@").replace("▁", "")
     return bool(text) and all(unicodedata.category(letter).startswith("P") for letter in text)
 

@@ -1,11 +1,11 @@
-"""What each attention head of a model is worth, and what it looks at.
+"""The worth of each attention head of a model, and what the head attends to.
 
-Two measures, both of "Are Sixteen Heads Really Better than One?" (Michel et al. 2019):
+The worth has two measures from "Are Sixteen Heads Really Better than One?" (Michel et al. 2019):
 
 - the change of a model's loss, and of its BLEU, when one head is masked (section 3.2);
 - the importance of a head, I = E |dL / d gate|, the mean over sentences of the size of the loss's
   derivative by a gate on the head (section 4.1). L is the mean negative log-likelihood of a token
-  of a sentence, in nats. One pass over the sentences gives that of all heads.
+  of a sentence, in nats. One pass over the sentences gives the importance of all heads.
 """
 
 import json
@@ -48,68 +48,68 @@ class Head(NamedTuple):
     """A head of a network."""
 
     attention: Attention
-    """The attention that it belongs to."""
+    """The attention that the head belongs to."""
     layer: int
-    """Its layer, from 0."""
+    """The layer of the head, from 0."""
     head: int
-    """Its number, from 0."""
+    """The number of the head in its layer, from 0."""
 
 
 @dataclass(frozen=True)
 class HeadWorth:
-    """What a head is worth, and what it looks at."""
+    """The worth of a head, and what the head attends to."""
 
     attention: Attention
-    """The attention that it belongs to."""
+    """The attention that the head belongs to."""
     layer: int
-    """Its layer, from 0."""
+    """The layer of the head, from 0."""
     head: int
-    """Its number, from 0."""
+    """The number of the head in its layer, from 0."""
     loss_change: float
-    """What is added to the negative log-likelihood of a token, in nats, when it is masked."""
+    """The change of a token's negative log-likelihood, in nats, when the head is masked."""
     bleu_change: float | None
-    """What is added to sacreBLEU when it is masked; None where nothing was translated."""
+    """The change of sacreBLEU when the head is masked; None where nothing was translated."""
     importance: float
-    """The mean size of the loss's derivative by a gate on it."""
+    """The mean size of the loss's derivative by a gate on the head."""
     kind: str
-    """What it looks at; see `decoding.head_kinds`."""
+    """The kind of the head by what it attends to; see `inspect.head_kinds`."""
     entropy: float
-    """Mean entropy of its weights, in nats."""
+    """The mean entropy of the head's weights, in nats."""
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The model without its least important heads."""
+    """The loss and BLEU of the model without its least important heads."""
 
     share: float
-    """Share of all heads that are masked."""
+    """The share of all heads that are masked."""
     heads: int
-    """Number of heads that are masked."""
+    """The number of heads that are masked."""
     loss: float
-    """Negative log-likelihood of a token, in nats."""
+    """The negative log-likelihood of a token, in nats."""
     bleu: float | None
     """sacreBLEU; None where nothing was translated."""
 
 
 @dataclass(frozen=True)
 class HeadReport:
-    """What all heads of a model are worth."""
+    """The worth of all heads of a model."""
 
     split: str
-    """The split that was measured on."""
+    """The split that the heads were measured on."""
     num_sentences: int
-    """Sentences of it, from the first on."""
+    """The number of sentences of the split that were used, from the first on."""
     loss: float
-    """Negative log-likelihood of a token, in nats, with all heads."""
+    """The negative log-likelihood of a token, in nats, with all heads."""
     bleu: float | None
     """sacreBLEU of greedy search with all heads; None where nothing was translated."""
     heads: list[HeadWorth]
-    """Every head."""
+    """The worth of every head."""
     curve: list[CurvePoint]
-    """The model without more and more of its heads, the least important ones first."""
+    """The model with more and more of its heads masked, the least important ones first."""
 
     def to_json(self) -> str:
-        """One JSON object."""
+        """Return the report as one JSON object."""
         return json.dumps(asdict(self))
 
 
@@ -123,21 +123,21 @@ class _Pairs(NamedTuple):
 
 
 class _Measures:
-    """A model and sentences, and what the model does on them with some of its heads."""
+    """The measurements of a model on some sentences, with some of its heads masked."""
 
     def __init__(self, translator: Translator, pairs: _Pairs, *, translates: bool) -> None:
         self.translator, self.pairs, self.translates = translator, pairs, translates
         self.batches = list(_batches(pairs))
 
     def loss(self, gates: HeadGates) -> float:
-        """Negative log-likelihood of a token, in nats."""
+        """Compute the negative log-likelihood of a token, in nats."""
         translator = self.translator
         sums = [_losses(translator.model, translator.params, gates, each) for each in self.batches]
         nll, tokens = np.sum(jax.device_get(sums), axis=0)
         return float(nll / tokens)
 
     def bleu(self, gates: HeadGates) -> float | None:
-        """sacreBLEU of greedy search; None where nothing is translated."""
+        """Compute the sacreBLEU of greedy search; return None where nothing is translated."""
         if not self.translates:
             return None
         whole, (lines, references, *_) = self.translator, self.pairs
@@ -147,7 +147,7 @@ class _Measures:
         return corpus_scores(outputs, references, whole.config.data.target_language).bleu
 
     def importance(self) -> HeadGates:
-        """The mean size of the derivative by each gate."""
+        """Compute the mean size of the loss's derivative by each gate."""
         translator = self.translator
         gates = open_gates(translator.config.model)
         total: Any = jax.tree.map(lambda x: np.zeros(x.shape), gates)
@@ -159,7 +159,7 @@ class _Measures:
         return jax.tree.map(lambda x: x / count, total)
 
     def counts(self) -> dict[str, HeadCounts]:
-        """What the heads of each attention look at."""
+        """Count the shares and entropies of the heads of each attention."""
         found: dict[str, HeadCounts] = {}
         place = 0
         for batch in self.batches:
@@ -196,7 +196,7 @@ def weigh_heads(
     num_sentences: int | None = None,
     bleu: bool = True,
 ) -> HeadReport:
-    """Measure what every head of a model is worth.
+    """Measure the worth of every head of a model.
 
     Args:
       translator: the model.
@@ -238,7 +238,7 @@ def weigh_heads(
 def importance_of_heads(
     translator: Translator, split: str = "dev", *, num_sentences: int | None = None
 ) -> HeadGates:
-    """The importance of every head, in one pass.
+    """Compute the importance of every head, in one pass over the sentences.
 
     Args:
       translator: the model.
@@ -252,10 +252,10 @@ def importance_of_heads(
 
 
 def relative_importance(importance: HeadGates) -> HeadGates:
-    """The importances of each layer of an attention, divided by their Euclidean norm.
+    """Divide the importances of each layer of an attention by their Euclidean norm.
 
     Args:
-      importance: importance of every head.
+      importance: the importance of every head.
     """
     sizes = [np.asarray(each, np.float64) for each in importance]
     norms = [np.linalg.norm(each, axis=1, keepdims=True) for each in sizes]
@@ -263,13 +263,13 @@ def relative_importance(importance: HeadGates) -> HeadGates:
 
 
 def pruning_order(importance: HeadGates) -> list[Head]:
-    """The heads that can go, the least important one first.
+    """Return the heads that can be pruned, the least important one first.
 
-    Heads are compared by `relative_importance`, as in the paper. The last head of an attention
-    stays, so that none is left without heads.
+    Heads are compared by `relative_importance`, as in the paper. The most important head of each
+    layer of an attention stays, so that none is left without heads.
 
     Args:
-      importance: importance of every head.
+      importance: the importance of every head.
     """
     relative = relative_importance(importance)
     heads = sorted(
@@ -285,10 +285,10 @@ def pruning_order(importance: HeadGates) -> list[Head]:
 
 
 def all_heads(gates: HeadGates) -> list[Head]:
-    """Every head, attention by attention and layer by layer.
+    """Return every head, attention by attention and layer by layer.
 
     Args:
-      gates: arrays of a number for each head.
+      gates: arrays with a number for each head.
     """
     return [
         Head(name, layer, head)
@@ -298,7 +298,7 @@ def all_heads(gates: HeadGates) -> list[Head]:
 
 
 def without(gates: HeadGates, heads: Sequence[Head]) -> HeadGates:
-    """Gates that also mask some heads.
+    """Return gates that also mask some heads.
 
     Args:
       gates: the gates.
@@ -338,7 +338,7 @@ def _measures(
 
 
 def _curve(measures: _Measures, whole: HeadGates, order: list[Head]) -> Iterator[CurvePoint]:
-    """The model without more and more heads, in tenths of all, as far as heads may go."""
+    """Yield the points of the curve: a tenth more of the heads is masked each time, if allowed."""
     number = len(all_heads(whole))
     for tenth in range(1, 10):
         count = round(tenth / 10 * number)
@@ -349,7 +349,7 @@ def _curve(measures: _Measures, whole: HeadGates, order: list[Head]) -> Iterator
 
 
 def _batches(pairs: _Pairs) -> Iterator[Batch]:
-    """The pairs in their order; arrays have few shapes, so that few programs are compiled."""
+    """Yield batches of the pairs in order, in few shapes, so that few programs are compiled."""
     for first in range(0, len(pairs.sources), _ROWS):
         sides = (each[first : first + _ROWS] for each in (pairs.sources, pairs.targets))
         arrays = (padded(side, _ROWS, rung(max(map(len, side)))) for side in sides)
@@ -360,7 +360,7 @@ def _batches(pairs: _Pairs) -> Iterator[Batch]:
 def _losses(
     model: DecodingModel, params: Parameters, gates: HeadGates, batch: Batch
 ) -> tuple[Float32[Array, ""], Float32[Array, ""]]:
-    """The negative log-likelihood of a batch's tokens, and their number."""
+    """Compute the negative log-likelihood of a batch's tokens, and their number."""
     sums = loss_sums(model.losses(gated(params, gates), batch, 0.0), batch)
     return sums.nll, sums.tokens
 
@@ -369,7 +369,7 @@ def _losses(
 def _derivatives(
     model: DecodingModel, params: Parameters, gates: HeadGates, batch: Batch
 ) -> HeadGates:
-    """The sizes of the derivatives by the gates of each sentence's mean loss, summed over them."""
+    """Sum, over sentences, the size of the derivative of a sentence's mean loss by each gate."""
 
     def mean_loss(gates: HeadGates, one: Batch) -> Float[Array, ""]:
         row = jax.tree.map(lambda x: x[None], one)

@@ -1,7 +1,7 @@
-"""How good a translation is expected to be, by how probable the model finds it.
+"""The calibration of a model: the expected quality of a translation, by its probability.
 
-exp of the mean log-probability of its subwords says which translations a model is surer of, and not
-how good they are. Calibration fits, on the dev split, the chrF of translations as a nondecreasing
+exp of the mean log-probability of a translation's subwords says how sure the model is of it, but
+not how good it is. Calibration fits, on the dev split, the chrF of translations as a nondecreasing
 function of that mean, and keeps it beside the checkpoints that it was measured with.
 """
 
@@ -28,32 +28,33 @@ _FEWEST = 4
 
 
 class Calibration(NamedTuple):
-    """The expected chrF of a translation, and how well it is known."""
+    """The expected chrF of a translation, and the error of that expectation."""
 
     curve: Isotonic
     """Expected chrF, 0 to 1, by the mean log-probability of a subword, in nats."""
     num_sentences: int
-    """Sentences of the dev split that it was fitted to."""
+    """The number of sentences of the dev split that the curve was fitted to."""
     correlation: float
-    """Pearson's correlation of chrF with what a fit to half of the sentences expects of the others;
-    0 if one of the two is the same for all."""
+    """Pearson's correlation, on half of the sentences, of their chrF with the chrF that a fit to
+    the other half expects; 0 if one of the two is constant."""
     mean_absolute_error: float
-    """The mean distance of the two, in chrF from 0 to 1."""
+    """The mean absolute difference of these two, in chrF from 0 to 1."""
     constant_error: float
-    """The same for a guess that is the mean chrF of the first half, whatever the translation."""
+    """The same error where the mean chrF of the fitted half is expected of every sentence."""
 
 
 def mean_log_prob(hypothesis: Hypothesis) -> float:
-    """The mean log-probability of a subword of a translation, in nats; of a blank line, 0."""
+    """Return the mean log-probability of a translation's subwords, in nats; 0 for a blank line."""
     return hypothesis.log_prob / max(1, len(hypothesis.tokens))
 
 
 def confidence(hypothesis: Hypothesis, calibration: Calibration | None) -> float:
-    """How sure a translation is, from 0 to 1; a blank line's is 1.
+    """Return the confidence in a translation, from 0 to 1; that in a blank line is 1.
 
     Args:
       hypothesis: the translation.
-      calibration: the calibration of the model. None is exp of the mean log-probability.
+      calibration: the calibration of the model, whose expected chrF is the confidence. With None,
+        the confidence is exp of the mean log-probability.
     """
     if not hypothesis.tokens:
         return 1.0
@@ -93,11 +94,11 @@ def calibrate(translator: Translator, corpus: Corpus | None = None) -> Calibrati
 
 
 def fit(x: np.ndarray, y: np.ndarray) -> Calibration:
-    """The calibration by some translations.
+    """Fit a calibration to some translations.
 
     Args:
-      x: mean log-probability of a subword of each.
-      y: chrF of each, 0 to 1.
+      x: the mean log-probability of a subword, for each translation.
+      y: the chrF of each translation, 0 to 1.
     """
     expected = isotonic_regression(x[::2], y[::2])(x[1::2])
     held_out = y[1::2]
@@ -112,11 +113,11 @@ def fit(x: np.ndarray, y: np.ndarray) -> Calibration:
 
 
 def save_calibration(calibration: Calibration, translator: Translator, workdir: Path) -> None:
-    """Write a calibration into the run directory, with the checkpoints that it is of.
+    """Write a calibration into the run directory, with the steps of the model's checkpoints.
 
     Args:
       calibration: the calibration.
-      translator: the model that it is of.
+      translator: the model that was calibrated.
       workdir: the run directory.
 
     Raises:
@@ -128,9 +129,9 @@ def save_calibration(calibration: Calibration, translator: Translator, workdir: 
 
 
 def read_calibration(workdirs: Sequence[Path], translator: Translator) -> Calibration | None:
-    """The calibration of a model; None where it has none.
+    """Read the calibration of a model; return None where it has none.
 
-    One of other checkpoints than the model's is none of it, and an ensemble has none.
+    A file that was written for other checkpoints does not count, and an ensemble has none.
 
     Args:
       workdirs: the run directories that the model was loaded from.
@@ -155,7 +156,7 @@ def read_calibration(workdirs: Sequence[Path], translator: Translator) -> Calibr
 
 
 def _identity(translator: Translator) -> dict[str, object]:
-    """What says whether two models are the same one of a run."""
+    """Return the fields that are equal if two models of a run are the same."""
     return {
         "steps": list(translator.steps),
         "ema_decays": list(translator.ema_decays),

@@ -1,8 +1,8 @@
-"""Whether a run ends before its last step, because its score on dev no longer rises.
+"""Early stopping: a run ends before its last step if its score on dev no longer rises.
 
-The answer follows from the recorded evaluations and the config alone. So a run that was killed and
-goes on ends after the same evaluation as one that was not, and a run that has ended goes on as soon
-as the config asks for more patience.
+The decision follows from the recorded evaluations and the config alone. So a run that was killed
+and resumed ends after the same evaluation as one that was not, and a run that has ended goes on as
+soon as the config asks for more patience.
 """
 
 import math
@@ -15,12 +15,12 @@ from t2t_jax.system.records import Record
 
 
 class Plateau(NamedTuple):
-    """The best evaluation of a run, and what came after it."""
+    """The best evaluation of a run, and the evaluations after it."""
 
     best: float
     """The best score on dev so far."""
     best_step: int
-    """The first step that had it."""
+    """The first step with the best score."""
     last: float
     """The last score on dev; minus infinity if it was not finite."""
     last_step: int
@@ -29,7 +29,7 @@ class Plateau(NamedTuple):
     """The number of evaluations since the best, none of which was better."""
 
     def __str__(self) -> str:
-        """What is known of the scores, as the beginning of a sentence."""
+        """Describe the scores, as the beginning of a sentence."""
         return (
             f"dev scored {self.best:.2f} at step {self.best_step:,}, and no better in the "
             f"{self.evaluations} evaluation(s) since ({self.last:.2f} at step {self.last_step:,})"
@@ -37,11 +37,11 @@ class Plateau(NamedTuple):
 
 
 def plateau(evaluations: Sequence[Record]) -> Plateau | None:
-    """How long the score on dev has not risen; None without an evaluation.
+    """Return for how long the score on dev has not risen; None without an evaluation.
 
     Args:
-      evaluations: the records of all evaluations on dev, the oldest first. Those by another measure
-        than the last one (another beam size, or number of sentences) are not compared with it.
+      evaluations: the records of all evaluations on dev, the oldest first. Those with another
+        measure than the last (another beam size, or number of sentences) are left out.
     """
     if not evaluations:
         return None
@@ -57,10 +57,10 @@ def plateau(evaluations: Sequence[Record]) -> Plateau | None:
 
 
 def reason_to_stop(config: TrainingConfig, evaluations: Sequence[Record]) -> str | None:
-    """Why a run ends after the last of its evaluations, as the first half of a sentence.
+    """Return why a run ends after the last of its evaluations, as the first half of a sentence.
 
     Args:
-      config: says how many evaluations without a better score end a run.
+      config: how many evaluations without a better score end a run.
       evaluations: the records of all evaluations on dev, the oldest first.
 
     Returns:

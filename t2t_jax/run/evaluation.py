@@ -1,4 +1,4 @@
-"""The evaluation of a model on a split: one for the training loop and for `eval.py`."""
+"""The evaluation of a model on a split, which the training loop and `eval.py` share."""
 
 import dataclasses
 import time
@@ -29,30 +29,30 @@ from t2t_jax.training.step import LossSums, eval_step
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How good a model is on a split."""
+    """The losses and scores of a model on a split."""
 
     split: str
     """The split's name."""
     loss: CorpusLoss
-    """The losses over all pairs of the split; of train, over the pairs that training sees."""
+    """The losses over all pairs of the split; on train, over the pairs that training sees."""
     scores: TaskScores
     """Scores of the sentences that were decoded, in the measures of the corpus's task."""
     sources: list[str]
     """The sentences that were decoded, as the corpus has them."""
     hypotheses: list[str]
-    """What the model makes of each of `sources`: its translation, or its tree in brackets."""
+    """The model's output for each of `sources`: its translation, or its tree in brackets."""
     references: list[str]
-    """The right answer for each: the raw line of the corpus, or its tree in brackets."""
+    """The right output for each of `sources`: the raw line of the corpus, or its bracketed tree."""
     seconds: float
     """Wall time of the whole evaluation, compilation included."""
 
     @property
     def perplexity(self) -> float:
-        """exp of the negative log-likelihood per subword; it depends on the vocabulary."""
+        """Return exp of the negative log-likelihood per subword; it depends on the vocabulary."""
         return perplexity(self.loss.nll)
 
     def summary(self) -> dict[str, Any]:
-        """All figures under their own names, as plain values."""
+        """Return all figures by their names, as plain values."""
         return {
             "split": self.split,
             "num_sentences": len(self.sources),
@@ -144,18 +144,18 @@ def prepare_evaluation(
     *,
     longest: float | None = None,
 ) -> Examples:
-    """The pairs of a split, for a model that can translate and score all of them.
+    """Return the pairs of a split, and refuse a split that the model cannot translate and score.
 
     Args:
       config: the config of the model.
       corpus: where the split is.
       vocabulary: the vocabulary of the model.
       split: the split's name.
-      longest: most tokens of a sentence; None is what the config's model has positions for.
+      longest: the most tokens of a sentence; None is the limit of the config's model.
 
     Raises:
-      UserError: there is no such split, it is empty, or a sentence is too long: for the learned
-        positions of the model, to be scored, or, where it shall not be split, to be translated.
+      UserError: there is no such split, the split is empty, or a sentence is too long for the
+        model's learned positions: to be scored, or, unless it may be split, to be translated.
     """
     if longest is None:
         longest = config.model.longest_sentence
@@ -167,7 +167,7 @@ def prepare_evaluation(
 
 
 def corpus_loss(translator: Translator, pairs: Examples) -> CorpusLoss:
-    """The losses over all pairs of a split, as `prepare_evaluation` gives them.
+    """Compute the losses over all pairs of a split, as `prepare_evaluation` returns them.
 
     The losses of an ensemble are those of the mean of its models' distributions.
     """

@@ -1,9 +1,9 @@
-"""What makes a run fail, found while it trains: rules over its corpus and its log.
+"""The rules that find, while a run trains, signs in its corpus and its log that it will fail.
 
-A rule is a function of the config, of figures of the corpus and of what the run has recorded. It
-answers with a sentence that says what was observed, why that is bad and what to change, or with
-None. It knows nothing else and keeps nothing, so it gives the same answer after every restart,
-except where it looks at times. `RULES` has all of them.
+A rule is a function of the config, of figures of the corpus and of the records of the run. It
+returns a sentence that says what was observed, why that is bad and what to change, or None. A rule
+has no state, so it gives the same answer after every restart, except where it reads times. `RULES`
+has all of them.
 """
 
 import statistics
@@ -31,27 +31,27 @@ _SAMPLED_TOKENS = 4_000_000
 
 
 class CorpusFigures(NamedTuple):
-    """What the rules know of the training text."""
+    """The figures of the training text that the rules read."""
 
     num_pairs_read: int
-    """Pairs in the corpus."""
+    """The number of pairs in the corpus."""
     skipped: Mapping[str, int]
-    """Pairs left out of training, by reason."""
+    """The number of pairs that are left out of training, by reason."""
     padding: float
-    """Share of all positions, of sources and targets, that hold padding."""
+    """The share of all positions, of sources and targets, that hold padding."""
     unigram_nll: float
-    """Negative log-likelihood per target token under the frequencies of the target tokens."""
+    """The negative log-likelihood per target token under the frequencies of the target tokens."""
 
 
 Rule = Callable[[Config, CorpusFigures, History], str | None]
-"""Says what it observed, why that is bad and what helps; None if there is nothing to say."""
+"""A function that returns what it observed, why that is bad and what helps, or else None."""
 
 
 def corpus_figures(batches: Batches) -> CorpusFigures:
-    """Return the figures of a train split that the rules look at.
+    """Return the figures of a train split that the rules read.
 
     Args:
-      batches: the batches that are made of it.
+      batches: the batches of the train split.
     """
     split, waste = batches.examples, batches.padding_waste
     tokens = {"source": int(split.source_lengths.sum()), "target": int(split.target_lengths.sum())}
@@ -62,14 +62,14 @@ def corpus_figures(batches: Batches) -> CorpusFigures:
 
 
 def unigram_nll(tokens: Integer[np.ndarray, " n"], most: int = _SAMPLED_TOKENS) -> float:
-    """The loss of the model that knows how frequent each token is, and nothing else.
+    """Compute the loss of a model that knows how frequent each token is, and nothing else.
 
-    It is the entropy of the tokens' frequencies, in nats per token. Of many tokens a sample is
-    counted, which is taken at even distances and so from all parts of the corpus.
+    This loss is the entropy of the tokens' frequencies, in nats per token. If there are many
+    tokens, a sample at even distances is counted, which is from all parts of the corpus.
 
     Args:
       tokens: the target tokens of all pairs.
-      most: how many of them to count at most.
+      most: the most tokens to count.
     """
     counts = np.bincount(tokens[:: -(-len(tokens) // most)])
     shares = counts[counts > 0] / counts.sum()
@@ -77,7 +77,7 @@ def unigram_nll(tokens: Integer[np.ndarray, " n"], most: int = _SAMPLED_TOKENS) 
 
 
 def many_pairs_skipped(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """More than 5% of the pairs are left out of training."""
+    """Warn if more than 5% of the pairs are left out of training."""
     del history
     skipped = sum(corpus.skipped.values())
     share = skipped / max(1, corpus.num_pairs_read)
@@ -97,7 +97,7 @@ def many_pairs_skipped(config: Config, corpus: CorpusFigures, history: History) 
 
 
 def much_padding(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """More than 40% of the positions of batches, on both sides together, hold padding."""
+    """Warn if more than 40% of the positions of batches, on both sides together, hold padding."""
     del history
     if corpus.padding <= _MOST_PADDING:
         return None
@@ -114,7 +114,7 @@ def much_padding(config: Config, corpus: CorpusFigures, history: History) -> str
 
 
 def loss_above_unigram(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """After the warmup, the loss is above that of a model which knows only frequencies.
+    """Warn if the loss after the warmup is above that of a model that knows only frequencies.
 
     The loss is `nll`, without label smoothing, as a mean over steps that all came after the warmup.
     """
@@ -134,11 +134,11 @@ def loss_above_unigram(config: Config, corpus: CorpusFigures, history: History) 
 
 
 def gradient_norm_grows(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """The gradient norm has grown threefold within 15 lines of the log, after the warmup.
+    """Warn if the gradient norm has grown threefold within 15 lines of the log, after the warmup.
 
     The median of the last 5 lines is compared with that of the 5 that came 10 lines before. In runs
     that learn, both windows differ by less than a factor of 2. A line whose norm was not finite
-    counts for nothing.
+    is left out of the medians.
     """
     del corpus
     warmup = config.training.warmup_steps
@@ -157,10 +157,10 @@ def gradient_norm_grows(config: Config, corpus: CorpusFigures, history: History)
 
 
 def devices_wait_for_data(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """In two lines of the log in a row, the devices waited for data more than 10% of the time.
+    """Warn if the devices waited for data over 10% of the time in two lines of the log in a row.
 
-    Two, because the first line of a run has the time in which everything starts. A line of fewer
-    than 5 seconds of training does not count.
+    One line is not enough, because the first line of a run has the time in which everything starts.
+    A line of fewer than 5 seconds of training does not count.
     """
     del corpus
     lines = history.training[-2:]
@@ -175,7 +175,7 @@ def devices_wait_for_data(config: Config, corpus: CorpusFigures, history: Histor
 
 
 def dev_score_falls(config: Config, corpus: CorpusFigures, history: History) -> str | None:
-    """The last 3 evaluations on dev are all without a better score than one before them."""
+    """Warn if none of the last 3 evaluations on dev has a better score than all before them."""
     del corpus
     since = plateau(history.evaluations)
     if since is None or since.evaluations < _EVALUATIONS:
@@ -198,24 +198,24 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "dev_score_falls": dev_score_falls,
     }
 )
-"""All rules, by the name under which the log records what they say."""
+"""All rules, by the names under which the log records their warnings."""
 
 
 class Health:
-    """The rules for one run. What one of them has said in this process is not said again."""
+    """The rules for one run, each of which warns at most once in a process."""
 
     def __init__(self, config: Config, corpus: CorpusFigures) -> None:
-        """Know the run.
+        """Set up the rules for a run.
 
         Args:
           config: the config of the run.
-          corpus: figures of its training text.
+          corpus: the figures of its training text.
         """
         self._config, self._corpus = config, corpus
         self._said: set[str] = set()
 
     def news(self, history: History) -> Iterator[tuple[str, str]]:
-        """The rules that have something to say for the first time, each with its sentence."""
+        """Yield the name and the warning of each rule that warns for the first time."""
         for name, rule in RULES.items():
             if name in self._said:
                 continue
@@ -226,7 +226,7 @@ class Health:
 
 
 def _calmer(config: Config) -> str:
-    """The way out of a learning rate that is too high, for a run with this config."""
+    """Return the advice against a learning rate that is too high, for a run with this config."""
     training = config.training
     rate = (
         f"training.learning_rate_factor={training.learning_rate_factor:g}"
@@ -242,6 +242,6 @@ def _median_norm(records: Sequence[Record]) -> float | None:
 
 
 def _seconds(record: Record) -> float:
-    """The seconds of training that a record covers; 0 if it does not tell."""
+    """Return the seconds of training that a record covers; 0 if the record lacks the figures."""
     tokens, rate = record.get("target_tokens"), record.get("target_tokens_per_second")
     return tokens / rate if tokens and rate else 0.0

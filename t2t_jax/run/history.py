@@ -1,4 +1,4 @@
-"""The records of a run's log by their kind, for all who read them: while it trains, and after."""
+"""The records of a run's log by their kind, as they are read during and after training."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,10 +10,10 @@ from t2t_jax.workdir import END, WARNING
 
 @dataclass
 class History:
-    """What a run has recorded so far, the oldest first.
+    """The records of a run so far, by kind, the oldest first.
 
     The records are those of `log.jsonl`, in which null stands for a figure that was not finite. So
-    a run that goes on knows of its past what it would know had it never been stopped.
+    a resumed run has the same history as a run that was never stopped.
     """
 
     training: list[Record] = field(default_factory=list)
@@ -21,20 +21,20 @@ class History:
     evaluations: list[Record] = field(default_factory=list)
     """The evaluations on dev."""
     warnings: list[Record] = field(default_factory=list)
-    """What the rules of `run.health` found."""
+    """The warnings of the rules of `run.health`."""
     end: Record | None = None
-    """Why the training ended; None while it goes on, and if its process was killed."""
+    """The record of why training ended; None while it goes on, or if its process was killed."""
 
     @staticmethod
     def of(records: Iterable[Record]) -> "History":
-        """The history that the records of a log tell."""
+        """Return the history that holds the records of a log."""
         history = History()
         for record in records:
             history.add(record)
         return history
 
     def add(self, record: Record) -> None:
-        """Take the next record of the log; one of another kind is passed over."""
+        """Add the next record of the log, unless it is of a kind that the history does not hold."""
         kinds = {"train": self.training, "dev": self.evaluations, WARNING: self.warnings}
         if record["of"] == END:
             self.end = record
@@ -43,7 +43,7 @@ class History:
 
 
 def dev_score(evaluation: Record) -> float | None:
-    """The score by which the best checkpoint is chosen; None if it was not finite.
+    """Return the score by which the best checkpoint is chosen; None if it was not finite.
 
     Args:
       evaluation: a record of an evaluation on dev. Those of releases before 0.1.1 have no field
@@ -55,11 +55,11 @@ def dev_score(evaluation: Record) -> float | None:
 
 
 def score_name(evaluation: Record) -> str:
-    """The name of an evaluation's `dev_score`, such as BLEU."""
+    """Return the name of an evaluation's `dev_score`, such as BLEU."""
     return _score(evaluation)[1]
 
 
 def _score(evaluation: Record) -> tuple[str, str]:
-    """The score that chooses the best checkpoint: its field, and its name for a reader."""
+    """Return the field and the name of the score by which the best checkpoint is chosen."""
     scores = (task.score for task in TASKS.values() if task.score[0] in evaluation)
     return next(scores, ("score", "score"))

@@ -30,24 +30,24 @@ def load(
     step: int | Literal["best"] | None = None,
     parallel: MeshConfig | None = None,
 ) -> Translator:
-    """The translator of a run, or of several runs as an ensemble. It needs only the directories.
+    """Load the translator of a run, or of several runs as an ensemble, from their directories.
 
     Args:
       workdir: the run directory, which may be in a bucket, as `s3://bucket/name`; several make an
         ensemble, whose config is that of the first.
       average: how many of the last checkpoints of a run to average (section 6.1). None is the
         moving average of a run with `training.ema_decay`, or else what its `checkpoint.average`
-        says, or all if there are fewer; of the best there is one.
+        says, or all if there are fewer. The best checkpoint is never averaged with others.
       step: the last of these checkpoints; None is the newest, "best" the one with the best score
         on dev.
-      parallel: the mesh of devices of this process that the parameters are on, as
-        `MeshConfig(fsdp=4)` for a model that one device does not hold; of a `ParallelConfig`, its
-        mesh. None is all devices, each with all parameters and other rows.
+      parallel: the mesh of this process's devices for the parameters, as `MeshConfig(fsdp=4)` for
+        a model that one device cannot hold; only the mesh of a `ParallelConfig` is used. None is
+        all devices, each with all parameters and other rows.
 
     Raises:
       UserError: `workdir` is not a run directory, or its checkpoints are missing, damaged or not
-        its own, or the runs differ in vocabulary or languages, or the devices cannot share the
-        parameters so.
+        its own, or the runs differ in vocabulary or languages, or the parameters cannot be sharded
+        over the mesh.
     """
     given: Sequence[_Path] = workdir if isinstance(workdir, list | tuple) else [workdir]  # type: ignore[list-item]
     for each in given:
@@ -114,7 +114,7 @@ def _check_same(first: _Run, other: _Run) -> None:
 def _parameters(
     run: _Run, mesh: Mesh, average: int | None, step: int | Literal["best"] | None
 ) -> tuple[Parameters, list[int]]:
-    """The parameters of a run on a mesh, and the steps that `load_parameters` gives."""
+    """Load the parameters of a run onto a mesh, with the steps that `load_parameters` returns."""
     model = make_model(run.config, len(run.vocabulary), mesh)
     like = abstract_state(run.config, model, mesh).params
     return load_parameters(run.workdir, like, average=average, step=step)

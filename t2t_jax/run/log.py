@@ -49,8 +49,8 @@ class RunLog:
           workdir: the run directory.
           start_step: steps already taken.
           num_train_steps: steps to take in all.
-          health: what the records are looked through for; None looks for nothing.
-          predicted: what the model predicts, in the plural, of which the speed is told.
+          health: the rules by which the records are checked; None checks nothing.
+          predicted: the plural name of what the model predicts, in which its speed is printed.
         """
         self._health, self._step, self._predicted = health, start_step, predicted
         self._console = ProgressConsole(
@@ -107,7 +107,7 @@ class RunLog:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Take the progress bar away and close the files; what refused to go on is recorded."""
+        """Record a `UserError` that ended the run, remove the progress bar and close the files."""
         self._progress.stop()
         if isinstance(error, UserError):
             with suppress(UserError):  # where the log itself cannot be written
@@ -129,7 +129,7 @@ class RunLog:
         self._progress.update(self._bar, completed=step)
 
     def has_evaluation(self, step: int, split: str) -> bool:
-        """Whether the log, as it was opened, holds the scores on a split after a step."""
+        """Return whether the log held the scores on a split after a step when it was opened."""
         return (split, step) in self._recorded
 
     def training(self, step: int, figures: dict[str, float], seconds_left: float) -> None:
@@ -160,7 +160,7 @@ class RunLog:
           step: the step after which the model was evaluated.
           evaluation: the scores.
           num_samples: how many translations to print.
-          measure: the settings that define the scores: scores by another measure are not compared.
+          measure: the settings that define the scores; scores by other settings are not compared.
         """
         summary = evaluation.summary()
         self.say(
@@ -178,9 +178,9 @@ class RunLog:
         self.look(step)
 
     def look(self, step: int) -> None:
-        """Look through what was recorded up to a step, and say and record what is found to fail.
+        """Check the records up to a step by the rules of health, and print and record warnings.
 
-        Each warning is said once by a process, and recorded once in a run.
+        A process prints each warning once, and a run records each warning once.
         """
         if self._health is None:
             return
@@ -190,14 +190,14 @@ class RunLog:
                 self._record(step, WARNING, {"rule": rule, "text": text})
 
     def end(self, step: int, reason: str, advice: str) -> None:
-        """Say and record why the training ended after a step.
+        """Print and record why the training ended after a step.
 
-        A run that was over already keeps the record that it had.
+        A run that had ended before keeps its record.
 
         Args:
           step: the last step.
           reason: why it ended, as a sentence without its full stop.
-          advice: what comes next, which is said only.
+          advice: what the user can do next, which is printed but not recorded.
         """
         self.say(f"{reason}; {advice}")
         before = self._end_before or {}

@@ -1,4 +1,4 @@
-"""Read the metrics of steps from the device without making it wait, and log their means."""
+"""The metrics of steps: they are read without making the device wait, and their means logged."""
 
 import time
 from collections import deque
@@ -24,7 +24,7 @@ _LAG = 2
 
 
 class StepMeter:
-    """Means and rates of the steps since the last record of the log."""
+    """A meter of the means and rates of the steps since the last record of the log."""
 
     def __init__(
         self, log: RunLog, config: TrainingConfig, first_step: int, num_devices: int
@@ -33,8 +33,8 @@ class StepMeter:
 
         Args:
           log: where the records go.
-          config: says how often to record, and how many non-finite steps in a row end the run.
-          first_step: steps already taken.
+          config: how often to record, and how many non-finite steps in a row end the run.
+          first_step: the number of steps already taken.
           num_devices: the number of devices that take part.
         """
         self._log, self._config, self._first_step = log, config, first_step
@@ -47,15 +47,15 @@ class StepMeter:
         self._data_wait = DataWait()
 
     def timed(self, batches: Iterator[_T]) -> Iterator[_T]:
-        """Yield the batches of the steps; the log has how long the devices wait for them."""
+        """Yield the batches of the steps, and measure for the log how long the devices wait."""
         return self._data_wait.timed(batches)
 
     def close(self) -> None:
-        """Take no more steps."""
+        """End the measurement of the time that the devices wait for data."""
         self._data_wait.close()
 
     def add(self, step: int, metrics: StepMetrics) -> None:
-        """Take the metrics of a step, and read those of an earlier one.
+        """Keep the metrics of a step on the device, and read those of an earlier step.
 
         Raises:
           UserError: too many steps in a row were not finite.
@@ -66,12 +66,12 @@ class StepMeter:
             self._read_one()
 
     def launching(self, shape: tuple[int, ...]) -> AbstractContextManager[None]:
-        """A context in which a step is launched; what it takes to compile it counts for no step.
+        """Return a context in which to launch a step, so that compilation counts for no step.
 
         A step is compiled when it is launched for the first time on a batch of its shape.
 
         Args:
-          shape: the shape of its batch.
+          shape: the shape of the step's batch.
         """
         if shape in self._compiled:
             return nullcontext()
@@ -80,7 +80,7 @@ class StepMeter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """A context whose time counts for no step; all metrics are read before it begins."""
+        """Return a context whose time counts for no step; all metrics are read before it begins."""
         while self._pending:
             self._read_one()
         self._seconds += time.monotonic() - self._started

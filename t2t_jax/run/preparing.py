@@ -1,4 +1,4 @@
-"""Preparing a run: all that has to be there, and on the disk, before its next step."""
+"""The preparation of a run: all that must exist, in memory and on the disk, before a step."""
 
 import time
 from collections.abc import Iterator
@@ -55,28 +55,28 @@ from t2t_jax.workdir import (
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run is, all of which is known before anything in its directory changes."""
+    """The parts of a run that are known before anything in its directory changes."""
 
     workdir: Path
     config: Config
-    """The config with all choices made that were left open."""
+    """The config, in which all choices that were left open are made."""
     mesh: Mesh
     corpus: Corpus
     task: Task
     vocabulary: Vocabulary
     batches: Batches
     health: Health
-    """The rules that the log of the run is held against."""
+    """The rules by which the log of the run is checked."""
     model: Network
 
     @property
     def has_dev(self) -> bool:
-        """Whether there is a split on which the model is scored while it is trained."""
+        """Return whether there is a split on which the model is scored while it is trained."""
         return "dev" in self.corpus.splits
 
     @property
     def last(self) -> int:
-        """The number of the last step."""
+        """Return the number of the last step."""
         return self.config.training.num_train_steps
 
     def layout(self, shape: BatchShape) -> BatchLayout:
@@ -101,12 +101,12 @@ class Run(Plan):
 
     @property
     def reason_to_stop(self) -> str | None:
-        """Why the evaluations so far end the run before its last step; None if they do not."""
+        """Return why the evaluations so far end the run early; None if they do not."""
         return reason_to_stop(self.config.training, self.log.history.evaluations)
 
 
 def _planned(config: Config, workdir: Path) -> Plan:
-    """Settle what a run is, and refuse all that can be refused. Nothing is written."""
+    """Make the plan of a run, and refuse what does not fit, before anything is written."""
     goes_on = workdir if check_workdir(config, workdir) else None
     mesh = training_mesh(config.parallel)
     config = _settled(config, mesh, goes_on)
@@ -134,12 +134,12 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
     """Return a context with a run that is ready for its next step; it closes all that it opened.
 
     Args:
-      config: the config as it was asked for.
+      config: the config that the user asked for.
       workdir: the directory of the run.
 
     Raises:
       UserError: the config, the corpus or the directory does not fit, another process trains in
-        there, or no checkpoint of the run can be read.
+        the directory, or no checkpoint of the run can be read.
     """
     begun = time.monotonic()
     plan = _planned(config, workdir)
@@ -167,9 +167,9 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
 
 
 def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:
-    """Return the config with the choices made that it leaves open, as is best or as a run has them.
+    """Return the config with its open choices made: the best ones, or those of a run to resume.
 
-    `workdir` is the directory of the run that goes on; None for a new run.
+    `workdir` is the directory of the run that is resumed; None for a new run.
     """
     if workdir is None:
         return settled_schedule(settled(config, mesh))
@@ -181,7 +181,7 @@ def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:
 
 
 def _with_sources(config: Config, vocabulary: Vocabulary) -> Config:
-    """The config with as many entries for sources as the vocabulary has, where targets are labels.
+    """Return the config; if targets are labels, with the vocabulary's number of source entries.
 
     Raises:
       UserError: the vocabulary has more or fewer entries for sources than the model.
@@ -213,7 +213,7 @@ def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
 
 
 def _facts(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> dict[str, str]:
-    """The facts that all processes must agree on: all but where each of them keeps its data."""
+    """Return the facts that must be equal in all processes, without the paths of their data."""
     places = {"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1}
     return {
         "the config": config.replace(places).to_json(),
@@ -223,7 +223,7 @@ def _facts(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> dict[str, 
 
 
 def _introduction(run: Run, begun: float) -> Iterator[str]:
-    """Yield the lines that say what is about to be trained; `begun` is when the program began."""
+    """Yield the lines that describe the training that begins; `begun` is the program's start."""
     config, training = run.config, run.config.training
     first, last, end = int(run.state.step), run.last, training.schedule_end
     if training.init_from is not None and not first:

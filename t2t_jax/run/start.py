@@ -1,4 +1,4 @@
-"""What a run starts from: its newest checkpoint, another run's parameters, or random numbers."""
+"""The start of a run: from its newest checkpoint, another run's parameters, or random numbers."""
 
 import jax
 import jax.numpy as jnp
@@ -28,11 +28,11 @@ _FREE = "dropout_rate", "attention_dropout_rate", "activation_dropout_rate", "co
 
 
 def check_start(config: Config) -> None:
-    """Refuse a new run that is to start from a run whose model is another.
+    """Refuse a new run that is to start from the parameters of a run with a different model.
 
     Raises:
-      UserError: `training.init_from` is no run, or lacks the checkpoint, or has another network or
-        another size of the vocabulary.
+      UserError: `training.init_from` is no run, or lacks the checkpoint, or has a different network
+        or vocabulary size.
     """
     if config.training.init_from is None:
         return
@@ -66,10 +66,10 @@ def check_start(config: Config) -> None:
 def initial_state(
     config: Config, model: Network, mesh: Mesh, checkpoints: Checkpoints
 ) -> TrainState:
-    """Return the state that a run goes on from: its newest checkpoint, or that before step 1.
+    """Return the state that a run goes on from: its newest checkpoint, or the one before step 1.
 
     Raises:
-      UserError: no checkpoint can be read, or those of `training.init_from` cannot.
+      UserError: the checkpoints of the run, or those of `training.init_from`, cannot be read.
     """
     like = abstract_state(config, model, mesh)
     if restored := checkpoints.restore(like):
@@ -78,16 +78,16 @@ def initial_state(
     if start.init_from is None:
         return state
     params = _parameters_of(config, mesh, state.params)
-    # Of its own: a step overwrites both.
+    # A copy, as a step overwrites both.
     ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
     return state._replace(params=params, ema=ema)
 
 
 def _parameters_of(config: Config, mesh: Mesh, own: Parameters) -> Parameters:
-    """Return the parameters of the run that another starts from, in place of its `own`.
+    """Return the parameters of the run `training.init_from`, which replace a run's `own`.
 
-    A model that predicts labels keeps its own parameters after the stack of layers, as labels may
-    be others.
+    A model that predicts labels keeps its own parameters after the stack of layers, as its labels
+    may differ from those of that run.
     """
     start = config.training
     assert start.init_from is not None

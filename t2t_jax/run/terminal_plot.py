@@ -1,4 +1,4 @@
-"""A plot of several curves as text: the one place that knows the library which draws it."""
+"""A plot of several curves as text; no other module uses the library that draws it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,18 +14,18 @@ class Curve(NamedTuple):
     """A curve over the steps of a run."""
 
     steps: list[int]
-    """The steps at which it is known, rising."""
+    """The steps at which the curve is known, rising."""
     values: list[float]
-    """Its value at each of them, finite."""
+    """The curve's finite value at each of `steps`."""
 
 
 def colour_of(number: int) -> int:
-    """The colour of the curve with a number, as one of the terminal's 16."""
+    """Return the colour of the curve with this number, as one of the terminal's 16 colours."""
     return _COLOURS[number % len(_COLOURS)]
 
 
 def marker_of(number: int) -> str:
-    """The character that the curve with a number is drawn with where there are no colours."""
+    """Return the character by which the curve with this number is drawn without colours."""
     return _MARKERS[number % len(_MARKERS)]
 
 
@@ -35,7 +35,7 @@ def plot_in_terminal(
     """Draw curves in the same axes.
 
     Args:
-      title: what is drawn; of a single curve, the last value is added.
+      title: the title of the plot; the last value of a single curve is added to it.
       curves: the curves, of which at least one has a value; one without any is left out.
       width: characters of a line.
       height: lines.
@@ -67,7 +67,7 @@ def plot_in_terminal(
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
-    """Places of the ticks of an axis on which there are these values."""
+    """Return the places of the ticks of an axis that shows these values."""
     low, high = min(values), max(values)
     if low == high:
         return [low]

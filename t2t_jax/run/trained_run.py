@@ -1,4 +1,4 @@
-"""What a training leaves to its caller: the run, with its directory, its history and its model."""
+"""The result of a training: the run, with its directory, its history and its model."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +17,11 @@ class TrainedRun:
     directory: Path
     """The run directory, from which `t2t_jax.load` reads it too."""
     exit_code: int
-    """What a program that trains ends with: 0 for a run that is at its end, 128 + n for one that
-    signal n stopped, and that the same call goes on with."""
+    """The exit code of a program that trains: 0 for a run that is at its end, 128 + n for a run
+    that signal n stopped, and that the same call resumes."""
     history: History = field(repr=False)
-    """The records of its log since its first step: `training`, `evaluations` (on dev), `warnings`,
-    and `end`, why it ended. Each is a dictionary, as a line of `log.jsonl` is."""
+    """The records of the log since the first step: `training`, `evaluations` (on dev), `warnings`,
+    and `end`, why the run ended. Each is a dictionary, as a line of `log.jsonl` is."""
 
     def load(
         self,
@@ -30,15 +30,15 @@ class TrainedRun:
         step: int | Literal["best"] | None = None,
         parallel: MeshConfig | None = None,
     ) -> Translator:
-        """The model of the run; see `t2t_jax.load`.
+        """Load the model of the run, as `t2t_jax.load` does.
 
         Args:
-          average: how many of the last checkpoints to average; None is as the config says.
+          average: how many of the last checkpoints to average; None is what the config says.
           step: the last of these checkpoints; None is the newest, "best" the one with the best
             score on dev.
           parallel: the mesh of devices; None is all of this process, each with all parameters.
 
         Raises:
-          UserError: there is no such checkpoint, or it is damaged, or the devices are others.
+          UserError: there is no such checkpoint, or it is damaged, or the mesh does not fit.
         """
         return load(self.directory, average=average, step=step, parallel=parallel)

@@ -1,4 +1,4 @@
-"""The training loop, with what happens between two steps: log, evaluation, checkpoint, stop."""
+"""The training loop, with the log, evaluation, checkpoint and stop between two of its steps."""
 
 import os
 import time
@@ -29,11 +29,11 @@ _NOTHING, _CHECKPOINT = 0, 1
 def train(config: Config, workdir: str | os.PathLike[str]) -> TrainedRun:
     """Train a model, or go on with a run that was stopped.
 
-    All that can be refused is refused before anything in `workdir` changes.
+    A config or corpus that does not fit is refused before anything in `workdir` changes.
 
     Args:
-      config: the run.
-      workdir: the directory for all that it writes, or its place in a bucket, `s3://bucket/name`.
+      config: the config of the run.
+      workdir: the directory for all that the run writes; in a bucket, `s3://bucket/name`.
 
     Returns:
       The run, whose exit code is 0 at its end (its last step, or an early end by its evaluations)
@@ -95,7 +95,7 @@ def _evaluates(run: Run, step: int) -> bool:
 
 
 def _evaluate(run: Run, step: int, state: TrainState) -> None:
-    """Score the model on dev; a signal ends that at once, if no other process takes part."""
+    """Score the model on dev; a signal ends the scoring at once, if there is only one process."""
     if not run.has_dev:
         return
     settings = run.config.evaluation
@@ -113,28 +113,28 @@ def _evaluate(run: Run, step: int, state: TrainState) -> None:
 
 
 def _is_over(run: Run) -> bool:
-    """Whether the run ends before its last step; all processes get process 0's answer."""
+    """Return whether the run ends before its last step; all processes get process 0's answer."""
     return bool(of_main(int(run.reason_to_stop is not None)))
 
 
 class _Saver:
-    """Saves states, and agrees with the other processes on when to do so besides the due steps."""
+    """A saver of states, which agrees with the other processes on saves besides the due ones."""
 
     def __init__(self, run: Run) -> None:
         self._run, self._agreement = run, Agreement()
         self._saved, self._proposed = time.monotonic(), False
 
     def save(self, state: TrainState) -> None:
-        """Begin to write a state; the one before is on the disk then, and the log has it."""
+        """Begin to write a state, once the one before is on the disk; log that one."""
         self._run.log.checkpoint(self._run.checkpoints.save(state))
         self._saved, self._proposed = time.monotonic(), False
 
     def agreed(self) -> int:
-        """Return what all processes do after this step: one of the proposals above."""
+        """Return what all processes do after this step: nothing, a checkpoint, or a stop."""
         return self._agreement(self._run.stop.number or self._proposal())
 
     def _proposal(self) -> int:
-        """Return `_CHECKPOINT` once it is time, and only once, as the others take a while."""
+        """Return `_CHECKPOINT` once it is time, but only once, as an agreement takes a while."""
         every_minutes = self._run.config.checkpoint.every_minutes
         minutes = (time.monotonic() - self._saved) / 60
         is_time = every_minutes is not None and minutes >= every_minutes
@@ -145,7 +145,7 @@ class _Saver:
 
 
 def _last_words(run: Run, step: int, signal: int) -> tuple[str, str]:
-    """Return why a training ended, and what comes next."""
+    """Return why a training ended, and the advice on what to do next."""
     score = f"{run.task.command} --workdir {run.workdir}"
     if signal:
         return f"stopped after step {step:,}", "the same command goes on from there"

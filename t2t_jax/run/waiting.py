@@ -1,4 +1,4 @@
-"""How long the devices have nothing to do because the next batch is not there yet."""
+"""The time in which the devices have nothing to do because the next batch is not ready."""
 
 import time
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ class DataWait:
     """The time in which the training loop waited for a batch while the devices were idle.
 
     The loop is ahead of the devices: it launches a step while they compute the one before. So it
-    may wait for a batch as long as they are busy, and that costs nothing. What is counted begins
-    when the loop waits and the last step that was launched is done, and ends when the batch is
-    there. A thread waits for each step to learn when it was done; the loop never does.
+    may wait for a batch at no cost as long as the devices are busy. The counted time begins when
+    the loop waits and the last launched step is done, and ends when the batch is ready. A thread
+    waits for each step to learn when it was done; the loop never does.
     """
 
     def __init__(self) -> None:
@@ -48,13 +48,13 @@ class DataWait:
         """Take note of a step that was launched.
 
         Args:
-          result: arrays that are there when the step is done.
+          result: arrays that are ready when the step is done.
         """
         self._launched += 1
         self._results.put(result)
 
     def take(self) -> float:
-        """The seconds counted since the last call."""
+        """Return the seconds counted since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 

@@ -1,4 +1,4 @@
-"""The curves of runs in a terminal, from their logs: once, or again whenever a log has grown."""
+"""The curves of runs in a terminal, drawn from their logs once or whenever a log has grown."""
 
 import itertools
 import os
@@ -31,23 +31,23 @@ _POLL_SECONDS = 0.1  # a signal is noticed within this time
 
 
 class WatchedRun(NamedTuple):
-    """A run as its directory shows it."""
+    """A run as it was read from its directory."""
 
     name: str
     """The name by which it is told from the others."""
     num_train_steps: int
-    """The steps it is to take."""
+    """The number of steps that the run shall take."""
     history: History
-    """What it has recorded so far."""
+    """The records of its log so far."""
     unit: str
-    """What its model predicts: a token or a label; see `tasks.task.Task.unit`."""
+    """The name of what its model predicts, as token or label; see `tasks.task.Task.unit`."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is known that nothing more comes.
+        """Return whether the run is known to have ended.
 
-        A run of a release before 0.1.1 does not record its end: there, the evaluation after the
-        last step is taken for it.
+        A run of a release before 0.1.1 does not record its end. Such a run has ended if it was
+        evaluated after its last step.
         """
         evaluated = self.history.evaluations[-1]["step"] if self.history.evaluations else 0
         return self.history.end is not None or evaluated >= self.num_train_steps
@@ -61,7 +61,7 @@ def show_runs(places: Sequence[Path], console: Console) -> None:
       console: where it is printed; one that is not a terminal gets plain text.
 
     Raises:
-      UserError: one is neither, or a run is damaged, or the log of one that is named has no line.
+      UserError: a place is no run or grid, a run is damaged, or a run in `places` has no log yet.
     """
     runs = _read(places)
     for workdir, run in zip(_runs_in(places), runs, strict=True):
@@ -75,18 +75,18 @@ def show_runs(places: Sequence[Path], console: Console) -> None:
 def follow_runs(places: Sequence[Path], console: Console, interval: float) -> int:
     """Draw the page of runs again whenever a log has changed, until all runs have ended.
 
-    The runs of a grid never have: others may begin.
+    A grid never counts as ended, as more of its runs may begin.
 
     Args:
       places: the run directories, or directories of grids, which hold runs.
       console: a terminal, where the page stays in its place; or else each page follows the last.
-      interval: seconds between two looks at the logs.
+      interval: seconds between two checks of the logs.
 
     Returns:
-      The number of the signal that ended it; 0 if the runs did.
+      The number of the signal that ended the drawing; 0 if all runs have ended.
 
     Raises:
-      UserError: one is neither, or a run is damaged.
+      UserError: a place is neither a run nor a grid, or a run is damaged.
     """
     runs = _read(places)  # which warns of damaged lines, once
     may_grow = not all(map(is_run, places))
@@ -120,12 +120,12 @@ def _sleep(seconds: float, until: Callable[[], bool]) -> None:
 
 
 def _runs_in(places: Sequence[Path]) -> list[Path]:
-    """The run directories of some places; what is neither a run nor has runs in it is kept."""
+    """Return the run directories at or below some places; a place without any is kept as it is."""
     return [run for place in places for run in _below(place, 2) or [place]]
 
 
 def _below(place: Path, levels: int) -> list[Path]:
-    """A run itself, or the runs in a directory, as VARIANT/seedN are in that of a grid."""
+    """Return a run itself, or the runs some levels below, as VARIANT/seedN below a grid."""
     if is_run(place):
         return [place]
     inner = sorted(place.iterdir()) if levels and place.is_dir() else []
@@ -133,7 +133,7 @@ def _below(place: Path, levels: int) -> list[Path]:
 
 
 def _signature(places: Sequence[Path]) -> list[tuple[int, ...]]:
-    """Something that differs once a log has changed, or a run has begun."""
+    """Return a value that changes when a log is written to or a run begins."""
     found: list[tuple[int, ...]] = []
     for workdir in _runs_in(places):
         try:
@@ -157,13 +157,13 @@ def _watched(name: str, workdir: Path) -> WatchedRun:
 
 
 def _unit(runs: Sequence[WatchedRun]) -> str:
-    """What the models of all runs predict; of different kinds, a target."""
+    """Return the unit that the models of all runs predict; "target" if their units differ."""
     units = {run.unit for run in runs}
     return units.pop() if len(units) == 1 else "target"
 
 
 def _names(workdirs: Sequence[Path]) -> list[str]:
-    """The paths of the runs, without the directories that all of them are in."""
+    """Return the paths of the runs, relative to the innermost directory that holds all of them."""
     if len(workdirs) == 1:
         return [str(workdirs[0])]
     paths = [os.path.abspath(workdir) for workdir in workdirs]
@@ -172,7 +172,7 @@ def _names(workdirs: Sequence[Path]) -> list[str]:
 
 
 def _page(runs: Sequence[WatchedRun], console: Console) -> Group:
-    """The table of runs, what they said, and their curves."""
+    """Return the page: the table of runs, their warnings and ends, and their curves."""
     told = _told(runs)
     lines = console.height - len(runs) - len(told) - 3 if console.is_terminal else 100
     plots = _plots(runs, console, max(_LOWEST, min(_HIGHEST, lines // 3)))
@@ -180,7 +180,7 @@ def _page(runs: Sequence[WatchedRun], console: Console) -> Group:
 
 
 def _table(runs: Sequence[WatchedRun]) -> Table:
-    """A row for each run; of several runs, it is also the legend of the plots."""
+    """Return a table with a row for each run, which is the legend of the plots of several runs."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("run", overflow="fold")
     score = next((score_name(r.history.evaluations[-1]) for r in runs if r.history.evaluations), "")
@@ -197,7 +197,7 @@ def _table(runs: Sequence[WatchedRun]) -> Table:
 
 
 def _cells(run: WatchedRun) -> list[str]:
-    """The cells of a run's row beside its name."""
+    """Return the cells of a run's row, without its name."""
     history = run.history
     last = history.training[-1] if history.training else {"step": 0}
     since = plateau(history.evaluations)
@@ -217,9 +217,9 @@ def _shown(value: float | None, form: str) -> str:
 
 
 def _seconds_left(run: WatchedRun) -> float | None:
-    """The time to the last step, as the last lines of the log were apart; None if unknown.
+    """Estimate the time to the last step from the last lines of the log; None if unknown.
 
-    The median leaves out the lines between which there was an evaluation or a pause.
+    The median of their times per step is not changed by a few evaluations or pauses.
     """
     lines = [(r["step"], r["time"]) for r in run.history.training if r.get("time") is not None]
     lines = lines[-_TIMED_LINES - 1 :]
@@ -236,7 +236,7 @@ def _duration(seconds: float | None) -> str:
 
 
 def _told(runs: Sequence[WatchedRun]) -> list[Text]:
-    """The warnings of the runs, and why those that have ended did."""
+    """Return the warnings of the runs, and why those that have ended did so."""
     lines = []
     for run in runs:
         name = f"{run.name}: " if len(runs) > 1 else ""
@@ -250,7 +250,7 @@ def _told(runs: Sequence[WatchedRun]) -> list[Text]:
 
 
 def _plots(runs: Sequence[WatchedRun], console: Console, height: int) -> list[RenderableType]:
-    """The plots of all figures that a run has, two beside each other if there is room."""
+    """Return plots of all figures that some run has, in two columns if there is room."""
     columns = 2 if console.width >= _NARROWEST_PAIR else 1
     width, coloured = console.width // columns, console.color_system is not None
     evaluations = [record for run in runs for record in run.history.evaluations]

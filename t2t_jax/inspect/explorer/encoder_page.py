@@ -1,4 +1,4 @@
-"""The page about an encoder alone: what each position of a sentence or an image attends to."""
+"""The page about an encoder-only model, on what a sentence's or an image's positions attend to."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from t2t_jax.inspect.encoder_maps import EncoderMaps
 
 
 def page_data(translator: Translator, given: Any, maps: EncoderMaps) -> dict[str, Any]:
-    """What the page shows, as plain values but for arrays of bytes.
+    """Return the data that the page shows: plain values, and the image as an array of bytes.
 
     Args:
       translator: the model.
       given: the sentence or the image.
-      maps: its attention weights.
+      maps: the attention weights for the sentence or the image.
     """
     units = [
         {"name": name, "label": maps.labels.get(place, "")} for place, name in enumerate(maps.units)

@@ -1,7 +1,7 @@
-"""One file of HTML that shows what a model does with a sentence; it needs no network.
+"""A page of HTML, in one file, that shows how a model works on a sentence, without a network.
 
 `page.html`, `page.css` and `page.js` beside this file are put together, with the data as JSON.
-Attention weights are bytes: 255 is 1.
+Attention weights are stored as bytes, in which 255 stands for 1.
 """
 
 import base64
@@ -35,7 +35,7 @@ class Exploration:
 
     Attributes:
       page: the page, as HTML.
-      maps: the attention weights that it shows.
+      maps: the attention weights that the page shows.
     """
 
     def __init__(self, page: str, maps: AttentionMaps | EncoderMaps) -> None:
@@ -43,7 +43,7 @@ class Exploration:
 
         Args:
           page: the page, as HTML.
-          maps: the attention weights that it shows.
+          maps: the attention weights that the page shows.
         """
         self.page, self.maps = page, maps
 
@@ -54,12 +54,12 @@ class Exploration:
           path: the file.
 
         Raises:
-          UserError: it cannot be written.
+          UserError: the file cannot be written.
         """
         write_whole(path, self.page.encode())
 
     def _repr_html_(self) -> str:
-        """The page within a notebook: in a frame of its own, so that styles do not mix."""
+        """Return the page for a notebook, in a frame of its own, so that styles do not mix."""
         page = html.escape(self.page, quote=True)
         return f'<iframe srcdoc="{page}" width="100%" height="{_HEIGHT}" style="border:0"></iframe>'
 
@@ -71,8 +71,8 @@ def explore(translator: Translator, text: Any, references: str | None = None) ->
       translator: the model.
       text: a sentence of the source language. For a model that reads images, an image: an array
         `[height, width, channels]` of `uint8`.
-      references: a translation whose attention is shown; None is the model's own. An encoder alone
-        translates nothing, and takes none.
+      references: a translation whose attention is shown; None is the model's own. An encoder-only
+        model does not translate, and takes none.
 
     Raises:
       TypeError: an argument is of the wrong type.
@@ -99,7 +99,7 @@ def explore(translator: Translator, text: Any, references: str | None = None) ->
 
 
 def _explore_encoder(translator: Translator, given: Any, references: str | None) -> Exploration:
-    """The page about an encoder alone."""
+    """Make the page about an encoder-only model."""
     if references is not None:
         raise UserError("an encoder alone translates nothing; leave the translation out")
     maps = encoder_maps(translator, given)
@@ -110,7 +110,7 @@ def _explore_encoder(translator: Translator, given: Any, references: str | None)
 
 
 def _page(name: str, data: dict[str, Any]) -> str:
-    """The page that the files of a name make of data."""
+    """Return the page made of data and the files NAME.html, NAME.js and page.css."""
     # `<` cannot begin a tag in there, nor end the script.
     written = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     place = files(__package__)
@@ -121,7 +121,7 @@ def _page(name: str, data: dict[str, Any]) -> str:
 
 
 def _attention(maps: AttentionMaps, name: Attention) -> dict[str, Any]:
-    """The weights of an attention, and what its heads are."""
+    """Return the weights of an attention, and the kinds and entropies of its heads."""
     weights = getattr(maps, name)
     of_attentions = sides((maps.source_words, maps.source), (maps.target_words, maps.target))
     queries, keys = of_attentions[name]
@@ -136,12 +136,12 @@ def _attention(maps: AttentionMaps, name: Attention) -> dict[str, Any]:
 
 
 def _bytes(shares: Float[np.ndarray, "..."]) -> str:
-    """Numbers from 0 to 1 as bytes, in base64."""
+    """Return numbers from 0 to 1 as bytes, in base64."""
     return base64.b64encode(np.rint(shares * 255).astype(np.uint8).tobytes()).decode()
 
 
 def _search(translator: Translator, record: BeamRecord) -> dict[str, Any]:
-    """The hypotheses of a search, each with the number of the one it continues, or -1."""
+    """Return the hypotheses of a search, each with the number of its parent, or -1."""
     numbers = {key: number for number, key in enumerate(record.nodes)}
     last = [key[-1:] for key in record.nodes]
     pieces = [piece for [piece] in translator.vocabulary.target_pieces(last)]
@@ -168,7 +168,7 @@ def _search(translator: Translator, record: BeamRecord) -> dict[str, Any]:
 
 
 def _input(translator: Translator, text: str) -> dict[str, Any]:
-    """What the encoder reads: embeddings, positions, and the positions' products by distance."""
+    """Return the encoder's input: embeddings, positions, and positions' products by distance."""
     model = translator.config.model
     [tokens] = translator.encode([text])
     matrix = translator.params[model.embeddings["source"]]["embedding"]
@@ -186,7 +186,7 @@ def _input(translator: Translator, text: str) -> dict[str, Any]:
 
 
 def _positions(model: ModelConfig, params: Any, length: int) -> Float[np.ndarray, "t d_model"]:
-    """What is added to the embeddings of so many tokens; zeros where nothing is."""
+    """Return the vectors added to the embeddings of `length` tokens; zeros if none are added."""
     module = PositionEncoding(model, causal=False)
     variables = {"params": params.get("source_position", {})}
     nothing = jnp.zeros((1, length, model.d_model))
@@ -195,7 +195,7 @@ def _positions(model: ModelConfig, params: Any, length: int) -> Float[np.ndarray
 
 
 def _scaled(values: Float[np.ndarray, "t d_model"]) -> dict[str, Any]:
-    """A table as bytes, with the number that 0 and 255 stand for."""
+    """Return a table as bytes, with the number that 255 stands for, and 0 for its negative."""
     largest = float(np.abs(values).max(initial=1e-9))
     return {
         "shape": values.shape,

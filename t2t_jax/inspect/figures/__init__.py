@@ -1,4 +1,4 @@
-"""The paper's pictures, each computed by the functions that the model itself is made of."""
+"""The paper's pictures, computed by the functions that the model itself uses."""
 
 from t2t_jax.errors import needs_extra
 

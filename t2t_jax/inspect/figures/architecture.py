@@ -30,7 +30,7 @@ _COLORS = {
 
 
 class _Box(NamedTuple):
-    """A box of the figure: its name, what is in it, its colour, and whether every layer has it."""
+    """A box of the figure: its name, content and kind of colour, and whether each layer has it."""
 
     name: str
     content: str
@@ -39,11 +39,11 @@ class _Box(NamedTuple):
 
 
 def architecture(config: Config, vocab_size: int) -> Figure:
-    """The network of a config as figure 1 of the paper draws it, from below to above.
+    """Draw the network of a config as in figure 1 of the paper, from below to above.
 
     Args:
       config: the config of a run.
-      vocab_size: entries of its vocabulary, for targets.
+      vocab_size: the number of target entries of the run's vocabulary.
     """
     params = declared_parameters(make_model(config, vocab_size, None))
     stacks = config.model.stacks
@@ -68,7 +68,7 @@ def _column(
     params: Mapping[str, Any],
     stack: Stack,
 ) -> list[_Box]:
-    """The boxes of a stack, from below to above."""
+    """Return the boxes of a stack, from below to above."""
     name = "decoder" if stack.reads_target else "encoder"
     kinds = ["self_attention", *(["cross_attention"] if stack.attends_to_source else [])]
     boxes = _inputs(model, vocab_size, params, stack)
@@ -82,14 +82,14 @@ def _column(
 
 
 def _side(stack: Stack) -> _Side:
-    """The side whose embedding a stack has."""
+    """Return the side, source or target, whose embedding a stack reads."""
     return "target" if stack.reads_target else "source"
 
 
 def _inputs(
     model: ModelConfig, vocab_size: int, params: Mapping[str, Any], stack: Stack
 ) -> list[_Box]:
-    """The boxes below the layers: tokens or images, their embedding and their positions."""
+    """Return the boxes below the layers: tokens or images, their embedding and positions."""
     side = _side(stack)
     read = "source and target" if stack.reads_source and stack.reads_target else side
     if model.num_patches:
@@ -120,7 +120,7 @@ def _inputs(
 def _outputs(
     model: ModelConfig, vocab_size: int, params: Mapping[str, Any], side: _Side
 ) -> list[_Box]:
-    """The boxes above the layers of the stack that predicts."""
+    """Return the boxes above the layers of the stack that predicts."""
     boxes = []
     if transform := params.get("output_transform"):
         boxes.append(_Box("output transform", _numbers(transform), "feed_forward", False))
@@ -154,7 +154,7 @@ def _sublayer(model: ModelConfig, layers: Mapping[str, Any], name: str, stack: S
 
 
 def _numbers(params: Any, layers: int = 1) -> str:
-    """How many parameters there are in one layer of equal ones."""
+    """Return the number of parameters of one layer, as text."""
     return f"{_count(params) // layers:,}"
 
 
@@ -184,7 +184,7 @@ def _draw(axes: Axes, x: float, boxes: list[_Box], num_layers: int) -> None:
 
 
 def _join(axes: Axes, encoder: list[_Box], decoder: list[_Box]) -> None:
-    """Draw the way from the encoder's output to the decoder's cross-attention."""
+    """Draw the arrow from the encoder's output to the decoder's cross-attention."""
     step = _HEIGHT + _GAP
     (reader,) = (at for at, box in enumerate(decoder) if box.name == "cross-attention")
     top = len(encoder) * step - _GAP

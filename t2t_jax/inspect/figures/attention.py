@@ -1,4 +1,4 @@
-"""Pictures of section 3.2, and of figures 3 to 5: scores, masks, and where heads look."""
+"""Pictures of section 3.2, and of figures 3 to 5: scores, masks, and the weights of heads."""
 
 from collections.abc import Sequence
 
@@ -20,10 +20,10 @@ _QUERIES = 1000
 
 
 def softmax_saturation() -> Figure:
-    """Why scores are divided by sqrt(d_k) (section 3.2.1).
+    """Draw why scores are divided by sqrt(d_k) (section 3.2.1).
 
-    For random queries and keys whose components have mean 0 and variance 1: the largest weight of a
-    row, and the size of the softmax's derivative, by d_k.
+    For random queries and keys whose components have mean 0 and variance 1, the picture shows the
+    largest weight of a row, and the size of the softmax's derivative, by d_k.
     """
     figure, (left, right) = canvas(9, 3.3, 2)
     for is_scaled, color in ((True, COLORS[0]), (False, COLORS[1])):
@@ -40,7 +40,7 @@ def softmax_saturation() -> Figure:
 
 
 def _saturation(d_k: int, is_scaled: bool) -> tuple[float, float]:
-    """The mean of the largest weight, and of the derivative's Frobenius norm, over queries."""
+    """Compute the mean over queries of the largest weight and the derivative's Frobenius norm."""
     of_query, of_key = jax.random.split(jax.random.key(d_k))
     query = jax.random.normal(of_query, (1, _QUERIES, 1, d_k))
     key = jax.random.normal(of_key, (1, _KEYS, 1, d_k))
@@ -53,7 +53,7 @@ def _saturation(d_k: int, is_scaled: bool) -> tuple[float, float]:
 
 
 def masks() -> Figure:
-    """Who may attend to whom (section 3.2.3), for a row of two sentences and padding."""
+    """Draw which positions may attend to which (section 3.2.3), in a row of two sentences."""
     targets = jnp.array([[1] * 5 + [2] * 4 + [0] * 2])
     sources = jnp.array([[1] * 4 + [2] * 6 + [0]])
     figure, axes = canvas(10, 3.6, 3)
@@ -72,12 +72,12 @@ def masks() -> Figure:
 def lines_between_words(
     words: Sequence[str], weights: Float[np.ndarray, "h q k"], title: str
 ) -> Figure:
-    """Where the heads of a layer look, as in figures 3 to 5 of the paper.
+    """Draw the weights of a layer's heads as lines between words, as in the paper's figures 3 to 5.
 
     Args:
-      words: the subwords, keys and queries alike.
-      weights: attention weights of the heads.
-      title: what is shown.
+      words: the subwords, which are both keys and queries.
+      weights: the attention weights of the heads.
+      title: the title of the picture.
     """
     figure, (axes,) = canvas(max(5, 2.2 + 0.32 * len(words)), 4)
     _connect(axes, weights)
@@ -87,7 +87,7 @@ def lines_between_words(
 
 
 def cross_attention(maps: AttentionMaps, layer: int) -> Figure:
-    """Which subwords of the source the translation's look at, as the mean over a layer's heads.
+    """Draw the weights of source subwords for each target subword, as the mean of a layer's heads.
 
     Args:
       maps: the attention weights of a sentence and its translation.

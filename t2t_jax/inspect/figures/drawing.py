@@ -1,4 +1,4 @@
-"""What the pictures have in common: their colours, and how they are saved."""
+"""The colours, axes and file formats that all pictures share."""
 
 import io
 
@@ -13,23 +13,23 @@ MAP = "cividis"
 
 
 def canvas(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """A picture with axes beside each other, for no display.
+    """Return a picture with axes beside each other, which needs no display.
 
     Args:
-      width: in inches.
-      height: in inches.
-      columns: number of axes.
+      width: the width in inches.
+      height: the height in inches.
+      columns: the number of axes.
     """
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, list(figure.subplots(1, columns, squeeze=False)[0])
 
 
 def encoded(figure: Figure, kind: str) -> bytes:
-    """A picture as a file.
+    """Return the content of a picture's file.
 
     Args:
       figure: the picture.
-      kind: svg or png.
+      kind: the format, svg or png.
     """
     content = io.BytesIO()
     # Text stays text, and the same picture is the same file.

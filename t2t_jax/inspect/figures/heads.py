@@ -1,4 +1,4 @@
-"""Pictures of what attention heads are worth."""
+"""Pictures of the worth of attention heads."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -8,10 +8,10 @@ from t2t_jax.inspect.heads import ATTENTIONS, HeadReport
 
 
 def worth(report: HeadReport) -> Figure:
-    """The importance of every head, and the model without its least important ones.
+    """Draw the importance of every head, and the scores without the least important heads.
 
     Args:
-      report: what the heads of a model are worth.
+      report: the worth of the heads of a model.
     """
     figure, (*maps, curve) = canvas(12, 3.2, len(ATTENTIONS) + 1)
     largest = max(head.importance for head in report.heads)

@@ -1,4 +1,4 @@
-"""What longer rows cost (section 4, Table 1): by formula, and as measured on this machine."""
+"""The cost of longer rows (section 4, Table 1), by formula and as measured on this machine."""
 
 import math
 import time
@@ -24,11 +24,11 @@ LENGTHS = (128, 256, 512, 1024)
 
 
 def long_context(config: Config, lengths: Sequence[int] = LENGTHS) -> Figure:
-    """Operations, memory and time of a layer, by the length of a row.
+    """Draw the operations, memory and time of a layer, by the length of a row.
 
     Args:
-      config: the config of a run that reads text. The layer is one of its encoder, or of its
-        decoder where that is alone.
+      config: the config of a run that reads text. The layer is one of the encoder, or of the
+        decoder of a decoder-only model.
       lengths: lengths of the rows, in tokens.
     """
     layer = config.replace({"model.num_encoder_layers": 1, "model.num_decoder_layers": 1})
@@ -58,15 +58,15 @@ def long_context(config: Config, lengths: Sequence[int] = LENGTHS) -> Figure:
 
 
 def operations(config: Config, n: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Floating point operations of a layer's forward pass over one row.
+    """Compute the floating point operations of a layer's forward pass over one row.
 
     Args:
       config: the config of a run.
       n: lengths of rows, in tokens.
 
     Returns:
-      Those of attention's own products, which grow with n², and those of products with parameters,
-      which grow with n: two for each weight and token.
+      The operations of attention's own products, which grow with n², and those of products with
+      parameters, which grow with n: two for each weight and token.
     """
     model = config.model
     matrices = 3 if model.is_gated else 2
@@ -76,7 +76,7 @@ def operations(config: Config, n: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _measured(config: Config, length: int) -> tuple[float, float]:
-    """Seconds and bytes of temporaries (NaN: unknown) of one layer, compiled for this machine."""
+    """Measure one layer, compiled for this machine: seconds and bytes of temporaries (or NaN)."""
     model = make_model(config, _VOCAB_SIZE, None)
     params = init_parameters(model, jax.random.key(0))
     row = one_a_row(jnp.full((1, length), _VOCAB_SIZE - 1, jnp.int32))

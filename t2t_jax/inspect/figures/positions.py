@@ -1,4 +1,4 @@
-"""Pictures of section 3.5: what is added to embeddings to tell positions apart."""
+"""Pictures of the position encodings of section 3.5."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -8,7 +8,7 @@ from t2t_jax.inspect.figures.drawing import COLORS, MAP, canvas
 
 
 def waves(d_model: int, length: int = 100) -> Figure:
-    """A few columns of the encodings: sine waves, slower from column to column.
+    """Draw a few columns of the encodings: sine waves, slower from column to column.
 
     Args:
       d_model: width of the model.
@@ -26,7 +26,7 @@ def waves(d_model: int, length: int = 100) -> Figure:
 
 
 def heat_map(d_model: int, length: int = 100) -> Figure:
-    """All numbers of the encodings: a row for each position.
+    """Draw all numbers of the encodings, with a row for each position.
 
     Args:
       d_model: width of the model.
@@ -42,7 +42,7 @@ def heat_map(d_model: int, length: int = 100) -> Figure:
 
 
 def products_by_distance(d_model: int, length: int = 100) -> Figure:
-    """Dot products of encodings: they depend on the distance of two positions alone.
+    """Draw the dot products of encodings, which depend on the distance of two positions alone.
 
     A pair of sine and cosine of the same frequency gives sin a sin b + cos a cos b = cos(a - b).
 

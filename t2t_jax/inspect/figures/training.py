@@ -16,7 +16,7 @@ _ENTRIES = 12
 
 
 def schedule(training: TrainingConfig, d_model: int) -> Figure:
-    """Equation 3 for several lengths of the warmup, and the schedule of a run.
+    """Draw equation 3 for several lengths of the warmup, and the schedule of a run.
 
     Args:
       training: the recipe of the run.
@@ -38,9 +38,9 @@ def schedule(training: TrainingConfig, d_model: int) -> Figure:
 
 
 def label_smoothing(epsilon: float) -> Figure:
-    """What the loss compares the model's probabilities with (section 5.4).
+    """Draw the target with which the loss compares the model's probabilities (section 5.4).
 
-    It is read off the loss: its gradient by the logits is their softmax minus this target.
+    The target is computed from the loss, whose gradient by the logits is their softmax minus it.
 
     Args:
       epsilon: label smoothing eps_ls.

@@ -25,7 +25,7 @@ from t2t_jax.run.loading import load
 from t2t_jax.system.atomic_file import check_writable, write_whole
 
 SENTENCE = "No devices were found."
-"""The sentence whose attention is drawn, unless another is given."""
+"""The default sentence whose attention is drawn."""
 
 
 def write_figures(
@@ -34,10 +34,10 @@ def write_figures(
     """Write every picture as NAME.svg and NAME.png.
 
     Args:
-      directory: where they are written; files of these names are overwritten.
+      directory: the directory for the files; files of these names are overwritten.
       workdir: directory of the run whose shapes, recipe and attention are drawn; None is the
         paper's base model, without attention, for which a trained model is needed.
-      sentence: the sentence whose attention is drawn; of a model that reads images, there is none.
+      sentence: the sentence whose attention is drawn, unless the model reads images.
 
     Returns:
       The paths of the files.
@@ -58,7 +58,7 @@ def write_figures(
 
 
 def figures(translator: Translator | None, sentence: str) -> Iterator[tuple[str, Figure]]:
-    """Every picture with its name.
+    """Yield every picture with its name.
 
     Args:
       translator: the model of a run; None is the paper's base model.
@@ -82,7 +82,7 @@ def figures(translator: Translator | None, sentence: str) -> Iterator[tuple[str,
 
 
 def _attention(translator: Translator, sentence: str) -> Iterator[tuple[str, Figure]]:
-    """Figures 3 to 5: the heads of each layer; and of a decoder that translates, its source."""
+    """Yield pictures as figures 3 to 5: self-attention by layer, and cross-attention if any."""
     config, stack = translator.config, "encoder"
     cross: AttentionMaps | None = None
     if config.model.architecture == "encoder_only":
@@ -106,7 +106,7 @@ def _attention(translator: Translator, sentence: str) -> Iterator[tuple[str, Fig
 def _of_language_model(
     translator: Translator, sentence: str
 ) -> tuple[list[str], Float[np.ndarray, "n h s s"]]:
-    """What a language model reads for a sentence, and what each layer attends to there."""
+    """Return the subwords that a language model reads for a sentence, and its attention weights."""
     [tokens] = translator.encode_targets([sentence])
     check_one_pass("the sentence", len(tokens), translator.longest_sentence)
     read = [start_id(translator.config.model), *tokens[:-1]]

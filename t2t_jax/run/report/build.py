@@ -1,4 +1,4 @@
-"""The report on a run, from what its directory holds."""
+"""The report on a run, made from the files of its directory."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from t2t_jax.workdir import read_config, read_log, read_scores
 
 
 def beside_the_paper(config: Config, scores: Sequence[Record]) -> list[str]:
-    """What the paper reports for the experiment that a run repeats, and how the run deviates.
+    """Return what the paper reports for the experiment that a run repeats, and how it deviates.
 
     Args:
       config: the config of the run.
@@ -35,7 +35,7 @@ def beside_the_paper(config: Config, scores: Sequence[Record]) -> list[str]:
 
 
 def build_report(workdir: Path, sustained_tflops: float | None = None) -> RunReport:
-    """The report on a run, which may be still training or not have taken a step.
+    """Build the report on a run, which may be still training or not have taken a step.
 
     Args:
       workdir: the run directory.

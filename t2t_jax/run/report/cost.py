@@ -1,4 +1,4 @@
-"""What the training of a run costs, beside what the paper's training cost."""
+"""The training cost of a run, beside that of the paper's training."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,20 +18,20 @@ _NOT_LOGGED = "not logged, taken as 1"
 
 
 class _Training(NamedTuple):
-    """What the cost of a training follows from."""
+    """The facts from which the cost of a training is computed."""
 
     model: ModelConfig
     """The network."""
     vocab_size: int
-    """Entries of the shared vocabulary."""
+    """The number of entries of the shared vocabulary."""
     source_tokens: float
-    """Source tokens that a step sees."""
+    """The number of source tokens in a step."""
     target_tokens: float
-    """Target tokens that a step sees."""
+    """The number of target tokens in a step."""
     steps: int
-    """Steps of the whole training."""
+    """The number of steps of the whole training."""
     devices: str
-    """The number of devices; several numbers if the run went on with others."""
+    """The number of devices; several numbers if the run was resumed with more or fewer."""
     seconds: float | None
     """Wall time of all steps; None if it is not known."""
     device_seconds: float | None
@@ -40,7 +40,7 @@ class _Training(NamedTuple):
     """Operations per second that one device sustains; None if it is not known."""
 
     def figures(self) -> dict[str, str]:
-        """The rows of the table of costs: the name and the value of each."""
+        """Return the rows of the table of costs, as names and values."""
         tokens = self.source_tokens, self.target_tokens
         per_step = model_flops_per_step(self.model, self.vocab_size, *tokens)
         total, time, rate, estimate = per_step * self.steps, UNKNOWN, UNKNOWN, UNKNOWN
@@ -68,10 +68,10 @@ def cost_section(
     log: Sequence[Record],
     sustained_tflops: float | None,
 ) -> Section:
-    """The cost of the run so far beside that of the paper's training.
+    """Return the section with the cost of the run so far beside that of the paper's training.
 
     Args:
-      experiment: the experiment of the paper that the run is set beside.
+      experiment: the experiment of the paper that the run is compared with.
       config: the config of the run.
       published: the paper's settings, by attribute of `Config`.
       log: the log of the run.
@@ -95,7 +95,7 @@ def cost_section(
 
 
 def _training(config: Config, log: Sequence[Record], sustained_tflops: float | None) -> _Training:
-    """The run so far, or the one that its config describes if no step is logged."""
+    """Return the training of a run so far, or as its config plans it if no step is logged."""
     data, steps = config.data, config.training.num_train_steps
     tokens: float = data.target_tokens_per_step
     seconds = device_seconds = None
@@ -125,7 +125,7 @@ def _training(config: Config, log: Sequence[Record], sustained_tflops: float | N
 
 
 def _published_training(published: Mapping[str, Any], model: str) -> _Training:
-    """The training of a model of the paper; what the paper does not publish is None."""
+    """Return the training of a model of the paper; unpublished times and rates are None."""
     fields = {f"model.{leaf.name}": leaf.name for leaf in dataclasses.fields(ModelConfig)}
     stated = {p: v for p, v in published.items() if p in fields and v != paper.UNPUBLISHED}
     trained = paper.TRAINING.get(model)
@@ -143,12 +143,12 @@ def _published_training(published: Mapping[str, Any], model: str) -> _Training:
 
 
 def _power(number: float) -> str:
-    """A large number with three digits, as 2.3e19."""
+    """Return a large number with three digits, as 2.3e19."""
     return f"{number:.3g}".replace("e+", "e")
 
 
 def _duration(seconds: float) -> str:
-    """A time with three digits, in the largest unit of which it has at least two."""
+    """Return a time with three digits, in the largest unit in which it is at least 2."""
     for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.3g} {unit}"

@@ -13,7 +13,7 @@ _BRAILLE, _DOTS = 0x2800, np.array([[1, 8], [2, 16], [4, 32], [64, 128]])
 
 
 def curves_section(log: Sequence[Record]) -> Section:
-    """Loss and learning rate over the steps that the log has."""
+    """Return the section that plots loss and learning rate over the logged steps."""
     curves = {
         "loss in training, label-smoothed, nats per target subword": ("train", "loss"),
         "loss on dev, label-smoothed, nats per target subword": ("dev", "loss"),
@@ -28,12 +28,12 @@ def curves_section(log: Sequence[Record]) -> Section:
 
 
 def series(log: Sequence[Record], of: str, *names: str) -> Float[np.ndarray, "names records"]:
-    """Figures of the records of one kind; a record in which one is missing or null is left out.
+    """Return figures of the records of one kind, without records that lack any of the figures.
 
     Args:
       log: the log of a run.
       of: the kind of record: train, or the split that was evaluated.
-      names: fields of the records.
+      names: fields of the records; a record in which one of them is null lacks it.
     """
     rows = [[record.get(name) for name in names] for record in log if record.get("of") == of]
     known = [row for row in rows if all(isinstance(value, int | float) for value in row)]
@@ -43,13 +43,13 @@ def series(log: Sequence[Record], of: str, *names: str) -> Float[np.ndarray, "na
 def plot_curves(
     x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"], width: int = 64, height: int = 6
 ) -> str:
-    """A curve as lines of text, drawn with Braille dots: 2 columns and 4 rows of them a character.
+    """Draw a curve as lines of text in Braille dots, of which a character has 2 columns and 4 rows.
 
     Args:
-      x: steps at which it is known, rising.
-      y: its values, finite.
+      x: the steps at which the curve is known, rising.
+      y: the values of the curve, finite.
       width: characters across, without the labels.
-      height: lines, at least 2, without the one that tells the range of `x`.
+      height: lines, at least 2, without the last line, which shows the range of `x`.
     """
     low, high = float(y.min()), float(y.max())
     curve = np.interp(np.linspace(x[0], x[-1], 2 * width), x, y)

@@ -1,4 +1,4 @@
-"""What the training said of itself: its warnings, and why it ended before its last step."""
+"""The warnings of a training, and the reason why it ended before its last step."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from t2t_jax.system.records import Record
 
 
 def health_sections(config: Config, log: Sequence[Record]) -> list[Section]:
-    """The section with the warnings of a run and the reason of an early end; [] without any.
+    """Return the section with a run's warnings and the reason of an early end; [] without any.
 
     Args:
       config: the config of the run.

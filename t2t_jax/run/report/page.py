@@ -9,12 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 Row = tuple[str, ...]
-"""Cells of a table."""
+"""The cells of a row of a table."""
 
 DEVIATES = "≠"
-"""The first cell of a row about something in which the run is not as the paper states."""
+"""The mark in the first cell of a row in which the run deviates from the paper."""
 UNKNOWN = "–"
-"""Stands for a value that is not known."""
+"""The sign for a value that is not known."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class RunReport:
     title: str
     """The page's heading."""
     deviations: list[str]
-    """Names of the settings that are not the paper's."""
+    """The names of the settings that are not the paper's."""
     sections: list[Section]
     """The parts of the page, from top to bottom."""
 
     def terminal(self) -> Group:
-        """The page for a terminal: print it with a `rich.console.Console`."""
+        """Return the page for a terminal, which a `rich.console.Console` prints."""
         parts: list[Text | Table] = [Text(self.title, style="bold")]
         for section in self.sections:
             parts += [Text(f"\n{section.title}", style="bold"), *map(Text, section.notes)]
@@ -60,7 +60,7 @@ class RunReport:
         return Group(*parts)
 
     def markdown(self) -> str:
-        """The page as Markdown."""
+        """Return the page as Markdown."""
         blocks = [f"# {self.title}"]
         for section in self.sections:
             blocks += [f"## {section.title}", *section.notes]
@@ -73,17 +73,17 @@ class RunReport:
 
 
 def _markdown_row(cells: Row) -> str:
-    """A row of a Markdown table; `|` within a cell is escaped."""
+    """Return a row of a Markdown table, with `|` escaped in its cells."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def deviations(rows: Sequence[Row]) -> list[str]:
-    """The names, each once, of the settings in rows that are marked as deviations."""
+    """Return the names, each once, of the settings in rows that are marked as deviations."""
     return list(dict.fromkeys(row[1] for row in rows if row[0] == DEVIATES))
 
 
 def shown(value: Any) -> str:
-    """A value as a cell has it: numbers with separators, no more than 6 digits of a float."""
+    """Format a value for a cell: numbers with separators, floats with at most 6 digits."""
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     if isinstance(value, tuple):
@@ -94,7 +94,7 @@ def shown(value: Any) -> str:
 
 
 def all_shown(values: Mapping[str, Any]) -> str:
-    """Values by attribute of `Config`: one if all are the same, or else each with its name."""
+    """Format values by attribute of `Config`: once if all are equal, or else each with its name."""
     cells = {path.rpartition(".")[2]: shown(value) for path, value in values.items()}
     if len(set(cells.values())) == 1:
         return next(iter(cells.values()))

@@ -15,11 +15,11 @@ _PERPLEXITY = Measure("perplexity", "perplexity")
 def scores_section(
     task: Task, experiment: PublishedExperiment, scores: Sequence[Record]
 ) -> Section:
-    """A row for each evaluation, with the measures of the task that any of them has.
+    """Return the section with a row for each evaluation, and its scores in the task's measures.
 
     Args:
       task: the task of the run's corpus.
-      experiment: the experiment of the paper that the run is set beside.
+      experiment: the experiment of the paper that the run is compared with.
       scores: evaluations of the run, as `scores.jsonl` keeps them.
     """
     measures = [
@@ -43,7 +43,7 @@ def scores_section(
 
 
 def last_evaluation(config: Config, log: Sequence[Record]) -> list[Record]:
-    """The last evaluation on dev during training, as `scores.jsonl` would have it; [] if none."""
+    """Return the last evaluation on dev during training as `scores.jsonl` has it; [] if none."""
     decoding = dataclasses.asdict(config.decoding) | {"beam_size": config.evaluation.beam_size}
     decay = config.training.ema_decay
     averages = {} if decay is None else {"ema_decays": [decay]}
@@ -58,20 +58,20 @@ def last_evaluation(config: Config, log: Sequence[Record]) -> list[Record]:
 
 
 def scored_test_set(score: Record) -> str:
-    """The name under which the set that was scored is reported."""
+    """Return the name by which the paper and others report the set that was scored."""
     corpus, split = str(score.get("corpus")), str(score.get("split"))
     return name_of_test_set(corpus, split, score.get("num_sentences") or 0)
 
 
 def averaged(score: Record) -> int | str:
-    """How many checkpoints the parameters that were scored are the average of, or of what else."""
+    """Return how many checkpoints were averaged, or the name and decay of a moving average."""
     decays = score.get("ema_decays", [])
     of = ", ".join(map(str, decays))
     return f"moving average, decay {of}" if decays else len(score.get("checkpoints", []))
 
 
 def _conditions(score: Record) -> Row:
-    """The cells that say what was scored, and by which parameters."""
+    """Return the cells that name the set that was scored and the parameters."""
     steps = score.get("checkpoints", [])
     return (
         scored_test_set(score),
@@ -81,7 +81,7 @@ def _conditions(score: Record) -> Row:
 
 
 def _search(score: Record) -> str:
-    """How what was scored had been searched for."""
+    """Return the settings of the search that made the scored hypotheses."""
     decoding = score.get("decoding", {})
     stated = ["beam_size", "length_penalty"]
     if decoding.get("quantize", "none") != "none":
@@ -90,7 +90,7 @@ def _search(score: Record) -> str:
 
 
 def _figures(score: Record, measures: Sequence[Measure]) -> Row:
-    """The cells with the figures of an evaluation."""
+    """Return the cells with the figures of an evaluation."""
     values = (score.get(measure.field) for measure in measures)
     figures = (f"{value:.2f}" if isinstance(value, float) else value for value in values)
     return tuple(UNKNOWN if figure is None else shown(figure) for figure in figures)

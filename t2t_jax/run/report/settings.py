@@ -24,12 +24,12 @@ from t2t_jax.tasks.task import PublishedExperiment, Task
 def published_settings(
     experiment: PublishedExperiment, config: Config, scores: Sequence[Record]
 ) -> dict[str, Any]:
-    """The paper's settings in an experiment, by attribute of `Config`.
+    """Return the paper's settings in an experiment, by attribute of `Config`.
 
     Args:
       experiment: the experiment.
-      config: the config of the run. If it averages as many checkpoints as the paper does where it
-        scores on dev alone, it is compared with the settings that the paper has there.
+      config: the config of the run. If all scores are on dev and it averages as many checkpoints as
+        the paper does for scores on dev, the settings are the paper's for scores on dev.
       scores: all evaluations of the run.
     """
     changes = _changes(experiment, scores)
@@ -45,11 +45,11 @@ def settings_section(
     published: Mapping[str, Any],
     scores: Sequence[Record],
 ) -> Section:
-    """Every setting that the paper states, every set that was scored, and how it was scored.
+    """Return the section with the paper's settings, the sets that were scored, and the searches.
 
     Args:
       task: the task of the run's corpus.
-      experiment: the experiment of the paper that the run is set beside.
+      experiment: the experiment of the paper that the run is compared with.
       config: the config of the run.
       published: the paper's settings, as `published_settings` has them.
       scores: all evaluations of the run.
@@ -72,7 +72,7 @@ def settings_section(
 
 
 def _changes(experiment: PublishedExperiment, scores: Sequence[Record]) -> Mapping[str, Any]:
-    """What the paper changes where it scores on dev alone, if no score is on a test set."""
+    """Return the paper's changes of settings for scores on dev; {} if a score is on a test set."""
     splits = {_split(experiment, score) for score in scores}
     return experiment.changes_on_dev if splits <= {"dev", "train"} else {}
 
@@ -80,7 +80,7 @@ def _changes(experiment: PublishedExperiment, scores: Sequence[Record]) -> Mappi
 def _settings(
     task: Task, experiment: PublishedExperiment, config: Config, published: Mapping[str, Any]
 ) -> list[Row]:
-    """A row for every constant of the paper that the task has, marked where the run deviates."""
+    """Return a row for every constant of the paper that the task has, marked where it deviates."""
     rows: list[Row] = []
     for constant in paper.CONSTANTS:
         name, _, values = constant
@@ -98,15 +98,15 @@ def _settings(
 
 
 def _section(experiment: PublishedExperiment, constant: paper.Constant) -> str:
-    """The section of the paper that states a constant of an experiment."""
+    """Return the section of the paper that states a constant of an experiment."""
     changed = constant.values.keys() & paper.EXPERIMENTS[experiment.name]
     return experiment.section if changed and experiment.section else constant.section
 
 
 def _test_sets(experiment: PublishedExperiment, scores: Sequence[Record]) -> list[Row]:
-    """A row for every set that was scored, marked where it is another version than the paper's.
+    """Return a row for every set that was scored, marked where its version is not the paper's.
 
-    On a corpus that is not the paper's, which the row on the data says, no set is marked.
+    On a corpus that is not the paper's, no set is marked, as the row on the data has the mark.
     """
     rows: dict[str, Row] = {}
     for score in scores:
@@ -119,7 +119,7 @@ def _test_sets(experiment: PublishedExperiment, scores: Sequence[Record]) -> lis
 
 
 def _split(experiment: PublishedExperiment, score: Record) -> str:
-    """The split that was scored: train, dev, test, or another by its name."""
+    """Return the split that was scored: train, dev, test, or the name of another split."""
     name = scored_test_set(score).partition(" ")[0]
     split = str(score.get("split"))
     return {name: split for split, name in experiment.test_sets.items()}.get(name, split)
@@ -128,7 +128,7 @@ def _split(experiment: PublishedExperiment, score: Record) -> str:
 def _searches(
     experiment: PublishedExperiment, published: Mapping[str, Any], scores: Sequence[Record]
 ) -> list[Row]:
-    """A row for every setting of a search that made a score and is not the paper's."""
+    """Return a row for every setting of a scored search that is not the paper's."""
     rows: dict[Row, None] = {}
     for score in scores:
         used = {f"decoding.{name}": value for name, value in score.get("decoding", {}).items()}
