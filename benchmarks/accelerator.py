@@ -37,7 +37,7 @@ from t2t_jax.system.program import run
 from t2t_jax.system.signals import StopSignal
 
 _BENCHMARKS = Path(__file__).resolve().parent
-_TICK = 0.2  # seconds between two looks at the clock
+_TICK = 0.2  # seconds between two checks of the clock
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -136,7 +136,7 @@ def _measure(part: Part, seconds: float, tiny: bool, figures: Figures, stop: Sto
             stderr=log,
             cwd=_BENCHMARKS.parent,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            start_new_session=True,  # so that all that it starts can be ended with it
+            start_new_session=True,  # so that its own children can be ended with it
         )
         deadline = time.monotonic() + seconds
         try:

@@ -145,7 +145,7 @@ def _of_scan(
     params: Any, inputs: Sequence[_Value], start: np.ndarray
 ) -> tuple[list[_Value], Counts]:
     consts, carries = params["num_consts"], params["num_carry"]
-    # A slice of an array, or a carry, is another number in each iteration.
+    # A slice of an array, or a carry, has another value in each iteration.
     known = [*inputs[:consts], *(_Value(value.ways) for value in inputs[consts:])]
     return _of_loop(params["jaxpr"], params["length"], (consts, carries), known, start)
 

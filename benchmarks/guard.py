@@ -4,9 +4,8 @@
     python benchmarks/guard.py --config configs/big.py --shape 8x128
 
 Every field of the config is a flag, but a stack has one layer here, as XLA counts a loop over
-layers as one layer. The counts do not depend on the machine's speed. `tests/test_guard.py` holds
-them to bounds, so that an accidental one-hot, copy of the state, or compilation for every batch is
-seen before it is slow.
+layers as one. No count depends on the machine's speed. `tests/test_guard.py` holds them to bounds,
+so that an accidental one-hot, copy of the state, or compilation for every batch is seen in time.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,8 @@
 """The layer types of the paper's Table 1, each as a function of its parameters and an input.
 
 The paper compares layers that map a row of n vectors of width d to another such row (section 4).
-Its complexities of attention leave out the four projections, of n d^2 each. So this module has
-attention without projections, where queries, keys and values are the input itself cut into heads,
-and attention with them.
+Its complexities of attention leave out the four projections, of n d^2 each. So attention is here
+with projections, and without, where queries, keys and values are the input itself cut into heads.
 """
 
 import math

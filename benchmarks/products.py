@@ -82,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
         "form_of_products": kernels.products,
         "auto_compute_dtype": fast_compute_dtype(mesh),
     }
-    del common["compute_dtype"]  # several are measured, whatever the config says
+    del common["compute_dtype"]  # several dtypes are measured, whatever the config says
     measuring.show(common, columns if asked.json else (), asked.json)
     if not asked.json:
         _print_table(columns, asked.dtypes)
@@ -108,7 +108,7 @@ def _measured(
     calls, columns = {}, {}
     for name, form in product.forms.items():
         if dtype == "float32" and "float32" in name:
-            continue  # they are plain
+            continue  # the plain form is the same
         program = jax.jit(_over_layers(form.compute) if layers else form.compute)
         call = partial(_run, program, [operand(axes) for axes in form.operands.split(",")])
         try:

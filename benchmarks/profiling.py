@@ -47,7 +47,7 @@ class Profile(NamedTuple):
     num_devices: int
     """The number of devices."""
     seconds: float
-    """From the start of a device's first operation to the end of its last; the mean of devices."""
+    """The mean over devices of the time from the first operation's start to the last one's end."""
     idle_seconds: float
     """The part of `seconds` in which no operation ran."""
 
@@ -63,7 +63,7 @@ def profile(call: Callable[[], object]) -> Profile:
     import jax
 
     options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # which would slow the host down
+    options.python_tracer_level = 0  # tracing Python would slow the host down
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder, profiler_options=options):
             call()

@@ -58,7 +58,7 @@ from t2t_jax.workdir import read_config
 
 _OURS, _BATCHES = "t2t_jax", "batch by batch"
 _CTRANSLATE2 = {"CTranslate2": 1, "CTranslate2, 2": 2}
-"""How many batches CTranslate2 translates at a time, by the name of the system."""
+"""The number of batches that CTranslate2 translates at a time, by the name of the system."""
 _BASE = "512", "8", "2048", "6"
 _TIMEOUT = 120.0
 """Seconds after which a client gives a request up: more than a server takes to refuse one."""
@@ -233,7 +233,7 @@ def _command(
 def _closed_loops(bench: _Bench) -> list[dict[str, Any]]:
     """Measure the closed loops, and offline translation in the same rounds; return the columns."""
     number = bench.asked.num_lines
-    for name in bench.servers:  # untimed, for what is done the first time only
+    for name in bench.servers:  # untimed, as the first requests take longer
         bench.closed_loop(name, min(number, 4 * bench.asked.clients))
     found: dict[str, list[dict[str, float]]] = {name: [] for name in bench.servers}
     offline: list[float] = []

@@ -134,7 +134,7 @@ def main(arguments: Sequence[str]) -> int:
     command += [f"--longest={asked.longest}", f"--timeout={asked.timeout}"]
     _say("the server begins")
     with Served("t2t-jax serve", command) as server:
-        saturation = _saturation(server, pool)  # also where it is given: all threads begin
+        saturation = _saturation(server, pool)  # even if it is given, to start all threads
         saturation = asked.saturation or saturation
         clients = Clients(server.address, pool, asked.timeout, asked.seed)
         rate = asked.load * saturation / LINES_PER_REQUEST
@@ -213,7 +213,7 @@ async def _soak(asked: Soak, server: Served, clients: Clients, rate: float) -> _
     for other in others:
         other.cancel()
         if other.done() and not other.cancelled():
-            other.result()  # which raises what it has raised
+            other.result()  # raise the error of the task, if any
     seen.metrics = await _settled(server, seen.reloads)
     seen.after = sample(process, (time.monotonic() - start) / 60)
     return seen

@@ -61,7 +61,7 @@ def _copies(tiny: bool) -> dict[str, tuple[Callable[[], object], int]]:
     add = jax.jit(lambda x: x + 1)
 
     def fetch() -> object:
-        return jax.device_get(add(there))  # a new array, as an old one is kept on the host
+        return jax.device_get(add(there))  # a new array, as JAX caches an old one on the host
 
     return {
         "on the device": (lambda: add(there).block_until_ready(), 2 * host.nbytes),

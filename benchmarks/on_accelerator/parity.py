@@ -28,7 +28,7 @@ def measure(tiny: bool) -> Iterator[dict[str, Any]]:
     """Measure this part, and yield its rows."""
     flags = ["--tiny"] * tiny
     with tempfile.TemporaryDirectory() as folder:
-        # The CPU takes longest, and works while the devices do.
+        # The CPU takes longest, and works at the same time as the devices.
         cpu = _start(Path(folder, "cpu.npz"), "float32", {"JAX_PLATFORMS": "cpu"}, flags)
         for number, name in enumerate([*_CASES][: 1 if tiny else None]):
             dtype, environment = _CASES[name]

@@ -84,7 +84,7 @@ def _translations(workdir: Path, folder: Path, tiny: bool) -> Iterator[dict[str,
     source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     for beam_size in (1,) if tiny else (1, 4):
         seconds = []
-        for _ in range(1 if tiny else 2):  # the second finds what the first has compiled
+        for _ in range(1 if tiny else 2):  # the second call finds programs in the cache
             start = time.perf_counter()
             files = "--input", str(source), "--output", str(output)
             _run(

@@ -44,7 +44,7 @@ def measure(tiny: bool) -> Iterator[dict[str, Any]]:
             continue
         try:
             yield row | _figures(config, kernels, tiny)
-        except workload.jax.errors.JaxRuntimeError as error:  # out of memory, above all
+        except workload.jax.errors.JaxRuntimeError as error:  # mostly out of memory
             yield row | {"remark": str(error).splitlines()[0][:200]}
 
 

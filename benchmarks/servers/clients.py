@@ -25,8 +25,8 @@ _SHARES = {
 }
 _LINES_READ_SLOWLY = 8
 _MANY_LINES = 100
-_MORE_TIME = 30.0  # seconds after which a server that should have answered has not
-_MOST_FAULTS = 20  # that are kept with their texts
+_MORE_TIME = 30.0  # seconds that a client waits beyond the timeout of the server
+_MOST_FAULTS = 20  # faults that are counted by their texts
 
 _LINES = {"send what is wrong": 0, "stop within the body": 0, "read slowly": _LINES_READ_SLOWLY}
 _LINES["ask for much"] = _MANY_LINES
@@ -141,7 +141,7 @@ class Clients:
             self._blame(f"{what}: another translation than offline")
 
     async def _behave(self) -> None:
-        """Ask, on a connection that is kept, and read the answer."""
+        """Send a request on a connection that is kept, and read the answer."""
         (line,), request = self._drawn(1)
         answer = await self._idle.ask(request)
         self._check("behave", answer, [self.pool.best[line]])

@@ -40,7 +40,7 @@ class Program:
         self.name = name
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed by __exit__)
         paths = filter(None, [str(_BENCHMARKS), os.environ.get("PYTHONPATH", "")])
-        # What this program ignores, as under nohup, the other one would, too.
+        # The other program would inherit signals that this one ignores, as under nohup.
         before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
         self.process = subprocess.Popen(
             [sys.executable, *command],
@@ -79,7 +79,7 @@ class Program:
 
     def written(self) -> str:
         """Return what the program has written to its standard error so far."""
-        # To move the place at which is read would move that at which the program writes.
+        # Do not seek: the program writes at the same position of the file.
         file = self.errors.fileno()
         return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
 

@@ -15,7 +15,7 @@ from t2t_jax.decoding.translations import Hypothesis
 from t2t_jax.decoding.translator import Translator, is_blank
 
 _SHORTEST = 16
-_WORD_ID = 8  # any that is no special one
+_WORD_ID = 8  # the id of any subword that is not special
 
 
 class ClosedSearch:
@@ -97,7 +97,7 @@ class CTranslate2:
         """
         decoding = self._decoding
         results = self._translator.translate_batch(
-            self._vocabulary.pieces([tokens[:-1] for tokens in batch]),  # it adds the end
+            self._vocabulary.pieces([tokens[:-1] for tokens in batch]),  # CTranslate2 adds the end
             batch_type="tokens",
             max_batch_size=1024,
             max_input_length=0,

@@ -2,9 +2,8 @@
 
     python -m servers.widened RUN OUT D_MODEL NUM_HEADS D_FF NUM_LAYERS
 
-The speed of a search depends on the lengths of its outputs, and those of a large model of random
-numbers are unlike those of a real model. So the small model is made larger, but computes the same
-function:
+The speed of a search depends on the lengths of its outputs, and those of a random large model are
+unlike those of a real model. So the small model is made larger, but computes the same function:
 
     channels        a vector of the small model is repeated k times side by side, [x, x]. Its layer
                     norm is that of x, k times. Matrices that read vectors have their rows k times,

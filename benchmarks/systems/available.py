@@ -172,7 +172,7 @@ def available_systems(
         arguments = (str(_example(flax_checkout)),)
         systems = [replace(one, arguments=arguments) if one is _FLAX else one for one in systems]
     if mkl_fast_path:
-        # In bfloat16 PyTorch multiplies with oneDNN, which does not ask for the maker.
+        # In bfloat16 PyTorch uses oneDNN, which does not check the maker of the processor.
         float32 = [one for one in systems if "torch" in one.packages and one.precision == "float32"]
         systems += [_on_fast_path(one, mkl_fast_path) for one in float32]
     wanted = _wanted(systems, names)

@@ -28,7 +28,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from systems.protocol import Decoding, Training, serve
 from t2t_jax.config import Config
 
-_NEVER = -1  # an end of sentence that is no token
+_NEVER = -1  # the id of an end of sentence that never occurs
 
 
 @cache

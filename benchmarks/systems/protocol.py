@@ -23,7 +23,7 @@ from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 
 _BENCHMARKS = Path(__file__).parents[1]
-_LEAST_SECONDS = 1.0  # of a measurement; less is repeated until it takes as long
+_LEAST_SECONDS = 1.0  # of a measurement; shorter work is repeated
 _PAUSE_SECONDS = 0.5  # OpenMP threads spin for up to 0.2 s after their work, and disturb others
 
 

@@ -236,7 +236,7 @@ def _moved(program: Program, instruction: Instruction, shapes: Mapping[str, Inst
     taken = [_num_bytes(shapes[name]) for name in instruction.operands if name in shapes]
     if instruction.opcode in _BESIDE:
         smallest = min(each.num_bytes for each in instruction.arrays if each.sizes)
-        # A TPU's memory on the chip, "S(1)", is not that of the arrays.
+        # "S(1)" is a TPU's memory on the chip, whose bytes are not counted.
         return smallest if "S(1)" in instruction.shape else 2 * smallest
     if instruction.opcode in _SLICES:
         return 2 * _num_bytes(instruction)
@@ -296,5 +296,5 @@ def _num_bytes(instruction: Instruction) -> float:
     """Count the bytes of the result of an instruction."""
     arrays = instruction.arrays
     if "__cublas" in instruction.line and len(arrays) > 1:
-        arrays = arrays[:-1]  # the last is room to work in, of which a product may need nothing
+        arrays = arrays[:-1]  # the last is scratch memory, which a product may not use
     return sum(each.num_bytes for each in arrays)

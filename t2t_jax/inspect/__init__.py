@@ -1,1 +1,1 @@
-"""A look inside a model: pages, pictures, attention maps, and what its heads are worth."""
+"""Tools to inspect a model: pages, pictures, attention maps, and the worth of its heads."""

@@ -16,7 +16,7 @@ from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import on_host
 
-_LONGEST = 2048  # subwords, as the weights grow with the square of their number
+_LONGEST = 2048  # subwords; the weights grow with the square of their number
 
 
 class AttentionMaps(NamedTuple):

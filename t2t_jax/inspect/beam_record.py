@@ -17,7 +17,7 @@ Fate: TypeAlias = Literal["kept", "dropped", "ended"]
 """The fate of a hypothesis: the search kept it, or dropped it, or the hypothesis ended."""
 
 _Tokens: TypeAlias = tuple[int, ...]
-_POSSIBLE = -1e6  # log-probabilities below stand for places without a hypothesis
+_POSSIBLE = -1e6  # lower log-probabilities stand for slots without a hypothesis
 
 
 class Node(NamedTuple):
@@ -28,7 +28,7 @@ class Node(NamedTuple):
     log_prob: float
     """The log-probability of the hypothesis, in nats."""
     fate: Fate
-    """Whether the search kept or dropped the hypothesis, or it ended."""
+    """The fate of the hypothesis: kept, dropped or ended."""
     score: float | None
     """Log-probability over length penalty, if the hypothesis ended or was live at the end."""
 
@@ -84,7 +84,7 @@ def record_search(translator: Translator, source: str, **overrides: Any) -> Beam
         work, progress = proceed(
             search, params, work, arrivals, jnp.uint32(0), jnp.int32(0), None, jnp.int32(1)
         )
-        # From the second step on, the one sentence goes on: row 1 of 1 is none.
+        # From the second step on no sentence arrives: row 1 of 1 is no row.
         arrivals = arrivals._replace(rows=first + 1)
         state, progress = jax.device_get((work.state, progress))
         _note(nodes, state, step, penalty)

@@ -81,6 +81,6 @@ def _examples(translator: Translator, given: Any) -> Examples:
     tokens = [BOS_ID, *with_masks(vocabulary, mask, ids)]
     check_one_pass("the sentence", len(tokens), translator.longest_sentence)
     hidden = [n for n, token in enumerate(tokens) if token == mask]
-    at = hidden or list(range(1, len(tokens) - 1))  # without any, what it makes of each subword
+    at = hidden or list(range(1, len(tokens) - 1))  # without masks, predict every subword
     sentence = Labelled(tokens, at, [0] * len(at))
     return LabelledText(flat([sentence], len(vocabulary), {}, 1), len(vocabulary))

@@ -129,7 +129,7 @@ def count_heads(
     shares["end of sentence"] = weights[..., special].sum(-1)
     logs = np.log(np.where(weights > 0, weights, 1))
     entropy = -(weights * logs).sum(-1)
-    # In the decoder a query may look at what is before it, and at itself.
+    # In the decoder a query may attend to the positions before it, and to itself.
     choices = np.full(len(has_text), len(special))
     if which == "decoder":
         choices = 1 + np.arange(len(has_text))

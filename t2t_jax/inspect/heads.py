@@ -141,7 +141,7 @@ class _Measures:
         if not self.translates:
             return None
         whole, (lines, references, *_) = self.translator, self.pairs
-        # The compiled search is that of the whole model.
+        # The search of the whole model is reused, without a compilation.
         masked = Translator(whole.config, whole.vocabulary, gated(whole.params, gates))
         outputs = masked.translate(lines, beam_size=1)
         return corpus_scores(outputs, references, whole.config.data.target_language).bleu

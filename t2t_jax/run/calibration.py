@@ -53,8 +53,7 @@ def confidence(hypothesis: Hypothesis, calibration: Calibration | None) -> float
 
     Args:
       hypothesis: the translation.
-      calibration: the calibration of the model, whose expected chrF is the confidence. With None,
-        the confidence is exp of the mean log-probability.
+      calibration: the calibration of the model; with None, the result is exp of `mean_log_prob`.
     """
     if not hypothesis.tokens:
         return 1.0

@@ -23,7 +23,7 @@ from t2t_jax.system.records import Record
 _MOST_SKIPPED = 0.05
 _MOST_PADDING = 0.4
 _MOST_WAITING = 0.1
-_SHORTEST_WAIT = 5.0  # seconds of training: a shorter interval may hold a hiccup and little else
+_SHORTEST_WAIT = 5.0  # seconds of training: one pause may fill a shorter interval
 _WINDOW = 5
 _GROWTH = 3.0
 _EVALUATIONS = 3

@@ -78,7 +78,7 @@ class RunLog:
             # number makes the names differ.
             number = len([*workdir.glob("events.out.tfevents.*")])
             self._events: EventsWriter | None = None
-            if not isinstance(workdir, BucketPath):  # whose objects cannot grow
+            if not isinstance(workdir, BucketPath):  # objects in a bucket cannot grow
                 self._events = EventsWriter(str(workdir / "events"), f".{number}")
             # This makes TensorBoard forget the events of later steps.
             start = SessionLog(status=SessionLog.START)
@@ -110,7 +110,7 @@ class RunLog:
         """Record a `UserError` that ended the run, remove the progress bar and close the files."""
         self._progress.stop()
         if isinstance(error, UserError):
-            with suppress(UserError):  # where the log itself cannot be written
+            with suppress(UserError):  # the log itself may not be writable
                 self._record(self._step, END, {"text": f"error: {error}"})
         if is_main():
             with suppress(OSError):  # an earlier write has failed for the same reason
@@ -212,7 +212,7 @@ class RunLog:
 
     def _record(self, step: int, name: str, figures: dict[str, Any]) -> None:
         line = as_line({"step": step, "of": name, "time": time.time(), **figures})
-        self.history.add(json.loads(line))  # as a run that goes on reads it
+        self.history.add(json.loads(line))  # as a resumed run would read it
         if not is_main():
             return
         try:

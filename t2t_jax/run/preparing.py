@@ -154,7 +154,7 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
             within_memory(),
         ):
             state = initial_state(plan.config, plan.model, plan.mesh, checkpoints)
-            claim(workdir, *owned)  # fields that may change, now that all fits
+            claim(workdir, *owned)  # write fields that may change, now that all fits
             first = int(state.step)
             with RunLog(workdir, first, plan.last, plan.health, predicted_by(plan.task)) as log:
                 log.checkpoint(first or None)

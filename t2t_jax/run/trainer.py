@@ -59,7 +59,7 @@ def _train(run: Run) -> tuple[int, int]:
     step = first = int(state.step)
     train_step = compile_train_step(run.config, run.model, run.mesh)
     if first and _evaluates(run, first) and not run.log.has_evaluation(first, "dev"):
-        _evaluate(run, first, state)  # a signal or a kill had cut it short
+        _evaluate(run, first, state)  # a signal or a kill had interrupted this evaluation
     if _is_over(run):
         return first, 0
     with (
@@ -102,7 +102,7 @@ def _evaluate(run: Run, step: int, state: TrainState) -> None:
     how: dict[str, Any] = {"num_sentences": settings.num_sentences, "beam_size": settings.beam_size}
     translator = Translator(run.config, run.vocabulary, state.evaluated)
     work = partial(evaluate, translator, run.corpus, "dev", **how)
-    # A process that dropped it would leave the others waiting.
+    # A process that left the evaluation would leave the others waiting.
     evaluation = work() if jax.process_count() > 1 else run.stop.attempt(work)
     if evaluation is not None:
         measure = how | {"max_extra_length": run.config.decoding.max_extra_length}

@@ -27,7 +27,7 @@ class DataWait:
         self._launched = 0
         self._done = (0, time.monotonic())  # how many steps, and when the last of them was
         self._results: SimpleQueue[Any] = SimpleQueue()
-        # A daemon: where another process of the run is lost, a step may never be done.
+        # A daemon, as a step may never end if another process of the run is lost.
         Thread(target=self._note_ends, daemon=True, name="ends of steps").start()
 
     def timed(self, batches: Iterator[_T]) -> Iterator[_T]:
@@ -65,7 +65,7 @@ class DataWait:
     def _note_ends(self) -> None:
         number = 0
         while (result := self._results.get()) is not None:
-            with suppress(Exception):  # the loop reads the same arrays, and raises it
+            with suppress(Exception):  # the loop reads the same arrays, and raises the error
                 jax.block_until_ready(result)
             number += 1
             self._done = number, time.monotonic()

@@ -27,14 +27,14 @@ _UNKNOWN = "–"
 _NARROWEST_PAIR = 80  # columns of a console in which two plots are side by side
 _LOWEST, _HIGHEST = 8, 14  # lines of a plot
 _TIMED_LINES = 10  # lines of the log from which the time of a step is estimated
-_POLL_SECONDS = 0.1  # a signal is noticed within this time
+_POLL_SECONDS = 0.1  # the longest sleep before a signal is noticed
 
 
 class WatchedRun(NamedTuple):
     """A run as it was read from its directory."""
 
     name: str
-    """The name by which it is told from the others."""
+    """The name that distinguishes the run from the others."""
     num_train_steps: int
     """The number of steps that the run shall take."""
     history: History
@@ -88,7 +88,7 @@ def follow_runs(places: Sequence[Path], console: Console, interval: float) -> in
     Raises:
       UserError: a place is neither a run nor a grid, or a run is damaged.
     """
-    runs = _read(places)  # which warns of damaged lines, once
+    runs = _read(places)  # warns of damaged lines, only this time
     may_grow = not all(map(is_run, places))
     with StopSignal() as stop, Live(console=console, auto_refresh=False) as live:
 
@@ -109,7 +109,7 @@ def follow_runs(places: Sequence[Path], console: Console, interval: float) -> in
                     runs = _read(places)
                 draw()
             elif console.is_terminal:
-                draw()  # its size may be another
+                draw()  # the terminal's size may have changed
         return stop.number
 
 

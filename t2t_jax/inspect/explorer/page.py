@@ -111,7 +111,7 @@ def _explore_encoder(translator: Translator, given: Any, references: str | None)
 
 def _page(name: str, data: dict[str, Any]) -> str:
     """Return the page made of data and the files NAME.html, NAME.js and page.css."""
-    # `<` cannot begin a tag in there, nor end the script.
+    # Without `<`, the data cannot begin a tag or end the script.
     written = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     place = files(__package__)
     names = {"html": f"{name}.html", "css": "page.css", "js": f"{name}.js"}

@@ -32,7 +32,7 @@ def encoded(figure: Figure, kind: str) -> bytes:
       kind: the format, svg or png.
     """
     content = io.BytesIO()
-    # Text stays text, and the same picture is the same file.
+    # Keep text as text, and write the same picture as the same bytes.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "t2t_jax"}):
         metadata = {"Date": None} if kind == "svg" else {}
         figure.savefig(content, format=kind, dpi=150, metadata=metadata)

@@ -88,7 +88,7 @@ def _attention(translator: Translator, sentence: str) -> Iterator[tuple[str, Fig
     if config.model.architecture == "encoder_only":
         seen = encoder_maps(translator, sentence)
         words, weights = seen.units, seen.encoder
-    elif not config.data.facts.writes_text:  # it continues what it reads
+    elif not config.data.facts.writes_text:  # a language model
         stack = "decoder"
         words, weights = _of_language_model(translator, sentence)
     else:
