@@ -18,7 +18,7 @@ from t2t_jax.system.program import run
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the command line says; returns the exit code."""
+    """Do what the command line says, and return the exit code."""
     from t2t_jax.commands.entry import eval_command
 
     return eval_command(arguments).run()

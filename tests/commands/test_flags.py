@@ -611,6 +611,7 @@ def test_scores_go_to_stdout_and_nothing_else_does(workdir, bare_environment):
     assert json.loads(line)["num_sentences"] == 4
 
 
+@pytest.mark.thorough
 def test_a_pipe_in_any_locale_gives_translations_and_nothing_else(
     workdir, translator, bare_environment
 ):

@@ -94,16 +94,13 @@ def test_programs_for_shorter_sentences_are_for_many_of_them(mesh):
     assert [sizes.source_length for sizes in many] == [64] * 20 + [32] * 300
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("overrides", "changes"),
     [
         ({}, {}),
-        pytest.param({"beam_size": 1, "temperature": 0.7}, {}, marks=pytest.mark.thorough),
-        pytest.param(
-            {},
-            {"attention_window": 4, "position": "rotary", "num_kv_heads": 1},
-            marks=pytest.mark.thorough,
-        ),
+        ({"beam_size": 1, "temperature": 0.7}, {}),
+        ({}, {"attention_window": 4, "position": "rotary", "num_kv_heads": 1}),
     ],
 )
 def test_sentences_get_what_they_get_alone_whoever_is_beside_them(mesh, overrides, changes):

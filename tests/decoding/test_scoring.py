@@ -111,7 +111,9 @@ def test_scores_of_an_ensemble_are_those_of_the_mean_of_the_probabilities(ensemb
         assert found.token_log_probs == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("which", ["translator", "ensemble"])
+@pytest.mark.parametrize(
+    "which", ["translator", pytest.param("ensemble", marks=pytest.mark.thorough)]
+)
 def test_what_a_search_writes_has_the_log_probability_that_it_gave(request, which):
     translator = request.getfixturevalue(which)
     lines = sentences(400, 2, seed=1)
@@ -211,6 +213,7 @@ def test_one_string_is_not_taken_for_lines(translator):
         score(translator, "rot", "tür")
 
 
+@pytest.mark.thorough
 def test_learned_positions_limit_the_length_of_either_side(translator):
     learned = ModelConfig(
         d_model=16,

@@ -39,6 +39,9 @@ def sentences(count: int, longest: int, seed: int = 0) -> list[str]:
     return [" ".join(rng.choices(WORDS, k=rng.randint(1, longest))) for _ in range(count)]
 
 
+_ENSEMBLE = pytest.param("ensemble", marks=pytest.mark.thorough)
+
+
 @pytest.fixture(scope="module")
 def vocabulary() -> Vocabulary:
     """Large enough that most words are one subword."""
@@ -122,9 +125,7 @@ def log_probs(translator: Translator, line: str, tokens: list[int]) -> np.ndarra
     return np.log(np.mean(probabilities, axis=0))
 
 
-@pytest.mark.parametrize(
-    "which", ["translator", pytest.param("ensemble", marks=pytest.mark.thorough), "decoder_alone"]
-)
+@pytest.mark.parametrize("which", ["translator", _ENSEMBLE, "decoder_alone"])
 def test_greedy_search_takes_the_most_probable_token_of_the_full_forward_pass(request, which):
     translator = request.getfixturevalue(which)
     for line in ["rot haus", "ein kleine tür und nicht sehen", "blau"]:
@@ -138,7 +139,7 @@ def test_greedy_search_takes_the_most_probable_token_of_the_full_forward_pass(re
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-@pytest.mark.parametrize("which", ["translator", "ensemble", "decoder_alone"])
+@pytest.mark.parametrize("which", ["translator", _ENSEMBLE, "decoder_alone"])
 def test_log_probabilities_are_those_of_the_full_forward_pass(request, which, beam_size):
     translator = request.getfixturevalue(which)
     line = "große fenster gehen oder baum"
@@ -166,9 +167,7 @@ def test_a_line_is_translated_the_same_alone_and_among_others(translator, decodi
     assert len(set(together)) > 10  # they are not the same whatever the source
 
 
-@pytest.mark.parametrize(
-    "which", ["translator", pytest.param("ensemble", marks=pytest.mark.thorough), "decoder_alone"]
-)
+@pytest.mark.parametrize("which", ["translator", _ENSEMBLE, "decoder_alone"])
 def test_log_probabilities_of_integers_are_near_those_of_the_full_forward_pass(request, which):
     translator = request.getfixturevalue(which)
     lines = sentences(8, 8, seed=10)
@@ -290,7 +289,7 @@ def test_samples_depend_on_seed_and_line_number_alone(translator):
     assert together != translator.translate(lines, temperature=1.0, seed=4)
 
 
-@pytest.mark.parametrize("which", ["translator", "ensemble", "decoder_alone"])
+@pytest.mark.parametrize("which", ["translator", _ENSEMBLE, "decoder_alone"])
 def test_sampling_the_single_best_token_is_greedy_search(request, which):
     translator = request.getfixturevalue(which)
     lines = sentences(5, 6, seed=7)
@@ -299,6 +298,7 @@ def test_sampling_the_single_best_token_is_greedy_search(request, which):
     assert [h[0].tokens for h in sampled] == [h[0].tokens for h in greedy]
 
 
+@pytest.mark.thorough
 def test_an_ensemble_of_one_model_many_times_is_that_model(translator):
     others = [(CONFIG.model, translator.params)] * 2
     thrice = Translator(CONFIG, translator.vocabulary, translator.params, others=others)
@@ -347,6 +347,7 @@ def test_num_best_must_suit_the_search(translator, num_best, overrides, message)
         translator.nbest(["rot"], num_best, **overrides)
 
 
+@pytest.mark.thorough
 def test_learned_positions_limit_the_length_of_a_line(vocabulary):
     model = dataclasses.replace(CONFIG.model, position="learned", max_positions=38)
     translator = random_translator(vocabulary, dataclasses.replace(CONFIG, model=model))

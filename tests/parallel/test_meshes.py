@@ -241,13 +241,8 @@ def family(name):
     run.compare(backend="pmap", data=8)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name == "decoder" else pytest.param(name, marks=pytest.mark.thorough)
-        for name in _FAMILIES
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", _FAMILIES)
 def test_every_family_on_a_mesh_gives_the_losses_of_one_device(name):
     on_eight_devices("family", name)
 

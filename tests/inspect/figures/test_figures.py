@@ -137,6 +137,7 @@ def test_operations_are_those_that_the_compiler_counts(options):
     assert linear[1] == 2 * linear[0]
 
 
+@pytest.mark.thorough
 def test_lines_join_the_words_that_heads_look_at(translator):
     maps = attention_maps(translator, "$x$ <b> & $")
     figure = attention.lines_between_words(maps.source, maps.encoder[0], "title")
