@@ -326,7 +326,7 @@ TRAIN, EVAL, SWEEP = ["train.py"], ["eval.py"], ["-m", "t2t_jax.sweep"]
     ("program", "message"),
     [
         (TRAIN, "--config configs/base.py --workdir runs/base"),
-        (EVAL, "takes a command first (bleu, translate"),
+        (EVAL, "takes a command first (watch, translate"),
         (SWEEP, "--config configs/table3.py --workdir runs/table3"),
     ],
     ids=["train.py", "eval.py", "a sweep"],
