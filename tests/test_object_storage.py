@@ -18,7 +18,8 @@ import pytest
 from rich.console import Console
 from werkzeug.serving import make_server
 
-from t2t_jax.commands.entry import data_command, eval_command
+from t2t_jax.commands.data import data_command
+from t2t_jax.commands.entry import eval_command
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import DataConfig
 from t2t_jax.config.file import checked_grid, load_config
