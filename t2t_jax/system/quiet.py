@@ -66,7 +66,8 @@ def _is_not_by_orbax(record: LogRecord) -> bool:
 
 
 def _is_not_about_orbax(record: LogRecord) -> bool:
-    return "orbax" not in record.getMessage()
+    # TensorStore reads and writes for Orbax, and its errors name it alone.
+    return not any(name in record.getMessage() for name in ("orbax", "tensorstore"))
 
 
 def _without_orbax(before: _Hook) -> _Hook:

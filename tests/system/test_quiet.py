@@ -92,3 +92,17 @@ def test_loading_a_run_in_python_prints_nothing_of_orbax_and_changes_nothing_glo
         "assert state() == before, (before, state())\n",
         said=r"warning: checkpoints in [^\n]* were written by version 0\.1\.0[^\n]*\n",
     )
+
+
+def test_a_read_that_tensorstore_left_unfinished_is_not_reported():
+    left = (
+        "import asyncio, gc\n"
+        "from t2t_jax.system.quiet import orbax_kept_quiet\n"
+        "async def fail(text):\n"
+        "    asyncio.get_running_loop().create_future().set_exception(ValueError(text))\n"
+        "    gc.collect()\n"
+        "with orbax_kept_quiet():\n"
+        "    asyncio.run(fail({!r}))\n"
+    )
+    python(left.format("OUT_OF_RANGE: Error reading [tensorstore_spec='{}']"))
+    python(left.format("another"), said=r"(?s).*Future exception was never retrieved.*another.*")
