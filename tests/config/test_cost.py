@@ -91,6 +91,7 @@ def _parameters(model, vocab_size):
     return {"params": declared_parameters(module)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", _MODELS)
 def test_parameters_are_as_many_as_the_model_has(name):
     model, vocab_size = _MODELS[name]

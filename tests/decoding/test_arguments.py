@@ -14,6 +14,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.inspect.attention_maps import attention_maps
 from t2t_jax.run.evaluation import evaluate
 from t2t_jax.tasks.parsing import parse
+from tests.selection import thorough_after
 
 pytestmark = pytest.mark.usefixtures("_types_are_unchecked")
 
@@ -222,6 +223,7 @@ SEARCHES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", SEARCHES)
 def test_sampling_that_leaves_one_token_is_greedy_search(how, tiny):
     expected = tiny.nbest(GIVEN, 1, beam_size=1)
@@ -244,7 +246,7 @@ EXTREMES = {
 }
 
 
-@pytest.mark.parametrize("how", EXTREMES)
+@pytest.mark.parametrize("how", thorough_after(4, EXTREMES))
 def test_extreme_settings_give_translations(how, tiny):
     [[best]] = tiny.nbest(["rot haus"], 1, **EXTREMES[how])
     assert best.tokens

@@ -149,6 +149,7 @@ def test_caches_in_the_orders_for_gpus_give_the_same(mesh, monkeypatch, beam_siz
         np.testing.assert_allclose(ours[index].log_probs, result.log_probs, rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_rows_are_taken_again_before_the_last_sentence_has_ended(decode_with, monkeypatch):
     calls = []
     real = row_group.proceed

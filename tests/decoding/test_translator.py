@@ -22,6 +22,7 @@ from t2t_jax.modules.ensemble import Ensemble
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import family_of
 from t2t_jax.modules.network import init_parameters
+from tests.selection import thorough_after
 
 WORDS = ["ein", "zwei", "rot", "blau", "haus", "baum", "gehen", "sehen", "große", "kleine", "tür"]
 WORDS += ["fenster", "und", "oder", "nicht"]
@@ -182,7 +183,7 @@ def test_log_probabilities_of_integers_are_near_those_of_the_full_forward_pass(r
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-@pytest.mark.parametrize("lines", [1, 5])
+@pytest.mark.parametrize("lines", thorough_after(1, [5, 1]))
 def test_log_probabilities_in_bfloat16_are_near_those_of_float32(translator, beam_size, lines):
     config = translator.config.replace({"model.compute_dtype": "bfloat16"})
     narrow = Translator(config, translator.vocabulary, translator.params)
@@ -308,6 +309,7 @@ def test_an_ensemble_of_one_model_many_times_is_that_model(translator):
     assert [h.score for h in together] == pytest.approx([h.score for h in alone], rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_an_ensemble_translates_a_line_the_same_alone_and_among_others(ensemble, translator):
     lines = sentences(6, 6, seed=9)
     together = ensemble.translate(lines)

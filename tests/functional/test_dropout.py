@@ -210,6 +210,7 @@ def test_no_key_gives_the_words_of_another_in_another_order(shape):
     assert len(np.unique(sums(keys))) == 1000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", _SHAPES)
 def test_dropped_runs_are_as_long_as_chance_says(shape):
     # P(run of at least k more drops after a drop) = rate^k: neighbours do not know of each other.

@@ -18,6 +18,7 @@ from t2t_jax.interchange.fairseq import read
 from t2t_jax.interchange.formats import write_model
 from t2t_jax.interchange.portable import PortableModel
 from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
+from tests.selection import thorough_after
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 REFUSED = {
@@ -33,7 +34,9 @@ def subwords(model: PortableModel, lines: list[str]) -> list[list[str]]:
     return model.vocabulary.pieces([ids[:-1] for ids in model.vocabulary.encode(lines)])
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIONS if name not in REFUSED])
+@pytest.mark.parametrize(
+    "name", thorough_after(5, [name for name in OPTIONS if name not in REFUSED])
+)
 def test_ctranslate2_finds_translations_as_probable(name, tmp_path):
     model = portable(OPTIONS[name])
     sources, targets = real_pairs()

@@ -25,6 +25,7 @@ from t2t_jax.interchange.runs import write_run
 from t2t_jax.interchange.torch_file import tensors_of
 from t2t_jax.modules.models import make_model
 from tests.interchange.models import translator_of
+from tests.selection import thorough_after
 
 _PLACE = Path(__file__).parents[1] / "goldens"
 _MODELS = ("wmt14", "iwslt", "old", "flores")
@@ -54,7 +55,7 @@ def test_lines_are_split_as_fairseq_splits_them(name):
     assert [row[:-1] for row in vocabulary.target_pieces(targets)] == text["target_subwords"]
 
 
-@pytest.mark.parametrize("name", _MODELS)
+@pytest.mark.parametrize("name", thorough_after(1, _MODELS))
 def test_logits_are_those_of_fairseq(name):
     model, (logits, text) = imported(name), golden(name)
     translator = translator_of(model)
@@ -75,13 +76,14 @@ def padded(rows: list[list[int]]) -> jax.Array:
     return jnp.array([row + [0] * (longest - len(row)) for row in rows], jnp.int32)
 
 
-@pytest.mark.parametrize("name", _MODELS)
+@pytest.mark.parametrize("name", thorough_after(1, _MODELS))
 def test_greedy_search_finds_what_that_of_fairseq_finds(name):
     model, (_, text) = imported(name), golden(name)
     found = translator_of(model).nbest(text["sources"], 1, beam_size=1)
     assert [subwords(model, best) for (best,) in found] == text["greedy"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", _MODELS)
 def test_beam_search_finds_the_best_by_the_log_probabilities_of_fairseq(name):
     model, (_, text) = imported(name), golden(name)

@@ -12,6 +12,7 @@ from t2t_jax import UserError, score
 from t2t_jax.batch import PAD_ID
 from t2t_jax.interchange.formats import read_model, write_model
 from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
+from tests.selection import thorough_after
 
 _GOLDENS = json.loads(
     (Path(__file__).parents[1] / "goldens" / "marian_goldens.json").read_text(encoding="utf-8")
@@ -29,7 +30,7 @@ _REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", _GOLDENS)
+@pytest.mark.parametrize("name", thorough_after(2, _GOLDENS))
 def test_transformers_computes_the_same(name, tmp_path):
     golden, model = _GOLDENS[name], portable(OPTIONS[name])
     write_model(model, "marian", tmp_path / "out")

@@ -70,7 +70,10 @@ def test_sources_are_split_as_by_transformers(imported):
     assert translator.encode(lines) == [[*row[row != 0].tolist()] for row in ids]
 
 
-@pytest.mark.parametrize(("search", "beam_size"), [("greedy", 1), ("beam", 4), ("averaged", 4)])
+@pytest.mark.parametrize(
+    ("search", "beam_size"),
+    [("greedy", 1), ("beam", 4), pytest.param("averaged", 4, marks=pytest.mark.thorough)],
+)
 def test_tokens_are_those_of_generate(imported, search, beam_size):
     kind, translator, golden = imported
     lines = real_pairs()[0][: len(golden["sources"])]

@@ -22,6 +22,7 @@ from tests.interchange.marian_nmt_models import (
     write_npz,
 )
 from tests.interchange.models import translator_of
+from tests.selection import thorough_after
 
 LINES = 6
 
@@ -56,7 +57,7 @@ def model_in(directory, name="opus"):
     return MarianNmt(weights, options_of(name))
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", thorough_after(3, OPTIONS))
 def test_probabilities_are_those_of_marian_nmt(name, tmp_path):
     directory = tmp_path / "model"
     write_directory(directory, name)

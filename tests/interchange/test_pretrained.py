@@ -20,6 +20,7 @@ from t2t_jax.tasks.image_classification import TASK as IMAGES
 from t2t_jax.tasks.language_modelling import generate
 from t2t_jax.tasks.masked_language_modelling import fill
 from tests.interchange.models import translator_of
+from tests.selection import thorough_after
 
 _GOLDENS = Path(__file__).parents[1] / "goldens" / "pretrained"
 _KINDS = "gpt2", "bert", "vit"
@@ -140,7 +141,7 @@ def test_what_goes_in_goes_out(models, kind, tmp_path):
     assert again.vocabulary.fingerprint == models[kind].vocabulary.fingerprint
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("kind", thorough_after(1, _KINDS))
 def test_an_imported_model_is_a_run(models, kind, tmp_path, capsys):
     run = tmp_path / "run"
     assert main(["import", kind, str(_GOLDENS / kind), str(run)]) == 0

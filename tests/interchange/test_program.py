@@ -14,9 +14,10 @@ from safetensors.numpy import load_file
 from t2t_jax.interchange.formats import write_model
 from t2t_jax.interchange.program import _Programs
 from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
+from tests.selection import thorough_after
 
 
-@pytest.fixture(scope="module", params=["paper", "modern"])
+@pytest.fixture(scope="module", params=thorough_after(1, ["paper", "modern"]))
 def exported(request, tmp_path_factory):
     model = portable(OPTIONS[request.param])
     directory = tmp_path_factory.mktemp("program") / "out"

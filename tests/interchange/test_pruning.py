@@ -20,6 +20,7 @@ from t2t_jax.interchange.pruning import heads_to_prune, without_heads
 from t2t_jax.interchange.runs import write_run
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
 from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
+from tests.selection import thorough_after
 
 HEADS = [
     *(Head("encoder", layer, head) for layer, head in [(0, 1), (0, 3), (1, 0), (1, 2)]),
@@ -36,7 +37,9 @@ def _logits(translator: Translator, params) -> jax.Array:
     return translator.model.logits(params, Batch(*sides))
 
 
-@pytest.mark.parametrize("name", ["paper", "attention-bias", "additive", "query-key-norm"])
+@pytest.mark.parametrize(
+    "name", thorough_after(1, ["paper", "attention-bias", "additive", "query-key-norm"])
+)
 def test_a_pruned_model_is_the_masked_one(name):
     model = portable(OPTIONS[name])
     whole, pruned = translator_of(model), translator_of(without_heads(model, HEADS))

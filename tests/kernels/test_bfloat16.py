@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from t2t_jax.kernels import bfloat16
 from t2t_jax.system.host import instruction_sets
+from tests.selection import thorough_after
 
 _SIZES = st.integers(1, 40) | st.sampled_from([16, 32, 48])
 
@@ -149,7 +150,7 @@ def _gradients_of_layers(positions, d_model, d_ff, remat):
     return jax.jit(jax.grad(loss, argnums=(0, 1, 2))), (x, embedding, tuple(stacked))
 
 
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", thorough_after(1, [True, False]))
 @pytest.mark.parametrize(
     ("positions", "d_model", "d_ff"),
     [((2, 8), 16, 48), ((2, 8), 48, 16), ((1, 1), 16, 32), ((3, 3), 12, 20)],

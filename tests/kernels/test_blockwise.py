@@ -13,6 +13,7 @@ from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import SegmentMask, attention_mask
 from t2t_jax.kernels import blockwise
 from t2t_jax.kernels.attention import attention
+from tests.selection import thorough_after
 
 _SMALL_BLOCK = 8
 _KEY = jax.random.key(7)
@@ -57,7 +58,7 @@ _SHAPES = {False: [(5, 17), (16, 24), (23, 9)], True: [(5, 5), (16, 16), (23, 23
 
 @settings(max_examples=20)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
-@pytest.mark.parametrize("rate", [0.0, 0.4], ids=["no dropout", "dropout"])
+@pytest.mark.parametrize("rate", thorough_after(1, [0.4, 0.0]), ids=["dropout", "no dropout"])
 @pytest.mark.parametrize(
     ("causal", "window"),
     [(False, None), (True, None), (True, 12)],

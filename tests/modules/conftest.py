@@ -14,6 +14,7 @@ from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import ModelConfig
 from t2t_jax.modules.models import family_of
 from t2t_jax.modules.token_network import TokenNetwork
+from tests.selection import thorough_after
 
 VOCAB_SIZE, BOS_ID = 11, 1
 
@@ -168,7 +169,7 @@ def make_model(**changes):
     return TinyModel(config, module, jax.tree_util.tree_map_with_path(draw, shapes))
 
 
-@pytest.fixture(scope="session", params=list(_KINDS))
+@pytest.fixture(scope="session", params=thorough_after(3, _KINDS))
 def model(request):
     """A tiny model of every kind: norm orders, positions, sharing, head sizes."""
     return make_model(**_KINDS[request.param])

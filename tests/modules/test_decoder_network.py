@@ -11,6 +11,7 @@ from t2t_jax.batch import Sequence
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
 from t2t_jax.modules.models import family_of
+from tests.selection import thorough_after
 
 _BOS, _LENGTH, _BEAMS = 1, 5, 3
 
@@ -89,7 +90,7 @@ _DECODER_ONLY = {
 }
 
 
-@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("members", thorough_after(1, [2, 1]))
 def test_axes_are_those_that_become_longer(model, make_batch, members):
     alone = model.decoding
     decoding = Ensemble((alone,) * members) if members > 1 else alone
@@ -133,7 +134,9 @@ def test_cached_steps_of_branching_hypotheses_equal_full_passes(model, make_batc
         np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kernels", [XLA_KERNELS, Kernels("cudnn", "fused")], ids=["xla", "gpu"])
+@pytest.mark.parametrize(
+    "kernels", thorough_after(1, [XLA_KERNELS, Kernels("cudnn", "fused")]), ids=["xla", "gpu"]
+)
 @pytest.mark.parametrize(
     "changes",
     [{}, _DECODER_ONLY, {"position": "alibi", "attention_window": 2, "num_kv_heads": 1}],

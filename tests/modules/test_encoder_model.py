@@ -16,6 +16,7 @@ from t2t_jax.config import Config
 from t2t_jax.modules.encoder_model import EncoderScoring, places_of
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import init_parameters
+from tests.selection import thorough_after
 
 TEXT = {
     "model.architecture": "encoder_only",
@@ -63,7 +64,7 @@ def sentence(tokens, positions, labels):
     return Batch(inputs, Sequence(*sides))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", thorough_after(1, KINDS))
 def test_sentences_of_a_row_are_predicted_as_if_each_were_alone(kind):
     model, params = made(KINDS[kind])
     first = sentence([2, 9, 8, 7, 1], [1, 3], [4, 0])

@@ -21,6 +21,7 @@ from t2t_jax.kernels import attention as kernels
 from t2t_jax.kernels.choice import Kernels
 from t2t_jax.modules.named_functions import call, elementwise
 from t2t_jax.modules.normalization import Norm
+from tests.selection import thorough_after
 
 _REGISTER = {
     "feed_forward": t2t_jax.register_activation,
@@ -58,7 +59,7 @@ _SENTENCES = [[[3, 4, 5], [6, 7]], [[8, 9, 3, 4]]], [[[5, 6], [7, 8]], [[9, 3, 4
 
 
 @pytest.mark.usefixtures("tables")
-@pytest.mark.parametrize("kind", _LIKE)
+@pytest.mark.parametrize("kind", thorough_after(1, _LIKE))
 def test_a_registered_function_gives_what_the_packages_own_like_it_does(
     make_model, make_batch, kind
 ):

@@ -8,6 +8,7 @@ import pytest
 
 from t2t_jax.config import ModelConfig
 from tests.modules.numpy_transformer import deep_norm, logits
+from tests.selection import thorough_after
 
 # Each holds several options, because compiling takes most of the time. The layers of encoder and
 # decoder differ in number, so that neither could be taken for the other.
@@ -101,7 +102,7 @@ def _logits_and_gradient(module, variables, batch, cotangent):
     return output, gradient
 
 
-@pytest.mark.parametrize("options", _VARIANTS.values(), ids=_VARIANTS)
+@pytest.mark.parametrize("options", thorough_after(4, _VARIANTS.values()), ids=_VARIANTS)
 def test_logits_and_their_gradient_are_those_of_the_formulas(options, make_model, make_batch):
     model = make_model(num_decoder_layers=3, **options)
     # Two pairs share a row with padding, so that it shows if one pair could see the other.

@@ -162,6 +162,7 @@ def test_evaluation_and_scoring_gather_parameters_and_add_up_sums_alone():
     on_eight_devices("evaluations", file=__file__)
 
 
+@pytest.mark.thorough
 def test_a_search_gathers_parameters_once_and_adds_up_no_activations():
     on_eight_devices("searches", file=__file__)
 

@@ -112,6 +112,7 @@ def test_only_the_newest_are_kept(tmp_path):
 EVERY_4 = {"every_steps": 4, "every_minutes": None}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stops", [[], [3, 5, 6, 7], [4, 8], [11, 13, 14, 15, 16, 17, 18]])
 @pytest.mark.parametrize(("keep", "left"), [(1, [20]), (2, [16, 20]), (3, [12, 16, 20])])
 def test_stops_between_checkpoints_leave_the_same_list_in_the_end(tmp_path, stops, keep, left):

@@ -16,6 +16,7 @@ from t2t_jax.inspect.attention_maps import attention_maps
 from t2t_jax.inspect.beam_record import record_search
 from tests.browser import addresses
 from tests.interchange.models import OPTIONS, portable, translator_of
+from tests.selection import thorough_after
 
 TEXT = "Cancel </script><b>printing</b> & copy the 3 files."
 _BYTE = 0.5 / 255 + 1e-6
@@ -37,7 +38,7 @@ def data(explored):
     return json.loads(text)
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("beam_size", thorough_after(1, [3, 1]))
 def test_a_recorded_search_is_the_search(translator, beam_size):
     options = {"beam_size": beam_size, "length_penalty": 0.6, "max_extra_length": 5}
     record = record_search(translator, "Open the file.", **options)

@@ -1,0 +1,17 @@
+"""Which cases of a test run by default, and which in the thorough run alone."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def thorough_after(count: int, cases: Iterable[Any]) -> list[Any]:
+    """Return the cases of one argument of a test; those after the first are for the thorough run.
+
+    Args:
+      count: how many cases run by default.
+      cases: the values of the argument.
+    """
+    first, rest = (cases := list(cases))[:count], cases[count:]
+    return [*first, *(pytest.param(case, marks=pytest.mark.thorough) for case in rest)]
