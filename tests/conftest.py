@@ -42,7 +42,7 @@ install_import_hook(
 _COMPILED = tempfile.TemporaryDirectory(prefix="t2t_jax_compiled_")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED.name
 
-from t2t_jax.system.host import collect_garbage_seldom  # noqa: E402  (checked as all others)
+from t2t_jax.system.host import collect_garbage_seldom, trim_heap  # noqa: E402  (checked as all others)
 from t2t_jax.system.quiet import keep_orbax_quiet  # noqa: E402
 from tests.browser import browser as browser  # noqa: E402  (a fixture)
 
@@ -202,29 +202,40 @@ def quiet_orbax() -> None:
     keep_orbax_quiet()
 
 
-_MOST_MEMORY = 3 << 30
-"""Bytes that a worker may have before it forgets the programs that it has compiled."""
+_MEMORY = 3 << 30
+"""Bytes that a worker may take before it forgets the programs that it has compiled."""
+_MORE_MEMORY = 1 << 30
+"""Bytes that it may take in addition to what it still has after that."""
+
+
+@pytest.fixture(scope="session")
+def memory_limit() -> list[int]:
+    """The bytes at which this worker forgets its programs, as the one item of a list."""
+    return [_MEMORY]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def forgotten_programs() -> Iterator[None]:
+def forgotten_programs(memory_limit: list[int]) -> Iterator[None]:
     """Compiled programs of all files together take gigabytes, so they are forgotten in between.
 
     What stays is not looked at again by Python's collector of garbage, which every program calls
     that reads a checkpoint: with all that JAX keeps, it would take seconds each time.
     """
     yield
-    if "jax" in sys.modules and _memory_taken() > _MOST_MEMORY:
+    if "jax" in sys.modules and _memory_taken() > memory_limit[0]:
         sys.modules["jax"].clear_caches()
         gc.unfreeze()
-    gc.collect()
+        gc.collect()
+        trim_heap()
+        memory_limit[0] = max(_MEMORY, _memory_taken() + _MORE_MEMORY)
+    gc.collect(1)
     gc.freeze()
 
 
 def _memory_taken() -> int:
-    """Return the bytes of memory that this process has; all that may be where nothing tells."""
+    """Return the bytes of memory that this process has; 0 where nothing tells."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:
-        return _MOST_MEMORY + 1
+        return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
