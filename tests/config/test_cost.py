@@ -21,6 +21,7 @@ from t2t_jax.config.file import load_config, load_grid
 from t2t_jax.modules.models import family_of
 from t2t_jax.modules.network import declared_parameters
 from t2t_jax.modules.transformer import Transformer
+from tests.selection import thorough_after
 
 _ROOT = Path(t2t_jax.__file__).parents[1]
 _TINY = {
@@ -148,13 +149,7 @@ def _product_flops(jaxpr):
     return total
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name == next(iter(_ODD)) else pytest.param(name, marks=pytest.mark.thorough)
-        for name in _ODD
-    ],
-)
+@pytest.mark.parametrize("name", thorough_after(1, _ODD))
 def test_flops_are_those_of_the_products_in_the_gradient_of_the_real_model(name):
     rows, source, target, vocab_size = 3, 8, 6, 17
     model = ModelConfig(**_TINY | _ODD[name])

@@ -18,6 +18,7 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import init_parameters
+from tests.selection import thorough_after
 
 PHRASES = ("der", "Datei", "in der", "Größe", "(x)", "日本")
 _CONFIG = Config(
@@ -102,12 +103,7 @@ def test_a_space_is_what_a_vocabulary_writes_as_one(vocabulary):
 
 
 @pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param({"beam_size": 1}, marks=pytest.mark.thorough),
-        {"beam_size": 3},
-        pytest.param({"temperature": 1.5}, marks=pytest.mark.thorough),
-    ],
+    "how", thorough_after(1, [{"beam_size": 3}, {"beam_size": 1}, {"temperature": 1.5}])
 )
 def test_forbidden_words_do_not_occur_in_the_text_and_other_words_take_their_place(
     how, translator, lines

@@ -8,18 +8,14 @@ from t2t_jax.batch import EOS_ID
 from t2t_jax.decoding import translator
 from t2t_jax.decoding.scoring import score
 from t2t_jax.errors import UserError
+from tests.selection import thorough_after
 
 LINES = ["ein rot haus", "nicht", "zwei blau baum und kleine tür.", "", "große fenster sehen"]
 PREFIXES = ["große", "", "zwei blau baum und zwei fenster", "rot", "ha"]
 
 
 @pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param({"beam_size": 1}, marks=pytest.mark.thorough),
-        {"beam_size": 3},
-        pytest.param({"temperature": 0.8}, marks=pytest.mark.thorough),
-    ],
+    "how", thorough_after(1, [{"beam_size": 3}, {"beam_size": 1}, {"temperature": 0.8}])
 )
 def test_translations_begin_with_their_prefixes_and_are_scored_as_a_whole(how, tiny):
     found = [best for [best] in tiny.nbest(LINES, 1, prefixes=PREFIXES, **how)]

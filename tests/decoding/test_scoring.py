@@ -18,6 +18,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.network import init_parameters
 from t2t_jax.modules.transformer import Transformer
+from tests.selection import thorough_after
 
 WORDS = ["ein", "zwei", "rot", "blau", "haus", "baum", "gehen", "sehen", "tür", "und", "nicht"]
 SMALL = ModelConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1)
@@ -111,9 +112,7 @@ def test_scores_of_an_ensemble_are_those_of_the_mean_of_the_probabilities(ensemb
         assert found.token_log_probs == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "which", ["translator", pytest.param("ensemble", marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("which", thorough_after(1, ["translator", "ensemble"]))
 def test_what_a_search_writes_has_the_log_probability_that_it_gave(request, which):
     translator = request.getfixturevalue(which)
     lines = sentences(400, 2, seed=1)

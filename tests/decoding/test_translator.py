@@ -40,7 +40,7 @@ def sentences(count: int, longest: int, seed: int = 0) -> list[str]:
     return [" ".join(rng.choices(WORDS, k=rng.randint(1, longest))) for _ in range(count)]
 
 
-_ENSEMBLE = pytest.param("ensemble", marks=pytest.mark.thorough)
+_TRANSLATORS = thorough_after(2, ["translator", "decoder_alone", "ensemble"])
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def log_probs(translator: Translator, line: str, tokens: list[int]) -> np.ndarra
     return np.log(np.mean(probabilities, axis=0))
 
 
-@pytest.mark.parametrize("which", ["translator", _ENSEMBLE, "decoder_alone"])
+@pytest.mark.parametrize("which", _TRANSLATORS)
 def test_greedy_search_takes_the_most_probable_token_of_the_full_forward_pass(request, which):
     translator = request.getfixturevalue(which)
     for line in ["rot haus", "ein kleine tür und nicht sehen", "blau"]:
@@ -140,7 +140,7 @@ def test_greedy_search_takes_the_most_probable_token_of_the_full_forward_pass(re
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-@pytest.mark.parametrize("which", ["translator", _ENSEMBLE, "decoder_alone"])
+@pytest.mark.parametrize("which", _TRANSLATORS)
 def test_log_probabilities_are_those_of_the_full_forward_pass(request, which, beam_size):
     translator = request.getfixturevalue(which)
     line = "große fenster gehen oder baum"
@@ -168,7 +168,7 @@ def test_a_line_is_translated_the_same_alone_and_among_others(translator, decodi
     assert len(set(together)) > 10  # they are not the same whatever the source
 
 
-@pytest.mark.parametrize("which", ["translator", _ENSEMBLE, "decoder_alone"])
+@pytest.mark.parametrize("which", _TRANSLATORS)
 def test_log_probabilities_of_integers_are_near_those_of_the_full_forward_pass(request, which):
     translator = request.getfixturevalue(which)
     lines = sentences(8, 8, seed=10)
@@ -290,7 +290,7 @@ def test_samples_depend_on_seed_and_line_number_alone(translator):
     assert together != translator.translate(lines, temperature=1.0, seed=4)
 
 
-@pytest.mark.parametrize("which", ["translator", _ENSEMBLE, "decoder_alone"])
+@pytest.mark.parametrize("which", _TRANSLATORS)
 def test_sampling_the_single_best_token_is_greedy_search(request, which):
     translator = request.getfixturevalue(which)
     lines = sentences(5, 6, seed=7)

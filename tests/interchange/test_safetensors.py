@@ -15,14 +15,12 @@ from t2t_jax.interchange.runs import write_run
 from t2t_jax.tasks.language_modelling import generate
 from t2t_jax.workdir import check_workdir
 from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
+from tests.selection import thorough_after
 
 _LINES = real_pairs()[0][:6]
 
 
-_OF_CI = [pytest.param(name, marks=pytest.mark.thorough) for name in ("paper", "untied")]
-
-
-@pytest.mark.parametrize("name", ["modern", *_OF_CI])
+@pytest.mark.parametrize("name", thorough_after(1, ["modern", "paper", "untied"]))
 def test_a_model_comes_back_as_a_run_that_translates_alike(name, tmp_path):
     model = portable(OPTIONS[name])
     write_model(model, "safetensors", tmp_path / "out")

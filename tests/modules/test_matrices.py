@@ -14,6 +14,7 @@ from t2t_jax.kernels.int8 import Int8Matrix
 from t2t_jax.modules.matrices import quantized
 from t2t_jax.modules.network import declared_parameters, init_parameters
 from t2t_jax.modules.transformer import Transformer, TransformerDecoding
+from tests.selection import thorough_after
 
 _VOCAB = 60
 _SMALL = {"d_model": 64, "num_heads": 4, "d_ff": 128}
@@ -60,7 +61,7 @@ def _logits(model, params):
 
 @pytest.mark.parametrize(
     "config",
-    [_KINDS[0], *(pytest.param(kind, marks=pytest.mark.thorough) for kind in _KINDS[1:])],
+    thorough_after(1, _KINDS),
     ids=["paper", "others", "bfloat16"],
 )
 def test_a_quantized_model_computes_nearly_the_same(config):

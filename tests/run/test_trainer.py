@@ -26,6 +26,7 @@ from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.trainer import train
 from t2t_jax.training.settling import settled
 from t2t_jax.workdir import locked, read_config
+from tests.selection import thorough_after
 
 REPOSITORY = Path(__file__).parents[2]
 STEPS = 40
@@ -197,7 +198,7 @@ def test_a_run_writes_what_it_promises(undisturbed, config):
     assert any(p.name.startswith("events.out.tfevents") for p in undisturbed.iterdir())
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kills", thorough_after(1, [1, 3]))
 def test_a_run_killed_again_and_again_ends_with_the_same_bits(
     directory, config, undisturbed, kills
 ):
@@ -221,9 +222,7 @@ def _last_checkpoint(workdir):
     return max((int(p.name) for p in steps if p.name.isdigit()), default=0)
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("number", thorough_after(1, [signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_stops_with_a_checkpoint_and_the_run_goes_on_from_it(
     directory, config, undisturbed, number, capsys
 ):

@@ -24,6 +24,7 @@ from t2t_jax.training.step import (
     train_step,
     training_mesh,
 )
+from tests.selection import thorough_after
 
 
 @cache
@@ -115,10 +116,7 @@ _SAME_WORK = [
 ]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [_SAME_WORK[0], *(pytest.param(one, marks=pytest.mark.thorough) for one in _SAME_WORK[1:])],
-)
+@pytest.mark.parametrize("options", thorough_after(1, _SAME_WORK))
 def test_passes_and_recomputation_change_no_loss_and_no_parameter_dropout_included(
     tiny, batch, options
 ):
