@@ -70,7 +70,7 @@ def training_counts(config: Config, rows: int, length: int) -> dict[str, float]:
     vocab_size, mesh = config.data.vocab_size, make_mesh(config.parallel)
     model = make_model(config, vocab_size, mesh)
     state = abstract_state(config, model, mesh)
-    batch = abstract_batch(batch_layout(mesh, rows, length), length, length)
+    batch = abstract_batch(batch_layout(mesh, rows, length), model.example(), length, length)
     lowered = compile_train_step(config, model, mesh).lower(state, batch)
     program = lowered.compile()
     text = program.as_text()

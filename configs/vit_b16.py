@@ -15,7 +15,7 @@ from t2t_jax import Config
 def get_config() -> Config:
     return Config().replace(
         {
-            "model.architecture": "encoder_only",
+            "model.architecture": "image_encoder",
             "model.patch_size": 16,
             "model.image_size": 224,
             "model.d_model": 768,
@@ -26,7 +26,6 @@ def get_config() -> Config:
             "model.norm_order": "pre",
             "model.attention_bias": True,
             "model.position": "learned",
-            "model.share_embeddings": False,
             "model.output_bias": True,
             "data.task": "image_classification",
             "data.corpus": "npz:images.npz",

@@ -19,7 +19,7 @@ from t2t_jax import Config
 def get_config() -> Config:
     return Config().replace(
         {
-            "model.architecture": "encoder_only",
+            "model.architecture": "image_encoder",
             "model.patch_size": 2,
             "model.image_size": 8,
             "model.image_channels": 1,
@@ -31,7 +31,6 @@ def get_config() -> Config:
             "model.norm_order": "pre",
             "model.position": "learned",
             "model.feed_forward": "gelu",
-            "model.share_embeddings": False,
             "model.output_bias": True,
             "data.task": "image_classification",
             "data.corpus": "digits:",

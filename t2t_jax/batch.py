@@ -47,8 +47,9 @@ class Patches(NamedTuple):
 class Batch(NamedTuple):
     """Pairs of sentences: segment k of `inputs` and segment k of `targets` in the same row."""
 
-    inputs: Sequence
-    """The sources, `[rows, source_length]`; for a network over images they are `Patches`."""
+    inputs: Any
+    """The sources, `[rows, source_length]`: a `Sequence`, or another form with segments and
+    positions, such as `Patches`, for a network that reads no tokens."""
     targets: Sequence
     """The targets, `[rows, target_length]`, not shifted; or labels, whose positions say from which
     position of the source each is predicted."""

@@ -187,12 +187,12 @@ class TinyRun(NamedTuple):
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has registered nothing; what the test registers is forgotten after it."""
-    from t2t_jax.config import registry, tables
+    from t2t_jax.config import registry, running, tables
 
     for table in tables.TABLES.values():
         own = {name: table[name] for name in table if table.is_own(name)}
         monkeypatch.setattr(table, "_rows", own)
-    monkeypatch.setattr(registry, "_seen", set())
+    monkeypatch.setattr(running, "_seen", set())
     monkeypatch.delenv(registry.FILES, raising=False)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from t2t_jax.config import DataConfig, ModelConfig
+from t2t_jax.config import DataConfig, network_config
 from t2t_jax.data.images import checked_image, image_splits
 from t2t_jax.data.vocabularies import moses, pretrained
 from t2t_jax.errors import UserError
@@ -104,9 +104,7 @@ def _slurm() -> object:
 
 
 def _image() -> object:
-    model = ModelConfig(
-        architecture="encoder_only", patch_size=2, image_size=4, share_embeddings=False
-    )
+    model = network_config("image_encoder", patch_size=2, image_size=4)
     return checked_image(np.zeros((8, 8, 3), np.uint8), model, "image 1", resize=True)
 
 

@@ -77,9 +77,10 @@ def test_the_training_step_is_lowered_for_every_platform(mesh, model):
     step = compile_train_step(_CONFIG, model, mesh)
     layout = batch_layout(mesh, rows=4, length=8, tokens_per_device=16)
     state = abstract_state(_CONFIG, model, mesh)
-    program = _exported(step, state, abstract_batch(layout, 8, 8))
+    batch = abstract_batch(layout, model.example(), 8, 8)
+    program = _exported(step, state, batch)
     assert program.platforms == _PLATFORMS
-    assert _shapes(program.in_avals) == _shapes((state, abstract_batch(layout, 8, 8)))
+    assert _shapes(program.in_avals) == _shapes((state, batch))
     metrics = 3 + 4  # sums of losses; norm, rate, and two counts
     assert _shapes(program.out_avals)[:-metrics] == _shapes(state)
     first = create_state(_CONFIG, model, mesh)

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 import t2t_jax
-from t2t_jax.config import Config, ModelConfig
+from t2t_jax.config import Config, EncoderDecoderConfig
+from t2t_jax.config.families import FAMILIES
 from t2t_jax.config.fields import added_later
 
 RELEASED = sorted((Path(__file__).parent / "goldens/runs").iterdir())
@@ -40,7 +41,7 @@ def test_a_released_run_translates_with_the_same_tokens(golden):
 
 
 @dataclasses.dataclass(frozen=True)
-class _LaterModelConfig(ModelConfig):
+class _LaterModelConfig(EncoderDecoderConfig):
     """The network with a field that no release has, and that older runs had as another value."""
 
     num_experts: int = dataclasses.field(default=8, metadata=added_later(before=1))
@@ -56,6 +57,8 @@ class _LaterConfig(Config):
 def test_a_released_run_is_loaded_by_a_release_whose_model_has_a_new_field(golden, monkeypatch):
     expected = json.loads((golden / "expected.json").read_text())["tokens"][0]
     monkeypatch.setattr(t2t_jax.config.config, "Config", _LaterConfig)
+    later = dataclasses.replace(FAMILIES["encoder_decoder"], config=_LaterModelConfig)
+    monkeypatch.setitem(FAMILIES._rows, "encoder_decoder", later)
     translator = t2t_jax.load(golden / "run")
     assert translator.config.model.num_experts == 1
     ((best,),) = translator.nbest([expected["line"]], 1, beam_size=1)

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float32
 
-from t2t_jax.config import ModelConfig
+from t2t_jax.config import ModelConfig, network_config
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.portable import PortableModel, portable_model
@@ -106,7 +106,7 @@ def _check(small: ModelConfig, large: ModelConfig) -> None:
     """Refuse a model that has other options than the paper's, or is larger."""
     sizes = ("d_model", "num_heads", "d_ff", "num_encoder_layers", "num_decoder_layers")
     free = {*sizes, "max_positions", *(name for name in vars(small) if name.endswith("_rate"))}
-    paper = ModelConfig(compute_dtype="float32")
+    paper = network_config(compute_dtype="float32")
     others = [
         name
         for name, value in vars(small).items()

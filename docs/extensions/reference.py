@@ -8,7 +8,7 @@ import dataclasses
 import io
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_type_hints
 from unittest import mock
 
@@ -20,10 +20,13 @@ from sphinx.util.docutils import SphinxDirective
 from t2t_jax import paper
 from t2t_jax.commands.entry import COMMANDS, entry_command
 from t2t_jax.config import Config
+from t2t_jax.config.config import known_fields
+from t2t_jax.config.families import FAMILIES, fields_of
 from t2t_jax.config.tables import NAMED
 
 # What the paper states of these is stated of what follows from them.
 _STATED_OF = {"model.d_k": "model.key_size", "model.d_v": "model.value_size"}
+_FAMILY = "model.architecture"
 _COLUMNS = 120  # in a wider terminal a help has boxes side by side
 
 
@@ -31,29 +34,43 @@ def config_reference() -> str:
     """Every field of the config, in Markdown: type, default, meaning, and what the paper has."""
     lines: list[str] = []
     for name, section in get_type_hints(Config).items():
-        meanings: dict[str, list[str]] = {}
-        for kind in reversed(section.__mro__[:-1]):
-            found = ModuleAnalyzer.for_module(kind.__module__).find_attr_docs()
-            meanings |= {name: text for (of, name), text in found.items() if of == kind.__name__}
-        hints = get_type_hints(section)
+        families = [one.config for one in FAMILIES.values()]
+        classes = families if name == "model" else [section]
+        meanings: dict[str, list[str]] = _meanings(classes)
+        hints: dict[str, Any] = {}
+        for kind in reversed(classes):
+            hints |= get_type_hints(kind)
         lines += [f"## {name}", "", section.__doc__ or "", ""]
-        for field in dataclasses.fields(section):
+        for path, field in known_fields().items():
+            if not path.startswith(f"{name}."):
+                continue
             lines += [
-                f"```{{confval}} {name}.{field.name}",
-                f":type: `{_values(f'{name}.{field.name}') or _type(hints[field.name])}`",
+                f"```{{confval}} {path}",
+                f":type: `{_values(path) or _type(hints[field.name])}`",
                 f":default: `{field.default!r}`",
                 "",
                 *meanings[field.name],
-                *_remarks(f"{name}.{field.name}", field),
+                *_remarks(path, field),
                 "```",
                 "",
             ]
     return "\n".join(lines)
 
 
+def _meanings(classes: Sequence[type]) -> dict[str, list[str]]:
+    """The documentation of the fields of some classes, by the name of the field."""
+    found: dict[str, list[str]] = {}
+    for kind in (base for one in classes for base in reversed(one.__mro__[:-1])):
+        if kind.__module__.startswith("t2t_jax"):
+            texts = ModuleAnalyzer.for_module(kind.__module__).find_attr_docs()
+            found |= {name: text for (of, name), text in texts.items() if of == kind.__name__}
+    return found
+
+
 def _values(path: str) -> str:
     """The names that a field takes, where there is a table of them."""
-    return " | ".join(map(repr, NAMED[path].names)) if path in NAMED else ""
+    tables = {**NAMED, _FAMILY: FAMILIES}
+    return " | ".join(map(repr, tables[path].names)) if path in tables else ""
 
 
 def _type(hint: Any) -> str:
@@ -69,6 +86,9 @@ def _remarks(path: str, field: "dataclasses.Field[Any]") -> Iterator[str]:
         if attribute in constant.values:
             value = constant.values[attribute]
             yield f"*Section {constant.section} of the paper: {constant.name}, `{value!r}`.*\n"
+    owners = [family for family in FAMILIES if field.name in fields_of(family)]
+    if path.startswith("model.") and len(owners) < len(FAMILIES):
+        yield f"*Where `model.architecture` is {' or '.join(f'`{one!r}`' for one in owners)}.*\n"
     if field.metadata.get("may_change"):
         yield "*A run may be continued with another value.*\n"
 

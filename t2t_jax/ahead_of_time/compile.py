@@ -61,8 +61,7 @@ def compile_ahead(
     longest = max(shape[1:])
     layout = batch_layout(mesh, shape.rows, longest, config.parallel.pass_tokens)
     state = abstract_state(config, model, mesh)
-    patch_values = config.model.patch_values
-    batch = abstract_batch(layout, shape.source_length, shape.target_length, patch_values)
+    batch = abstract_batch(layout, model.example(), shape.source_length, shape.target_length)
     step: Any = compile_train_step(config, model, mesh)
     start = time.monotonic()
     program = _compile(step.lower(state, batch))

@@ -24,6 +24,8 @@ from tyro.constructors import (
 )
 
 from t2t_jax.config import Config
+from t2t_jax.config.config import known_fields
+from t2t_jax.config.families import fields_of, foreign_field
 from t2t_jax.errors import UserError, did_you_mean
 from t2t_jax.system.bucket import as_path
 
@@ -58,6 +60,8 @@ def names(command: type) -> list[str]:
         kind = _dataclass_of(field)
         if kind is None:
             found += [] if _is_positional(field) else [field.name]
+        elif kind is Config:
+            found += known_fields()
         else:
             prefix = "" if _has_no_prefix(field) else f"{field.name}."
             found += [f"{prefix}{name}" for name in names(kind)]
@@ -146,6 +150,27 @@ def peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:
     for workdir in named.workdir:
         check_name(workdir)
     return named.config, next(iter(named.workdir), None)
+
+
+def with_family(config: Config, arguments: Sequence[str]) -> Config:
+    """Return the config with the family of networks that `--model.architecture` names, if given.
+
+    Args:
+      config: the config that gives the defaults of flags.
+      arguments: the command line, without the program's name.
+
+    Raises:
+      UserError: there is no such family, or a flag is for the field of another one.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--model.architecture", dest="family", default=config.model.architecture)
+    family = parser.parse_known_args(arguments)[0].family
+    config = config.replace({"model.architecture": family})
+    given = (one.partition("=")[0] for one in arguments if one.startswith("--model."))
+    for name in (one.removeprefix("--model.").replace("-", "_") for one in given):
+        if name not in fields_of(family):
+            raise foreign_field(name, family)
+    return config
 
 
 def check_name(workdir: Path) -> None:

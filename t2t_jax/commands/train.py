@@ -8,7 +8,14 @@ from typing import Annotated
 
 import tyro
 
-from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored_config
+from t2t_jax.commands.flags import (
+    check_flags,
+    names,
+    parse_flags,
+    peek,
+    stored_config,
+    with_family,
+)
 from t2t_jax.config import Config
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
@@ -66,7 +73,7 @@ class TrainCommand:
         print(*format_report(report), sep="\n", flush=True)
         if report.fits is False:
             return 1
-        if self.fields.model.architecture != "encoder_only":
+        if self.fields.model.decodes:
             print("", *format_search(compile_search(self.fields, devices)), sep="\n")
         return 0
 
@@ -92,7 +99,7 @@ def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainC
     arguments = _with_empty_value(arguments, "--compile-only")
     config_file, workdir = peek(arguments)
     base = _config_of(config_file) if config_file else stored_config(workdir)
-    defaults = TrainCommand(fields=base or Config())
+    defaults = TrainCommand(fields=with_family(base or Config(), arguments))
     if "--compile-only" in arguments:
         defaults = dataclasses.replace(defaults, workdir=Path())  # not read
     command = parse_flags(TrainCommand, arguments, prog=program, default=defaults)

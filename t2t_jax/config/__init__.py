@@ -15,6 +15,11 @@ from t2t_jax.config.config import format_differences as format_differences
 from t2t_jax.config.config import from_dict as from_dict
 from t2t_jax.config.config import to_dict as to_dict
 from t2t_jax.config.config import walk as walk
+from t2t_jax.config.families import DecoderOnlyConfig as DecoderOnlyConfig
+from t2t_jax.config.families import EncoderDecoderConfig as EncoderDecoderConfig
+from t2t_jax.config.families import EncoderOnlyConfig as EncoderOnlyConfig
+from t2t_jax.config.families import ImageEncoderConfig as ImageEncoderConfig
+from t2t_jax.config.families import network_config as network_config
 from t2t_jax.config.model import ModelConfig as ModelConfig
 from t2t_jax.config.sections import CheckpointConfig as CheckpointConfig
 from t2t_jax.config.sections import DataConfig as DataConfig

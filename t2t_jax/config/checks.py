@@ -4,6 +4,7 @@ import math
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from t2t_jax.config.running import run_registering_files
 from t2t_jax.config.tables import NAMED
 from t2t_jax.errors import UserError, did_you_mean
 
@@ -40,6 +41,8 @@ def check_fields(config: Any) -> None:
     for field_name, hint in get_type_hints(type(config)).items():
         value, name = getattr(config, field_name), f"{_section(config)}.{field_name}"
         if name in NAMED and isinstance(value, str):
+            if value not in NAMED[name]:
+                run_registering_files()
             NAMED[name].check(name, value)
             continue
         origin, args = get_origin(hint), get_args(hint)

@@ -2,11 +2,19 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_origin, get_type_hints
 
 from t2t_jax.config.checks import require
+from t2t_jax.config.families import (
+    FAMILIES,
+    EncoderDecoderConfig,
+    all_model_fields,
+    fields_of,
+    foreign_field,
+    without_foreign,
+)
 from t2t_jax.config.model import ModelConfig
 from t2t_jax.config.sections import (
     CheckpointConfig,
@@ -24,7 +32,7 @@ from t2t_jax.system.records import Schema, parse_object
 class Config:
     """All settings of a run, in sections; a run depends on nothing else but its corpus."""
 
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: ModelConfig = field(default_factory=EncoderDecoderConfig)
     data: DataConfig = field(default_factory=DataConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -37,8 +45,8 @@ class Config:
         self._check_task()
         longest, reason = self._longest_row()
         require(
-            not self.model.positions.has_table or self.model.max_positions >= longest,
-            f"model.max_positions={self.model.max_positions} is less than {reason}; raise "
+            not self.model.positions.has_table or self.model.num_positions >= longest,
+            f"model.max_positions={self.model.num_positions} is less than {reason}; raise "
             f"model.max_positions to {longest}",
         )
 
@@ -52,19 +60,13 @@ class Config:
             f"{facts.architectures[0]!r}, or data.task to what such a network can learn",
         )
         require(
-            facts.reads_images == (model.patch_size is not None),
-            f"data.task={task!r} reads {'images' if model.patch_size is None else 'text'}, but "
-            f"model.patch_size={model.patch_size}; "
-            + ("set it" if model.patch_size is None else "leave it out"),
-        )
-        require(
             not self.training.source_loss
-            or (facts.writes_text and kind == "decoder_only" and not model.prefix_attention),
+            or (facts.writes_text and getattr(model, "prefix_attention", None) is False),
             "training.source_loss is for model.architecture='decoder_only' with causal attention, "
             "which predicts a source from left to right, and for data.task='auto'; leave it out",
         )
         require(
-            not (facts.predicts_labels and model.share_embeddings),
+            not facts.predicts_labels or model.embeddings["output"] == "output_projection",
             f"data.task={task!r} predicts labels, which share no matrix with subwords; set "
             "model.share_embeddings=False",
         )
@@ -72,13 +74,13 @@ class Config:
     def _longest_row(self) -> tuple[int, str]:
         """Return the most positions that a row may need, and the fields that decide on it."""
         length, extra = self.data.max_length, self.decoding.max_extra_length
-        if self.data.facts.reads_images:
+        if "source" not in self.model.embeddings:  # what is read is no text, and all of one size
             return 0, "nothing"
         fields = f"data.max_length={length}"
         if not self.data.facts.writes_text:  # a text that goes on beyond it can be cut
             return length, fields
         both = f"{fields} plus decoding.max_extra_length={extra}"
-        if self.model.architecture == "decoder_only":
+        if len(self.model.stacks) == 1:
             return 2 * length + extra, f"twice {both}, as source and target are one sequence"
         return length + extra, both
 
@@ -91,14 +93,30 @@ class Config:
         Raises:
           UserError: a path names no field, or a value is refused.
         """
-        nested = to_dict(self)
+        nested, known = to_dict(self), known_fields()
+        family = changes.get("model.architecture", self.model.architecture)
+        of_family = fields_of(family)
+        defaults = {name: leaf.default for name, leaf in of_family.items()}
+        nested["model"] = defaults | {
+            name: one for name, one in nested["model"].items() if name in of_family
+        }
         for path, value in changes.items():
+            if path not in known:
+                raise _unknown_field(path, known)
             section, _, name = path.partition(".")
-            fields = nested.get(section)
-            if not name or not isinstance(fields, dict) or name not in fields:
-                raise _unknown_field(path, [path for path, _, _ in walk(self)])
-            fields[name] = value
+            if section == "model" and name not in of_family:
+                raise foreign_field(name, family)
+            nested[section][name] = value
         return from_dict(nested)
+
+    def value(self, path: str) -> Any:
+        """Return the value of a field or a property, or None if the network's family lacks it.
+
+        Args:
+          path: the dotted path, such as `model.d_ff`.
+        """
+        section, _, name = path.partition(".")
+        return getattr(getattr(self, section), name, None)
 
     def to_json(self) -> str:
         """Return the config as indented JSON, from which `from_json` makes an equal config."""
@@ -126,10 +144,22 @@ def walk(config: Config) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
             yield f"{section.name}.{leaf.name}", leaf, getattr(values, leaf.name)
 
 
+def known_fields() -> dict[str, "dataclasses.Field[Any]"]:
+    """Return the fields that a config can have, of all families of networks, by dotted path."""
+    found = {f"model.{name}": leaf for name, leaf in all_model_fields().items()}
+    for section, kind in get_type_hints(Config).items():
+        if section != "model":
+            found |= {f"{section}.{leaf.name}": leaf for leaf in dataclasses.fields(kind)}
+    return found
+
+
 def differences(
     old: Config, new: Config, *, only_binding: bool = False
 ) -> dict[str, tuple[Any, Any]]:
     """Return the fields in which two configs differ: `{dotted path: (old value, new value)}`.
+
+    A field that the family of one network lacks counts where the new config has it, with another
+    value than its default: the value of the old one is None. The names of the families differ too.
 
     Args:
       old: the first config.
@@ -139,11 +169,12 @@ def differences(
         it gives up, where its corpus and cache are), and fields that one of the two leaves open
         (`config.fields.left_open`).
     """
-    changed = {}
-    for (path, leaf, before), (_, _, after) in zip(walk(old), walk(new), strict=True):
-        if before == after or (only_binding and _may_differ(leaf, before, after)):
-            continue
-        changed[path] = (before, after)
+    changed, values = {}, {path: value for path, _, value in walk(old)}
+    for path, leaf, after in walk(new):
+        before = values.get(path)
+        is_equal = after == (before if path in values else leaf.default)
+        if not is_equal and not (only_binding and _may_differ(leaf, before, after)):
+            changed[path] = (before, after)
     return changed
 
 
@@ -180,7 +211,7 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
     """
     if not isinstance(nested, Mapping):
         raise UserError(f"config is a {type(nested).__name__}, not an object with sections")
-    known = [path for path, _, _ in walk(Config())]
+    known = known_fields()
     given = [
         f"{section}.{name}" if isinstance(values, Mapping) else section
         for section, values in nested.items()
@@ -189,15 +220,18 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
     for path in given:
         if path not in known:
             raise _unknown_field(path, known)
-    sections = get_type_hints(Config)
-    values = {name: dict(nested.get(name, {})) for name in sections}
-    for path, leaf, _ in walk(Config()):
-        if "before" in leaf.metadata:
-            values[path.partition(".")[0]].setdefault(leaf.name, leaf.metadata["before"])
-        elif path not in given and "may_change" not in leaf.metadata:
-            raise UserError(
-                f"config lacks the field {path}, which every release writes; bring back a copy"
-            )
+    values = {name: dict(nested.get(name, {})) for name in get_type_hints(Config)}
+    values["model"] = without_foreign(values["model"])
+    sections = get_type_hints(Config) | {"model": FAMILIES[values["model"]["architecture"]].config}
+    for section, kind in sections.items():
+        for leaf in dataclasses.fields(kind):
+            if "before" in leaf.metadata:
+                values[section].setdefault(leaf.name, leaf.metadata["before"])
+            elif leaf.name not in values[section] and "may_change" not in leaf.metadata:
+                raise UserError(
+                    f"config lacks the field {section}.{leaf.name}, which every release writes; "
+                    "bring back a copy"
+                )
     return Config(
         **{name: section(**_tuples(section, values[name])) for name, section in sections.items()}
     )
@@ -212,6 +246,6 @@ def _tuples(section: type, values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _unknown_field(path: str, known: list[str]) -> UserError:
+def _unknown_field(path: str, known: Iterable[str]) -> UserError:
     hint = did_you_mean(path, known, "see --help for all fields")
     return UserError(f"unknown config field {path!r}; {hint}")

@@ -26,10 +26,7 @@ def num_parameters(model: ModelConfig, vocab_size: int) -> int:
         learned = model.positions.parameters(model).values()
         total += sum(math.prod(each.shape) for each in learned)
     total += sum(model.entries(vocab_size).values()) * model.d_model
-    if model.num_patches:  # their projection with its bias, and the class token
-        total += (model.patch_values + 2) * model.d_model
-    if model.output_transform:
-        total += (model.d_model + 1) * model.d_model + norm
+    total += sum(layer.weights + layer.vectors for layer in model.linear_layers)
     return total + vocab_size * model.output_bias
 
 
@@ -76,8 +73,9 @@ def model_flops_per_step(
             remembered = other.memory_parameters
         of_source += stack.num_layers * (layer * stack.reads_source + remembered)
         of_target += stack.num_layers * layer * stack.reads_target
-    of_source += model.patch_values * model.d_model
-    of_target += (vocab_size + model.d_model * model.output_transform) * model.d_model
+    of_source += sum(layer.weights for layer in model.linear_layers if layer.of_source)
+    of_target += sum(layer.weights for layer in model.linear_layers if not layer.of_source)
+    of_target += vocab_size * model.d_model
     return 6 * (source_tokens * of_source + target_tokens * of_target)
 
 

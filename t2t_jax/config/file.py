@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from t2t_jax.config.config import Config, differences, from_dict, to_dict
+from t2t_jax.config.families import FAMILIES
 from t2t_jax.config.registry import FILES
 from t2t_jax.config.running import guarded, run_file
 from t2t_jax.config.tables import named_entries
@@ -242,7 +243,8 @@ def _checked(config: Any, spec: str, path: str) -> Config:
     def again() -> Config:
         for name, section in get_type_hints(Config).items():
             found = type(getattr(config, name, None))
-            if found is not section:
+            known = [one.config for one in FAMILIES.values()] if name == "model" else [section]
+            if found not in known:
                 raise UserError(
                     f"the section {name} of {spec} is a {found.__name__}, not a {section.__name__}"
                 )

@@ -1,5 +1,6 @@
-"""The config of the network (section 3 of the paper)."""
+"""The part of a network's config that all families share (section 3 of the paper)."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -17,9 +18,11 @@ from t2t_jax.config.tables import ACTIVATIONS, POSITIONS, ROTARY_SCALINGS, Posit
 
 StartToken: TypeAlias = Literal["begin", "end", "padding"]
 NormOrder: TypeAlias = Literal["post", "pre", "deep"]
-Architecture: TypeAlias = Literal["encoder_decoder", "decoder_only", "encoder_only"]
+Part: TypeAlias = Literal["encoder", "decoder", "cross"]
+Side: TypeAlias = Literal["source", "target", "output"]
+PARTS: tuple[Part, ...] = "encoder", "decoder", "cross"
+"""The attentions of the paper: self-attention in two stacks, and cross-attention."""
 _ROTARY = read_where(lambda model: model.positions.turns)
-_IMAGES = read_where(lambda model: model.patch_size is not None)
 if TYPE_CHECKING:
     _Position: TypeAlias = str
     _RotaryScaling: TypeAlias = str
@@ -44,6 +47,8 @@ class Stack(NamedTuple):
     """Factor alpha of DeepNorm on the input that a residual connection adds to a sub-layer."""
     initial_gain: float = 1.0
     """Factor beta of DeepNorm on the first values of some matrices; see `modules.layers`."""
+    is_causal: bool = False
+    """Whether no position attends to a later one."""
 
     @property
     def attends_to_source(self) -> bool:
@@ -57,18 +62,29 @@ class Stack(NamedTuple):
         return [self.self_attention] if cross is None else [self.self_attention, cross]
 
 
-@dataclass(frozen=True)
-class ModelConfig:
-    """The network: section 3 of the paper, with the options of its ablations and of later work."""
+class LinearLayer(NamedTuple):
+    """A linear layer outside of the stacks, as the costs of a network count it."""
 
-    architecture: Architecture = field(
-        default="encoder_decoder", metadata=added_later(before="encoder_decoder")
-    )
-    """Encoder and decoder (the paper); the decoder alone, which reads source and target as one
-    sequence (Liu et al. 2018), as GPT does; or the encoder alone, as BERT."""
-    prefix_attention: bool = field(default=False, metadata=added_later(before=False))
-    """For the decoder alone: let the tokens of a source attend to the whole source, and not only to
-    the tokens before them (Raffel et al. 2020, section 3.2.1)."""
+    weights: int
+    """Numbers of its matrix, which every position of the source or the target meets."""
+    vectors: int
+    """Other numbers that are learned with it: biases, norms and tokens."""
+    of_source: bool
+    """Whether positions of the source meet it, and not those of the target."""
+
+
+@dataclass(frozen=True)
+class ModelConfig(ABC):
+    """The network: section 3 of the paper, with the options of its ablations and of later work.
+
+    These are the fields of all networks. Each family of networks has a config of its own, with the
+    fields that it alone reads; see `config.families`.
+    """
+
+    architecture: str = ""
+    """The family of the network, each of which has fields of its own (`config.families`): encoder
+    and decoder (the paper); the decoder alone, which reads source and target as one sequence (Liu
+    et al. 2018), as GPT does; the encoder alone, as BERT; or such an encoder of images, as ViT."""
     d_model: int = 512
     """Width of every layer's output (section 3.1)."""
     num_heads: int = 8
@@ -81,13 +97,6 @@ class ModelConfig:
     """Heads of keys and values, each shared by equally many of the num_heads heads of queries: 1 is
     multi-query attention (Shazeer 2019), more are grouped-query attention (Ainslie et al. 2023).
     None means num_heads, as in the paper."""
-    encoder_heads: int | None = field(default=None, metadata=added_later(before=None))
-    """Heads of each layer's self-attention in the encoder, where they are fewer than num_heads, as
-    after pruning; None means num_heads. The width of a head stays that of num_heads."""
-    decoder_heads: int | None = field(default=None, metadata=added_later(before=None))
-    """Heads of each layer's self-attention in the decoder; see encoder_heads."""
-    cross_heads: int | None = field(default=None, metadata=added_later(before=None))
-    """Heads of the decoder's attention to the encoder's output; see encoder_heads."""
     attention_window: int | None = field(default=None, metadata=added_later(before=None))
     """Distance below which self-attention reaches other positions: on both sides in the encoder, to
     the left in the decoder (restricted self-attention, section 4). None means no bound."""
@@ -108,14 +117,6 @@ class ModelConfig:
     """The network's activation, relu (the paper), gelu, gelu_tanh or silu; or how its gate works
     (Shazeer 2020): glu, reglu, geglu and swiglu have no biases; or a name that a config file gives
     to a function of its own (t2t_jax.register_activation)."""
-    num_encoder_layers: int = field(
-        default=6, metadata=read_where(lambda model: model.architecture != "decoder_only")
-    )
-    """Encoder layers N."""
-    num_decoder_layers: int = field(
-        default=6, metadata=read_where(lambda model: model.architecture != "encoder_only")
-    )
-    """Decoder layers N."""
     norm: str = field(default="layer", metadata=added_later(before="layer"))
     """Layer normalisation (the paper: layer), or by the root mean square (rms, Zhang and Sennrich
     2019); or a name that a config file gives to a function of its own
@@ -135,11 +136,6 @@ class ModelConfig:
         | read_where(lambda model: model.positions.sinusoids is not None),
     )
     """Position of the first token, where positions are sinusoids (the paper: 0; fairseq: 2)."""
-    max_positions: int = field(
-        default=1024,
-        metadata=read_where(lambda model: model.positions.has_table and not model.patch_size),
-    )
-    """Rows of the learned position table; other positions have no limit and do not read it."""
     rotary_base: float = field(default=10_000.0, metadata=added_later(before=10_000.0) | _ROTARY)
     """Base of the wavelengths of rotary positions."""
     rotary_scale: float = field(default=1.0, metadata=added_later(before=1.0) | _ROTARY)
@@ -149,39 +145,10 @@ class ModelConfig:
     )
     """How rotary_scale works: "linear" divides the positions (Chen et al. 2023), "ntk" raises the
     base so that near positions stay apart ("NTK-aware")."""
-    share_embeddings: bool = True
-    """Use one matrix for source and target embedding and output projection (section 3.4)."""
-    source_vocab_size: int | None = field(
-        default=None, metadata=added_later(before=None) | left_open(None)
-    )
-    """Where share_embeddings is false: entries of the source embedding, if the vocabulary has other
-    entries for sources than for targets; None means as many as for targets, or for a model that
-    predicts labels as many as its vocabulary has for text."""
-    share_target_embedding: bool = field(default=False, metadata=added_later(before=False))
-    """Where share_embeddings is false: one matrix for target embedding and output projection."""
-    scale_embeddings: bool = field(default=True, metadata=added_later(before=True))
-    """Multiply embeddings by sqrt(d_model) (section 3.4)."""
     embedding_norm: bool = field(default=False, metadata=added_later(before=False))
     """Normalise the sum of embedding and position, ahead of its dropout."""
-    start_token: StartToken = field(
-        default="begin",
-        metadata=added_later(before="begin")
-        | read_where(lambda model: model.architecture != "encoder_only"),
-    )
-    """Token before the first token of a target: the id of begin, or, in models that come from
-    other toolkits, that of the end of a sentence (fairseq) or of padding (Marian)."""
     output_bias: bool = field(default=False, metadata=added_later(before=False))
     """Add a learned bias to the logits; the paper has none."""
-    output_transform: bool = field(default=False, metadata=added_later(before=False))
-    """For the encoder alone: a linear layer, the activation of feed_forward and a norm ahead of the
-    output projection, as BERT has them."""
-    patch_size: int | None = field(default=None, metadata=added_later(before=None))
-    """For the encoder alone: side, in pixels, of the square patches of images, which are read in
-    place of tokens, behind a learned class token (ViT, Dosovitskiy et al. 2021)."""
-    image_size: int = field(default=224, metadata=added_later(before=224) | _IMAGES)
-    """Pixels of an image on each side; a model without patch_size does not read it."""
-    image_channels: int = field(default=3, metadata=added_later(before=3) | _IMAGES)
-    """Numbers of a pixel: 3 for colours, 1 for grey."""
     dropout_rate: float = field(default=0.1, metadata=NOT_EXPORTED)
     """P_drop: on every sub-layer's output and on the sum of embedding and position (5.4)."""
     attention_dropout_rate: float = field(default=0.0, metadata=NOT_EXPORTED)
@@ -194,12 +161,14 @@ class ModelConfig:
     """Dtype of activations and matrix products; parameters, softmax and loss stay float32. "auto"
     is bfloat16 where a new run starts on devices that are faster with it, and else float32."""
 
+    section = "model"  # the name that errors give to these fields, as flags do
+
     def __post_init__(self) -> None:
         """Check every field."""
         check_fields(self)
-        sizes = ("d_model", "num_heads", "d_ff", "max_positions")
-        check_range(self, 1, INFINITY, *sizes, "num_encoder_layers", "num_decoder_layers")
-        check_fits(self, *sizes, "num_encoder_layers", "num_decoder_layers", "d_k", "d_v")
+        sizes = ("d_model", "num_heads", "d_ff")
+        check_range(self, 1, INFINITY, *sizes)
+        check_fits(self, *sizes, "d_k", "d_v")
         rates = "dropout_rate", "attention_dropout_rate", "activation_dropout_rate"
         check_range(self, 0, 0.99, *rates)
         check_range(self, 1e-12, 1, "norm_epsilon")
@@ -211,56 +180,8 @@ class ModelConfig:
                 f"d_model={self.d_model} is not divisible by num_heads={self.num_heads}; "
                 "set d_k and d_v",
             )
-        self._check_architecture()
         self._check_heads()
         self._check_positions()
-        check_positive(self, "source_vocab_size")
-        check_fits(self, "source_vocab_size")
-        require(
-            not self.share_embeddings or self.source_vocab_size is None,
-            f"source_vocab_size={self.source_vocab_size} is for a model whose sources have an "
-            "embedding of their own; set share_embeddings=False",
-        )
-
-    def _check_architecture(self) -> None:
-        kind = self.architecture
-        require(
-            kind == "decoder_only" or not self.prefix_attention,
-            f"model.prefix_attention is for model.architecture='decoder_only', not for {kind!r}, "
-            "whose encoder attends to the whole source; leave it out",
-        )
-        require(
-            kind != "decoder_only" or self.source_vocab_size is None,
-            f"model.source_vocab_size={self.source_vocab_size} gives sources a vocabulary of their "
-            "own, but model.architecture='decoder_only' reads source and target as one sequence; "
-            "leave it out",
-        )
-        for name in ("output_transform", "patch_size"):
-            require(
-                kind == "encoder_only" or not getattr(self, name),
-                f"model.{name} is for model.architecture='encoder_only', not for {kind!r}; leave "
-                "it out",
-            )
-        self._check_images()
-
-    def _check_images(self) -> None:
-        sizes = "image_size", "image_channels"
-        check_positive(self, "patch_size")
-        check_range(self, 1, INFINITY, *sizes)
-        check_fits(self, *sizes, "patch_size")
-        size = self.patch_size
-        if size is None:
-            return
-        require(
-            self.image_size % size == 0,
-            f"model.image_size={self.image_size} is not a multiple of model.patch_size={size}; "
-            "choose a divisor",
-        )
-        require(
-            not self.share_embeddings and self.source_vocab_size is None,
-            "model.patch_size reads images, which have no vocabulary to share; set "
-            "model.share_embeddings=False and leave model.source_vocab_size out",
-        )
 
     def _check_heads(self) -> None:
         shared = self.num_kv_heads
@@ -271,24 +192,23 @@ class ModelConfig:
             f"model.num_heads={self.num_heads} is not a multiple of model.num_kv_heads={shared}, "
             "which share the heads equally; choose a divisor",
         )
-        names = "encoder_heads", "decoder_heads", "cross_heads"
+        names = [f"{part}_heads" for part in PARTS if self._heads_of(part) is not None]
         check_positive(self, *names)
         check_fits(self, *names)
-        others = [name for name in names if getattr(self, name) is not None]
-        for name in others:
+        for name in names:
             require(
                 getattr(self, name) <= self.num_heads,
                 f"model.{name}={getattr(self, name)} is more than model.num_heads="
                 f"{self.num_heads}; raise num_heads, and set d_k and d_v",
             )
         require(
-            not others or shared in (None, self.num_heads),
-            f"model.{others and others[0]} and model.num_kv_heads cannot be given together; leave "
+            not names or shared in (None, self.num_heads),
+            f"model.{names and names[0]} and model.num_kv_heads cannot be given together; leave "
             "one of them out",
         )
         require(
-            not others or self.positions.bias is None,
-            f"model.{others and others[0]} is not for model.position={self.position!r}, which has "
+            not names or self.positions.bias is None,
+            f"model.{names and names[0]} is not for model.position={self.position!r}, which has "
             "numbers for each of num_heads heads; choose another position",
         )
 
@@ -307,6 +227,57 @@ class ModelConfig:
             f"d_k={self.key_size} is odd, but rotary positions turn pairs of numbers; use an even "
             "d_k or another position",
         )
+
+    @property
+    @abstractmethod
+    def stacks(self) -> tuple[Stack, ...]:
+        """Return the stacks: encoder and decoder (section 3.1), or the one the network has."""
+
+    @property
+    @abstractmethod
+    def embeddings(self) -> dict[Side, str]:
+        """Return the names of the matrices of source and target embedding and output projection.
+
+        A network of one stack has one embedding, and one that reads no tokens has none.
+        """
+
+    @property
+    @abstractmethod
+    def num_positions(self) -> int:
+        """Return the rows of a learned position table."""
+
+    @property
+    def linear_layers(self) -> tuple[LinearLayer, ...]:
+        """Return the linear layers outside of the stacks, but for embeddings and output."""
+        return ()
+
+    @property
+    def longest_sentence(self) -> float:
+        """Return the number of tokens of the longest sentence that the model has positions for."""
+        return self.num_positions if self.positions.has_table else INFINITY
+
+    @property
+    def embedding_scale(self) -> float:
+        """Return the factor on embeddings, which is 1 for networks that have none."""
+        return 1.0
+
+    @property
+    def first_token(self) -> StartToken:
+        """Return the token before the first token of a target."""
+        return "begin"
+
+    @property
+    def decodes(self) -> bool:
+        """Return whether the network predicts targets one token after the other."""
+        return any(stack.reads_target for stack in self.stacks)
+
+    def entries(self, vocab_size: int) -> dict[str, int]:
+        """Return the number of rows of each matrix of `embeddings`, by its name.
+
+        Args:
+          vocab_size: entries of the vocabulary for targets.
+        """
+        return dict.fromkeys(self.embeddings.values(), vocab_size)
 
     @property
     def key_size(self) -> int:
@@ -353,88 +324,25 @@ class ModelConfig:
             self.normalization if self.query_key_norm else None,
         )
 
-    def attention_of(self, which: Literal["encoder", "decoder", "cross"]) -> AttentionConfig:
+    def attention_of(self, part: Part) -> AttentionConfig:
         """Return the config of an attention with the number of heads of its kind.
 
         Args:
-          which: "encoder" or "decoder" for their self-attention; "cross" for cross-attention.
+          part: "encoder" or "decoder" for their self-attention; "cross" for cross-attention.
         """
-        heads = {
-            "encoder": self.encoder_heads,
-            "decoder": self.decoder_heads,
-            "cross": self.cross_heads,
-        }[which]
+        heads = self._heads_of(part)
         return self.attention if heads is None else replace(self.attention, num_heads=heads)
 
-    @property
-    def embeddings(self) -> dict[Literal["source", "target", "output"], str]:
-        """Return the names of the matrices of source and target embedding and output projection.
+    def _heads_of(self, part: Part) -> int | None:
+        """Return the heads that a family gives to an attention; None means `num_heads`."""
+        heads: int | None = getattr(self, f"{part}_heads", None)
+        return heads
 
-        A network of one stack has one embedding.
-        """
-        if self.patch_size is not None:
-            return {"output": "output_projection"}
-        if self.share_embeddings or self.architecture != "encoder_decoder":
-            shared = self.share_embeddings or self.share_target_embedding
-            output = "embedding" if shared else "output_projection"
-            return {"source": "embedding", "target": "embedding", "output": output}
-        output = "target_embedding" if self.share_target_embedding else "output_projection"
-        return {"source": "source_embedding", "target": "target_embedding", "output": output}
-
-    def entries(self, vocab_size: int) -> dict[str, int]:
-        """Return the number of rows of each matrix of `embeddings`, by its name.
+    def deep_norm(self, scale: int, gain: int) -> tuple[float, float]:
+        """Return alpha and beta of DeepNorm, scale^(1/4) and gain^(-1/4); 1 in other orders.
 
         Args:
-          vocab_size: entries of the vocabulary for targets.
+          scale: the multiple of the depth of which alpha is a root (Wang et al. 2022, figure 2).
+          gain: the multiple of the depth of which 1 / beta is a root.
         """
-        rows = dict.fromkeys(self.embeddings.values(), vocab_size)
-        if "source" in self.embeddings:
-            rows[self.embeddings["source"]] = self.source_vocab_size or vocab_size
-        return rows
-
-    @property
-    def num_patches(self) -> int:
-        """Return the number of patches of an image; 0 for a model that reads tokens."""
-        return 0 if self.patch_size is None else (self.image_size // self.patch_size) ** 2
-
-    @property
-    def patch_values(self) -> int:
-        """Return how many numbers a patch has; 0 for a model that reads tokens."""
-        return 0 if self.patch_size is None else self.patch_size**2 * self.image_channels
-
-    @property
-    def num_positions(self) -> int:
-        """Return the rows of a learned position table: for images, patches and class token."""
-        return self.num_patches + 1 if self.num_patches else self.max_positions
-
-    @property
-    def stacks(self) -> tuple[Stack, ...]:
-        """Return the stacks: encoder and decoder (section 3.1), or the one the network has."""
-        n, m = self.num_encoder_layers, self.num_decoder_layers
-        itself, other = self.attention_of("decoder"), self.attention_of("cross")
-        if self.architecture == "decoder_only":
-            return (Stack(m, True, True, itself, None, *self._deep_norm(2 * m, 8 * m)),)
-        if self.architecture == "encoder_only":
-            constants = self._deep_norm(2 * n, 8 * n)
-            return (Stack(n, True, False, self.attention_of("encoder"), None, *constants),)
-        encoder, decoder = (1.0, 1.0), self._deep_norm(3 * m, 12 * m)
-        if self.norm_order == "deep":
-            encoder = 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)
-        return (
-            Stack(n, True, False, self.attention_of("encoder"), None, *encoder),
-            Stack(m, False, True, itself, other, *decoder),
-        )
-
-    def _deep_norm(self, scale: int, gain: int) -> tuple[float, float]:
-        """Return alpha and beta of DeepNorm, scale^(1/4) and gain^(-1/4); 1 in other orders."""
         return (scale ** (1 / 4), gain ** (-1 / 4)) if self.norm_order == "deep" else (1.0, 1.0)
-
-    @property
-    def longest_sentence(self) -> float:
-        """Return the number of tokens of the longest sentence that the model has positions for.
-
-        A decoder alone has one sequence for source and target, and half of its positions for each.
-        """
-        if not self.positions.has_table:
-            return INFINITY
-        return self.num_positions // (2 if self.architecture == "decoder_only" else 1)

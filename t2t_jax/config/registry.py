@@ -169,7 +169,7 @@ class Table(Rows[Entry]):
         return name in self._own
 
     def check(self, label: str, name: Any) -> None:
-        """Refuse a name that is not registered, even after the files of T2T_JAX_REGISTER have run.
+        """Refuse a name that is not registered.
 
         Args:
           label: the field of the config that has the name.
@@ -178,8 +178,6 @@ class Table(Rows[Entry]):
         Raises:
           UserError: no function of that name is registered.
         """
-        if name not in self._rows:
-            _run_files()
         if name not in self._rows:
             raise UnregisteredError(self, label, name)
 
@@ -274,17 +272,3 @@ def registering() -> Iterator[None]:
         yield
     finally:
         _in_file.reset(before)
-
-
-_seen: set[str] = set()
-
-
-def _run_files() -> None:
-    """Run the files that the environment variable `FILES` names, each once."""
-    from t2t_jax.config.running import run_file
-
-    named = os.environ.get(FILES, "")
-    for path in filter(None, named.split(os.pathsep)):
-        if path not in _seen:
-            _seen.add(path)  # before: the file may make configs that name what it registers
-            run_file(path)

@@ -4,6 +4,7 @@ Such a file gives configs and registers functions. If it changes other state of 
 the working directory, the recursion limit or the standard streams, that state is put back.
 """
 
+import os
 import runpy
 import sys
 from collections.abc import Callable
@@ -11,12 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from t2t_jax.config.registry import registering
+from t2t_jax.config.registry import FILES, registering
 from t2t_jax.errors import UserError
 from t2t_jax.system.process_state import ProcessState
 
 _T = TypeVar("_T")
 _LONGEST = 500
+_seen: set[str] = set()
 
 
 def run_file(path: str) -> dict[str, Any]:
@@ -32,6 +34,19 @@ def run_file(path: str) -> dict[str, Any]:
         raise UserError(f"config file {path} is not a .py file; see configs/ for the ones that are")
     with registering():
         return guarded(path, lambda: runpy.run_path(path))
+
+
+def run_registering_files() -> None:
+    """Run the files that the environment variable `FILES` names, each once.
+
+    Raises:
+      UserError: a file cannot be run without an error.
+    """
+    named = os.environ.get(FILES, "")
+    for path in filter(None, named.split(os.pathsep)):
+        if path not in _seen:
+            _seen.add(path)  # before: the file may make configs that name what it registers
+            run_file(path)
 
 
 def guarded(path: str, work: Callable[[], _T]) -> _T:

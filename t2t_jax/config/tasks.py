@@ -93,7 +93,7 @@ TASKS = _Tasks(
         predicts_labels=True,
     ),
     image_classification=TaskFacts(
-        ("encoder_only",),
+        ("image_encoder",),
         "t2t_jax.data.images:image_splits",
         ("accuracy", "accuracy"),
         _OF_LABELS,

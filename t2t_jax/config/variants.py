@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from t2t_jax.config.config import Config
+from t2t_jax.config.families import EncoderDecoderConfig
 from t2t_jax.config.model import ModelConfig
 from t2t_jax.paper.published import DIFFERENCES, PublishedDifference
 
@@ -52,6 +53,7 @@ def variants(base: Config, *, window: int = 16) -> dict[str, Config]:
       later models made together.
     """
     model = base.model
+    assert isinstance(model, EncoderDecoderConfig)
     nothing: dict[str, Any] = {}
     rows = {"base": nothing} | _norms() | _feed_forward() | _positions() | _attention(model, window)
     rows |= _embeddings() | _depth(model)
@@ -111,7 +113,7 @@ def _embeddings() -> dict[str, dict[str, Any]]:
     }
 
 
-def _depth(model: ModelConfig) -> dict[str, dict[str, Any]]:
+def _depth(model: EncoderDecoderConfig) -> dict[str, dict[str, Any]]:
     """Return rows of other depths: two keep the head sizes, one has a decoder of one layer."""
     n, m, heads = model.num_encoder_layers, model.num_decoder_layers, model.num_heads
     sizes = {"d_k": model.key_size, "d_v": model.value_size}

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from zipfile import ZipInfo
 
 import numpy as np
 from jaxtyping import Int32, Integer, UInt8
 
 from t2t_jax.batch import Batch, Patches, Sequence
-from t2t_jax.config import DataConfig, ModelConfig
+from t2t_jax.config import DataConfig, ImageEncoderConfig
 from t2t_jax.data import splits as parts
 from t2t_jax.data.rows import BatchShape, Chosen, random_bits
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
@@ -105,7 +105,7 @@ class LabelledImages:
         of_patches = np.repeat(segments, each, axis=1)
         positions = np.where(of_patches == 0, 0, np.tile(np.arange(each, dtype=np.int32), fits))
         inputs = Patches(values.reshape(rows, length, -1), of_patches, positions)
-        return Batch(cast(Any, inputs), Sequence(labels, segments, np.zeros_like(segments)))
+        return Batch(inputs, Sequence(labels, segments, np.zeros_like(segments)))
 
     def _patches(
         self, images: UInt8[np.ndarray, "n height width channels"]
@@ -137,7 +137,7 @@ class LabelledImages:
         return images
 
 
-def checked_image(image: Any, model: ModelConfig, name: str, resize: bool = False) -> Image:
+def checked_image(image: Any, model: ImageEncoderConfig, name: str, resize: bool = False) -> Image:
     """Return an image as the model reads it, or refuse it.
 
     Args:

@@ -5,6 +5,7 @@ word translates. Agreement shows which heads do: a link is agreed upon if the so
 that the target word attends to most, and no other target word attends to it more.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -19,12 +20,12 @@ from t2t_jax.batch import UNK_ID, Batch, one_a_row
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.forbidden import spelt_by
-from t2t_jax.decoding.row_group import padded
 from t2t_jax.decoding.scoring import batches, check_pairs
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.sources import padded
 from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
 
 _LONGEST = 1024  # subwords; the weights grow with the square of their number
@@ -257,11 +258,17 @@ def _pair_arrays(
 
 def _best_head(translator: Translator, pairs: Sequence[tuple[_Side, _Side]]) -> tuple[int, int]:
     """Return the layer and the head with the greatest agreement, as a mean over pairs."""
-    model = translator.config.model
-    total = np.zeros((model.num_decoder_layers, model.attention_of("cross").num_heads))
+    total = np.zeros(_sizes(translator))
     for _, of_heads in _passes(translator, pairs, None):
         total += of_heads
     return _most(total)
+
+
+def _sizes(translator: Translator) -> tuple[int, int]:
+    """Return the number of layers that attend to the source, and of the heads of each."""
+    decoder = translator.config.model.stacks[-1]
+    attention = decoder.cross_attention or decoder.self_attention
+    return decoder.num_layers, attention.num_heads
 
 
 def _most(agreements: Float[np.ndarray, "n h"]) -> tuple[int, int]:
@@ -276,7 +283,6 @@ def _passes(
     head: tuple[int, int] | None,
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the index of each pair that can be aligned, with its `_links` or its `_agreements`."""
-    model = translator.config.model
     limit = min(_LONGEST, translator.longest_sentence)
     lengths = [max(len(source.tokens), len(target.tokens)) for source, target in pairs]
     blank = [max(source.words) < 0 or max(target.words) < 0 for source, target in pairs]
@@ -284,8 +290,7 @@ def _passes(
         0 if nothing or length > limit else length
         for nothing, length in zip(blank, lengths, strict=True)
     ]
-    heads = model.attention_of("cross").num_heads
-    maps = model.num_decoder_layers * heads * max(1, *lengths, 8)
+    maps = math.prod(_sizes(translator)) * max(1, *lengths, 8)
     tokens = max(1, _WEIGHTS_PER_BATCH // maps)
 
     def launch(lines: list[int], rows: int, length: int) -> Array:
@@ -379,8 +384,7 @@ def _words(
 
 
 def _check_head(translator: Translator, head: tuple[int, int]) -> None:
-    model = translator.config.model
-    sizes = model.num_decoder_layers, model.attention_of("cross").num_heads
+    sizes = _sizes(translator)
     if not all(0 <= one < size for one, size in zip(head, sizes, strict=True)):
         raise UserError(
             f"there is no head {head[0]}:{head[1]}; the layers of the decoder are 0 to "

@@ -235,9 +235,9 @@ class OpenSearch:
 
     def _check(self, sentence: Sentence, most: int, listener: Listener | None) -> None:
         """Refuse a sentence that is too long, and a listener where there are several hypotheses."""
-        if len(sentence.tokens) > self.limits.longest or sentence.limit > most:
+        if len(sentence.source) > self.limits.longest or sentence.limit > most:
             raise ValueError(
-                f"{len(sentence.tokens)} tokens and {sentence.limit} of output are more than the "
+                f"{len(sentence.source)} tokens and {sentence.limit} of output are more than the "
                 f"{self.limits.longest} and {most} that there is room for"
             )
         if listener is not None and self._search.strategy.beam_size > 1:
@@ -283,11 +283,12 @@ class OpenSearch:
         _compiled.add(programs)
 
     def _compile(self) -> None:
+        blank = self._search.model.sources.blank
         for rows, length in product(self._numbers_of_rows, self._lengths):
             group, places = self._group(rows, length), self._places_among(rows)
             sources = [n for n in self._lengths if n <= length]
             for several, source in product(places, sources):
-                group.let_in([(0, Sentence([0] * source, 0, 0))] * several, [several], [source])
+                group.let_in([(0, Sentence(blank(source), 0, 0))] * several, [several], [source])
                 group.collect(group.search_on(0, 1))
             for other in self._neighbours(rows, length):
                 self._group(rows, length).resize(self._sizes(*other))

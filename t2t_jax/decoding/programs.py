@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Bool, Float, Int, Int32, Key, UInt32
 
-from t2t_jax.batch import BOS_ID, PAD_ID, one_a_row
+from t2t_jax.batch import BOS_ID, PAD_ID
 from t2t_jax.decoding.constraints import Constraints
 from t2t_jax.decoding.hypotheses import SearchResult, SearchState
 from t2t_jax.decoding.search import add_rows, admit, advance, begin, put, resize, results, rewind
@@ -77,8 +77,9 @@ class Arrivals(NamedTuple):
 
     rows: Int32[Array, " n"]
     """Rows that the sentences take; a number beyond the last row stands for no sentence."""
-    inputs: Int32[Array, "n s"] | None
-    """Tokens of the sources; None if the sources are encoded already."""
+    inputs: Any
+    """The arrays of the sources, of `n` rows, which `SourceForm.padded` has made; None if the
+    sources are encoded already."""
     limits: Int32[Array, " n"]
     """The most tokens to generate for each sentence."""
     numbers: Int32[Array, " n"]
@@ -122,8 +123,8 @@ def begin_work(
         constraints=constraints,
         prefixes=jnp.full((sizes.rows, sizes.prefix), -1) if sizes.prefix else None,
     )
-    inputs = jnp.zeros((sizes.rows, sizes.source_length), jnp.int32)
-    memory = jax.eval_shape(lambda: model.memory(params, one_a_row(inputs)))
+    inputs = model.sources.padded([], sizes.rows, sizes.source_length)
+    memory = jax.eval_shape(partial(encode, model), params, inputs)
     memory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), memory)
     return _by_rows(Work(state, memory), search.mesh)
 
@@ -188,7 +189,7 @@ def proceed(
     model, strategy = search.model, search.strategy
     if arrivals is not None:
         assert arrivals.inputs is not None
-        new = model.memory(params, one_a_row(arrivals.inputs))
+        new = model.memory(params, model.sources.inputs(arrivals.inputs))
         work = _with_arrivals(search, work, new, arrivals, seed, constraints)
     state, memory = work
 
@@ -211,15 +212,15 @@ def proceed(
 
 
 @partial(jax.jit, static_argnames="model")
-def encode(model: DecodingModel, params: Parameters, inputs: Int32[Array, "n s"]) -> Memory:
+def encode(model: DecodingModel, params: Parameters, inputs: Any) -> Memory:
     """Encode sources, and return the model's memory of them.
 
     Args:
       model: the model that decodes.
       params: the parameters, from `DecodingModel.prepare`.
-      inputs: tokens of the sources.
+      inputs: the arrays of the sources, which `SourceForm.padded` has made.
     """
-    return model.memory(params, one_a_row(inputs))
+    return model.memory(params, model.sources.inputs(inputs))
 
 
 @partial(jax.jit, static_argnames=("model", "length"))

@@ -10,9 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
-from jaxtyping import Array, Int32
 
-from t2t_jax.batch import PAD_ID
 from t2t_jax.decoding.constraints import Constraints
 from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.programs import (
@@ -28,6 +26,7 @@ from t2t_jax.decoding.programs import (
     resize_work,
 )
 from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.sources import Source
 from t2t_jax.parallel.mesh import on_host, put_rows
 
 _Key = TypeVar("_Key")
@@ -38,8 +37,8 @@ _launching = threading.Lock()  # otherwise two threads could compile the same pr
 class Sentence(NamedTuple):
     """A sentence to decode."""
 
-    tokens: list[int]
-    """Subwords of the source, with the end of sentence."""
+    source: Source
+    """The source; a text is its subwords with the end of sentence."""
     limit: int
     """The most tokens to generate, end of sentence included."""
     number: int
@@ -49,8 +48,8 @@ class Sentence(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Return the number of tokens of the source, or of the prefix if that is longer."""
-        return max(len(self.tokens), len(self.prefix))
+        """Return the number of positions of the source, or of the prefix if that is longer."""
+        return max(len(self.source), len(self.prefix))
 
 
 _NOTHING = Sentence([], 0, 0)
@@ -268,11 +267,11 @@ class RowGroup(Generic[_Key]):
                 row[: len(sentence.prefix)] = sentence.prefix
         return Arrivals(taken, None, limits, numbers, prefixes)
 
-    def _inputs(
-        self, sentences: Sequence[Sentence], places: int, length: int
-    ) -> Int32[Array, "n s"]:
-        tokens = [sentence.tokens for sentence in sentences]
-        return put_rows(padded(tokens, places, length), self._search.mesh)
+    def _inputs(self, sentences: Sequence[Sentence], places: int, length: int) -> Any:
+        """Return the arrays of the sources on the devices; see `SourceForm.padded`."""
+        model, mesh = self._search.model, self._search.mesh
+        arrays = model.sources.padded([sentence.source for sentence in sentences], places, length)
+        return jax.tree.map(lambda x: put_rows(x, mesh), arrays)
 
 
 def _several(number: int, places: Sequence[int]) -> int:
@@ -280,17 +279,3 @@ def _several(number: int, places: Sequence[int]) -> int:
     enough = next((n for n in places if n >= number), places[-1])
     fewer = [n for n in places if n <= number]
     return fewer[-1] if fewer and 2 * number < enough else enough
-
-
-def padded(sentences: Sequence[list[int]], rows: int, length: int) -> Int32[np.ndarray, "b t"]:
-    """Make an array of sentences, one a row; the rest is padding.
-
-    Args:
-      sentences: ids of each sentence.
-      rows: number of rows b.
-      length: positions t of a row.
-    """
-    tokens = np.full((rows, length), PAD_ID, np.int32)
-    for row, sentence in enumerate(sentences):
-        tokens[row, : len(sentence)] = sentence
-    return tokens

@@ -12,11 +12,11 @@ from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.data.batching import ladder_length
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.long_lines import check_one_pass
-from t2t_jax.decoding.row_group import padded
 from t2t_jax.decoding.translator import Translator, diverged, is_blank
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.sources import padded
 from t2t_jax.parallel.mesh import on_host, one_ahead, put_rows, row_parts
 
 # The logits of all positions exist at once, where a search has those of the last position only.

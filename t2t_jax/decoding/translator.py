@@ -78,7 +78,7 @@ class Translator:
         self._for_decoding: dict[Quantize, Parameters] = {}
         self.mesh = mesh_of(self.params)
         configs = config.model, *(other for other, _ in others)
-        if others and any(one.architecture == "encoder_only" for one in configs):
+        if others and not all(one.decodes for one in configs):
             raise UserError("an ensemble is for models that write text; use one encoder at a time")
         models = [make_scoring_model(one, len(vocabulary), self.mesh) for one in configs]
         self.model: Any = Ensemble(tuple(cast(Any, models))) if others else models[0]

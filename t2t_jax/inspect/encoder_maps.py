@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from t2t_jax.batch import BOS_ID
+from t2t_jax.config import ImageEncoderConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.labelled import Labelled, LabelledText, flat
 from t2t_jax.data.masking import mask_id, with_masks
@@ -47,8 +48,9 @@ def encoder_maps(translator: Translator, given: Any) -> EncoderMaps:
     batch = Batches(examples, translator.config.data, seed=0)(0, np.array([0]))
     weights = jax.jit(translator.model.attention_weights)(translator.params, batch)["encoder"]
     length = int((batch.inputs.segments[0] != 0).sum())
-    side = int(translator.config.model.num_patches**0.5)
-    if side:
+    model = translator.config.model
+    if isinstance(model, ImageEncoderConfig):
+        side = model.image_size // model.patch_size
         patches = (f"patch {n // side + 1}, {n % side + 1}" for n in range(side * side))
         units = ["class token", *patches]
     else:
@@ -71,7 +73,7 @@ def _examples(translator: Translator, given: Any) -> Examples:
     task: Any = task_of(config.data.corpus, config.data.task)
     if isinstance(task, Labelling):
         is_text = isinstance(given, str)
-        if is_text == bool(config.model.num_patches):
+        if is_text == isinstance(config.model, ImageEncoderConfig):
             raise UserError(f"the model reads {'text' if not is_text else 'images'}; give one")
         return task.unlabelled(config, vocabulary, [given], 1)
     if not isinstance(given, str):

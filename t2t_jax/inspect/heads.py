@@ -21,9 +21,9 @@ import numpy as np
 from jaxtyping import Array, Float, Float32
 
 from t2t_jax.batch import Batch, one_a_row
+from t2t_jax.config import EncoderDecoderConfig
 from t2t_jax.data.corpus import Corpus, open_corpus
 from t2t_jax.decoding.alignments import words_of
-from t2t_jax.decoding.row_group import padded
 from t2t_jax.decoding.scheduler import rung
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
@@ -31,6 +31,7 @@ from t2t_jax.inspect.head_kinds import Attention, HeadCounts, count_heads, sides
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
 from t2t_jax.modules.matrices import Parameters
+from t2t_jax.modules.sources import padded
 from t2t_jax.parallel.mesh import on_host
 from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.system.signals import safe_point
@@ -321,7 +322,7 @@ def _measures(
     if not translator.model.shows_attention:
         raise UserError("an ensemble has no heads of its own; name one of its models")
     config = translator.config
-    if config.model.architecture != "encoder_decoder":
+    if not isinstance(config.model, EncoderDecoderConfig):
         raise UserError(
             "heads are measured and pruned in an encoder and a decoder, but this run has "
             f"model.architecture={config.model.architecture!r}; use t2t-jax explore"

@@ -110,6 +110,7 @@ def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
         {
             **our_encoder(path, theirs, dropout_rate=0.1),
             "model.max_positions": theirs["max_position_embeddings"],
+            "model.architecture": "encoder_only",
             "model.output_transform": True,
             "model.embedding_norm": True,
             "model.scale_embeddings": False,
@@ -127,7 +128,7 @@ def _our_arrays(
     order, width = np.array(vocabulary.order), model.d_model
     yield "embedding", tensors.rows(_WORDS, order, width)
     yield "output_bias", tensors.rows("cls.predictions.bias", order)
-    positions = tensors.take(_POSITIONS, model.max_positions, width)
+    positions = tensors.take(_POSITIONS, model.num_positions, width)
     yield "source_position", positions + tensors.take(_TYPES, None, width)[0]
     for place in _places(model):
         yield place.ours, place.array(tensors)
@@ -172,7 +173,7 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
         "architectures": ["BertForMaskedLM"],
         "model_type": "bert",
         "vocab_size": len(back),
-        "max_position_embeddings": network.max_positions,
+        "max_position_embeddings": network.num_positions,
         **their_encoder(network),
         "pad_token_id": vocabulary.order[0],
     }

@@ -100,7 +100,8 @@ def tied_output(model: ModelConfig) -> Carried:
     Args:
       model: the config of a model.
     """
+    is_shared = len(set(model.embeddings.values())) == 1
     return {
         "model.share_embeddings": ANY,
-        "model.share_target_embedding": ANY if model.share_embeddings else (True,),
+        "model.share_target_embedding": ANY if is_shared else (True,),
     }

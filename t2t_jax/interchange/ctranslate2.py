@@ -246,7 +246,7 @@ def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
         head_dim=model.key_size if model.key_size * model.num_heads != model.d_model else None,
         **options,
     )
-    spec.scale_embeddings = model.scale_embeddings
+    spec.scale_embeddings = model.embedding_scale != 1
     return spec
 
 

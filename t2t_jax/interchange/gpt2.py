@@ -75,7 +75,7 @@ It needs `pip install transformers torch`.
 def _places(model: ModelConfig) -> Iterator[Place]:
     """Yield the places of all parameters but the embedding and the joined Q, K and V."""
     yield Place("target_position", "transformer.wpe.weight")
-    for number in range(model.num_decoder_layers):
+    for number in range(model.stacks[0].num_layers):
         ours, theirs = f"decoder.layers.{number}", f"transformer.h.{number}"
         yield Place(f"{ours}.self_attention.W_O", f"{theirs}.attn.c_proj.weight")
         yield Place(f"{ours}.self_attention.b_O", f"{theirs}.attn.c_proj.bias")
@@ -149,7 +149,7 @@ def _our_arrays(
     order, width = np.array(vocabulary.order), model.d_model
     yield "embedding", tensors.rows("transformer.wte.weight", order, width)
     yield "output_bias", np.where(order != NONE, np.float32(0), np.float32(_NEVER))
-    for number in range(model.num_decoder_layers):
+    for number in range(model.stacks[0].num_layers):
         name = f"transformer.h.{number}.attn.c_attn"
         joined = {
             "W": tensors.take(f"{name}.weight", width, 3 * width),
@@ -206,10 +206,10 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
         "dtype": "float32",
         "vocab_size": len(arrays["transformer.wte.weight"]),
         "n_embd": network.d_model,
-        "n_layer": network.num_decoder_layers,
+        "n_layer": network.stacks[0].num_layers,
         "n_head": network.num_heads,
         "n_inner": network.d_ff,
-        "n_positions": network.max_positions,
+        "n_positions": network.num_positions,
         "activation_function": ACTIVATIONS[network.feed_forward],
         "layer_norm_epsilon": network.norm_epsilon,
         "attn_pdrop": network.attention_dropout_rate,
@@ -229,7 +229,7 @@ def _their_arrays(
     embedding = np.zeros((int(there.sum()), model.d_model), np.float32)
     embedding[order[there]] = arrays["embedding"][there]
     yield "transformer.wte.weight", embedding
-    for number in range(model.num_decoder_layers):
+    for number in range(model.stacks[0].num_layers):
         ours = f"decoder.layers.{number}.self_attention"
         for kind, name in (("W", "weight"), ("b", "bias")):
             joined = np.concatenate([arrays[f"{ours}.{kind}_{one}"] for one in "QKV"], axis=-1)

@@ -263,7 +263,6 @@ def our_encoder(path: Path, theirs: Record, dropout_rate: float) -> dict[str, An
     """
     attention_dropout = theirs.get("attention_probs_dropout_prob", dropout_rate)
     return {
-        "model.architecture": "encoder_only",
         "model.d_model": theirs["hidden_size"],
         "model.num_heads": theirs["num_attention_heads"],
         "model.d_ff": theirs["intermediate_size"],
@@ -283,7 +282,7 @@ def their_encoder(model: ModelConfig) -> dict[str, Any]:
     return {
         "dtype": "float32",
         "hidden_size": model.d_model,
-        "num_hidden_layers": model.num_encoder_layers,
+        "num_hidden_layers": model.stacks[0].num_layers,
         "num_attention_heads": model.num_heads,
         "intermediate_size": model.d_ff,
         "hidden_act": ACTIVATIONS[model.feed_forward],
@@ -304,7 +303,7 @@ def encoder_places(
       attention: the name of the module that projects queries, keys and values.
       norms: the names of the norms of self-attention and of the feed-forward network.
     """
-    for number in range(model.num_encoder_layers):
+    for number in range(model.stacks[0].num_layers):
         ours, layer = f"encoder.layers.{number}", f"{theirs}.{number}"
         names = {
             f"{ours}.self_attention.{{}}_Q": f"{attention}.query",

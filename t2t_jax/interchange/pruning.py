@@ -70,9 +70,9 @@ def without_heads(model: PortableModel, heads: list[Head]) -> PortableModel:
     for name, layer, head in heads:
         gone.setdefault((name, layer), set()).add(head)
     depths = {
-        "encoder": network.num_encoder_layers,
-        "decoder": network.num_decoder_layers,
-        "cross": network.num_decoder_layers,
+        "encoder": network.stacks[0].num_layers,
+        "decoder": network.stacks[1].num_layers,
+        "cross": network.stacks[1].num_layers,
     }
     left = {}
     for name in ATTENTIONS:

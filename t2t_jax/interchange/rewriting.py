@@ -84,7 +84,7 @@ def with_start_of_zeros(arrays: Arrays, model: ModelConfig, start: int) -> Array
     if not shift.any():
         return arrays
     changed = {**arrays, embedding: arrays[embedding] - shift}
-    inner = shift * np.float32(model.d_model**0.5 if model.scale_embeddings else 1)
+    inner = shift * np.float32(model.embedding_scale)
     names = model.embeddings["source"], embedding
     for stack, name in zip(_STACKS, names, strict=True):
         if name == embedding:
@@ -180,7 +180,7 @@ def with_all_heads(arrays: Arrays, model: ModelConfig) -> Arrays:
       arrays: the parameters.
       model: the config of the model.
     """
-    if (model.encoder_heads, model.decoder_heads, model.cross_heads) == (None, None, None):
+    if all(one.num_heads == model.num_heads for stack in model.stacks for one in stack.attentions):
         return arrays
     return {name: _filled(name, array, model) for name, array in arrays.items()}
 

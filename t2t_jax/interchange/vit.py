@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32
 
-from t2t_jax.config import Config, ModelConfig
+from t2t_jax.config import Config, ImageEncoderConfig, ModelConfig
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary, labelled_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.carried import Carried, any_value
@@ -79,6 +79,7 @@ def read(path: Path) -> PortableModel:
     theirs = read_pretrained_config(path, "vit", _CONFIG, {"qkv_bias": True})
     vocabulary = labelled_vocabulary(None, _labels(path, theirs["id2label"]))
     config = _our_config(path, theirs)
+    assert isinstance(config.model, ImageEncoderConfig)
     arrays = dict(_our_arrays(read_tensors(path), config.model))
     return PortableModel(config, vocabulary, arrays, ())
 
@@ -100,10 +101,10 @@ def _our_config(path: Path, theirs: Record) -> Config:
         path,
         {
             **our_encoder(path, theirs, dropout_rate=0.0),
+            "model.architecture": "image_encoder",
             "model.patch_size": theirs["patch_size"],
             "model.image_size": theirs["image_size"],
             "model.image_channels": theirs.get("num_channels", 3),
-            "model.share_embeddings": False,
             "model.norm_order": "pre",
             "data.task": "image_classification",
             "data.corpus": "npz:images.npz",
@@ -112,7 +113,7 @@ def _our_config(path: Path, theirs: Record) -> Config:
 
 
 def _our_arrays(
-    tensors: Tensors, model: ModelConfig
+    tensors: Tensors, model: ImageEncoderConfig
 ) -> Iterator[tuple[str, Float32[np.ndarray, "..."]]]:
     width, size, channels = model.d_model, model.patch_size, model.image_channels
     kernel = tensors.take(f"{_PATCHES}.weight", width, channels, size, size)
@@ -128,11 +129,10 @@ def _our_arrays(
 def carried(config: Config) -> Carried:
     """Return the fields of a config that the format can hold, each with its possible values."""
     images = "patch_size", "image_size", "image_channels"
-    embeddings = "share_embeddings", "share_target_embedding", "scale_embeddings"  # of tokens
     return {
         **carried_by_all(config.model),
-        **any_value("model", *images, *embeddings),
-        "model.architecture": ("encoder_only",),
+        **any_value("model", *images),
+        "model.architecture": ("image_encoder",),
         "model.norm_order": ("pre",),
         "model.output_bias": (True,),
         "data.task": ("image_classification",),
@@ -150,7 +150,7 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     del dtype  # there is only one
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, LabelledVocabulary)
-    assert network.patch_size is not None
+    assert isinstance(network, ImageEncoderConfig)
     places = _places(network)
     arrays = {place.theirs: place.theirs_of(model.arrays) for place in places}
     size, channels = network.patch_size, network.image_channels

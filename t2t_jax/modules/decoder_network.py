@@ -23,6 +23,7 @@ from t2t_jax.modules.context import Context
 from t2t_jax.modules.decoding_model import Memory
 from t2t_jax.modules.matrices import Parameters, Quantize, quantized, rounded, transposed
 from t2t_jax.modules.network import declared_parameters
+from t2t_jax.modules.sources import SourceForm
 from t2t_jax.modules.token_network import NetworkScoring, TokenNetwork
 
 
@@ -122,6 +123,11 @@ class CachedDecoding(NetworkScoring):
 
     network: DecoderNetwork
 
+    @property
+    def sources(self) -> SourceForm:
+        """See `DecodingModel.sources`."""
+        return self.network.sources
+
     def prepare(self, params: Parameters, quantize: Quantize = "none") -> Parameters:
         """Return the parameters of the network with a cache; see `DecodingModel.prepare`."""
         declared, config = declared_parameters(self.network), self.network.config
@@ -157,7 +163,7 @@ class CachedDecoding(NetworkScoring):
         del beam_size
         return "turned"
 
-    def memory(self, params: Parameters, inputs: Sequence) -> Memory:
+    def memory(self, params: Parameters, inputs: Any) -> Memory:
         """See `DecodingModel.memory`."""
         return self._cached("memory", params, inputs)
 

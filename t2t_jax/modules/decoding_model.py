@@ -4,8 +4,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, Int
 
-from t2t_jax.batch import Batch, Sequence
+from t2t_jax.batch import Batch
 from t2t_jax.modules.matrices import Parameters, Quantize
+from t2t_jax.modules.sources import SourceForm
 
 Cache: TypeAlias = Any
 """The arrays that a model keeps of the tokens generated so far. Their first axis holds the rows."""
@@ -92,6 +93,10 @@ class DecodingModel(ScoringModel, Protocol):
     `modules.ensemble` has the one of several models.
     """
 
+    @property
+    def sources(self) -> SourceForm:
+        """Return the form of the sources that the model reads."""
+
     def axes(self, beam_size: int = 1) -> Axes:
         """Return the axes of slots and positions in the arrays of `empty_cache` and `memory`.
 
@@ -118,12 +123,13 @@ class DecodingModel(ScoringModel, Protocol):
             does not look back so far. Of `n` places, step number s writes to place s % n.
         """
 
-    def memory(self, params: Parameters, inputs: Sequence) -> Memory:
+    def memory(self, params: Parameters, inputs: Any) -> Memory:
         """Compute the arrays that `step` needs of the sources, such as the encoder's output.
 
         Args:
           params: the parameters, from `prepare`.
-          inputs: sources, one a row: arrays `[b, s]`.
+          inputs: sources, one a row, as `sources` makes them: of a text, a `Sequence` of arrays
+            `[b, s]`.
         """
 
     def step(

@@ -1,7 +1,5 @@
 """Embeddings, and the output projection (section 3.4)."""
 
-import math
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -42,8 +40,8 @@ class TokenEmbedding(nn.Module):
         if isinstance(rows, Int8Matrix):
             rows = rows.values * rows.scales
         rows = rows.astype(jnp.float32)
-        if self.config.scale_embeddings:
-            rows *= math.sqrt(self.config.d_model)
+        if self.config.embedding_scale != 1:
+            rows *= self.config.embedding_scale
         return rows.astype(self.config.dtype)
 
     def matrix(self) -> Float[Array, "vocab d_model"] | Int8Matrix:

@@ -12,14 +12,15 @@ which it is predicted::
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from t2t_jax.batch import Batch, Patches, Sequence
-from t2t_jax.config import ModelConfig
+from t2t_jax.config import ImageEncoderConfig, ModelConfig
+from t2t_jax.config.families import EncoderAloneConfig
 from t2t_jax.config.tables import ACTIVATIONS
 from t2t_jax.functional.masks import attention_mask
 from t2t_jax.kernels.products import linear
@@ -83,6 +84,8 @@ def places_of(batch: Batch) -> Int[Array, "b t"]:
 class EncoderModel(TokenNetwork):
     """An encoder alone, over tokens."""
 
+    config: EncoderAloneConfig
+
     def setup(self) -> None:
         """Create the network and, if the config has one, the transform of its output."""
         super().setup()
@@ -102,18 +105,11 @@ class EncoderModel(TokenNetwork):
         x = jnp.take_along_axis(x, places_of(batch)[:, :, None], axis=1)
         return self.output_transform(x, context) if self.config.output_transform else x
 
-    def embed_inputs(self, inputs: Sequence, context: Context) -> Float[Array, "b s d_model"]:
-        """Return the input of the first layer.
-
-        Args:
-          inputs: sources `[b, s]`.
-          context: the context of the stack.
-        """
-        return self.embed("source", inputs.tokens, context)
-
 
 class ImageModel(EncoderModel):
     """An encoder alone, over the patches of images (ViT; Dosovitskiy et al. 2021, section 3.1)."""
+
+    config: ImageEncoderConfig
 
     def setup(self) -> None:
         """Create the projection of patches, the class token, and the parts of any encoder model."""
@@ -146,7 +142,7 @@ class ImageModel(EncoderModel):
         values = jnp.zeros((*shape, self.config.patch_values), jnp.uint8)
         patches = Patches(values, jnp.ones(shape, jnp.int32), places)
         one = jnp.ones((1, 1), jnp.int32)
-        return Batch(cast(Any, patches), Sequence(one - 1, one, one - 1))
+        return Batch(patches, Sequence(one - 1, one, one - 1))
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,18 @@ from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int
 
-from t2t_jax.batch import Batch, Sequence
+from t2t_jax.batch import Batch
 from t2t_jax.errors import UserError
 from t2t_jax.functional.loss import label_smoothed_cross_entropy
 from t2t_jax.modules.decoding_model import Axes, Cache, DecodingModel, Memory
 from t2t_jax.modules.matrices import Parameters, Quantize
+from t2t_jax.modules.sources import SourceForm
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,11 @@ class Ensemble:
         """Return False: each member has attention weights of its own."""
         return False
 
+    @property
+    def sources(self) -> SourceForm:
+        """Return the form of the first member's sources, which all members read."""
+        return self.members[0].sources
+
     def axes(self, beam_size: int = 1) -> Axes:
         """See `DecodingModel.axes`."""
         members = [member.axes(beam_size) for member in self.members]
@@ -56,7 +63,7 @@ class Ensemble:
         """See `DecodingModel.empty_cache`."""
         return tuple(member.empty_cache(rows, beam_size, room) for member in self.members)
 
-    def memory(self, params: Parameters, inputs: Sequence) -> tuple[Memory, ...]:
+    def memory(self, params: Parameters, inputs: Any) -> tuple[Memory, ...]:
         """See `DecodingModel.memory`."""
         return tuple(member.memory(own, inputs) for member, own in self._members_with(params))
 

@@ -37,9 +37,9 @@ def open_gates(model: ModelConfig) -> HeadGates:
     """Return gates that change nothing.
 
     Args:
-      model: sizes of the network.
+      model: sizes of an encoder and a decoder.
     """
-    n, m = model.num_encoder_layers, model.num_decoder_layers
+    n, m = (stack.num_layers for stack in model.stacks)
     return HeadGates(
         encoder=jnp.ones((n, model.attention_of("encoder").num_heads)),
         decoder=jnp.ones((m, model.attention_of("decoder").num_heads)),

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from t2t_jax.batch import Batch, Sequence
+from t2t_jax.config import DecoderOnlyConfig
 from t2t_jax.functional.masks import attention_mask, causal_mask, distances, window_mask
 from t2t_jax.kernels.attention import DistanceBias
 from t2t_jax.modules.cache import CachedKeysValues, Remembered, axes_of
@@ -98,6 +99,8 @@ class Prompt(NamedTuple):
 class LanguageModel(DecoderNetwork):
     """A decoder alone, for pairs of source and target, or for the text of one language."""
 
+    config: DecoderOnlyConfig
+
     def decoded(
         self, batch: Batch, deterministic: bool, first_row: Int[Array, ""] | int
     ) -> Float[Array, "b t d_model"]:
@@ -175,7 +178,7 @@ class LanguageModelDecoding(CachedDecoding):
     def axes(self, beam_size: int = 1) -> Axes:
         """See `DecodingModel.axes`."""
         del beam_size
-        each_layer = axes_of("turned", self.network.config.num_decoder_layers)
+        each_layer = axes_of("turned", self.network.config.stacks[-1].num_layers)
         return Axes(slots=each_layer, sources=cast(Any, Prompt)(each_layer, 1, 1))
 
     def attention_weights(

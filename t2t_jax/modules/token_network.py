@@ -23,6 +23,7 @@ from t2t_jax.modules.embedding import TokenEmbedding
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.normalization import Norm
 from t2t_jax.modules.position import PositionEncoding
+from t2t_jax.modules.sources import SourceForm, TokenSources
 from t2t_jax.modules.stack import LayerStack, Remat
 from t2t_jax.parallel.axes import constrain, named, on_mesh
 
@@ -64,8 +65,7 @@ class TokenNetwork(nn.Module):
         self.embedding_dropout = Dropout(config.dropout_rate)
         for stack in config.stacks:
             side, name = ("target", "decoder") if stack.reads_target else ("source", "encoder")
-            causal = stack.reads_target and not config.prefix_attention
-            setattr(self, f"{side}_position", PositionEncoding(config, causal))
+            setattr(self, f"{side}_position", PositionEncoding(config, stack.is_causal))
             if config.embedding_norm:
                 setattr(self, f"{side}_embedding_norm", Norm(config.normalization))
             setattr(self, name, self.make_stack(stack))
@@ -141,6 +141,11 @@ class TokenNetwork(nn.Module):
             x, project, tokens, label_smoothing, num_chunks, NORMALIZERS[form], guess
         )
 
+    @property
+    def sources(self) -> SourceForm:
+        """Return the form of the sources that the network reads."""
+        return TokenSources()
+
     def example(self) -> Batch:
         """Return a batch of the form that the network takes, by which its parameters are made."""
         sentence = one_a_row(jnp.ones((1, 8), jnp.int32))
@@ -190,6 +195,15 @@ class TokenNetwork(nn.Module):
         if self.config.embedding_norm:
             x = getattr(self, f"{side}_embedding_norm")(x)
         return constrain(x, "batch", "length", "channels")
+
+    def embed_inputs(self, inputs: Any, context: Context) -> Float[Array, "b s d_model"]:
+        """Return the input of the first layer that reads sources.
+
+        Args:
+          inputs: sources `[b, s]`; a subclass may read another form than tokens.
+          context: the context of the stack.
+        """
+        return self.embed("source", inputs.tokens, context)
 
     def output_matrix(self) -> Any:
         """Return the matrix of the output projection, one row for every entry of the vocabulary."""

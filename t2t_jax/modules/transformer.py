@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, cast
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from t2t_jax.batch import Batch, Sequence
+from t2t_jax.batch import Batch
 from t2t_jax.functional.masks import attention_mask
 from t2t_jax.modules.cache import CacheForm, Remembered, RememberedKeysValues, axes_of, keeps_order
 from t2t_jax.modules.context import Context
@@ -44,23 +44,23 @@ class Transformer(DecoderNetwork):
         x = self.embed("target", previous, context)
         return self.decoder(self.embedding_dropout(x, context), context)
 
-    def encode(self, inputs: Sequence, **dropout: Any) -> Float[Array, "b s d_model"]:
+    def encode(self, inputs: Any, **dropout: Any) -> Float[Array, "b s d_model"]:
         """Return the encoder's output.
 
         Args:
-          inputs: sources, arrays `[b, s]`.
+          inputs: sources, a `Sequence` of arrays `[b, s]` or another form; see `Batch`.
           dropout: `deterministic` and `first_row`, as for `__call__`; none means no dropout.
         """
         segments, window = inputs.segments, self.config.attention_window
         mask = attention_mask(segments, segments, window=window)
         context = self.context("source", inputs.positions, mask, **dropout)
-        x = self.embed("source", inputs.tokens, context)
+        x = self.embed_inputs(inputs, context)
         return self.encoder(self.embedding_dropout(x, context), context)
 
-    def memory(self, inputs: Sequence) -> TransformerMemory:
+    def memory(self, inputs: Any) -> TransformerMemory:
         """Encode sources `[b, s]`, one a row; see `DecodingModel.memory`."""
         mask = (inputs.segments != 0)[:, None, None, :]
-        context = Context(inputs.positions, inputs.tokens.shape[1], mask, kernels=self.kernels)
+        context = Context(inputs.positions, mask.shape[-1], mask, kernels=self.kernels)
         return TransformerMemory(self.decoder.remember(self.encode(inputs), context), mask)
 
     def step_input(
@@ -79,7 +79,7 @@ class TransformerDecoding(CachedDecoding):
 
     def axes(self, beam_size: int = 1) -> Axes:
         """See `DecodingModel.axes`."""
-        depth = self.network.config.num_decoder_layers
+        depth = self.network.config.stacks[-1].num_layers
         sources = axes_of("in_order" if self._keeps_order("cross") else "turned", depth)
         slots = axes_of(self.cache_form(beam_size), depth)
         return Axes(slots, cast(Any, TransformerMemory)(sources, 3))

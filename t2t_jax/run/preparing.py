@@ -174,7 +174,8 @@ def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:
     if workdir is None:
         return settled_schedule(settled(config, mesh))
     own = read_config(workdir)
-    chosen = {path: value for path, leaf, value in walk(own) if "left_open" in leaf.metadata}
+    open_fields = (path for path, leaf, _ in walk(config) if "left_open" in leaf.metadata)
+    chosen = {path: own.value(path) for path in open_fields}
     if config.parallel.tokens_per_device == "auto":
         chosen["parallel.tokens_per_device"] = own.parallel.tokens_per_device
     return settled(config.replace(chosen), mesh)
@@ -186,13 +187,14 @@ def _with_sources(config: Config, vocabulary: Vocabulary) -> Config:
     Raises:
       UserError: the vocabulary has more or fewer entries for sources than the model.
     """
-    if config.data.facts.predicts_labels and config.model.source_vocab_size is None:
-        size = vocabulary.source_size or None  # images have none
-        return config.replace({"model.source_vocab_size": size})
-    size, wanted = vocabulary.source_size, config.model.source_vocab_size or len(vocabulary)
-    if size != wanted:
+    if "source" not in config.model.embeddings:
+        return config
+    size, field = vocabulary.source_size, "model.source_vocab_size"
+    if config.data.facts.predicts_labels and config.value(field) is None:
+        return config.replace({field: size})
+    if size != config.model.entries(len(vocabulary))[config.model.embeddings["source"]]:
         raise UserError(
-            f"model.source_vocab_size={config.model.source_vocab_size}, but the vocabulary has "
+            f"{field}={config.value(field)}, but the vocabulary has "
             f"{size} entries for sources; leave that field out, or give training.init_from a run "
             "whose vocabulary has as many"
         )

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from t2t_jax.config import Config
+from t2t_jax.config import Config, ImageEncoderConfig
 from t2t_jax.data.batching import batch_shape, ladder_length
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.images import LabelledImages, checked_image
@@ -83,7 +83,7 @@ class ImageClassification(Labelling):
     ) -> LabelledImages:
         assert isinstance(vocabulary, LabelledVocabulary)
         model = config.model
-        assert model.patch_size is not None
+        assert isinstance(model, ImageEncoderConfig)
         resize = config.data.image_resize
         named = ((f"image {n}", image) for n, image in enumerate(images, first))
         arrays = [checked_image(image, model, name, resize) for name, image in named]

@@ -202,7 +202,7 @@ def generate(
         for index, best in translator.search(sentences, config.decoding, 1, seed):
             tokens, length = best.tokens[0], int(best.lengths[0])
             outputs[index] = tokens[:length].tolist()
-    ids = [sentence.tokens[1:] for sentence in sentences]
+    ids = [sentence.source[1:] for sentence in sentences]
     return [_before(text, stop) for text in continuations(translator.vocabulary, ids, outputs)]
 
 
@@ -236,16 +236,16 @@ def stream(
         )
     so_far: SimpleQueue[list[int] | None] = SimpleQueue()
     held = max((len(one) for one in stop), default=1) - 1
-    limits = Limits(rows=1, longest=len(sentence.tokens), most_steps=1)
+    limits = Limits(rows=1, longest=len(sentence.source), most_steps=1)
     shown = ""
     with translator.open_search(config.decoding, limits, seed=seed) as search:
         future = search.submit(
-            sentence.tokens, limit=sentence.limit, number=sentence.number, listener=so_far.put
+            sentence.source, limit=sentence.limit, number=sentence.number, listener=so_far.put
         )
         future.add_done_callback(lambda _: so_far.put(None))
         try:
             while (tokens := so_far.get()) is not None:
-                [whole] = continuations(translator.vocabulary, [sentence.tokens[1:]], [tokens])
+                [whole] = continuations(translator.vocabulary, [sentence.source[1:]], [tokens])
                 text = _before(whole, stop)
                 if len(text) < len(whole):
                     break
@@ -257,7 +257,7 @@ def stream(
             else:
                 best = future.result()
                 tokens = best.tokens[0][: int(best.lengths[0])].tolist()
-                [whole] = continuations(translator.vocabulary, [sentence.tokens[1:]], [tokens])
+                [whole] = continuations(translator.vocabulary, [sentence.source[1:]], [tokens])
                 text = _before(whole, stop)
             yield text[len(shown) :]
         finally:
@@ -319,12 +319,12 @@ def _check_positions(config: Config, sentences: Sequence[Sentence]) -> None:
     if not model.positions.has_table:
         return
     for sentence in sentences:
-        needed = len(sentence.tokens) + sentence.limit - 1
-        if needed > model.max_positions:
+        needed = len(sentence.source) + sentence.limit - 1
+        if needed > model.num_positions:
             raise UserError(
-                f"prompt {sentence.number} has {len(sentence.tokens):,} subwords, which with "
+                f"prompt {sentence.number} has {len(sentence.source):,} subwords, which with "
                 f"{sentence.limit:,} more take {needed:,} positions, and the model has "
-                f"{model.max_positions:,}; shorten the prompt or lower max_tokens"
+                f"{model.num_positions:,}; shorten the prompt or lower max_tokens"
             )
 
 

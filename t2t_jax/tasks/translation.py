@@ -1,7 +1,6 @@
 """Translation of parallel text, scored by sacreBLEU's and the paper's BLEU and by chrF."""
 
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 
 from t2t_jax import paper
 from t2t_jax.config import Config
@@ -98,7 +97,7 @@ def _figures(config: Config, size: str, experiment: str, german: bool) -> list[s
     bleu = row.test_bleu_german if german else row.test_bleu_french
     figures = [f"The paper, {experiment}: {bleu} BLEU on {paper.TEST_SETS['test']} (Table 2)."]
     for name, variant in paper.TABLE_3.items():
-        same = all(attrgetter(path)(config) == value for path, value in variant.settings.items())
+        same = all(config.value(path) == value for path, value in variant.settings.items())
         if same and german:
             figures.append(
                 f"The paper, row {name} of Table 3: {variant.dev_bleu} BLEU and a perplexity of "

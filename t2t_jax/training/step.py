@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, DTypeLike, Float, Float32, Int32
+from jaxtyping import Array, Bool, Float, Float32, Int32, Shaped
 
-from t2t_jax.batch import Batch, Patches, Sequence
+from t2t_jax.batch import Batch
 from t2t_jax.config import Config, ParallelConfig
 from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import UpdateForm, kernels_of
@@ -111,27 +111,23 @@ def eval_step(
 
 
 def abstract_batch(
-    layout: BatchLayout, source_length: int, target_length: int, patch_values: int = 0
+    layout: BatchLayout, example: Batch, source_length: int, target_length: int
 ) -> Batch:
     """Return a `jax.ShapeDtypeStruct` for every array of a batch, with its place on the mesh.
 
     Args:
       layout: passes and rows of the batch, and its mesh.
+      example: a batch of the form that the network takes, from `Network.example`.
       source_length: number of source positions of a row.
       target_length: number of target positions of a row.
-      patch_values: count of numbers in a patch for sources that are images; 0 for tokens.
     """
 
-    def array(dtype: DTypeLike, *lengths: int) -> jax.ShapeDtypeStruct:
-        shape = layout.passes, layout.rows_per_pass, *lengths
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=by_rows(layout.mesh))
+    def array(length: int, like: Shaped[Array, "_ _ ..."]) -> jax.ShapeDtypeStruct:
+        shape = layout.passes, layout.rows_per_pass, length, *like.shape[2:]
+        return jax.ShapeDtypeStruct(shape, like.dtype, sharding=by_rows(layout.mesh))
 
-    source, target = array(jnp.int32, source_length), array(jnp.int32, target_length)
-    targets = Sequence(target, target, target)
-    if patch_values:
-        values = array(jnp.uint8, source_length, patch_values)
-        return Batch(cast(Any, Patches(values, source, source)), targets)
-    return Batch(Sequence(source, source, source), targets)
+    sides = zip(example, (source_length, target_length), strict=True)
+    return Batch(*(jax.tree.map(partial(array, length), side) for side, length in sides))
 
 
 def train_step(

@@ -66,8 +66,8 @@ def test_config_file_without_the_config_asked_for_is_explained(tmp_path, text, s
             " line 3: NameError: name 'none' is not defined; ",
         ),
         (
-            "from t2t_jax.config import ModelConfig\nModelConfig(dmodel=3)\n",
-            " line 3: TypeError: ModelConfig.__init__() got an unexpected keyword argument 'd",
+            "from t2t_jax.config import DecoderOnlyConfig\nDecoderOnlyConfig(dmodel=3)\n",
+            " line 3: TypeError: DecoderOnlyConfig.__init__() got an unexpected keyword argu",
         ),
         (
             "def get_config(size):\n    return Config()\n",
@@ -315,7 +315,7 @@ _ALTERED = "config = Config()\nobject.__setattr__({}, {!r}, {})\nget_config = la
         (_ALTERED.format("config.model", "norm", "[]"), "model.norm=[] is a list, expected str"),
         (_ALTERED.format("config.model", "d_ff", "Config()"), "model.d_ff={'model': {'arch"),
         (
-            "from t2t_jax.config import ModelConfig\nclass Own(ModelConfig):\n    key_size = 7\n"
+            "from t2t_jax.config import DecoderOnlyConfig as Base\nclass Own(Base): key_size = 7\n"
             "get_config = lambda: Config(model=Own())\n",
             "the section model of",
         ),

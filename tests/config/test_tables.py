@@ -9,7 +9,7 @@ import jax
 import pytest
 
 import t2t_jax
-from t2t_jax.config import Config, ModelConfig, NormConfig
+from t2t_jax.config import Config, NormConfig, network_config
 from t2t_jax.config.file import checked_grid, load_config, load_grid
 from t2t_jax.config.registry import FILES, Parameter, RegisteringFile, load_named
 from t2t_jax.config.tables import NAMED, TABLES, environment_of, named_entries
@@ -87,10 +87,10 @@ def test_what_a_function_learns_is_counted_by_its_shape():
     t2t_jax.register_normalization("one_factor", min, lambda width: {"g": Parameter((), 2.0)})
     assert NormConfig("one_factor").num_parameters(64) == 1
     t2t_jax.register_score_function("matrix", min, lambda d_k: {"m": Parameter((d_k, d_k))})
-    learned = ModelConfig(score_function="matrix").attention.vector_parameters
+    learned = network_config(score_function="matrix").attention.vector_parameters
     assert learned == 8 * 64 * 64
     t2t_jax.register_activation("gate", jax.nn.relu6, is_gated=True)
-    assert ModelConfig(feed_forward="gate").is_gated
+    assert network_config(feed_forward="gate").is_gated
 
 
 @pytest.mark.usefixtures("tables")
@@ -201,7 +201,7 @@ def test_a_file_of_the_environment_that_fails_is_told(tmp_path, monkeypatch, nam
         _write(tmp_path / name, text)
     monkeypatch.setenv(FILES, str(tmp_path / name))
     with pytest.raises(UserError, match=re.escape(message)):
-        ModelConfig(feed_forward="halved")
+        network_config(feed_forward="halved")
 
 
 @pytest.mark.usefixtures("tables")

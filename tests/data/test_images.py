@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from t2t_jax.config import Config, DataConfig, ModelConfig
+from t2t_jax.config import Config, DataConfig, network_config
 from t2t_jax.data import images as images_module
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import open_corpus
@@ -240,10 +240,8 @@ def test_damaged_and_missing_files_are_refused(tmp_path):
 
 
 def test_an_image_of_another_size_is_refused():
-    model = ModelConfig(
-        architecture="encoder_only", patch_size=2, image_size=4, share_embeddings=False
-    )
-    grey = ModelConfig(**{**vars(model), "image_channels": 1})
+    model = network_config("image_encoder", patch_size=2, image_size=4)
+    grey = network_config(**{**vars(model), "image_channels": 1})
     assert checked_image(np.zeros((4, 4), np.uint8), grey, "image 1").shape == (4, 4, 1)
     for wrong in (np.zeros((4, 4, 3)), np.zeros((4, 5, 3), np.uint8), np.zeros((4, 4), np.uint8)):
         with pytest.raises(UserError, match="image 7 is an array"):
@@ -252,9 +250,7 @@ def test_an_image_of_another_size_is_refused():
 
 @pytest.mark.parametrize(("height", "width"), [(8, 16), (16, 8), (5, 7), (4, 4), (2, 3)])
 def test_images_of_other_sizes_are_fitted(height, width):
-    model = ModelConfig(
-        architecture="encoder_only", patch_size=2, image_size=4, share_embeddings=False
-    )
+    model = network_config("image_encoder", patch_size=2, image_size=4)
     colours = np.array([10, 100, 250], np.uint8)
     image = np.full((height, width, 3), 0, np.uint8) + colours
     found = checked_image(image, model, "image", resize=True)
@@ -275,9 +271,7 @@ def test_images_of_other_sizes_are_fitted(height, width):
 
 @pytest.mark.parametrize("shape", [(0, 0, 3), (0, 4, 3), (1, 10**5, 3)])
 def test_what_no_fitting_makes_an_image_is_refused(shape):
-    model = ModelConfig(
-        architecture="encoder_only", patch_size=2, image_size=4, share_embeddings=False
-    )
+    model = network_config("image_encoder", patch_size=2, image_size=4)
     with pytest.raises(UserError, match="image 1 is an array"):
         checked_image(np.zeros(shape, np.uint8), model, "image 1", resize=True)
 

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import pytest
 
-from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig
+from t2t_jax.config import Config, DataConfig, DecodingConfig, network_config
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.modules.models import make_model
@@ -38,7 +38,7 @@ def tiny():
     rng = random.Random(0)
     lines = [" ".join(rng.choices(_WORDS, k=rng.randint(1, 12))) + "." for _ in range(300)]
     config = Config(
-        model=ModelConfig(
+        model=network_config(
             d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1
         ),
         data=DataConfig(max_length=32),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig
+from t2t_jax.config import Config, DataConfig, DecodingConfig, network_config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.forbidden import automaton, constraints_of, spelt_by
@@ -22,7 +22,9 @@ from tests.selection import thorough_after
 
 PHRASES = ("der", "Datei", "in der", "Größe", "(x)", "日本")
 _CONFIG = Config(
-    model=ModelConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1),
+    model=network_config(
+        d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1
+    ),
     data=DataConfig(max_length=64),
     decoding=DecodingConfig(max_extra_length=30, beam_size=3),
 )

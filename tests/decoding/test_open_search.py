@@ -226,7 +226,7 @@ def test_long_sentences_come_together_in_the_first_group(opened, monkeypatch):
     long, short = [4] * 30, [4] * 5
 
     def lengths(group):
-        return [len(request.sentence.tokens) for request in search._arrivals(group, 0)]
+        return [len(request.sentence.source) for request in search._arrivals(group, 0)]
 
     for tokens in [long, short, long, short, long, short, short]:
         search.submit(tokens)

@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config, DecodingConfig
+from t2t_jax.config.families import FAMILIES
+from t2t_jax.config.registry import load_named
 from t2t_jax.decoding import row_group
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode, plan
 from t2t_jax.kernels import attention
 from t2t_jax.kernels.choice import Kernels
 from t2t_jax.modules import cache
-from t2t_jax.modules.models import family_of, make_model
+from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.training.state import create_state
 
@@ -46,7 +48,7 @@ def _decode_with(mesh, network=None, **changes):
     params = create_state(config, model, mesh).params
     embedding = params["embedding"]["embedding"]
     params = params | {"embedding": {"embedding": (embedding * 4).at[EOS_ID].multiply(1.5)}}
-    decoding = family_of(config.model)[1](network or model)
+    decoding = load_named(FAMILIES[config.model.architecture].scoring)(network or model)
     return partial(decode, decoding, params=decoding.prepare(params, "none"), mesh=mesh)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.batch import EOS_ID, Batch, Sequence
-from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig
+from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig, network_config
 from t2t_jax.data.batching import length_ladder
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding import scoring as scoring_module
@@ -21,8 +21,8 @@ from t2t_jax.modules.transformer import Transformer
 from tests.selection import thorough_after
 
 WORDS = ["ein", "zwei", "rot", "blau", "haus", "baum", "gehen", "sehen", "tür", "und", "nicht"]
-SMALL = ModelConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1)
-LARGE = ModelConfig(
+SMALL = network_config(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1)
+LARGE = network_config(
     d_model=24, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=2, norm_order="pre"
 )
 CONFIG = Config(
@@ -214,7 +214,7 @@ def test_one_string_is_not_taken_for_lines(translator):
 
 @pytest.mark.thorough
 def test_learned_positions_limit_the_length_of_either_side(translator):
-    learned = ModelConfig(
+    learned = network_config(
         d_model=16,
         num_heads=2,
         d_ff=32,

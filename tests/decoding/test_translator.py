@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from t2t_jax.batch import EOS_ID, Batch, Sequence
-from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig
+from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig, network_config
+from t2t_jax.config.families import FAMILIES
+from t2t_jax.config.registry import load_named
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
@@ -20,14 +22,15 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.ensemble import Ensemble
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.modules.models import family_of
 from t2t_jax.modules.network import init_parameters
 from tests.selection import thorough_after
 
 WORDS = ["ein", "zwei", "rot", "blau", "haus", "baum", "gehen", "sehen", "große", "kleine", "tür"]
 WORDS += ["fenster", "und", "oder", "nicht"]
 CONFIG = Config(
-    model=ModelConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1),
+    model=network_config(
+        d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1
+    ),
     data=DataConfig(max_length=32),
     decoding=DecodingConfig(max_extra_length=6, tokens_per_batch=128),
 )
@@ -52,7 +55,7 @@ def vocabulary() -> Vocabulary:
 
 def random_params(model: ModelConfig, seed: int = 0) -> Parameters:
     """Random weights, large enough that no two tokens are nearly as probable."""
-    network = family_of(model)[0](model, VOCAB_SIZE, 2)
+    network = load_named(FAMILIES[model.architecture].network)(model, VOCAB_SIZE, 2)
     params = nn.unbox(jax.jit(partial(init_parameters, network))(jax.random.key(seed)))
     params["embedding"]["embedding"] *= 4
     return params
@@ -99,7 +102,7 @@ def decoder_alone(vocabulary: Vocabulary) -> Translator:
 @partial(jax.jit, static_argnums=0)
 def full_forward(config, params, source, target):
     """Log-probabilities [t, v] from the training pass over one whole, unpadded source."""
-    model = family_of(config)[0](config, VOCAB_SIZE, 2)
+    model = load_named(FAMILIES[config.architecture].network)(config, VOCAB_SIZE, 2)
     batch = Batch(
         *(
             Sequence(ids[None], jnp.ones_like(ids)[None], jnp.arange(len(ids))[None])

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from t2t_jax.config import Config, DecodingConfig, ModelConfig
+from t2t_jax.config import Config, DecodingConfig, network_config
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
@@ -17,7 +17,9 @@ from t2t_jax.modules.network import init_parameters
 from t2t_jax.modules.transformer import Transformer
 
 CONFIG = Config(
-    model=ModelConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=2, num_decoder_layers=3),
+    model=network_config(
+        d_model=16, num_heads=2, d_ff=32, num_encoder_layers=2, num_decoder_layers=3
+    ),
     decoding=DecodingConfig(beam_size=1, max_extra_length=5, tokens_per_batch=512),
 )
 SOURCE, TARGET = "the dog barks at the cat", "a dog at the"

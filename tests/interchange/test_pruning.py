@@ -12,13 +12,13 @@ from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.config import Config
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.data.vocabulary import Vocabulary
-from t2t_jax.decoding.row_group import padded
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.inspect.heads import Head, without
 from t2t_jax.interchange.formats import read_model, write_model
 from t2t_jax.interchange.pruning import heads_to_prune, without_heads
 from t2t_jax.interchange.runs import write_run
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
+from t2t_jax.modules.sources import padded
 from tests.interchange.models import OPTIONS, portable, real_pairs, translator_of
 from tests.selection import thorough_after
 

@@ -11,8 +11,9 @@ import pytest
 
 import t2t_jax
 from t2t_jax.batch import Batch, Sequence
-from t2t_jax.config import ModelConfig
-from t2t_jax.modules.models import family_of
+from t2t_jax.config import Config, ModelConfig, network_config
+from t2t_jax.config.families import FAMILIES
+from t2t_jax.config.registry import load_named
 from t2t_jax.modules.token_network import TokenNetwork
 from tests.selection import thorough_after
 
@@ -38,7 +39,7 @@ t2t_jax.register_score_function(
     "test_cosine", _cosine, lambda d_k: {"temperature": t2t_jax.Parameter((), 10.0)}
 )
 
-_PAPER = ModelConfig(
+_PAPER = network_config(
     d_model=16,
     num_heads=2,
     d_ff=32,
@@ -127,7 +128,7 @@ class TinyModel(NamedTuple):
 
 def decoding_of(module):
     """The `DecodingModel` of a module."""
-    return family_of(module.config)[1](module)
+    return load_named(FAMILIES[module.config.architecture].scoring)(module)
 
 
 @partial(jax.jit, static_argnames=("module", "deterministic"))
@@ -155,8 +156,8 @@ def make_batch(sources, targets, source_length=8, target_length=7):
 
 def make_model(**changes):
     """A tiny model: the paper's, but for `changes`."""
-    config = ModelConfig(**(vars(_PAPER) | changes))
-    module = family_of(config)[0](config, VOCAB_SIZE, BOS_ID)
+    config = Config(model=_PAPER).replace({f"model.{n}": one for n, one in changes.items()}).model
+    module = load_named(FAMILIES[config.architecture].network)(config, VOCAB_SIZE, BOS_ID)
     batch = make_batch([[[3, 4]]], [[[5, 6]]], 2, 2)
     initialise = partial(module.init, deterministic=True)
     shapes = nn.unbox(jax.eval_shape(initialise, jax.random.key(0), batch))

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from t2t_jax.batch import Sequence
+from t2t_jax.config.families import FAMILIES
+from t2t_jax.config.registry import load_named
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
-from t2t_jax.modules.models import family_of
 from tests.selection import thorough_after
 
 _BOS, _LENGTH, _BEAMS = 1, 5, 3
@@ -50,7 +51,7 @@ def _mask(t):
 
 
 def _decoding(module):
-    return family_of(module.config)[1](module)
+    return load_named(FAMILIES[module.config.architecture].scoring)(module)
 
 
 @partial(jax.jit, static_argnames="module")

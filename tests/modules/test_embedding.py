@@ -2,11 +2,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.config import ModelConfig
+from t2t_jax.config import network_config
 from t2t_jax.modules.embedding import TokenEmbedding
 from t2t_jax.modules.position import PositionEncoding
 
-_CONFIG = ModelConfig(d_model=4, num_heads=1)
+_CONFIG = network_config(d_model=4, num_heads=1)
 _MATRIX = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
 _VARIABLES = {"params": {"embedding": jnp.array(_MATRIX)}}
 
@@ -34,7 +34,7 @@ def test_sinusoids_are_added_by_position_not_by_column():
 
 
 def test_learned_positions_are_rows_of_the_table():
-    config = ModelConfig(d_model=4, num_heads=1, position="learned", max_positions=7)
+    config = network_config(d_model=4, num_heads=1, position="learned", max_positions=7)
     positions = jnp.array([[0, 1, 0, 6]])
     output = PositionEncoding(config, causal=False).apply(
         _VARIABLES, jnp.full((1, 4, 4), 5.0), positions, 7
@@ -44,7 +44,7 @@ def test_learned_positions_are_rows_of_the_table():
 
 @pytest.mark.parametrize("position", ["sinusoidal", "learned"])
 def test_embeddings_with_positions_are_in_the_compute_dtype(position):
-    config = ModelConfig(
+    config = network_config(
         d_model=4, num_heads=1, position=position, max_positions=7, compute_dtype="bfloat16"
     )
     tokens = jnp.array([[1, 2]])

@@ -29,8 +29,9 @@ TEXT = {
     "model.output_bias": True,
     "data.task": "tagging",
 }
-IMAGES = TEXT | {
-    "model.source_vocab_size": None,
+_OF_TEXT = "model.share_embeddings", "model.source_vocab_size"
+IMAGES = {path: value for path, value in TEXT.items() if path not in _OF_TEXT} | {
+    "model.architecture": "image_encoder",
     "model.patch_size": 2,
     "model.image_size": 4,
     "model.image_channels": 1,

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.config import ModelConfig, NormConfig
+from t2t_jax.config import NormConfig, network_config
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.dropout import Dropout
 from t2t_jax.modules.feed_forward import FeedForward
@@ -27,7 +27,7 @@ def _norm(x):
 
 
 def _residual(order, sublayer, **options):
-    config = ModelConfig(d_model=4, num_heads=1, norm_order=order, **options)
+    config = network_config(d_model=4, num_heads=1, norm_order=order, **options)
     return Residual(config).apply({"params": {"norm": _NORM}}, jnp.array(_X), sublayer, _PLAIN)
 
 
@@ -43,7 +43,7 @@ def test_pre_norm_normalises_the_input_of_the_sublayer_alone():
 
 @pytest.mark.parametrize("order", ["post", "pre"])
 def test_residual_drops_the_sublayer_but_never_the_input(order):
-    config = ModelConfig(d_model=4, num_heads=1, norm_order=order, dropout_rate=0.5)
+    config = network_config(d_model=4, num_heads=1, norm_order=order, dropout_rate=0.5)
     x = jnp.array(_X)
     output = Residual(config).apply(
         {"params": {"norm": _NORM}},
@@ -75,7 +75,7 @@ def test_norm_and_feed_forward_start_as_documented():
     norm = nn.unbox(Norm(NormConfig()).init(jax.random.key(0), x))["params"]
     np.testing.assert_array_equal(norm["scale"], jnp.ones(4))
     np.testing.assert_array_equal(norm["bias"], jnp.zeros(4))
-    config = ModelConfig(d_model=4, num_heads=1, d_ff=8)
+    config = network_config(d_model=4, num_heads=1, d_ff=8)
     feed_forward = nn.unbox(FeedForward(config).init(jax.random.key(0), x, _PLAIN))["params"]
     np.testing.assert_array_equal(feed_forward["bias_1"], jnp.zeros(8))
     np.testing.assert_array_equal(feed_forward["bias_2"], jnp.zeros(4))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.batch import one_a_row
-from t2t_jax.config import ModelConfig
+from t2t_jax.config import network_config
 from t2t_jax.kernels.int8 import Int8Matrix
 from t2t_jax.modules.matrices import quantized
 from t2t_jax.modules.network import declared_parameters, init_parameters
@@ -19,8 +19,8 @@ from tests.selection import thorough_after
 _VOCAB = 60
 _SMALL = {"d_model": 64, "num_heads": 4, "d_ff": 128}
 _KINDS = [
-    ModelConfig(num_encoder_layers=2, num_decoder_layers=2, **_SMALL),
-    ModelConfig(
+    network_config(num_encoder_layers=2, num_decoder_layers=2, **_SMALL),
+    network_config(
         num_encoder_layers=2,
         num_decoder_layers=2,
         share_embeddings=False,
@@ -35,7 +35,7 @@ _KINDS = [
         output_bias=True,
         **_SMALL,
     ),
-    ModelConfig(num_encoder_layers=2, num_decoder_layers=2, compute_dtype="bfloat16", **_SMALL),
+    network_config(num_encoder_layers=2, num_decoder_layers=2, compute_dtype="bfloat16", **_SMALL),
 ]
 
 
@@ -98,7 +98,7 @@ def test_a_parameter_that_no_module_declares_a_matrix_stays_as_it_is():
 
 
 def test_a_quantized_model_takes_a_quarter_of_the_memory():
-    network = Transformer(ModelConfig(), 1000, 1)
+    network = Transformer(network_config(), 1000, 1)
     params = nn.unbox(declared_parameters(network))
     prepare = TransformerDecoding(network).prepare
     before, after = (

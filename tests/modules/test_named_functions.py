@@ -10,7 +10,7 @@ import pytest
 
 import t2t_jax
 from t2t_jax import Parameter
-from t2t_jax.config import ModelConfig, NormConfig
+from t2t_jax.config import NormConfig, network_config
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.tables import TABLES
 from t2t_jax.errors import UserError
@@ -126,7 +126,7 @@ def test_numbers_start_as_they_are_declared():
 
 
 def test_a_config_with_registered_functions_is_one_value():
-    assert hash(ModelConfig(norm="test_scale")) == hash(ModelConfig(norm="test_scale"))
+    assert hash(network_config(norm="test_scale")) == hash(network_config(norm="test_scale"))
 
 
 @pytest.mark.parametrize("segments", [False, True], ids=["a mask", "segments of a long row"])

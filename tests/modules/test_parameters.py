@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.config import ModelConfig
+from t2t_jax.config import network_config
 from t2t_jax.modules.network import init_parameters
 from t2t_jax.modules.transformer import Transformer
 
 
 def _initialiser(vocab_size, **options):
-    module = Transformer(ModelConfig(**options), vocab_size, bos_id=1)
+    module = Transformer(network_config(**options), vocab_size, bos_id=1)
     return lambda key: nn.unbox(init_parameters(module, key))
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.config import ModelConfig
+from t2t_jax.config import network_config
 from t2t_jax.functional.masks import causal_mask, segment_mask
 from t2t_jax.modules.context import Context
 from t2t_jax.modules.stack import LayerStack
@@ -40,7 +40,7 @@ def _context(segments, mask, **source):
 
 @pytest.mark.parametrize("norm_order", ["post", "pre"])
 def test_stacks_and_their_gradients_equal_those_of_pytorch(goldens, norm_order):
-    config = ModelConfig(
+    config = network_config(
         d_model=8,
         num_heads=2,
         d_ff=16,

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from t2t_jax.config import ModelConfig
+from t2t_jax.config import network_config
 from t2t_jax.errors import UserError
 from t2t_jax.modules.network import init_parameters
 from t2t_jax.modules.transformer import Transformer
@@ -51,7 +51,7 @@ def _mesh(data, fsdp, tensor):
 @cache
 def _uses(kind):
     """The axes of every parameter of a model by its name, and all that the trace constrains."""
-    model = Transformer(ModelConfig(**_TINY | _KINDS[kind]), 13, 2)
+    model = Transformer(network_config(**_TINY | _KINDS[kind]), 13, 2)
     constrained = set()
 
     def record(_, names):

@@ -59,7 +59,7 @@ class Model:
         limit = None if passes == 1 else LENGTH
         layout = batch_layout(self.mesh, ROWS, LENGTH, limit)
         assert layout.passes == passes
-        return abstract_batch(layout, LENGTH, LENGTH)
+        return abstract_batch(layout, self.network.example(), LENGTH, LENGTH)
 
     def ints(self, *shape):
         place = NamedSharding(self.mesh, RULES.spec(["batch"]))

@@ -225,7 +225,7 @@ _FAMILIES = {
     "decoder": {"model__architecture": "decoder_only", "model__prefix_attention": True},
     "encoder": {**_ENCODER, "model__output_transform": True, "model__output_bias": True},
     "images": {
-        **_ENCODER,
+        "model__architecture": "image_encoder",
         "model__patch_size": 2,
         "model__image_size": 4,
         "model__image_channels": 6,

@@ -233,10 +233,10 @@ def test_images_are_recognised(tmp_path, capsys):
     parts |= {"y_val": names[80:100], "x_test": images[100:], "y_test": names[100:]}
     np.savez(tmp_path / "images.npz", **parts)
     changes = {
+        "model.architecture": "image_encoder",
         "model.patch_size": 2,
         "model.image_size": 4,
         "model.image_channels": 1,
-        "model.share_embeddings": False,
         "model.position": "learned",
         "data.task": "image_classification",
         "data.corpus": f"npz:{tmp_path / 'images.npz'}",

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import pytest
 
-from t2t_jax.config import Config, DataConfig, DecodingConfig, ModelConfig
+from t2t_jax.config import Config, DataConfig, DecodingConfig, network_config
 from t2t_jax.data.trees import Tree, linearise
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.decoding.translator import Translator
@@ -20,7 +20,9 @@ from t2t_jax.tasks.parsing import parse
 WORDS = ["the", "dog", "barks", "at", "a", "-LRB-", "-RRB-", ",", "."]
 SYMBOLS = ["(S", ")S", "(NP", ")NP", "(VP", ")VP", "DT", "NN", "VBZ", ","]
 CONFIG = Config(
-    model=ModelConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1),
+    model=network_config(
+        d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1
+    ),
     data=DataConfig(corpus="trees:treebank", max_length=32),
     decoding=DecodingConfig(beam_size=1, max_extra_length=12, tokens_per_batch=512),
 )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.config import ModelConfig, TrainingConfig
+from t2t_jax.config import TrainingConfig, network_config
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.modules.matrices import MatrixBox, is_matrix_of_layers, whether_each
 from t2t_jax.modules.network import declared_parameters
@@ -151,7 +151,7 @@ def test_weight_decay_takes_a_share_of_matrices_of_layers_and_of_nothing_else(na
 
 def test_the_matrices_of_layers_of_a_transformer_are_its_kernels():
     options = {"share_embeddings": False, "position": "learned", "norm_order": "pre"}
-    model = ModelConfig(d_model=16, num_heads=2, d_ff=32, max_positions=50, **options)
+    model = network_config(d_model=16, num_heads=2, d_ff=32, max_positions=50, **options)
     declared = declared_parameters(Transformer(model, 30, 1))
     found = whether_each(is_matrix_of_layers, declared)
     sizes = jax.tree.map(lambda x: x.size, nn.unbox(declared))

@@ -289,7 +289,7 @@ def test_abstract_state_and_batch_are_those_that_the_step_takes(tiny, batch):
     layout = batch_layout(tiny.mesh, 8, 6, 18)
     pairs = (
         (abstract_state(tiny.config, tiny.model, tiny.mesh), state),
-        (abstract_batch(layout, 6, 5), placed),
+        (abstract_batch(layout, tiny.model.example(), 6, 5), placed),
     )
     for abstract, real in pairs:
         assert jax.tree.structure(abstract) == jax.tree.structure(real)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from t2t_jax.config import ModelConfig
+from t2t_jax.config import ImageEncoderConfig
 from t2t_jax.data.images import checked_image
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.inspect.encoder_maps import EncoderMaps
@@ -22,10 +22,10 @@ def page_data(translator: Translator, given: Any, maps: EncoderMaps) -> dict[str
     units = [
         {"name": name, "label": maps.labels.get(place, "")} for place, name in enumerate(maps.units)
     ]
-    model: ModelConfig = translator.config.model
+    model = translator.config.model
     answer = maps.labels.get(0, given if isinstance(given, str) else "")
     image: dict[str, Any] | None = None
-    if model.num_patches:
+    if isinstance(model, ImageEncoderConfig):
         pixels: UInt8[np.ndarray, "height width channels"] = checked_image(
             given, model, "image", translator.config.data.image_resize
         )

@@ -79,7 +79,7 @@ def explore(translator: Translator, text: Any, references: str | None = None) ->
       UserError: the sentence is blank or too long, or the model is an ensemble, or it draws tokens
         at random.
     """
-    if translator.config.model.architecture == "encoder_only":
+    if not translator.config.model.decodes:
         return _explore_encoder(translator, text, references)
     translation = translator.translate([text])[0] if references is None else references
     maps = attention_maps(translator, text, translation)
@@ -173,7 +173,7 @@ def _input(translator: Translator, text: str) -> dict[str, Any]:
     [tokens] = translator.encode([text])
     matrix = translator.params[model.embeddings["source"]]["embedding"]
     embedded = np.asarray(matrix)[np.asarray(tokens)]
-    embedded = embedded * (model.d_model**0.5 if model.scale_embeddings else 1.0)
+    embedded = embedded * model.embedding_scale
     farthest = int(min(max(len(tokens), _DISTANCES), translator.longest_sentence))
     table = _positions(model, translator.params, farthest)
     positions = table[: len(tokens)]

@@ -1,6 +1,5 @@
 """Figure 1 of the paper with the shapes and the numbers of parameters of a config."""
 
-import math
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -9,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from t2t_jax.config import AttentionConfig, Config, ModelConfig
+from t2t_jax.config import AttentionConfig, Config, ImageEncoderConfig, ModelConfig
 from t2t_jax.config.model import Stack
 from t2t_jax.inspect.figures.drawing import canvas
 from t2t_jax.modules.models import make_model
@@ -55,8 +54,9 @@ def architecture(config: Config, vocab_size: int) -> Figure:
     if len(columns) == 2:
         _join(axes, *columns)
     axes.set(xlim=(-1.2, 12.2), ylim=(-0.5, tallest + 0.3), aspect="equal")
-    targets = "" if config.model.architecture == "encoder_only" else " and t target"
-    rows = "images" if config.model.num_patches else f"rows of s source{targets} tokens"
+    targets = " and t target" if config.model.decodes else ""
+    reads_images = isinstance(config.model, ImageEncoderConfig)
+    rows = "images" if reads_images else f"rows of s source{targets} tokens"
     axes.set_title(f"{_count(params):,} parameters, b {rows}")
     axes.axis("off")
     return figure
@@ -92,7 +92,7 @@ def _inputs(
     """Return the boxes below the layers: tokens or images, their embedding and positions."""
     side = _side(stack)
     read = "source and target" if stack.reads_source and stack.reads_target else side
-    if model.num_patches:
+    if isinstance(model, ImageEncoderConfig):
         sizes = f"{model.image_size}, {model.image_size}, {model.image_channels}"
         patches = f"{model.num_patches} x {model.patch_values}: "
         boxes = [
@@ -103,8 +103,9 @@ def _inputs(
     else:
         matrix = model.embeddings[side]
         rows = model.entries(vocab_size)[matrix]
-        scale = f" x {math.sqrt(model.d_model):.4g}" if model.scale_embeddings else ""
-        shared = " (shared)" if model.share_embeddings else ""
+        scale = f" x {model.embedding_scale:.4g}" if model.embedding_scale != 1 else ""
+        is_shared = list(model.embeddings.values()).count(matrix) == 3
+        shared = " (shared)" if is_shared else ""
         size = f"[{rows:,}, {model.d_model}]"
         read_size = "[b, s + t]" if read != side else f"[b, {side[0]}]"
         boxes = [
@@ -126,7 +127,7 @@ def _outputs(
         boxes.append(_Box("output transform", _numbers(transform), "feed_forward", False))
     matrix, embeddings = model.embeddings["output"], model.embeddings
     shared = " (shared)" if embeddings.get(side) == matrix else ""
-    places = "" if model.num_patches else f"{side[0]}, "
+    places = f"{side[0]}, " if side in embeddings else ""
     bias = f" + [{vocab_size:,}]" if "output_bias" in params else ""
     size = f"[{model.d_model}, {vocab_size:,}]{bias}"
     return [

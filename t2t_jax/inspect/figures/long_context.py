@@ -31,7 +31,8 @@ def long_context(config: Config, lengths: Sequence[int] = LENGTHS) -> Figure:
         decoder of a decoder-only model.
       lengths: lengths of the rows, in tokens.
     """
-    layer = config.replace({"model.num_encoder_layers": 1, "model.num_decoder_layers": 1})
+    depths = (f"model.num_{name}_layers" for name in ("encoder", "decoder"))
+    layer = config.replace({depth: 1 for depth in depths if config.value(depth)})
     lengths = [n for n in lengths if n <= layer.model.longest_sentence]
     x = np.array(lengths)
     quadratic, linear = operations(layer, x)
@@ -52,7 +53,7 @@ def long_context(config: Config, lengths: Sequence[int] = LENGTHS) -> Figure:
         axes.set_xticks(x, [str(n) for n in x])
         axes.set_xticks([], minor=True)
         axes.legend(fontsize=7)
-    name = "decoder" if config.model.architecture == "decoder_only" else "encoder"
+    name = "encoder" if hasattr(config.model, "num_encoder_layers") else "decoder"
     figure.suptitle(f"One {name} layer, d_model = {layer.model.d_model} (section 4)")
     return figure
 
@@ -80,13 +81,12 @@ def _measured(config: Config, length: int) -> tuple[float, float]:
     model = make_model(config, _VOCAB_SIZE, None)
     params = init_parameters(model, jax.random.key(0))
     row = one_a_row(jnp.full((1, length), _VOCAB_SIZE - 1, jnp.int32))
-    if config.model.architecture == "encoder_decoder":
+    if len(config.model.stacks) == 2:
         given: Any = row
         method = partial(model.apply, method="encode")
     else:
         one, none = (jax.tree.map(lambda x, n=n: x[:, :n], row) for n in (1, 0))
-        alone = config.model.architecture == "encoder_only"
-        given = Batch(row, one) if alone else Batch(none, row)
+        given = Batch(none, row) if config.model.decodes else Batch(row, one)
         method = partial(model.apply, method="decoded", deterministic=True, first_row=0)
     compiled = jax.jit(method).lower({"params": params}, given).compile()
     memory = compiled.memory_analysis()

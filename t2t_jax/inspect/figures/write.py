@@ -75,9 +75,10 @@ def figures(translator: Translator | None, sentence: str) -> Iterator[tuple[str,
     yield "label_smoothing", training.label_smoothing(config.training.label_smoothing)
     yield "softmax_saturation", attention.softmax_saturation()
     yield "masks", attention.masks()
-    if not model.num_patches:  # images of a model are all of one size
-        yield "long_context", long_context(config)
-    if translator is not None and not model.num_patches:
+    if "source" not in model.embeddings:  # images of a model are all of one size
+        return
+    yield "long_context", long_context(config)
+    if translator is not None:
         yield from _attention(translator, sentence)
 
 
@@ -85,7 +86,7 @@ def _attention(translator: Translator, sentence: str) -> Iterator[tuple[str, Fig
     """Yield pictures as figures 3 to 5: self-attention by layer, and cross-attention if any."""
     config, stack = translator.config, "encoder"
     cross: AttentionMaps | None = None
-    if config.model.architecture == "encoder_only":
+    if not config.model.decodes:
         seen = encoder_maps(translator, sentence)
         words, weights = seen.units, seen.encoder
     elif not config.data.facts.writes_text:  # a language model

@@ -29,7 +29,7 @@ from jaxtyping import Float32
 from safetensors.numpy import save
 
 from t2t_jax.batch import EOS_ID, PAD_ID
-from t2t_jax.config import Config, ModelConfig
+from t2t_jax.config import Config, EncoderDecoderConfig, ModelConfig
 from t2t_jax.data.vocabularies.paired import PairedVocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
@@ -149,6 +149,7 @@ def _their_arrays(
       first: our id of the entry 0 in transformers; our entries before it come last there.
     """
     network = model.config.model
+    assert isinstance(network, EncoderDecoderConfig)
     width = np.arange(network.d_model)
     sines_first = np.concatenate([width[::2], width[1::2]])
     arrays = without_residual_scale(with_all_heads(model.arrays, network), network)
@@ -178,6 +179,7 @@ def model_config(config: Config, vocab_size: int) -> dict[str, Any]:
       vocab_size: the number of entries of its vocabulary for targets.
     """
     model = config.model
+    assert isinstance(model, EncoderDecoderConfig)
     return {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",

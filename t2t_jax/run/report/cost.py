@@ -1,14 +1,14 @@
 """The training cost of a run, beside that of the paper's training."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from t2t_jax import paper
-from t2t_jax.config import Config, ModelConfig
+from t2t_jax.config import Config, ModelConfig, network_config
 from t2t_jax.config.cost import model_flops_per_step, num_parameters
+from t2t_jax.config.families import fields_of
 from t2t_jax.run.report.curves import series
 from t2t_jax.run.report.page import UNKNOWN, Row, Section
 from t2t_jax.system.records import Record
@@ -126,11 +126,11 @@ def _training(config: Config, log: Sequence[Record], sustained_tflops: float | N
 
 def _published_training(published: Mapping[str, Any], model: str) -> _Training:
     """Return the training of a model of the paper; unpublished times and rates are None."""
-    fields = {f"model.{leaf.name}": leaf.name for leaf in dataclasses.fields(ModelConfig)}
+    fields = {f"model.{name}": name for name in fields_of("encoder_decoder")}
     stated = {p: v for p, v in published.items() if p in fields and v != paper.UNPUBLISHED}
     trained = paper.TRAINING.get(model)
     return _Training(
-        ModelConfig(**{fields[path]: value for path, value in stated.items()}),
+        network_config(**{fields[path]: value for path, value in stated.items()}),
         published["data.vocab_size"],
         published["data.source_tokens_per_step"],
         published["data.target_tokens_per_step"],

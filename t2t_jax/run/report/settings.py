@@ -1,7 +1,6 @@
 """The settings of a run beside those of the paper's experiment, with every deviation marked."""
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 from t2t_jax import paper
@@ -88,7 +87,7 @@ def _settings(
             continue
         stated = [path for path in values if published[path] != paper.UNPUBLISHED]
         theirs = {path: published[path] for path in stated}
-        ours = {path: attrgetter(path)(config) for path in stated or values}
+        ours = {path: config.value(path) for path in stated or values}
         known = {path: public_name(ours[path]) for path in ours.keys() & {"data.corpus"}}
         same = {**ours, **known} == theirs or name in experiment.unchecked
         mark = DEVIATES if stated and not same else ""

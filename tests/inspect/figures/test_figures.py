@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from t2t_jax.batch import one_a_row
-from t2t_jax.config import Config, ModelConfig
+from t2t_jax.config import Config, network_config
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.inspect.attention_maps import attention_maps
@@ -25,7 +25,9 @@ from t2t_jax.modules.network import init_parameters
 from tests.interchange.models import OPTIONS, portable, translator_of
 
 SMALL = Config(
-    model=ModelConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=2, num_decoder_layers=3)
+    model=network_config(
+        d_model=16, num_heads=2, d_ff=32, num_encoder_layers=2, num_decoder_layers=3
+    )
 )
 
 

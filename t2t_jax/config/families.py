@@ -1,0 +1,395 @@
+"""The families of networks: the fields and the stacks of each, and where its modules are.
+
+A family is a config here, a module of `t2t_jax.modules`, and a row of `FAMILIES`; nothing else
+knows it by its name. The value of `model.architecture` names the row. A family has the fields of
+`ModelConfig` and of the classes here that it inherits from, so that an option of another family
+cannot be written.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from t2t_jax.config.checks import INFINITY, check_fits, check_positive, check_range, require
+from t2t_jax.config.fields import added_later, left_open, read_where
+from t2t_jax.config.model import LinearLayer, ModelConfig, Side, Stack, StartToken
+from t2t_jax.config.registry import Rows
+from t2t_jax.errors import UserError
+
+
+@dataclass(frozen=True)
+class WithEncoder(ModelConfig):
+    """The fields of networks that have an encoder."""
+
+    num_encoder_layers: int = 6
+    """Encoder layers N."""
+    encoder_heads: int | None = field(default=None, metadata=added_later(before=None))
+    """Heads of each layer's self-attention in the encoder, where they are fewer than num_heads, as
+    after pruning; None means num_heads. The width of a head stays that of num_heads."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        super().__post_init__()
+        check_range(self, 1, INFINITY, "num_encoder_layers")
+        check_fits(self, "num_encoder_layers")
+
+
+@dataclass(frozen=True)
+class WithDecoder(ModelConfig):
+    """The fields of networks that have a decoder."""
+
+    num_decoder_layers: int = 6
+    """Decoder layers N."""
+    decoder_heads: int | None = field(default=None, metadata=added_later(before=None))
+    """Heads of each layer's self-attention in the decoder; see encoder_heads."""
+    start_token: StartToken = field(default="begin", metadata=added_later(before="begin"))
+    """Token before the first token of a target: the id of begin, or, in models that come from
+    other toolkits, that of the end of a sentence (fairseq) or of padding (Marian)."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        super().__post_init__()
+        check_range(self, 1, INFINITY, "num_decoder_layers")
+        check_fits(self, "num_decoder_layers")
+
+    @property
+    def first_token(self) -> StartToken:
+        """See `ModelConfig.first_token`."""
+        return self.start_token
+
+
+@dataclass(frozen=True)
+class WithTokens(ModelConfig):
+    """The fields of networks that read tokens."""
+
+    max_positions: int = field(
+        default=1024, metadata=read_where(lambda model: model.positions.has_table)
+    )
+    """Rows of the learned position table; other positions have no limit and do not read it."""
+    share_embeddings: bool = True
+    """Use one matrix for source and target embedding and output projection (section 3.4)."""
+    scale_embeddings: bool = field(default=True, metadata=added_later(before=True))
+    """Multiply embeddings by sqrt(d_model) (section 3.4)."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        super().__post_init__()
+        check_range(self, 1, INFINITY, "max_positions")
+        check_fits(self, "max_positions")
+
+    @property
+    def num_positions(self) -> int:
+        """See `ModelConfig.num_positions`."""
+        return self.max_positions
+
+    @property
+    def embedding_scale(self) -> float:
+        """Return sqrt(d_model) (section 3.4), or 1 where embeddings are not scaled."""
+        return math.sqrt(self.d_model) if self.scale_embeddings else 1.0
+
+    @property
+    def embeddings(self) -> dict[Side, str]:
+        """Return the names for a network of one stack; see `ModelConfig.embeddings`."""
+        output = "embedding" if self.share_embeddings else "output_projection"
+        return {"source": "embedding", "target": "embedding", "output": output}
+
+
+@dataclass(frozen=True)
+class WithSourceTokens(WithTokens):
+    """The fields of networks whose sources may have a vocabulary of their own."""
+
+    source_vocab_size: int | None = field(
+        default=None, metadata=added_later(before=None) | left_open(None)
+    )
+    """Where share_embeddings is false: entries of the source embedding, if the vocabulary has other
+    entries for sources than for targets; None means as many as for targets, or for a model that
+    predicts labels as many as its vocabulary has for text."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        super().__post_init__()
+        check_positive(self, "source_vocab_size")
+        check_fits(self, "source_vocab_size")
+        require(
+            not self.share_embeddings or self.source_vocab_size is None,
+            f"source_vocab_size={self.source_vocab_size} is for a model whose sources have an "
+            "embedding of their own; set share_embeddings=False",
+        )
+
+    def entries(self, vocab_size: int) -> dict[str, int]:
+        """See `ModelConfig.entries`."""
+        of_sources = {self.embeddings["source"]: self.source_vocab_size or vocab_size}
+        return super().entries(vocab_size) | of_sources
+
+
+@dataclass(frozen=True)
+class EncoderDecoderConfig(WithEncoder, WithDecoder, WithSourceTokens):
+    """The Transformer of the paper (section 3.1)."""
+
+    architecture: Literal["encoder_decoder"] = field(
+        default="encoder_decoder", metadata=added_later(before="encoder_decoder")
+    )
+    cross_heads: int | None = field(default=None, metadata=added_later(before=None))
+    """Heads of the decoder's attention to the encoder's output; see encoder_heads."""
+    share_target_embedding: bool = field(default=False, metadata=added_later(before=False))
+    """Where share_embeddings is false: one matrix for target embedding and output projection."""
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """Return encoder and decoder (section 3.1)."""
+        n, m = self.num_encoder_layers, self.num_decoder_layers
+        encoder, decoder = (1.0, 1.0), self.deep_norm(3 * m, 12 * m)
+        if self.norm_order == "deep":
+            encoder = 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)
+        itself, cross = self.attention_of("decoder"), self.attention_of("cross")
+        return (
+            Stack(n, True, False, self.attention_of("encoder"), None, *encoder),
+            Stack(m, False, True, itself, cross, *decoder, is_causal=True),
+        )
+
+    @property
+    def embeddings(self) -> dict[Side, str]:
+        """Return one name if all are shared, and else a name each; see `ModelConfig.embeddings`."""
+        if self.share_embeddings:
+            return super().embeddings
+        output = "target_embedding" if self.share_target_embedding else "output_projection"
+        return {"source": "source_embedding", "target": "target_embedding", "output": output}
+
+
+@dataclass(frozen=True)
+class DecoderOnlyConfig(WithDecoder, WithTokens):
+    """A decoder alone, which reads source and target as one sequence (Liu et al. 2018), as GPT."""
+
+    architecture: Literal["decoder_only"] = field(
+        default="decoder_only", metadata=added_later(before="encoder_decoder")
+    )
+    prefix_attention: bool = field(default=False, metadata=added_later(before=False))
+    """Let the tokens of a source attend to the whole source, and not only to the tokens before them
+    (Raffel et al. 2020, section 3.2.1)."""
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """Return the decoder, through which sources and targets pass."""
+        m = self.num_decoder_layers
+        itself, constants = self.attention_of("decoder"), self.deep_norm(2 * m, 8 * m)
+        is_causal = not self.prefix_attention
+        return (Stack(m, True, True, itself, None, *constants, is_causal=is_causal),)
+
+    @property
+    def longest_sentence(self) -> float:
+        """Return half of the positions, as source and target are one sequence."""
+        return super().longest_sentence // 2
+
+
+@dataclass(frozen=True)
+class EncoderAloneConfig(WithEncoder):
+    """The fields of networks that are an encoder alone, which predicts labels."""
+
+    output_transform: bool = field(default=False, metadata=added_later(before=False))
+    """Put a linear layer, the activation of feed_forward and a norm ahead of the output projection,
+    as BERT has them."""
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """Return the encoder."""
+        n = self.num_encoder_layers
+        constants = self.deep_norm(2 * n, 8 * n)
+        return (Stack(n, True, False, self.attention_of("encoder"), None, *constants),)
+
+    @property
+    def linear_layers(self) -> tuple[LinearLayer, ...]:
+        """Return the transform of the output, if there is one; see `ModelConfig.linear_layers`."""
+        width = self.d_model
+        vectors = width + self.normalization.num_parameters(width)
+        return (LinearLayer(width * width, vectors, False),) if self.output_transform else ()
+
+
+@dataclass(frozen=True)
+class EncoderOnlyConfig(EncoderAloneConfig, WithSourceTokens):
+    """An encoder alone over tokens, as BERT (Devlin et al. 2019)."""
+
+    architecture: Literal["encoder_only"] = field(
+        default="encoder_only", metadata=added_later(before="encoder_decoder")
+    )
+
+
+@dataclass(frozen=True)
+class ImageEncoderConfig(EncoderAloneConfig):
+    """An encoder alone over the patches of images (ViT, Dosovitskiy et al. 2021)."""
+
+    architecture: Literal["image_encoder"] = field(
+        default="image_encoder", metadata=added_later(before="encoder_decoder")
+    )
+    patch_size: int = 16
+    """Side, in pixels, of the square patches of images, which are read behind a learned class
+    token."""
+    image_size: int = field(default=224, metadata=added_later(before=224))
+    """Pixels of an image on each side."""
+    image_channels: int = field(default=3, metadata=added_later(before=3))
+    """Numbers of a pixel: 3 for colours, 1 for grey."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        super().__post_init__()
+        sizes = "patch_size", "image_size", "image_channels"
+        check_range(self, 1, INFINITY, *sizes)
+        check_fits(self, *sizes)
+        require(
+            self.image_size % self.patch_size == 0,
+            f"model.image_size={self.image_size} is not a multiple of model.patch_size="
+            f"{self.patch_size}; choose a divisor",
+        )
+
+    @property
+    def num_patches(self) -> int:
+        """Return the number of patches of an image."""
+        return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def patch_values(self) -> int:
+        """Return how many numbers a patch has."""
+        return self.patch_size**2 * self.image_channels
+
+    @property
+    def num_positions(self) -> int:
+        """Return the positions of an image: its patches and the class token."""
+        return self.num_patches + 1
+
+    @property
+    def embeddings(self) -> dict[Side, str]:
+        """Return the name of the output projection; see `ModelConfig.embeddings`."""
+        return {"output": "output_projection"}
+
+    @property
+    def linear_layers(self) -> tuple[LinearLayer, ...]:
+        """Return the projection of patches, with its bias and the class token, too."""
+        width = self.d_model
+        projection = LinearLayer(self.patch_values * width, 2 * width, True)
+        return projection, *super().linear_layers
+
+
+@dataclass(frozen=True)
+class Family:
+    """The facts of a family of networks."""
+
+    config: type[ModelConfig]
+    """The class of the section `model` of its configs."""
+    network: str
+    """The place of its Flax module, a `modules.network.Network`."""
+    scoring: str
+    """The place of the `modules.decoding_model.ScoringModel` that is made of the module; it is a
+    `DecodingModel` if the network decodes."""
+
+
+FAMILIES = Rows(
+    encoder_decoder=Family(
+        EncoderDecoderConfig,
+        "t2t_jax.modules.transformer:Transformer",
+        "t2t_jax.modules.transformer:TransformerDecoding",
+    ),
+    decoder_only=Family(
+        DecoderOnlyConfig,
+        "t2t_jax.modules.language_model:LanguageModel",
+        "t2t_jax.modules.language_model:LanguageModelDecoding",
+    ),
+    encoder_only=Family(
+        EncoderOnlyConfig,
+        "t2t_jax.modules.encoder_model:EncoderModel",
+        "t2t_jax.modules.encoder_model:EncoderScoring",
+    ),
+    image_encoder=Family(
+        ImageEncoderConfig,
+        "t2t_jax.modules.encoder_model:ImageModel",
+        "t2t_jax.modules.encoder_model:EncoderScoring",
+    ),
+)
+"""The families, by the value of `model.architecture`."""
+
+
+def fields_of(architecture: str) -> dict[str, "dataclasses.Field[Any]"]:
+    """Return the fields of a family's config by name.
+
+    Args:
+      architecture: the name of the family.
+
+    Raises:
+      UserError: there is no such family.
+    """
+    FAMILIES.check("model.architecture", architecture)
+    return {leaf.name: leaf for leaf in dataclasses.fields(FAMILIES[architecture].config)}
+
+
+def all_model_fields() -> dict[str, "dataclasses.Field[Any]"]:
+    """Return the fields of all families by name, those of the paper's network first."""
+    found: dict[str, dataclasses.Field[Any]] = {}
+    for family in FAMILIES:
+        for name, leaf in fields_of(family).items():
+            found.setdefault(name, leaf)
+    return found
+
+
+def network_config(architecture: str = "encoder_decoder", **fields: Any) -> ModelConfig:
+    """Make the section `model` of a config.
+
+    Args:
+      architecture: the name of the family.
+      fields: values of the family's fields; others have their defaults.
+
+    Raises:
+      UserError: there is no such family, the family lacks a field, or a value is refused.
+    """
+    known = fields_of(architecture)
+    for name in fields:
+        if name not in known and name in all_model_fields():
+            raise foreign_field(name, architecture)
+    return FAMILIES[architecture].config(**fields)
+
+
+def foreign_field(name: str, architecture: str) -> UserError:
+    """Return the error for a field of another family than that of a config.
+
+    Args:
+      name: the name of the field, which some family has.
+      architecture: the name of the config's family.
+    """
+    owners = " or ".join(repr(family) for family in FAMILIES if name in fields_of(family))
+    return UserError(
+        f"model.{name} is for model.architecture={owners}, not for {architecture!r}; leave it out, "
+        "or change model.architecture"
+    )
+
+
+_IGNORED = (
+    *("num_encoder_layers", "num_decoder_layers", "encoder_heads", "decoder_heads", "cross_heads"),
+    *("start_token", "image_size", "image_channels"),
+    *("max_positions", "share_embeddings", "scale_embeddings"),
+)
+
+
+def without_foreign(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a saved section `model`, without the fields of other families.
+
+    Before each family had its own fields, every config had those of all: a network ignored some,
+    and the others had to have their defaults. A network over images was an `encoder_only` with a
+    `patch_size`, and one of a single stack could be told to share its target embedding.
+
+    Args:
+      values: values by the name of the field, each of which some family has.
+
+    Raises:
+      UserError: there is no such family, or a field of another family has a value that no config
+        could have.
+    """
+    found = {"architecture": "encoder_decoder", **values}
+    if found["architecture"] == "encoder_only" and found.get("patch_size") is not None:
+        found["architecture"] = "image_encoder"
+    known, every = fields_of(found["architecture"]), all_model_fields()
+    if "share_target_embedding" not in known and found.pop("share_target_embedding", False):
+        found["share_embeddings"] = True
+    for name in found.keys() - known.keys():
+        value = found.pop(name)
+        if name not in _IGNORED and value not in (None, every[name].default):
+            raise foreign_field(name, found["architecture"])
+    return found

@@ -1,0 +1,78 @@
+"""The forms of sources: how the sources that a search is given become the input of a network.
+
+A search knows of a source its length alone. A network says in which form its sources are, and a
+network over another input than tokens brings a form of its own.
+"""
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from jaxtyping import Array, Int, Int32
+
+from t2t_jax.batch import PAD_ID, Sequence, one_a_row
+
+Source: TypeAlias = Any
+"""A source: `len(source)` is the number of its positions. A text is a list of ids."""
+
+
+@runtime_checkable
+class SourceForm(Protocol):
+    """A form of sources; implementations are hashable, as programs are compiled for them."""
+
+    def blank(self, length: int) -> Source:
+        """Return a source of so many positions that stands for any.
+
+        Args:
+          length: number of positions.
+        """
+
+    def padded(self, sources: SequenceOf[Source], rows: int, length: int) -> Any:
+        """Return arrays of NumPy with a source in each row; the rest is padding.
+
+        Args:
+          sources: the sources, at most as many as there are rows.
+          rows: number of rows b.
+          length: positions s of a row.
+        """
+
+    def inputs(self, arrays: Any) -> Any:
+        """Return the input of the network, such as a `Sequence`, on a device.
+
+        Args:
+          arrays: what `padded` has returned.
+        """
+
+
+@dataclass(frozen=True)
+class TokenSources:
+    """The form of texts: ids with an end of sentence."""
+
+    def blank(self, length: int) -> list[int]:
+        """See `SourceForm.blank`."""
+        return [0] * length
+
+    def padded(
+        self, sources: SequenceOf[list[int]], rows: int, length: int
+    ) -> Int32[np.ndarray, "b s"]:
+        """See `SourceForm.padded`."""
+        return padded(sources, rows, length)
+
+    def inputs(self, arrays: Int[Array, "b s"]) -> Sequence:
+        """See `SourceForm.inputs`."""
+        return one_a_row(arrays)
+
+
+def padded(sentences: SequenceOf[list[int]], rows: int, length: int) -> Int32[np.ndarray, "b t"]:
+    """Make an array of sentences, one a row; the rest is padding.
+
+    Args:
+      sentences: ids of each sentence.
+      rows: number of rows b.
+      length: positions t of a row.
+    """
+    tokens = np.full((rows, length), PAD_ID, np.int32)
+    for row, sentence in enumerate(sentences):
+        tokens[row, : len(sentence)] = sentence
+    return tokens

@@ -1,0 +1,117 @@
+"""Each family of networks has fields of its own, and older configs had those of all."""
+
+import json
+
+import pytest
+
+from t2t_jax.commands.train import train_command
+from t2t_jax.config import Config, differences, from_dict, network_config, to_dict
+from t2t_jax.config.config import known_fields
+from t2t_jax.config.families import FAMILIES, all_model_fields, fields_of
+from t2t_jax.errors import UserError
+
+_TASKS = {
+    "encoder_only": {"data.task": "masked_language_modelling"},
+    "image_encoder": {"data.task": "image_classification", "data.corpus": "digits:"},
+}
+
+
+def _of(family):
+    return Config().replace({"model.architecture": family, **_TASKS.get(family, {})})
+
+
+def _as_before_families(config):
+    """The JSON of a config as it was when every config had the fields of all families."""
+    nested = to_dict(config)
+    every = {name: leaf.default for name, leaf in all_model_fields().items()}
+    nested["model"] = every | {"patch_size": None} | nested["model"]
+    return nested
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_field_of_another_family_cannot_be_written(family):
+    config = _of(family)
+    assert type(config.model) is FAMILIES[family].config
+    others = all_model_fields().keys() - fields_of(family).keys()
+    assert others
+    for name in others:
+        value = all_model_fields()[name].default
+        refusals = []
+        for write in (
+            lambda name=name, value=value: config.replace({f"model.{name}": value}),
+            lambda name=name, value=value: network_config(family, **{name: value}),
+        ):
+            with pytest.raises(UserError, match=f"model.{name} is for model.architecture=") as one:
+                write()
+            refusals.append(str(one.value))
+        assert len(set(refusals)) == 1
+        assert refusals[0].endswith(
+            f"not for {family!r}; leave it out, or change model.architecture"
+        )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_config_of_each_family_is_read_back_and_one_from_before_families_too(family):
+    config = _of(family)
+    assert Config.from_json(config.to_json()) == config
+    older = _as_before_families(config)
+    if family == "image_encoder":
+        older["model"] |= {"architecture": "encoder_only", "share_embeddings": False}
+    assert from_dict(older) == config
+    ignored = {"num_encoder_layers": 9, "num_decoder_layers": 9, "start_token": "end"}
+    older["model"] |= {n: v for n, v in ignored.items() if n not in fields_of(family)}
+    assert Config.from_json(json.dumps(older)) == config
+
+
+def test_two_ways_to_share_one_embedding_were_one_and_the_same():
+    older = _as_before_families(_of("decoder_only"))
+    older["model"] |= {"share_embeddings": False, "share_target_embedding": True}
+    assert from_dict(older) == _of("decoder_only")
+
+
+def test_what_no_config_could_have_is_refused_in_a_saved_one_too():
+    older = _as_before_families(Config())
+    older["model"]["prefix_attention"] = True
+    with pytest.raises(UserError, match=r"prefix_attention is for .*'decoder_only', not for 'enc"):
+        from_dict(older)
+    older["model"] |= {"prefix_attention": False, "architecture": "decoder"}
+    with pytest.raises(UserError, match=r"not one of 'encoder_decoder', .*did you mean decoder_"):
+        from_dict(older)
+
+
+def test_a_change_of_family_keeps_the_fields_that_both_have():
+    base = Config().replace({"model.d_ff": 64, "model.num_decoder_layers": 3})
+    changes = {"model.architecture": "decoder_only", "model.prefix_attention": True}
+    other = base.replace(changes | {"model.decoder_heads": 2})
+    assert (other.model.d_ff, other.model.num_decoder_layers) == (64, 3)
+    assert other.value("model.num_encoder_layers") is None
+    assert differences(base, other) == {
+        "model.architecture": ("encoder_decoder", "decoder_only"),
+        "model.decoder_heads": (None, 2),
+        "model.prefix_attention": (None, True),
+    }
+    assert differences(other, base) == {
+        "model.architecture": ("decoder_only", "encoder_decoder"),
+        "model.decoder_heads": (2, None),
+    }
+
+
+def test_flags_are_those_of_the_family_that_a_flag_names():
+    arguments = ["--config", "configs/base.py", "--workdir", "runs/x"]
+    prefix = "--model.prefix-attention", "True"
+    decoder = train_command([*arguments, "--model.architecture", "decoder_only", *prefix])
+    assert decoder.fields.model.prefix_attention
+    with pytest.raises(UserError, match=r"prefix_attention is for .*='decoder_only', not for 'enc"):
+        train_command([*arguments, *prefix])
+    with pytest.raises(UserError, match="did you mean decoder_only"):
+        train_command([*arguments, "--model.architecture=decoder_onyl"])
+    with pytest.raises(UserError, match=r"unknown flag --model\.prefix; "):
+        train_command([*arguments, "--model.prefix", "True"])
+
+
+def test_every_family_names_classes_that_exist_and_every_field_has_one_meaning():
+    for name in known_fields():
+        section, _, field = name.partition(".")
+        if section == "model" and field != "architecture":
+            owners = [fields_of(family)[field] for family in FAMILIES if field in fields_of(family)]
+            assert len({(one.type, one.default) for one in owners}) == 1, name
