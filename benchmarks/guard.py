@@ -61,7 +61,8 @@ def instructions(text: str, where: str = "entry") -> list[Instruction]:
 
 
 def _one_layer(config: Config) -> Config:
-    return config.replace({"model.num_encoder_layers": 1, "model.num_decoder_layers": 1})
+    depths = (f"model.num_{name}_layers" for name in ("encoder", "decoder"))
+    return config.replace({depth: 1 for depth in depths if config.value(depth)})
 
 
 def training_counts(config: Config, rows: int, length: int) -> dict[str, float]:

@@ -83,13 +83,12 @@ def make_family(folder: Path, name: str) -> Path:
     scheme = {"parser": "trees:", "image classifier": "npz:"}.get(name, "text:")
     place = folder / "images.npz" if scheme == "npz:" else folder
     own = {"data.corpus": f"{scheme}{place}", "data.cache_dir": str(folder / "cache")}
-    config = Config().replace(_MODEL | own | FAMILIES[name])
+    config = Config().replace(_MODEL).replace(own | FAMILIES[name])
     corpus = open_corpus(config.data)
     task = task_of(corpus.name, corpus.task)
     vocabulary = run_vocabulary(config, corpus, None, task.vocabulary)
-    if corpus.facts.predicts_labels:
-        size = vocabulary.source_size or None
-        config = config.replace({"model.source_vocab_size": size})
+    if corpus.facts.predicts_labels and vocabulary.source_size:
+        config = config.replace({"model.source_vocab_size": vocabulary.source_size})
     workdir = folder / name.replace(" ", "_")
     workdir.mkdir()
     claim(workdir, config, corpus, vocabulary)

@@ -16,11 +16,10 @@ from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.tasks.image_classification import TASK
 
 IMAGES = {
-    "model.architecture": "encoder_only",
+    "model.architecture": "image_encoder",
     "model.patch_size": 2,
     "model.image_size": 4,
     "model.image_channels": 2,
-    "model.share_embeddings": False,
     "data.task": "image_classification",
 }
 
@@ -304,19 +303,18 @@ def test_digits_are_those_of_scikit_learn_in_three_parts():
     ("changes", "said"),
     [
         ({"model.patch_size": 3}, "not a multiple"),
-        ({"model.patch_size": None}, "reads images"),
-        ({"model.share_embeddings": True}, "no vocabulary to share"),
-        ({"data.task": "tagging"}, "reads text"),
+        ({"model.patch_size": None}, "is a NoneType, expected int"),
+        ({"model.share_embeddings": True}, "share_embeddings is for .*not for 'image_encoder'"),
+        ({"data.task": "tagging"}, "set model.architecture='encoder_only'"),
         ({"model.architecture": "encoder_decoder"}, "is for model.architecture"),
         ({"data.task": "auto"}, "such a network can learn"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(changes, said):
     config = {
-        "model.architecture": "encoder_only",
+        "model.architecture": "image_encoder",
         "model.patch_size": 4,
         "model.image_size": 8,
-        "model.share_embeddings": False,
         "data.task": "image_classification",
     }
     Config().replace(config)

@@ -94,7 +94,7 @@ def vocabulary() -> Vocabulary:
 def portable(fields: Mapping[str, Any]) -> PortableModel:
     """A model with these fields of a config, and random numbers in all of its parameters."""
     settled = {"model.compute_dtype": "float32"}  # as a run has it
-    config = Config().replace({**settled, **_SIZES, **fields})
+    config = Config().replace({**settled, **_SIZES}).replace(fields)
     network = make_model(config, len(vocabulary()), None)
     rng = np.random.default_rng(0)
 

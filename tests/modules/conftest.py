@@ -11,8 +11,8 @@ import pytest
 
 import t2t_jax
 from t2t_jax.batch import Batch, Sequence
-from t2t_jax.config import Config, ModelConfig, network_config
-from t2t_jax.config.families import FAMILIES
+from t2t_jax.config import ModelConfig, network_config
+from t2t_jax.config.families import FAMILIES, fields_of
 from t2t_jax.config.registry import load_named
 from t2t_jax.modules.token_network import TokenNetwork
 from tests.selection import thorough_after
@@ -156,7 +156,9 @@ def make_batch(sources, targets, source_length=8, target_length=7):
 
 def make_model(**changes):
     """A tiny model: the paper's, but for `changes`."""
-    config = Config(model=_PAPER).replace({f"model.{n}": one for n, one in changes.items()}).model
+    fields = vars(_PAPER) | changes
+    known = fields_of(fields["architecture"])
+    config = network_config(**{name: one for name, one in fields.items() if name in known})
     module = load_named(FAMILIES[config.architecture].network)(config, VOCAB_SIZE, BOS_ID)
     batch = make_batch([[[3, 4]]], [[[5, 6]]], 2, 2)
     initialise = partial(module.init, deterministic=True)
