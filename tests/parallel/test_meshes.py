@@ -59,22 +59,25 @@ def on_eight_devices(name, *arguments, file=__file__):
 
 def make_config(width, **changes):
     """A model of one layer with dropout, trained so calmly that rounding is not amplified."""
-    return Config().replace(
-        {
-            "model.d_model": width,
-            "model.num_heads": width,
-            "model.d_k": 2,
-            "model.d_v": 2,
-            "model.d_ff": width,
-            "model.num_encoder_layers": 1,
-            "model.num_decoder_layers": 1,
-            "model.dropout_rate": 0.3,
-            "model.attention_dropout_rate": 0.1,
-            "training.warmup_steps": 10,
-            "training.learning_rate_factor": 0.1,
-            "training.adam_epsilon": 1e-6,
-            **{name.replace("__", "."): value for name, value in changes.items()},
-        }
+    return (
+        Config()
+        .replace(
+            {
+                "model.d_model": width,
+                "model.num_heads": width,
+                "model.d_k": 2,
+                "model.d_v": 2,
+                "model.d_ff": width,
+                "model.num_encoder_layers": 1,
+                "model.num_decoder_layers": 1,
+                "model.dropout_rate": 0.3,
+                "model.attention_dropout_rate": 0.1,
+                "training.warmup_steps": 10,
+                "training.learning_rate_factor": 0.1,
+                "training.adam_epsilon": 1e-6,
+            }
+        )
+        .replace({name.replace("__", "."): value for name, value in changes.items()})
     )
 
 
