@@ -17,19 +17,19 @@ from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.carried import ANY, Carried, tied_output
-from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE
+from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE, config_of
 from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.numbering import NONE
+from t2t_jax.interchange.places import Place, linear_places, norm_places
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import (
-    ACTIVATIONS,
-    Place,
-    activation,
+    Counterpart,
     carried_by_all,
-    config_of,
+    our_fields,
     read_pretrained_config,
     read_pretrained_vocabulary,
     read_tensors,
+    their_fields,
     written,
 )
 from t2t_jax.interchange.tensors import Tensors
@@ -38,16 +38,18 @@ from t2t_jax.system.records import Record, Schema
 DTYPES = ("float32",)
 VOCABULARIES = (PretrainedVocabulary,)
 
-_CONFIG = Schema(
-    {"n_embd": SIZE, "n_layer": DEPTH, "n_head": DEPTH, "n_positions": SIZE, "vocab_size": SIZE},
-    {
-        "eos_token_id": (ID, NoneType),
-        "n_inner": (SIZE, NoneType),
-        "activation_function": str,
-        "layer_norm_epsilon": RATE,
-        "resid_pdrop": RATE,
-        "attn_pdrop": RATE,
-    },
+_FIELDS = {
+    "n_embd": Counterpart("d_model", SIZE),
+    "n_layer": Counterpart("num_decoder_layers", DEPTH),
+    "n_head": Counterpart("num_heads", DEPTH),
+    "n_positions": Counterpart("max_positions", SIZE),
+    "activation_function": Counterpart("feed_forward", str, "gelu_new"),
+    "layer_norm_epsilon": Counterpart("norm_epsilon", RATE, 1e-5),
+    "resid_pdrop": Counterpart("dropout_rate", RATE, 0.1),
+    "attn_pdrop": Counterpart("attention_dropout_rate", RATE, 0.1),
+}
+_OTHERS = Schema(
+    {"vocab_size": SIZE}, {"eos_token_id": (ID, NoneType), "n_inner": (SIZE, NoneType)}
 )
 _FIXED = {
     "scale_attn_weights": True,
@@ -77,28 +79,24 @@ def _places(model: ModelConfig) -> Iterator[Place]:
     yield Place("target_position", "transformer.wpe.weight")
     for number in range(model.num_decoder_layers):
         ours, theirs = f"decoder.layers.{number}", f"transformer.h.{number}"
-        yield Place(f"{ours}.self_attention.W_O", f"{theirs}.attn.c_proj.weight")
-        yield Place(f"{ours}.self_attention.b_O", f"{theirs}.attn.c_proj.bias")
-        for n, name in ((1, "c_fc"), (2, "c_proj")):
-            yield Place(f"{ours}.feed_forward.W_{n}", f"{theirs}.mlp.{name}.weight")
-            yield Place(f"{ours}.feed_forward.b_{n}", f"{theirs}.mlp.{name}.bias")
-        for sublayer, norm in (("self_attention", "ln_1"), ("feed_forward", "ln_2")):
-            yield Place(f"{ours}.{sublayer}.norm.scale", f"{theirs}.{norm}.weight")
-            yield Place(f"{ours}.{sublayer}.norm.bias", f"{theirs}.{norm}.bias")
-    yield Place("decoder.norm.scale", "transformer.ln_f.weight")
-    yield Place("decoder.norm.bias", "transformer.ln_f.bias")
+        for sublayer, letter, name in (
+            ("self_attention", "O", "attn.c_proj"),
+            ("feed_forward", "1", "mlp.c_fc"),
+            ("feed_forward", "2", "mlp.c_proj"),
+        ):
+            yield from linear_places(f"{ours}.{sublayer}", letter, f"{theirs}.{name}", False)
+        yield from norm_places(f"{ours}.self_attention.norm", f"{theirs}.ln_1")
+        yield from norm_places(f"{ours}.feed_forward.norm", f"{theirs}.ln_2")
+    yield from norm_places("decoder.norm", "transformer.ln_f")
 
 
 def read(path: Path) -> PortableModel:
-    """Read a GPT-2 model.
-
-    Args:
-      path: the directory that `save_pretrained` has written, with tokenizer.json in it.
+    """Read a GPT-2 model from what `save_pretrained` wrote, with tokenizer.json beside it.
 
     Raises:
       UserError: a file is missing or damaged, or is of another kind of model.
     """
-    theirs = read_pretrained_config(path, "gpt2", _CONFIG, _FIXED)
+    theirs = read_pretrained_config(path, "gpt2", _FIELDS, _OTHERS, _FIXED)
     special = partial(_special_ids, path, theirs.get("eos_token_id"))
     vocabulary = read_pretrained_vocabulary(path, theirs["vocab_size"], special, unknown=1)
     config = _our_config(path, theirs, vocabulary)
@@ -113,34 +111,26 @@ def _special_ids(path: Path, end: int | None, ids: Mapping[str, int]) -> list[in
 
 
 def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
-    return config_of(
-        path,
-        {
-            "model.architecture": "decoder_only",
-            "model.d_model": theirs["n_embd"],
-            "model.num_heads": theirs["n_head"],
-            "model.d_ff": theirs.get("n_inner") or 4 * theirs["n_embd"],
-            "model.num_decoder_layers": theirs["n_layer"],
-            "model.max_positions": theirs["n_positions"],
-            "model.feed_forward": activation(path, theirs, "activation_function", "gelu_new"),
-            "model.attention_bias": True,
-            "model.output_bias": True,
-            "model.norm_order": "pre",
-            "model.norm_epsilon": float(theirs.get("layer_norm_epsilon", 1e-5)),
-            "model.position": "learned",
-            "model.scale_embeddings": False,
-            "model.start_token": "end",
-            "model.dropout_rate": float(theirs.get("resid_pdrop", 0.1)),
-            "model.attention_dropout_rate": float(theirs.get("attn_pdrop", 0.1)),
-            "data.task": "language_modelling",
-            "data.vocab_size": len(vocabulary),
-            "data.max_length": theirs["n_positions"],
-            "data.source_tokens_per_step": max(25_000, theirs["n_positions"] + 8),
-            "data.target_tokens_per_step": max(25_000, theirs["n_positions"] + 8),
-            "training.label_smoothing": 0.0,
-            "training.freeze": ("output_bias",),
-        },
-    )
+    length = theirs["n_positions"]
+    changes = {
+        **our_fields(path, theirs, _FIELDS),
+        "model.architecture": "decoder_only",
+        "model.d_ff": theirs.get("n_inner") or 4 * theirs["n_embd"],
+        "model.attention_bias": True,
+        "model.output_bias": True,
+        "model.norm_order": "pre",
+        "model.position": "learned",
+        "model.scale_embeddings": False,
+        "model.start_token": "end",
+        "data.task": "language_modelling",
+        "data.vocab_size": len(vocabulary),
+        "data.max_length": length,
+        "data.source_tokens_per_step": max(25_000, length + 8),
+        "data.target_tokens_per_step": max(25_000, length + 8),
+        "training.label_smoothing": 0.0,
+        "training.freeze": ("output_bias",),
+    }
+    return config_of(path / "config.json", changes)
 
 
 def _our_arrays(
@@ -181,11 +171,6 @@ def carried(config: Config) -> Carried:
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
     """Write a model as a GPT-2 model of transformers.
 
-    Args:
-      model: the model.
-      directory: an empty directory.
-      dtype: one of `DTYPES`.
-
     Raises:
       UserError: the model has an output bias that is not 0.
     """
@@ -205,15 +190,8 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
         "model_type": "gpt2",
         "dtype": "float32",
         "vocab_size": len(arrays["transformer.wte.weight"]),
-        "n_embd": network.d_model,
-        "n_layer": network.num_decoder_layers,
-        "n_head": network.num_heads,
+        **their_fields(network, _FIELDS),
         "n_inner": network.d_ff,
-        "n_positions": network.max_positions,
-        "activation_function": ACTIVATIONS[network.feed_forward],
-        "layer_norm_epsilon": network.norm_epsilon,
-        "attn_pdrop": network.attention_dropout_rate,
-        "resid_pdrop": network.dropout_rate,
         "embd_pdrop": network.dropout_rate,
         "bos_token_id": end,
         "eos_token_id": end,

@@ -25,7 +25,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Float32, Shaped
 
-from t2t_jax.config import Config
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.marian_nmt_files import (
     MarianFiles,
@@ -35,6 +34,7 @@ from t2t_jax.interchange.marian_nmt_files import (
     read_marian_vocabulary,
 )
 from t2t_jax.interchange.marian_nmt_options import MarianNorms, MarianOptions
+from t2t_jax.interchange.model_files import config_of
 from t2t_jax.interchange.numbering import END, rows_in
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.tensors import Tensors
@@ -74,10 +74,7 @@ def read(path: Path) -> PortableModel:
         "model.source_vocab_size": None if embeddings.share_all else vocabulary.source_size,
         "data.vocab_size": len(vocabulary),
     }
-    try:
-        config = Config().replace(fields)
-    except UserError as error:
-        raise UserError(f"{files.model}: {error}") from error
+    config = config_of(files.model, fields)
     arrays = {
         **_embedding_arrays(embeddings, orders, files),
         "output_bias": rows_in(embeddings.bias, orders[1], missing=_NEVER),

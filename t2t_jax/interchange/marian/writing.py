@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
-from safetensors.numpy import save
 
 from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.config import Config, ModelConfig
@@ -41,8 +40,10 @@ from t2t_jax.interchange.carried import (
     tied_output,
 )
 from t2t_jax.interchange.marian.generation import generation_config
-from t2t_jax.interchange.marian.layout import ACTIVATIONS, EPSILON, layer_names
+from t2t_jax.interchange.marian.reading import EPSILON, FIELDS
+from t2t_jax.interchange.places import fairseq_places
 from t2t_jax.interchange.portable import PortableModel
+from t2t_jax.interchange.pretrained import ACTIVATIONS, their_fields, written
 from t2t_jax.interchange.rewriting import (
     permuted_channels,
     with_all_biases,
@@ -95,27 +96,20 @@ def carried(config: Config) -> Carried:
 
 
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write a model as a Marian model of transformers.
-
-    Args:
-      model: the model.
-      directory: an empty directory.
-      dtype: one of `DTYPES`.
-    """
+    """Write a model as a Marian model of transformers."""
     del dtype  # there is only one
     vocabulary, decoding = model.vocabulary, model.config.decoding
     pieces = _pieces(vocabulary)
     # transformers has one id of padding, so two vocabularies cannot both have it at the end.
     first = 1 if len(pieces) == 1 else 0
-    arrays = {name: np.ascontiguousarray(x) for name, x in _their_arrays(model, first)}
-    (directory / "model.safetensors").write_bytes(save(arrays, {"format": "pt"}))
     names = "vocab.json", "target_vocab.json"
     sizes = vocabulary.source_size, len(vocabulary)
     special = _special_ids(model.config.model, len(vocabulary), first)
     forbidden = [(number - first) % len(vocabulary) for number in decoding.forbidden_ids]
     search = generation_config(decoding, _longest(model.config), forbidden)
+    config = {**model_config(model.config, len(vocabulary)), **special}
+    written(directory, config, dict(_their_arrays(model, first)), _README)
     described = {
-        "config.json": {**model_config(model.config, len(vocabulary)), **special},
         "generation_config.json": {**search, **special},
         "tokenizer_config.json": _tokenizer_config(model, pieces[-1], separate=len(pieces) > 1),
         **{
@@ -129,7 +123,6 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     for name, content in described.items():
         text = json.dumps(content, indent=2, ensure_ascii=False)
         (directory / name).write_text(text + "\n", encoding="utf-8")
-    (directory / "README.md").write_text(_README, encoding="utf-8")
 
 
 def _pieces(vocabulary: Vocabulary) -> list[list[str]]:
@@ -166,17 +159,12 @@ def _their_arrays(
     yield "final_logits_bias", arrays["output_bias"][None]
     for stack in ("encoder", "decoder"):
         for number in range(getattr(network, f"num_{stack}_layers")):
-            for ours, theirs in layer_names(stack, number):
-                yield theirs, arrays[ours].T
+            for place in fairseq_places(stack, number, "model."):
+                yield place.theirs, place.theirs_of(arrays)
 
 
 def model_config(config: Config, vocab_size: int) -> dict[str, Any]:
-    """Return the fields of a `MarianConfig`, for a model of the same sizes.
-
-    Args:
-      config: the config of the model.
-      vocab_size: the number of entries of its vocabulary for targets.
-    """
+    """Return the fields of a `MarianConfig` for a model with so many entries of targets."""
     model = config.model
     return {
         "architectures": ["MarianMTModel"],
@@ -185,18 +173,9 @@ def model_config(config: Config, vocab_size: int) -> dict[str, Any]:
         "is_encoder_decoder": True,
         "vocab_size": model.source_vocab_size or vocab_size,
         "decoder_vocab_size": vocab_size,
-        "d_model": model.d_model,
-        "encoder_layers": model.num_encoder_layers,
-        "decoder_layers": model.num_decoder_layers,
-        "encoder_attention_heads": model.num_heads,
+        **their_fields(model, FIELDS),
         "decoder_attention_heads": model.num_heads,
-        "encoder_ffn_dim": model.d_ff,
         "decoder_ffn_dim": model.d_ff,
-        "activation_function": ACTIVATIONS[model.feed_forward],
-        "dropout": model.dropout_rate,
-        "attention_dropout": model.attention_dropout_rate,
-        "activation_dropout": model.activation_dropout_rate,
-        "scale_embedding": model.scale_embeddings,
         "max_position_embeddings": max(config.decoding.max_source_length, _longest(config)),
         "share_encoder_decoder_embeddings": model.share_embeddings,
         "tie_word_embeddings": True,
