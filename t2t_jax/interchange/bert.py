@@ -33,7 +33,6 @@ from t2t_jax.interchange.pretrained import (
 from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.system.records import Schema
 
-DTYPES = ("float32",)
 VOCABULARIES = (PretrainedVocabulary,)
 
 _FIELDS = {
@@ -140,9 +139,8 @@ def carried(config: Config) -> Carried:
     }
 
 
-def write(model: PortableModel, directory: Path, dtype: str) -> None:
+def write(model: PortableModel, directory: Path) -> None:
     """Write a model as a BERT model of transformers."""
-    del dtype  # there is only one
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, PretrainedVocabulary)
     back = np.argsort(np.array(vocabulary.order))

@@ -35,7 +35,6 @@ from t2t_jax.interchange.pretrained import (
 from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.system.records import Record, Schema
 
-DTYPES = ("float32",)
 VOCABULARIES = (PretrainedVocabulary,)
 
 _FIELDS = {
@@ -168,13 +167,12 @@ def carried(config: Config) -> Carried:
     }
 
 
-def write(model: PortableModel, directory: Path, dtype: str) -> None:
+def write(model: PortableModel, directory: Path) -> None:
     """Write a model as a GPT-2 model of transformers.
 
     Raises:
       UserError: the model has an output bias that is not 0.
     """
-    del dtype  # there is only one
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, PretrainedVocabulary)
     order = np.array(vocabulary.order)

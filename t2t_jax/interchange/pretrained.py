@@ -50,8 +50,8 @@ class Counterpart(NamedTuple):
 
 
 Counterparts: TypeAlias = Mapping[str, Counterpart]
-"""Counterparts of config.json, by their names there, which stand for fields of ours in either direction.
-The name of an activation is translated by `ACTIVATIONS`."""
+"""The fields of a config.json that stand for fields of ours, by their names there. The name of an
+activation is one of `ACTIVATIONS`."""
 
 
 def read_pretrained_config(

@@ -1,6 +1,6 @@
 """Rewriting of parameters to the same function, for formats that lack an option of the model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from jaxtyping import Float32, Int
@@ -36,9 +36,7 @@ def without_residual_scale(arrays: Arrays, model: ModelConfig) -> Arrays:
     divided by alpha. The epsilon of the norm then counts alpha^2 times as much, which is below the
     rounding of float32.
 
-    Args:
-      arrays: the parameters.
-      model: the config of the model; with another norm order than "deep", nothing changes.
+    With another norm order than "deep", nothing changes.
     """
     scales = dict(zip(_STACKS, (stack.residual_scale for stack in model.stacks), strict=True))
     return {
@@ -50,12 +48,7 @@ def without_residual_scale(arrays: Arrays, model: ModelConfig) -> Arrays:
 
 
 def with_all_biases(arrays: Arrays, model: ModelConfig) -> Arrays:
-    """Return the parameters with biases of zeros in attention, if the model has no such biases.
-
-    Args:
-      arrays: the parameters.
-      model: the config of the model.
-    """
+    """Return the parameters with biases of zeros in attention, if the model has no such biases."""
     if model.attention_bias:
         return arrays
     biases = {
@@ -159,12 +152,7 @@ def _permuted(
 
 
 def position_table(model: ModelConfig, length: int) -> Float32[np.ndarray, "length d_model"] | None:
-    """Return the sinusoids that the model adds to embeddings; None if it adds none.
-
-    Args:
-      model: the config of the model.
-      length: number of positions.
-    """
+    """Return the sinusoids that the model adds to embeddings; None if it adds none."""
     if model.positions.sinusoids is None:
         return None
     first = model.first_position
@@ -175,60 +163,38 @@ def with_all_heads(arrays: Arrays, model: ModelConfig) -> Arrays:
     """Return the parameters with num_heads heads in every attention, for formats that need that.
 
     Heads that are missing get matrices of zeros, and so add nothing.
+    """
+
+    def filled(
+        attention: Attention, layer: int, heads: Float32[np.ndarray, "h ..."]
+    ) -> Float32[np.ndarray, "all ..."]:
+        zeros = np.zeros((model.num_heads - len(heads), *heads.shape[1:]), heads.dtype)
+        return np.concatenate([heads, zeros])
+
+    return with_changed_heads(arrays, model, filled)
+
+
+def with_changed_heads(
+    arrays: Arrays,
+    model: ModelConfig,
+    change: Callable[
+        [Attention, int, Float32[np.ndarray, "h ..."]], Float32[np.ndarray, "changed ..."]
+    ],
+) -> Arrays:
+    """Return the parameters after a change of the heads that an attention has.
 
     Args:
       arrays: the parameters.
       model: the config of the model.
+      change: takes an attention, the number of a layer, and the parts of a parameter that belong to
+        each head; returns the parts that belong to each head after the change.
     """
-    if (model.encoder_heads, model.decoder_heads, model.cross_heads) == (None, None, None):
-        return arrays
-    return {name: _filled(name, array, model) for name, array in arrays.items()}
-
-
-def _filled(
-    name: str, array: Float32[np.ndarray, "..."], model: ModelConfig
-) -> Float32[np.ndarray, "..."]:
-    if (place := place_of_heads(name)) is None:
-        return array
-    attention, _, axis = place
-    heads = model.attention_of(attention).num_heads
-    parts = by_head(array, axis, heads)
-    zeros = np.zeros((model.num_heads - heads, *parts.shape[1:]), array.dtype)
-    return joined_heads(np.concatenate([parts, zeros]), axis)
-
-
-def place_of_heads(name: str) -> tuple[Attention, int, int] | None:
-    """Return a parameter's attention, layer, and the axis along which heads lie side by side.
-
-    Parameters without a part for each head have None.
-
-    Args:
-      name: the name of a parameter in the neutral form.
-    """
-    stack, *rest = name.split(".")
-    if len(rest) != 4 or rest[3] not in _AXES:
-        return None
-    return _ATTENTIONS[stack, rest[2]], int(rest[1]), _AXES[rest[3]]
-
-
-def by_head(
-    array: Float32[np.ndarray, "..."], axis: int, heads: int
-) -> Float32[np.ndarray, "h ..."]:
-    """Return the parts of an array that belong to each head, along a new first axis.
-
-    Args:
-      array: a parameter.
-      axis: the axis along which heads lie side by side.
-      heads: the number of heads.
-    """
-    return np.stack(np.split(array, heads, axis))
-
-
-def joined_heads(parts: Float32[np.ndarray, "h ..."], axis: int) -> Float32[np.ndarray, "..."]:
-    """Join the parts of each head into an array: the inverse of `by_head`.
-
-    Args:
-      parts: the result of `by_head`.
-      axis: the axis along which heads lie side by side.
-    """
-    return np.ascontiguousarray(np.concatenate(list(parts), axis))
+    changed = dict(arrays)
+    for name, array in arrays.items():
+        stack, *rest = name.split(".")
+        if len(rest) == 4 and rest[3] in _AXES:
+            attention, axis = _ATTENTIONS[stack, rest[2]], _AXES[rest[3]]
+            heads = np.stack(np.split(array, model.attention_of(attention).num_heads, axis))
+            parts = list(change(attention, int(rest[1]), heads))
+            changed[name] = np.ascontiguousarray(np.concatenate(parts, axis))
+    return changed

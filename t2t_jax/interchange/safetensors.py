@@ -23,7 +23,6 @@ from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.tensors import Tensors, read_safetensors
 from t2t_jax.system.records import Each, Schema, parse_object
 
-DTYPES = ("float32",)
 VOCABULARIES = (Vocabulary,)
 
 _ARRAYS, _CONFIG, _VOCABULARY = "model.safetensors", "config.json", "vocabulary.model"
@@ -53,15 +52,8 @@ def carried(config: Config) -> Carried:
     return dict.fromkeys(("model", "data", "decoding"), ANY)
 
 
-def write(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write a model in the neutral format.
-
-    Args:
-      model: the model.
-      directory: an empty directory.
-      dtype: one of `DTYPES`.
-    """
-    del dtype  # there is only one
+def write(model: PortableModel, directory: Path) -> None:
+    """Write a model in the neutral format."""
     about = {
         "version": _VERSION,
         "steps": model.steps,

@@ -27,7 +27,6 @@ from t2t_jax.interchange.pretrained import (
 from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.system.records import Each, Schema
 
-DTYPES = ("float32",)
 VOCABULARIES = (LabelledVocabulary,)
 
 _FIELDS = {
@@ -126,9 +125,8 @@ def carried(config: Config) -> Carried:
     }
 
 
-def write(model: PortableModel, directory: Path, dtype: str) -> None:
+def write(model: PortableModel, directory: Path) -> None:
     """Write a model as a ViT model of transformers."""
-    del dtype  # there is only one
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, LabelledVocabulary)
     assert network.patch_size is not None

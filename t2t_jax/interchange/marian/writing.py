@@ -54,7 +54,6 @@ from t2t_jax.interchange.rewriting import (
 )
 from t2t_jax.modules.models import start_id
 
-DTYPES = ("float32",)
 VOCABULARIES = SharedVocabulary, PairedVocabulary
 
 _README = """\
@@ -95,9 +94,8 @@ def carried(config: Config) -> Carried:
     }
 
 
-def write(model: PortableModel, directory: Path, dtype: str) -> None:
+def write(model: PortableModel, directory: Path) -> None:
     """Write a model as a Marian model of transformers."""
-    del dtype  # there is only one
     vocabulary, decoding = model.vocabulary, model.config.decoding
     pieces = _pieces(vocabulary)
     # transformers has one id of padding, so two vocabularies cannot both have it at the end.
