@@ -44,9 +44,6 @@ class Component(NamedTuple):
 def components_of(name: str) -> list[Component]:
     """Return the corpora of a name with their weights: one corpus, unless it is a mixture.
 
-    Args:
-      name: the corpus as a config names it.
-
     Raises:
       UserError: a weight is not a whole number from 1 to 9999.
     """
@@ -67,25 +64,16 @@ def _component(text: str) -> Component:
     return Component(name, int(weight))
 
 
-def scheme_of(name: str) -> str:
-    """Return the scheme of one corpus: the part of its name before the colon, such as `text`."""
-    return name.partition(":")[0]
-
-
 def public_name(name: str) -> str:
     """Return the common name of a public corpus, wherever it is kept, or any other name unchanged.
 
-    Args:
-      name: the corpus, or the mixture, as a config names it.
-
-    Returns:
-      A name such as wmt14-en-de for a public corpus, from TensorFlow Datasets too; for any other
-      corpus, `name` itself. A mixture has the names of its corpora, with their weights.
+    The common name is one such as wmt14-en-de, for a corpus from TensorFlow Datasets too. A mixture
+    has the names of its corpora, with their weights.
     """
     known = (Component(_public_name(name), weight) for name, weight in components_of(name))
     return "+".join(map(str, known))
 
 
 def _public_name(name: str) -> str:
-    scheme = scheme_of(name)
+    scheme = name.partition(":")[0]
     return scheme if scheme in CORPORA else _SAME_IN_TFDS.get(name, name)

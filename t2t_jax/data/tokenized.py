@@ -92,6 +92,33 @@ class TokenizedSplit:
         )
 
 
+@dataclass(frozen=True)
+class OfText:
+    """What is alike in examples that are made anew, in each step, of a text in arrays."""
+
+    pairs: TokenizedSplit
+    """The text, whose arrays may be memory-mapped."""
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.pairs)
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """Return the number of sentences or documents left out, by reason."""
+        return self.pairs.skipped
+
+    @property
+    def num_pairs_read(self) -> int:
+        """Return the number of sentences or documents in the corpus."""
+        return self.pairs.num_pairs_read
+
+    @property
+    def target_lengths(self) -> Int32[np.ndarray, " n"]:
+        """Return the number of subwords, or of labels, from which those to predict are taken."""
+        return self.pairs.target_lengths
+
+
 _ARRAYS = tuple(field.name for field in fields(TokenizedSplit))[:4]
 
 
