@@ -141,8 +141,6 @@ def checked_image(image: Any, model: ModelConfig, name: str, resize: bool = Fals
 
     Args:
       image: numbers from 0 to 255, `[height, width, channels]`, or without channels if it is grey.
-      model: the config of the model, with the size and channels of an image.
-      name: the name of the image in errors.
       resize: whether an image of another size is made to fit; see `data.image_resize`.
 
     Raises:

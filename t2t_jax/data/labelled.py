@@ -71,7 +71,7 @@ def flat(
     for side in [one.tokens for one in kept], [_joined(one, num_labels) for one in kept]:
         arrays.append(np.fromiter(chain.from_iterable(side), np.int32))
         arrays.append(np.cumsum([0, *map(len, side)], dtype=np.int64))
-    return TokenizedSplit(*arrays, skipped, num_read)
+    return TokenizedSplit(*arrays, skipped=skipped, num_pairs_read=num_read)
 
 
 def _joined(one: Labelled, num_labels: int) -> list[int]:

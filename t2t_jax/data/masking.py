@@ -44,11 +44,7 @@ class Masking(NamedTuple):
 
 
 def masking_of(vocabulary: Vocabulary, config: DataConfig) -> Masking:
-    """Return the settings by which the text of a run is masked.
-
-    Args:
-      vocabulary: the vocabulary of the run.
-      config: the share that is predicted, and whether words are whole.
+    """Return the settings by which the text of a run with a vocabulary is masked.
 
     Raises:
       UserError: the vocabulary has no mask.
@@ -77,12 +73,7 @@ def mask_id(vocabulary: Vocabulary) -> int:
 
 
 def masked_room(share: float, length: int) -> int:
-    """Return the most subwords that are predicted in a row, rounded up to a multiple of 8.
-
-    Args:
-      share: share of the subwords that are predicted.
-      length: positions of the row.
-    """
+    """Return the most subwords that are predicted of a row, rounded up to a multiple of 8."""
     return -(-max(1, int(share * length + 0.5)) // 8) * 8
 
 
@@ -90,12 +81,7 @@ def with_masks(vocabulary: Vocabulary, mask: int, ids: Sequence_[int]) -> list[i
     """Return the subwords of a line without the spaces before its masks, as training has them.
 
     A vocabulary spells the space before a mask as a subword of its own; a mask that hides a word
-    stands for its space too.
-
-    Args:
-      vocabulary: the vocabulary of the subwords.
-      mask: the id that hides a subword; see `mask_id`.
-      ids: the subwords of the line.
+    stands for its space too. `mask_id` gives the id of a mask.
     """
     following = [*ids[1:], PAD_ID]
     return [
@@ -150,7 +136,6 @@ def masked(
     Args:
       whole: rows of text, `[rows, length]`.
       raw: random numbers, two for each place.
-      masking: the settings by which text is masked.
       room: the most subwords of a row that are chosen.
 
     Returns:

@@ -98,7 +98,6 @@ def filled(
     Args:
       tokens: the tokens of all examples, one after the other.
       offsets: the tokens of example i are `tokens[offsets[i] : offsets[i + 1]]`.
-      chosen: the examples in the batch.
       shape: the number of rows, and of positions in each.
     """
     pairs, rows, segments = chosen

@@ -128,8 +128,6 @@ def prepare_vocabulary(
     """Return the vocabulary of a corpus's train split, from the cache or learned now.
 
     Args:
-      config: the size of the vocabulary, its protected tokens, and where the cache is.
-      corpus: where the train split is.
       across_scripts: whether a subword may hold both letters and punctuation, as the corpus's task
         says. The key of the cache leaves it out, since a corpus is for one task.
 
@@ -187,10 +185,6 @@ def prepare_text(
     of a mixture is tokenised once.
 
     Args:
-      config: says how long sequences are.
-      corpus: where the split is.
-      vocabulary: the vocabulary of the documents.
-      split: the name of the split.
       bidirectional: whether a model reads a sequence as a whole. If so, each begins with
         `BOS_ID`, and documents of every split are cut; if not, only those of train are cut.
 
@@ -214,12 +208,7 @@ def prepare_text(
 def kept(
     config: DataConfig, key: Sequence[object], make: Callable[[], TokenizedSplit]
 ) -> TokenizedSplit:
-    """Return a split as token arrays, from the cache or made now.
-
-    Args:
-      config: says where the cache is.
-      key: everything that the arrays depend on.
-      make: makes the arrays.
+    """Return the arrays that depend on everything in a key alone, from the cache or made now.
 
     Raises:
       UserError: the cache cannot be written.
@@ -325,9 +314,6 @@ def after_first_tokens(split: TokenizedSplit) -> TokenizedSplit:
     """Cut each source after its first token, and put the rest at the beginning of its target.
 
     A decoder alone reads the same sequences, and learns all tokens but the first of each.
-
-    Args:
-      split: the pairs.
     """
     sources, targets = split.source_lengths, split.target_lengths
     first, rest = split.source_offsets[:-1], sources - 1

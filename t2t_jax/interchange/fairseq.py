@@ -38,8 +38,7 @@ _BEAM_SIZE = 5
 def read(path: Path) -> PortableModel:
     """Read a checkpoint and the files of its vocabulary beside it.
 
-    Args:
-      path: the checkpoint, or a directory with `checkpoint_best.pt` or one checkpoint only.
+    A directory stands for its `checkpoint_best.pt`, or for its only checkpoint.
 
     Raises:
       UserError: a file is missing or damaged, or is not of fairseq, or the model has an option that

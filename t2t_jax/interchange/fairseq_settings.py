@@ -69,11 +69,7 @@ _SAME_ON_BOTH_SIDES = {
 
 
 def options_of(checkpoint: Any, path: Path) -> Options:
-    """Return the options of the model of a checkpoint.
-
-    Args:
-      checkpoint: the result of `read_torch_file`.
-      path: the file, for errors.
+    """Return the options of the model of a checkpoint, as `read_torch_file` gives it.
 
     Raises:
       UserError: the checkpoint has none, so fairseq has not written it; or an option is damaged.
@@ -136,10 +132,6 @@ def _flat(section: Mapping[str, Any]) -> dict[str, Any]:
 
 def model_fields(options: Options, path: Path) -> dict[str, Any]:
     """Return the fields `model.*` of a config, without the sizes that only the arrays have.
-
-    Args:
-      options: the options of the model.
-      path: the file, for errors.
 
     Raises:
       UserError: the model has an option that no model of this package can have.

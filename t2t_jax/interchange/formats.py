@@ -78,7 +78,6 @@ def write_model(
     """Write a model in a format: all of the directory, or nothing.
 
     Args:
-      model: the model.
       name: one of the formats `WRITTEN`.
       directory: a directory that does not exist yet, or is empty.
       dtype: dtype of the weights, such as "int8"; None is the usual one of the format.
@@ -114,7 +113,6 @@ def read_model(name: str, path: Path, **options: Any) -> "PortableModel":
 
     Args:
       name: one of the formats `READ`.
-      path: the directory or the file of the model.
       options: further arguments of the format's `read`.
 
     Raises:

@@ -50,10 +50,7 @@ _Named: TypeAlias = tuple[str, Float32[np.ndarray, "..."]]
 
 
 def read(path: Path) -> PortableModel:
-    """Read a model of marian-nmt.
-
-    Args:
-      path: the `.npz` file of the model, or a directory with one.
+    """Read a model of marian-nmt, given its `.npz` file or a directory with one.
 
     Raises:
       UserError: a file is missing, or damaged, or of another kind; or the model has an option that

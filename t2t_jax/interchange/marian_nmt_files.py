@@ -91,7 +91,6 @@ def read_marian_vocabulary(
     may have fewer: the other entries get names that no text has. marian-nmt does the same.
 
     Args:
-      files: the files of the model.
       sizes: the number of entries of the model, of sources and of targets.
 
     Returns:

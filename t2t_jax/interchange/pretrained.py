@@ -60,7 +60,6 @@ def read_pretrained_config(
     """Return the fields of config.json, checked.
 
     Args:
-      path: the directory of the model.
       kind: the `model_type` that the model has to have.
       fields: the fields that stand for fields of ours.
       others: the other fields that are read.
@@ -165,11 +164,6 @@ OF_ENCODERS = {
 def our_fields(path: Path, theirs: Record, fields: Counterparts) -> dict[str, Any]:
     """Return the fields `model.*` of our config that a config.json gives.
 
-    Args:
-      path: the directory of the model, for errors.
-      theirs: the fields of its config.json.
-      fields: which of them stand for which of ours.
-
     Raises:
       UserError: this package does not have the activation.
     """
@@ -210,7 +204,6 @@ def read_pretrained_vocabulary(
     """Read the vocabulary of a model.
 
     Args:
-      path: the directory of the model.
       size: the number of entries in config.json.
       special: takes the id of every entry, and gives those that come first; see `new_order`.
       unknown: the index among those of the entry for text that the vocabulary cannot spell.

@@ -24,7 +24,6 @@ def heads_to_prune(importance: HeadGates, share: float) -> list[Head]:
     the share is reached, and one head of each layer stays.
 
     Args:
-      importance: importance of every head.
       share: the least share of all heads to remove, above 0 and below 1.
 
     Raises:
@@ -57,7 +56,6 @@ def without_heads(model: PortableModel, heads: list[Head]) -> PortableModel:
     """Return a model without some heads, equal to the whole one with their gates at 0.
 
     Args:
-      model: the model.
       heads: the heads to remove, equally many of each layer of an attention.
 
     Raises:
@@ -95,7 +93,6 @@ def prune_run(workdir: Path, out: Path, heads: list[Head], **which: int | str | 
     """Write a run whose model has lost some heads.
 
     Args:
-      workdir: the run directory of the whole model.
       out: the directory of the new run, which does not exist yet, or is empty.
       heads: the heads to remove; see `heads_to_prune`.
       which: `average` and `step` of the checkpoints; see `t2t_jax.load`.

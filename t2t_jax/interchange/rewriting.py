@@ -99,8 +99,6 @@ def with_norm_epsilon(arrays: Arrays, model: ModelConfig, epsilon: float) -> Arr
 
     Args:
       arrays: the parameters; the norms of a stack are all after a residual sum.
-      model: the config of the model.
-      epsilon: the new epsilon.
     """
     factor = np.float32((epsilon / model.norm_epsilon) ** 0.5)
     changed = dict(arrays)

@@ -26,13 +26,7 @@ class Tensors:
         arrays: Mapping[str, np.ndarray],
         spellings: Callable[[str], Iterable[str]] = lambda name: (name,),
     ) -> None:
-        """Wrap the arrays of a file.
-
-        Args:
-          file: the file, for errors.
-          arrays: the arrays, by their names in the file.
-          spellings: gives the names that the file may have for an array of a given name.
-        """
+        """Wrap the arrays of a file by their names there; `spellings` are those a name may have."""
         self.file = file
         self._arrays = arrays
         self._left = set(arrays)
@@ -46,7 +40,6 @@ class Tensors:
         """Return an array in float32, and count it as taken.
 
         Args:
-          name: the name of the array.
           shape: the length of each axis, None for any; () if the caller checks the shape.
 
         Raises:
@@ -98,7 +91,6 @@ class Tensors:
         """Take an array with a row for each entry of a vocabulary, and return it in our order.
 
         Args:
-          name: the name of the array.
           order: the row in the file of each of our entries; see `numbering.new_order`.
           width: the length of a row; nothing for an array with a number for each entry.
         """
@@ -113,10 +105,7 @@ class Tensors:
         return rows_in(array, order)
 
     def finish(self, without: str = "") -> None:
-        """Refuse a file with an array that was not taken.
-
-        Args:
-          without: a regular expression for names of arrays that the model does not need.
+        """Refuse a file with an array that was not taken and whose name does not fit a pattern.
 
         Raises:
           UserError: the file has such an array.

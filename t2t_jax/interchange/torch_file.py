@@ -149,9 +149,6 @@ def _find(module: str, name: str) -> Any:
 def read_torch_file(path: Path) -> Any:
     """Read a file that `torch.save` has written.
 
-    Args:
-      path: the file.
-
     Returns:
       The dictionaries, lists, numbers and strings of the file, with NumPy arrays for tensors and
       `Settings` for objects of known programs.
@@ -255,10 +252,6 @@ def _unfolded(found: Any, storages: Mapping[str, _Storage]) -> Any:
 
 def tensors_of(found: Any, path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     """Return the tensors of a dictionary that `read_torch_file` gave.
-
-    Args:
-      found: the dictionary.
-      path: the file, for errors.
 
     Raises:
       UserError: `found` is no dictionary, or has no tensor, or has a key that is no text.

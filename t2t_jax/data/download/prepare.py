@@ -70,8 +70,6 @@ def prepare_corpus(
     its name once it is whole.
 
     Args:
-      name: the name of the corpus, one of `catalogue.CORPORA`.
-      directory: the directory to write to; it is made if need be.
       fetch: brings an archive into a directory and gives its path; see `transfer.fetch_archive`.
       cleaning: which training pairs are left out; None means the catalogue's rule.
 
@@ -104,10 +102,6 @@ def prepare_corpus(
 
 def check_holds(name: str, directory: Path) -> None:
     """Check that a directory holds a public corpus as `prepare_corpus` makes it by default.
-
-    Args:
-      name: the name of the corpus, one of `catalogue.CORPORA`.
-      directory: the directory.
 
     Raises:
       UserError: the directory holds something else, a part, or the corpus cleaned otherwise.

@@ -50,11 +50,7 @@ _DAMAGE = (
 
 
 def lines_of(text: Text, directory: Path) -> Iterator[str]:
-    """Yield the sentences of one side of a part, in order.
-
-    Args:
-      text: the text, with the archive that holds it.
-      directory: the directory that holds the archive.
+    """Yield the sentences of one side of a part, in order, from a directory with its archive.
 
     Raises:
       UserError: the archive is damaged, or has no such file, or the file is not UTF-8, or a line of

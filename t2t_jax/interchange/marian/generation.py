@@ -56,11 +56,7 @@ _PREFIXES_WITHOUT_EFFECT = "_", "output_", "assistant_", "num_assistant_"
 
 
 def settings_of(given: Record) -> dict[str, Any]:
-    """Return the settings that are taken over, with the values of transformers for missing ones.
-
-    Args:
-      given: the fields of the file, which fit `GENERATION`.
-    """
+    """Return the settings that are taken over, with the values of transformers for missing ones."""
     return {
         name: usual if given.get(name) is None else given[name] for name, usual in _DEFAULTS.items()
     }
@@ -161,7 +157,6 @@ def generation_config(decoding: DecodingConfig, longest: int, forbidden: list[in
     """Return the generation config for a search, without special ids.
 
     Args:
-      decoding: the settings of the search.
       longest: the most tokens of an output, including its start.
       forbidden: the ids in transformers of the entries that are never chosen.
     """

@@ -89,7 +89,6 @@ def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
     """Read a Marian model.
 
     Args:
-      path: the directory that `save_pretrained` has written.
       positions: the sinusoids that the model is to have.
 
     Raises:

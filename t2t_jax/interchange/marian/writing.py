@@ -136,7 +136,6 @@ def _their_arrays(
     """Yield the parameters under the names, and in the layout, of `MarianMTModel`.
 
     Args:
-      model: the model.
       first: our id of the entry 0 in transformers; our entries before it come last there.
     """
     network = model.config.model
