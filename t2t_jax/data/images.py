@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
-from zipfile import ZipInfo
 
 import numpy as np
 from jaxtyping import Int32, Integer, UInt8
@@ -243,7 +242,8 @@ def _read(path: Path, file: np.lib.npyio.NpzFile, names: Iterable[str]) -> dict[
       UserError: the arrays need more memory than there is, or one of them is no array.
     """
     there = [name for name in names if name in file.files]
-    sizes = {one.filename.removesuffix(".npy"): one.file_size for one in _members(file)}
+    members = cast(Any, file.zip).infolist()
+    sizes = {one.filename.removesuffix(".npy"): one.file_size for one in members}
     needed = sum(sizes[name] for name in there)
     free = usable_host_memory()
     if free is not None and needed > free:
@@ -256,11 +256,6 @@ def _read(path: Path, file: np.lib.npyio.NpzFile, names: Iterable[str]) -> dict[
         if not isinstance(array, np.ndarray):
             raise UserError(f"{name} of {path} is no array; save it with numpy.savez")
     return arrays
-
-
-def _members(file: np.lib.npyio.NpzFile) -> list[ZipInfo]:
-    assert file.zip is not None  # it is not closed
-    return file.zip.infolist()
 
 
 def images_in(path: Path) -> list[Any]:

@@ -3,15 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, Integer
 
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.data.rows import BatchShape, Chosen
-from t2t_jax.data.tokenized import OfText, TokenizedSplit
+from t2t_jax.data.tokenized import OfText, TokenizedSplit, flattened, joined
 
 
 class Labelled(NamedTuple):
@@ -67,14 +66,12 @@ def flat(
     The numbers of sentences left out, by reason, and of those in the corpus are handed on.
     """
     kept = list(sentences)
-    arrays: list[Any] = []
-    for side in [one.tokens for one in kept], [_joined(one, num_labels) for one in kept]:
-        arrays.append(np.fromiter(chain.from_iterable(side), np.int32))
-        arrays.append(np.cumsum([0, *map(len, side)], dtype=np.int64))
-    return TokenizedSplit(*arrays, skipped=skipped, num_pairs_read=num_read)
+    sources = joined([flattened([one.tokens for one in kept], np.int32)], np.int32)
+    targets = joined([flattened([_numbers(one, num_labels) for one in kept], np.int32)], np.int32)
+    return TokenizedSplit(*sources, *targets, skipped, num_read)
 
 
-def _joined(one: Labelled, num_labels: int) -> list[int]:
+def _numbers(one: Labelled, num_labels: int) -> list[int]:
     return [
         position * (num_labels + 1) + label + 1
         for position, label in zip(one.positions, one.labels, strict=True)

@@ -91,7 +91,7 @@ def survey(path: Path) -> Survey:
 
 
 def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
-    """Yield the lines of a file, without their ends; it has to agree with a survey, if one is given.
+    """Yield the lines of a file, without their ends; it has to agree with the survey given, if any.
 
     Raises:
       UserError: the file is missing or damaged, or a line is not UTF-8, or the file has changed

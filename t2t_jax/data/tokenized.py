@@ -21,7 +21,7 @@ from t2t_jax.batch import BOS_ID, EOS_ID, Batch
 from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import Contents, entry
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.rows import BatchShape, Chosen, filled, ranges
+from t2t_jax.data.rows import BatchShape, Chosen, filled, offsets_of, ranges
 from t2t_jax.data.vocabularies.learning import RECIPE_VERSION, train_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.records import Schema, parse_object
@@ -243,7 +243,7 @@ def _tokenize(
     for lines in corpus.pairs(split):
         encoders = vocabulary.encode, vocabulary.encode_targets
         source, target = (
-            _flatten(_encode(encode, side, max_length), dtype)
+            flattened(_encode(encode, side, max_length), dtype)
             for encode, side in zip(encoders, lines, strict=True)
         )
         num_pairs_read += len(lines[0])
@@ -254,7 +254,7 @@ def _tokenize(
             source, target = _select(source, reason == 0), _select(target, reason == 0)
         sources.append(source)
         targets.append(target)
-    return TokenizedSplit(*_join(sources, dtype), *_join(targets, dtype), skipped, num_pairs_read)
+    return TokenizedSplit(*joined(sources, dtype), *joined(targets, dtype), skipped, num_pairs_read)
 
 
 def _tokenize_text(
@@ -271,15 +271,13 @@ def _tokenize_text(
     """
     dtype = np.uint16 if len(vocabulary) <= 1 << 16 else np.int32
     documents = [
-        _flatten(vocabulary.encode_targets(targets), dtype) for _, targets in corpus.pairs(split)
+        flattened(vocabulary.encode_targets(targets), dtype) for _, targets in corpus.pairs(split)
     ]
-    tokens, offsets = _join(documents, dtype)
+    tokens, offsets = joined(documents, dtype)
     num_documents = len(offsets) - 1
     if max_length is not None:
         lengths = np.diff(offsets) if rows == "documents" else offsets[-1:]
-        offsets = np.concatenate(
-            [np.zeros(1, np.int64), np.cumsum(_cut(lengths, max_length - begin))]
-        )
+        offsets = offsets_of(_cut(lengths, max_length - begin))
     if begin:
         tokens = np.insert(tokens, offsets[:-1], BOS_ID)
         offsets += np.arange(len(offsets))
@@ -306,8 +304,8 @@ def mix(mixed: list[tuple[TokenizedSplit, int]]) -> TokenizedSplit:
     for split in repeated:
         skipped.update(split.skipped)
     num_pairs_read = sum(split.num_pairs_read for split in repeated)
-    joined = *_join(sources, dtype), *_join(targets, dtype)
-    return TokenizedSplit(*joined, dict(skipped), num_pairs_read)
+    arrays = *joined(sources, dtype), *joined(targets, dtype)
+    return TokenizedSplit(*arrays, dict(skipped), num_pairs_read)
 
 
 def after_first_tokens(split: TokenizedSplit) -> TokenizedSplit:
@@ -317,7 +315,7 @@ def after_first_tokens(split: TokenizedSplit) -> TokenizedSplit:
     """
     sources, targets = split.source_lengths, split.target_lengths
     first, rest = split.source_offsets[:-1], sources - 1
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(rest + targets, dtype=np.int64)])
+    offsets = offsets_of(rest + targets)
     source_tokens = np.asarray(split.source_tokens)
     joined = np.empty(offsets[-1], source_tokens.dtype)
     joined[ranges(offsets[:-1], rest)] = source_tokens[ranges(first + 1, rest)]
@@ -343,7 +341,8 @@ def _encode(
     return rows
 
 
-def _flatten(sentences: list[list[int]], dtype: type[np.integer]) -> _Side:
+def flattened(sentences: list[list[int]], dtype: type[np.integer]) -> _Side:
+    """Return the tokens of sentences one after the other, and the length of each."""
     lengths = np.fromiter(map(len, sentences), np.int32, len(sentences))
     tokens = np.fromiter(chain.from_iterable(sentences), dtype, int(lengths.sum()))
     return _Side(tokens, lengths)
@@ -364,10 +363,10 @@ def _select(side: _Side, keep: Bool[np.ndarray, " pairs"]) -> _Side:
     return _Side(side.tokens[np.repeat(keep, side.lengths)], side.lengths[keep])
 
 
-def _join(
+def joined(
     sides: list[_Side], dtype: type[np.integer]
 ) -> tuple[Integer[np.ndarray, " tokens"], Int64[np.ndarray, " offsets"]]:
     """Return the tokens of all sides together, and the offsets of the sentences in them."""
     tokens = np.concatenate([np.empty(0, dtype), *(side.tokens for side in sides)])
-    lengths = np.concatenate([np.zeros(1, np.int64), *(side.lengths for side in sides)])
-    return tokens, np.cumsum(lengths, dtype=np.int64)
+    lengths = [np.empty(0, np.int32), *(side.lengths for side in sides)]
+    return tokens, offsets_of(np.concatenate(lengths))

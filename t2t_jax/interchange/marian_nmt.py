@@ -20,7 +20,7 @@ the names and the order of everything. Three things differ in marian-nmt:
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float32, Shaped
@@ -28,7 +28,6 @@ from jaxtyping import Float32, Shaped
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.marian_nmt_files import (
     MarianFiles,
-    Order,
     find_files,
     parse_yaml,
     read_marian_vocabulary,
@@ -60,22 +59,31 @@ def read(path: Path) -> PortableModel:
     weights = _Weights(files.model)
     options = weights.options
     options.check()
-    embeddings = _embeddings(weights, options)
-    sizes = len(embeddings.source), len(embeddings.target)
+    embeddings = _embeddings(weights)
+    sizes = len(embeddings["source"]), len(embeddings["target"])
     vocabulary, orders = read_marian_vocabulary(files, sizes)
+    share_all = options.tied_inputs and options.tied_output
+    if share_all and not np.array_equal(*orders):
+        raise UserError(
+            f"{files.model} has one embedding for both languages, but {END} has another id in "
+            f"{files.source} than in {files.target}: they are not the vocabularies of the model"
+        )
     norms = options.norms()
-    fields = _model_fields(weights, options, norms) | _decoding_fields(files)
+    fields = _model_fields(weights, norms) | _decoding_fields(files)
     fields |= {
-        "model.share_embeddings": embeddings.share_all,
-        "model.share_target_embedding": embeddings.tied_output and not embeddings.share_all,
-        "model.source_vocab_size": None if embeddings.share_all else vocabulary.source_size,
+        "model.share_embeddings": share_all,
+        "model.share_target_embedding": options.tied_output and not share_all,
+        "model.source_vocab_size": None if share_all else vocabulary.source_size,
         "data.vocab_size": len(vocabulary),
     }
     config = config_of(files.model, fields)
     arrays = {
-        **_embedding_arrays(embeddings, orders, files),
-        "output_bias": rows_in(embeddings.bias, orders[1], missing=_NEVER),
-        **dict(_arrays(weights, options, norms)),
+        **{
+            name: rows_in(embeddings[use], orders[0 if use == "source" else 1])
+            for use, name in config.model.embeddings.items()
+        },
+        "output_bias": rows_in(embeddings["bias"], orders[1], missing=_NEVER),
+        **dict(_arrays(weights, norms)),
     }
     if config.model.position == "learned":
         arrays |= dict.fromkeys(("source_position", "target_position"), weights["Wpos"])
@@ -119,26 +127,8 @@ def _numbers(file: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
         ) from error
 
 
-class _Embeddings(NamedTuple):
-    """The matrices with a row for each entry of a vocabulary, in the order of marian-nmt."""
-
-    source: Float32[np.ndarray, "source_entries d_model"]
-    target: Float32[np.ndarray, "entries d_model"]
-    output: Float32[np.ndarray, "entries d_model"]
-    bias: Float32[np.ndarray, " entries"]
-    """The bias of the output projection."""
-    tied_inputs: bool
-    """Whether the embeddings of sources and targets are one matrix."""
-    tied_output: bool
-    """Whether the target embedding and the output projection are one matrix."""
-
-    @property
-    def share_all(self) -> bool:
-        """Return whether all three are one matrix."""
-        return self.tied_inputs and self.tied_output
-
-
-def _model_fields(weights: _Weights, options: MarianOptions, norms: MarianNorms) -> dict[str, Any]:
+def _model_fields(weights: _Weights, norms: MarianNorms) -> dict[str, Any]:
+    options = weights.options
     position = "sinusoidal_t2t"
     if options.get("transformer-disable-position-embeddings", False):
         position = "none"
@@ -172,54 +162,36 @@ def _model_fields(weights: _Weights, options: MarianOptions, norms: MarianNorms)
 
 def _decoding_fields(files: MarianFiles) -> dict[str, Any]:
     """Return the fields of a config that follow from `decoder.yml`."""
-    names = {"beam-size": "decoding.beam_size", "normalize": "decoding.length_penalty"}
-    found = {names[name]: value for name, value in files.settings.items() if name in names}
-    return {
-        name: float(x) if "penalty" in name and type(x) is int else x for name, x in found.items()
+    found: dict[str, Any] = {}
+    if "beam-size" in files.settings:
+        found["decoding.beam_size"] = files.settings["beam-size"]
+    if "normalize" in files.settings:
+        found["decoding.length_penalty"] = float(files.settings["normalize"])
+    return found
+
+
+def _embeddings(weights: _Weights) -> dict[str, Float32[np.ndarray, "..."]]:
+    """Return the matrices with a row for each entry, by their uses, and the bias of the output."""
+    options = weights.options
+    found = {
+        use: weights["Wemb" if options.tied_inputs else f"{stack}_Wemb"]
+        for use, stack in (("source", "encoder"), ("target", "decoder"))
     }
-
-
-def _embeddings(weights: _Weights, options: MarianOptions) -> _Embeddings:
-    tied_all = options.get("tied-embeddings-all", False)
-    tied_inputs = tied_all or options.get("tied-embeddings-src", False)
-    tied_output = tied_all or options.get("tied-embeddings", False)
-    source, target = (
-        weights["Wemb" if tied_inputs else f"{stack}_Wemb"] for stack in ("encoder", "decoder")
-    )
-    output, bias = target, np.zeros(len(target), np.float32)
-    if not tied_output:
+    target = output = found["target"]
+    if not options.tied_output:
         older = f"{_OUTPUT}_W"
         output = weights[older].T if older in weights else weights[f"{_OUTPUT}_Wt"]
-    if not options.get("output-omit-bias", False):
-        bias = weights[f"{_OUTPUT}_b"]
+    has_bias = not options.get("output-omit-bias", False)
+    bias = weights[f"{_OUTPUT}_b"] if has_bias else np.zeros(len(target), np.float32)
     if output.shape != target.shape or bias.shape != target.shape[:1]:
         raise UserError(
             f"{options.file} has embeddings of shape {target.shape}, and an output of shapes "
             f"{output.shape} and {bias.shape}: they do not belong together"
         )
-    return _Embeddings(source, target, output, bias, tied_inputs, tied_output)
+    return {**found, "output": output, "bias": bias}
 
 
-def _embedding_arrays(
-    embeddings: _Embeddings, orders: tuple[Order, Order], files: MarianFiles
-) -> dict[str, Float32[np.ndarray, "..."]]:
-    if embeddings.share_all:
-        if not np.array_equal(*orders):
-            raise UserError(
-                f"{files.model} has one embedding for both languages, but {END} has another id in "
-                f"{files.source} than in {files.target}: they are not the vocabularies of the model"
-            )
-        return {"embedding": rows_in(embeddings.target, orders[1])}
-    arrays = {
-        "source_embedding": rows_in(embeddings.source, orders[0]),
-        "target_embedding": rows_in(embeddings.target, orders[1]),
-    }
-    if not embeddings.tied_output:
-        arrays["output_projection"] = rows_in(embeddings.output, orders[1])
-    return arrays
-
-
-def _arrays(weights: _Weights, options: MarianOptions, norms: MarianNorms) -> Iterator[_Named]:
+def _arrays(weights: _Weights, norms: MarianNorms) -> Iterator[_Named]:
     """Yield the parameters of the layers, and of the norms before and after them."""
     for stack, side in (("encoder", "source"), ("decoder", "target")):
         if norms.of_embeddings:
@@ -229,12 +201,12 @@ def _arrays(weights: _Weights, options: MarianOptions, norms: MarianNorms) -> It
             for name, array in _norm(weights, norms, f"{stack}_top", ""):
                 yield f"{stack}.{name}", array
     layers = {
-        "encoder": range(1, options.get("enc-depth", 1) + 1),
-        "decoder": options.decoder_layers,
+        "encoder": range(1, weights.options.get("enc-depth", 1) + 1),
+        "decoder": weights.options.decoder_layers,
     }
     for stack, given in layers.items():
         for number, theirs in enumerate(given):
-            for name, array in _layer(weights, options, norms, f"{stack}_l{theirs}"):
+            for name, array in _layer(weights, norms, f"{stack}_l{theirs}"):
                 yield f"{stack}.layers.{number}.{name}", array
 
 
@@ -247,9 +219,7 @@ def _norm(weights: _Weights, norms: MarianNorms, place: str, suffix: str) -> Ite
         yield f"norm.{name}", weights[f"{place}_ln_{name}{suffix}"]
 
 
-def _layer(
-    weights: _Weights, options: MarianOptions, norms: MarianNorms, place: str
-) -> Iterator[_Named]:
+def _layer(weights: _Weights, norms: MarianNorms, place: str) -> Iterator[_Named]:
     """Yield the parameters of a layer, whose names in the file begin with `place`."""
     suffix = "_pre" if norms.order == "pre" else ""
     attentions = {"self_attention": "self"}
@@ -261,7 +231,7 @@ def _layer(
                 yield f"{ours}.{kind}_{letter}", weights[f"{place}_{theirs}_{kind}{letter.lower()}"]
         for name, array in _norm(weights, norms, f"{place}_{theirs}_Wo", suffix):
             yield f"{ours}.{name}", array
-    factor = _OLD_GELU if options.has_old_gelu else np.float32(1)
+    factor = _OLD_GELU if weights.options.has_old_gelu else np.float32(1)
     for number, by in ((1, factor), (2, 1 / factor)):
         yield f"feed_forward.W_{number}", weights[f"{place}_ffn_W{number}"] * by
     yield "feed_forward.b_1", weights[f"{place}_ffn_b1"] * factor

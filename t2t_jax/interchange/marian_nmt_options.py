@@ -46,10 +46,6 @@ _SUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 value is the default of marian-nmt."""
 
 
-def _is_layer(number: Any) -> bool:
-    return type(number) is int and 1 <= number <= _MOST_LAYERS
-
-
 class MarianNorms(NamedTuple):
     """The places and the kind of the norms of a model."""
 
@@ -98,7 +94,9 @@ class MarianOptions(NamedTuple):
         tied = self.values.get("transformer-tied-layers") or range(1, depth + 1)
         if isinstance(tied, range):
             return tied
-        if not isinstance(tied, list) or len(tied) != depth or not all(map(_is_layer, tied)):
+        layers = range(1, _MOST_LAYERS + 1)
+        are_layers = isinstance(tied, list) and all(type(n) is int and n in layers for n in tied)
+        if not are_layers or len(tied) != depth:
             raise UserError(
                 f"the option transformer-tied-layers in {self.file} has no number for each of the "
                 f"{depth} layers"
@@ -128,6 +126,16 @@ class MarianOptions(NamedTuple):
                 f"{self.file} has feed-forward networks of another width in its decoder than in "
                 "its encoder, and only equal widths are imported"
             )
+
+    @property
+    def tied_inputs(self) -> bool:
+        """Return whether the embeddings of sources and targets are one matrix."""
+        return self.get("tied-embeddings-all", False) or self.get("tied-embeddings-src", False)
+
+    @property
+    def tied_output(self) -> bool:
+        """Return whether the target embedding and the output projection are one matrix."""
+        return self.get("tied-embeddings-all", False) or self.get("tied-embeddings", False)
 
     @property
     def d_ff(self) -> int:

@@ -62,9 +62,10 @@ def parameters_of(arrays: Arrays, like: Mapping[str, Any]) -> dict[str, Any]:
     params: dict[tuple[str, ...], np.ndarray] = {}
     unused = set(arrays)
     for path, wanted in flatten_dict(like).items():
-        layers = [_taken(arrays, name, wanted, layer) for name, layer in _names(path, wanted.shape)]
-        unused -= {name for name, _ in _names(path, wanted.shape)}
-        params[path] = np.stack(layers) if _is_stacked(path) else layers[0]
+        names = list(_names(path, wanted.shape))
+        layers = [_taken(arrays, name, wanted, layer) for name, layer in names]
+        unused -= {name for name, _ in names}
+        params[path] = layers[0] if names[0][1] is None else np.stack(layers)
     if unused:
         raise UserError(f"the model has no parameter {min(unused)}, of which there is an array")
     return unflatten_dict(params)
@@ -80,13 +81,9 @@ def _taken(arrays: Arrays, name: str, wanted: Any, layer: int | None) -> Float32
     return np.asarray(array, np.float32)
 
 
-def _is_stacked(path: tuple[str, ...]) -> bool:
-    return path[1:2] == ("layers",)
-
-
 def _names(path: tuple[str, ...], shape: tuple[int, ...]) -> Iterator[tuple[str, int | None]]:
     """Yield the names of the arrays that a parameter of training holds, and the layer of each."""
-    if not _is_stacked(path):
+    if path[1:2] != ("layers",):
         yield ".".join(_paper(path)), None
         return
     stack, layers, *rest = path

@@ -105,21 +105,17 @@ def read_tensors(path: Path) -> Tensors:
     Raises:
       UserError: a file is missing or damaged.
     """
-    for name, read in {"model.safetensors": _safetensors, "pytorch_model.bin": _pytorch}.items():
+    readers = {
+        "model.safetensors": lambda file: read_safetensors(file)[0],
+        "pytorch_model.bin": lambda file: tensors_of(read_torch_file(file), file),
+    }
+    for name, read in readers.items():
         file, index = path / name, path / f"{name}.index.json"
         if file.exists():
             return Tensors(file, read(file), _spellings)
         if index.exists():
             return Tensors(index, _in_parts(index, read), _spellings)
     raise UserError(f"{path} has neither model.safetensors nor pytorch_model.bin")
-
-
-def _safetensors(file: Path) -> dict[str, np.ndarray]:
-    return read_safetensors(file)[0]
-
-
-def _pytorch(file: Path) -> dict[str, np.ndarray]:
-    return tensors_of(read_torch_file(file), file)
 
 
 def _in_parts(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -113,19 +113,14 @@ def with_norm_epsilon(arrays: Arrays, model: ModelConfig, epsilon: float) -> Arr
         for place in places:
             came = np.float32(1) if place == places[0] else factor
             goes = np.float32(1) if place == places[-1] else factor
-            for name in _inward(place) & arrays.keys():
+            reading = ("W_Q",) if place.endswith("cross_attention") else _INWARD
+            for name in {f"{place}.{last}" for last in reading} & arrays.keys():
                 changed[name] = arrays[name] / came
             for name in {f"{place}.{last}" for last in _OUTWARD} & arrays.keys():
                 changed[name] = arrays[name] * came
             for name in (f"{place}.norm.scale", f"{place}.norm.bias"):
                 changed[name] = arrays[name] * goes
     return changed
-
-
-def _inward(place: str) -> set[str]:
-    """Return the names of the matrices of a sub-layer that read the residual stream."""
-    reading = ("W_Q",) if place.endswith("cross_attention") else _INWARD
-    return {f"{place}.{last}" for last in reading}
 
 
 def permuted_channels(arrays: Arrays, order: Int[np.ndarray, " d_model"]) -> Arrays:

@@ -58,7 +58,10 @@ class Tensors:
                 f"{self.file} has numbers of the kind {array.dtype} in the array {name}; import "
                 "the model as it was before its weights were made integers"
             )
-        if shape and not _fits(array.shape, shape):
+        if shape and (
+            array.ndim != len(shape)
+            or any(wanted not in (None, n) for n, wanted in zip(array.shape, shape, strict=True))
+        ):
             wanted = ", ".join("any" if length is None else f"{length:,}" for length in shape)
             raise UserError(
                 f"{self.file} has the array {name} of shape {array.shape}, and the options of the "
@@ -94,15 +97,8 @@ class Tensors:
           order: the row in the file of each of our entries; see `numbering.new_order`.
           width: the length of a row; nothing for an array with a number for each entry.
         """
-        array = self.take(name)
-        array = array.ravel() if array.shape[:1] == (1,) else array  # a bias has an axis more
         entries = int(np.count_nonzero(order != NONE))
-        if array.shape != (entries, *width):
-            raise UserError(
-                f"{self.file} has the array {name} of shape {array.shape}, and the options of the "
-                f"model ask for {(entries, *width)}; they are of another model"
-            )
-        return rows_in(array, order)
+        return rows_in(self.take(name, entries, *width), order)
 
     def finish(self, without: str = "") -> None:
         """Refuse a file with an array that was not taken and whose name does not fit a pattern.
@@ -115,12 +111,6 @@ class Tensors:
                 f"{self.file} has the array {ascii(min(left))[1:-1]:.80}, which no model of "
                 "t2t_jax with its options has; choose a checkpoint without"
             )
-
-
-def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    return len(found) == len(wanted) and all(
-        there and length in (None, there) for there, length in zip(found, wanted, strict=True)
-    )
 
 
 def read_safetensors(file: Path) -> tuple[dict[str, np.ndarray], Mapping[str, str]]:

@@ -119,11 +119,6 @@ def _no_entries(*arguments: Any) -> dict[Any, Any]:
     return {}
 
 
-def _settings(*_: Any) -> Settings:
-    """Make an object of an unknown class, whose fields the pickle sets later."""
-    return Settings()
-
-
 _KNOWN: Mapping[tuple[str, str], Callable[..., Any]] = MappingProxyType(
     {
         ("collections", "OrderedDict"): _no_entries,
@@ -141,7 +136,7 @@ def _find(module: str, name: str) -> Any:
     if module == "torch" and name in _DTYPES:
         return _DTYPES[name]
     if module.partition(".")[0] in _SETTINGS_OF or (module in _BUILTIN and name in _TYPES):
-        return _settings
+        return lambda *_: Settings()  # whose fields the pickle sets later
     called = ascii(f"{module}.{name}")[1:-1]
     raise UserError(f"has code, which calls {called:.80}, and nothing of it was executed")
 

@@ -68,12 +68,9 @@ class LabelledVocabulary(Vocabulary):
         Raises:
           ValueError: a word is no label.
         """
-        return [
-            [self.labels.index(label) for label in self._labels_in(line.strip())] for line in lines
-        ]
-
-    def _labels_in(self, line: str) -> list[str]:
-        return [line] if line in self.labels else line.split()
+        texts = [line.strip() for line in lines]
+        rows = [[text] if text in self.labels else text.split() for text in texts]
+        return [[self.labels.index(label) for label in row] for row in rows]
 
     def pieces(self, ids: Rows) -> list[list[str]]:
         """Return the subword that each id of a source stands for, row by row."""

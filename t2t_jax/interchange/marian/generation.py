@@ -105,16 +105,16 @@ def _bad_words(
     words = [[padding]] if settings["bad_words_ids"] is None else settings["bad_words_ids"]
     words = [*words, *([one] for one in settings["suppress_tokens"] or [])]
     for word in words:
-        if not isinstance(word, list) or not word or not all(_is_id(one, ids) for one in word):
+        if (
+            not isinstance(word, list)
+            or not word
+            or not all(type(x) is int and x in ids for x in word)
+        ):
             raise UserError(
                 f"{file} has {word!r:.60} in bad_words_ids or suppress_tokens, which is no list of "
                 f"ids from 0 to {len(ids) - 1}"
             )
     return [word for word in words if ids[word[0]] != EOS_ID or len(word) > 1]
-
-
-def _is_id(number: Any, ids: Mapping[int, int]) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and number in ids
 
 
 def left_out(given: Record, settings: Mapping[str, Any], config: Record) -> list[str]:

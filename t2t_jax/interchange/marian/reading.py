@@ -34,7 +34,7 @@ from t2t_jax.interchange.model_files import (
     read_json,
 )
 from t2t_jax.interchange.names import Arrays
-from t2t_jax.interchange.numbering import UNKNOWN, new_order
+from t2t_jax.interchange.numbering import UNKNOWN, new_order, rows_in
 from t2t_jax.interchange.places import fairseq_places
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import (
@@ -111,7 +111,9 @@ def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
     config = _our_config(path, theirs, vocabulary, orders[1], positions)
     config, renormalises = _with_their_search(config, path, theirs, orders[1])
     if renormalises:
-        arrays = {**arrays, "output_bias": _without_padding(arrays["output_bias"])}
+        bias = arrays["output_bias"].copy()
+        bias[PAD_ID] = _NEVER  # padding has no probability
+        arrays = {**arrays, "output_bias": bias}
     return PortableModel(config, vocabulary, arrays, ())
 
 
@@ -163,17 +165,12 @@ def _our_arrays(
     if shared:
         yield "embedding", tensors.rows("model.shared.weight", of_sources, width)
     else:
-        yield (
-            "source_embedding",
-            tensors.rows("model.encoder.embed_tokens.weight", of_sources, width),
-        )
-        yield (
-            "target_embedding",
-            tensors.rows("model.decoder.embed_tokens.weight", of_targets, width),
-        )
+        yield "source_embedding", tensors.rows(_COPIES[0], of_sources, width)
+        yield "target_embedding", tensors.rows(_COPIES[1], of_targets, width)
         if not theirs.get("tie_word_embeddings", True):
             yield "output_projection", tensors.rows("lm_head.weight", of_targets, width)
-    yield "output_bias", tensors.rows("final_logits_bias", of_targets)
+    bias = tensors.take("final_logits_bias", 1, len(of_targets))[0]
+    yield "output_bias", rows_in(bias, of_targets)
     for stack in ("encoder", "decoder"):
         for number in range(theirs[f"{stack}_layers"]):
             for place in fairseq_places(stack, number, "model."):
@@ -237,13 +234,6 @@ def _with_their_search(
     return config, settings["renormalize_logits"] and forbids_padding
 
 
-def _without_padding(bias: Float32[np.ndarray, " entries"]) -> Float32[np.ndarray, " entries"]:
-    """Return the output bias, with a value for padding that leaves it no probability."""
-    bias = bias.copy()
-    bias[PAD_ID] = _NEVER
-    return bias
-
-
 def _languages(file: Path) -> dict[str, str]:
     """Return the two languages in tokenizer_config.json as fields; {} if it does not have them."""
     if not file.exists():
@@ -252,7 +242,4 @@ def _languages(file: Path) -> dict[str, str]:
     names = [found.get(f"{side}_lang") for side in ("source", "target")]
     if not all(isinstance(name, str) and name for name in names) or names[0] == names[1]:
         return {}
-    return {
-        "data.source_language": str(names[0]),
-        "data.target_language": str(names[1]),
-    }
+    return {"data.source_language": str(names[0]), "data.target_language": str(names[1])}
