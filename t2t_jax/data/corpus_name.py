@@ -47,21 +47,18 @@ def components_of(name: str) -> list[Component]:
     Raises:
       UserError: a weight is not a whole number from 1 to 9999.
     """
-    return [_component(part) for part in _NEXT_CORPUS.split(name)]
-
-
-def _component(text: str) -> Component:
-    match = _WITH_WEIGHT.fullmatch(text)
-    if match is None:
-        return Component(text, 1)
-    name, weight = match.groups()
-    if not _WEIGHT.fullmatch(weight):
-        raise UserError(
-            f"the weight {weight!r} of corpus {text} is not a whole number from 1 to 9999; write "
-            "text:A*3+text:B to read A three times an epoch, or end a directory whose own name has "
-            "a * with a /"
-        )
-    return Component(name, int(weight))
+    found = []
+    for part in _NEXT_CORPUS.split(name):
+        match = _WITH_WEIGHT.fullmatch(part)
+        place, weight = match.groups() if match else (part, "1")
+        if not _WEIGHT.fullmatch(weight):
+            raise UserError(
+                f"the weight {weight!r} of corpus {part} is not a whole number from 1 to 9999; "
+                "write text:A*3+text:B to read A three times an epoch, or end a directory whose "
+                "own name has a * with a /"
+            )
+        found.append(Component(place, int(weight)))
+    return found
 
 
 def public_name(name: str) -> str:
@@ -70,10 +67,9 @@ def public_name(name: str) -> str:
     The common name is one such as wmt14-en-de, for a corpus from TensorFlow Datasets too. A mixture
     has the names of its corpora, with their weights.
     """
-    known = (Component(_public_name(name), weight) for name, weight in components_of(name))
-    return "+".join(map(str, known))
-
-
-def _public_name(name: str) -> str:
-    scheme = name.partition(":")[0]
-    return scheme if scheme in CORPORA else _SAME_IN_TFDS.get(name, name)
+    found = []
+    for place, weight in components_of(name):
+        scheme = place.partition(":")[0]
+        known = scheme if scheme in CORPORA else _SAME_IN_TFDS.get(place, place)
+        found.append(str(Component(known, weight)))
+    return "+".join(found)

@@ -248,7 +248,9 @@ def _tokenize(
         )
         num_pairs_read += len(lines[0])
         if max_length is not None:
-            reason = _reasons_to_skip(source.lengths, target.lengths, max_length)
+            is_long = np.maximum(source.lengths, target.lengths) > max_length
+            faults = source.lengths == 1, target.lengths == 1, is_long  # 1 is EOS_ID alone
+            reason = np.select(faults, [1, 2, 3])
             for number, name in enumerate(skipped, start=1):
                 skipped[name] += int(np.count_nonzero(reason == number))
             source, target = _select(source, reason == 0), _select(target, reason == 0)
@@ -346,17 +348,6 @@ def flattened(sentences: list[list[int]], dtype: type[np.integer]) -> _Side:
     lengths = np.fromiter(map(len, sentences), np.int32, len(sentences))
     tokens = np.fromiter(chain.from_iterable(sentences), dtype, int(lengths.sum()))
     return _Side(tokens, lengths)
-
-
-def _reasons_to_skip(
-    source_lengths: Int32[np.ndarray, " pairs"],
-    target_lengths: Int32[np.ndarray, " pairs"],
-    max_length: int,
-) -> Integer[np.ndarray, " pairs"]:
-    """Return 0 to keep a pair, or the number of the first reason of `skipped` to skip it."""
-    empty_source, empty_target = source_lengths == 1, target_lengths == 1  # only EOS_ID
-    too_long = np.maximum(source_lengths, target_lengths) > max_length
-    return np.select([empty_source, empty_target, too_long], [1, 2, 3])
 
 
 def _select(side: _Side, keep: Bool[np.ndarray, " pairs"]) -> _Side:

@@ -122,12 +122,7 @@ class Vocabulary(ABC):
             raise UserError(f"vocabulary {path} is {error}") from error
 
 
-_KINDS = {
-    "paired": "PairedVocabulary",
-    "moses": "MosesVocabulary",
-    "labelled": "LabelledVocabulary",
-    "pretrained": "PretrainedVocabulary",
-}
+_KINDS = "paired", "moses", "labelled", "pretrained"
 
 
 def parse_vocabulary(serialized: bytes) -> Vocabulary:
@@ -148,7 +143,7 @@ def parse_vocabulary(serialized: bytes) -> Vocabulary:
         if kind not in _KINDS:
             raise ValueError("of a kind that this version of t2t_jax does not know")
     module = import_module(f"t2t_jax.data.vocabularies.{kind}")
-    found: Vocabulary = getattr(module, _KINDS.get(kind, "SharedVocabulary"))(serialized)
+    found: Vocabulary = getattr(module, f"{kind.capitalize()}Vocabulary")(serialized)
     return found
 
 

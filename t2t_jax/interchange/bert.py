@@ -15,7 +15,7 @@ from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.carried import Carried, tied_output
-from t2t_jax.interchange.model_files import SIZE, config_of
+from t2t_jax.interchange.model_files import SIZE
 from t2t_jax.interchange.places import Place, encoder_places, norm_places
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import (
@@ -23,7 +23,7 @@ from t2t_jax.interchange.pretrained import (
     Counterpart,
     carried_by_all,
     encoder_fields,
-    our_fields,
+    our_config,
     read_pretrained_config,
     read_pretrained_vocabulary,
     read_tensors,
@@ -87,7 +87,6 @@ def read(path: Path) -> PortableModel:
         path, theirs["vocab_size"], special, _SPECIAL.index("[UNK]")
     )
     changes = {
-        **our_fields(path, theirs, _FIELDS),
         **OF_ENCODERS,
         "model.output_transform": True,
         "model.embedding_norm": True,
@@ -97,7 +96,7 @@ def read(path: Path) -> PortableModel:
         "data.max_length": theirs["max_position_embeddings"],
         "training.label_smoothing": 0.0,
     }
-    config = config_of(path / "config.json", changes)
+    config = our_config(path, theirs, _FIELDS, changes)
     arrays = dict(_our_arrays(read_tensors(path), config.model, vocabulary))
     return PortableModel(config, vocabulary, arrays, ())
 

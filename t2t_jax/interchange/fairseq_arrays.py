@@ -56,7 +56,7 @@ def parameters_of_fairseq(
     Raises:
       UserError: an array is missing, or one is left that such a model does not have.
     """
-    found, places = dict(_embeddings(taking, model)), list[Place]()
+    found, places = _embeddings(taking, model), list[Place]()
     for name, stack in zip(_NORMS, model.stacks, strict=True):
         side = "source" if name == "encoder" else "target"
         if model.position == "learned":
@@ -80,8 +80,8 @@ def _with_equal_tables(found: dict[str, _Array]) -> dict[str, _Array]:
     return {**found, **{name: found[name][:shortest] for name in tables}}
 
 
-def _embeddings(taking: Tensors, model: ModelConfig) -> Iterator[tuple[str, _Array]]:
-    """Yield the matrices with a row for each entry of a vocabulary."""
+def _embeddings(taking: Tensors, model: ModelConfig) -> dict[str, _Array]:
+    """Return the matrices with a row for each entry of a vocabulary."""
     theirs = {
         "source": "encoder.embed_tokens.weight",
         "target": "decoder.embed_tokens.weight",
@@ -93,4 +93,4 @@ def _embeddings(taking: Tensors, model: ModelConfig) -> Iterator[tuple[str, _Arr
             taking.take_copy(theirs[use], taken[ours])
         else:
             taken[ours] = taking.take(theirs[use], None, model.d_model)
-    yield from taken.items()
+    return taken

@@ -17,7 +17,7 @@ from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.carried import ANY, Carried, tied_output
-from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE, config_of
+from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE
 from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.numbering import NONE
 from t2t_jax.interchange.places import Place, linear_places, norm_places
@@ -25,7 +25,7 @@ from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import (
     Counterpart,
     carried_by_all,
-    our_fields,
+    our_config,
     read_pretrained_config,
     read_pretrained_vocabulary,
     read_tensors,
@@ -112,7 +112,6 @@ def _special_ids(path: Path, end: int | None, ids: Mapping[str, int]) -> list[in
 def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
     length = theirs["n_positions"]
     changes = {
-        **our_fields(path, theirs, _FIELDS),
         "model.architecture": "decoder_only",
         "model.d_ff": theirs.get("n_inner") or 4 * theirs["n_embd"],
         "model.attention_bias": True,
@@ -129,7 +128,7 @@ def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
         "training.label_smoothing": 0.0,
         "training.freeze": ("output_bias",),
     }
-    return config_of(path / "config.json", changes)
+    return our_config(path, theirs, _FIELDS, changes)
 
 
 def _our_arrays(

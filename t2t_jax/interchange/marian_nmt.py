@@ -25,14 +25,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Float32, Shaped
 
+from t2t_jax.config import ModelConfig
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.marian_nmt_files import (
-    MarianFiles,
     find_files,
     parse_yaml,
     read_marian_vocabulary,
 )
-from t2t_jax.interchange.marian_nmt_options import MarianNorms, MarianOptions
+from t2t_jax.interchange.marian_nmt_options import MarianOptions
 from t2t_jax.interchange.model_files import config_of
 from t2t_jax.interchange.numbering import END, rows_in
 from t2t_jax.interchange.portable import PortableModel
@@ -68,14 +68,20 @@ def read(path: Path) -> PortableModel:
             f"{files.model} has one embedding for both languages, but {END} has another id in "
             f"{files.source} than in {files.target}: they are not the vocabularies of the model"
         )
-    norms = options.norms()
-    fields = _model_fields(weights, norms) | _decoding_fields(files)
-    fields |= {
-        "model.share_embeddings": share_all,
-        "model.share_target_embedding": options.tied_output and not share_all,
-        "model.source_vocab_size": None if share_all else vocabulary.source_size,
-        "data.vocab_size": len(vocabulary),
-    }
+    fields = (
+        _model_fields(weights)
+        | options.norms()
+        | {
+            "model.share_embeddings": share_all,
+            "model.share_target_embedding": options.tied_output and not share_all,
+            "model.source_vocab_size": None if share_all else vocabulary.source_size,
+            "data.vocab_size": len(vocabulary),
+        }
+    )
+    if "beam-size" in files.settings:
+        fields["decoding.beam_size"] = files.settings["beam-size"]
+    if "normalize" in files.settings:
+        fields["decoding.length_penalty"] = float(files.settings["normalize"])
     config = config_of(files.model, fields)
     arrays = {
         **{
@@ -83,7 +89,7 @@ def read(path: Path) -> PortableModel:
             for use, name in config.model.embeddings.items()
         },
         "output_bias": rows_in(embeddings["bias"], orders[1], missing=_NEVER),
-        **dict(_arrays(weights, norms)),
+        **dict(_arrays(weights, config.model)),
     }
     if config.model.position == "learned":
         arrays |= dict.fromkeys(("source_position", "target_position"), weights["Wpos"])
@@ -127,7 +133,7 @@ def _numbers(file: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
         ) from error
 
 
-def _model_fields(weights: _Weights, norms: MarianNorms) -> dict[str, Any]:
+def _model_fields(weights: _Weights) -> dict[str, Any]:
     options = weights.options
     position = "sinusoidal_t2t"
     if options.get("transformer-disable-position-embeddings", False):
@@ -142,10 +148,7 @@ def _model_fields(weights: _Weights, norms: MarianNorms) -> dict[str, Any]:
         "feed_forward": "silu" if options.has_old_gelu else activation,
         "num_encoder_layers": options.get("enc-depth", 1),
         "num_decoder_layers": options.get("dec-depth", 1),
-        "norm": norms.kind,
         "norm_epsilon": _EPSILON,
-        "norm_order": norms.order,
-        "embedding_norm": norms.of_embeddings,
         "position": position,
         "scale_embeddings": position == "sinusoidal_t2t",
         "attention_bias": True,
@@ -158,16 +161,6 @@ def _model_fields(weights: _Weights, norms: MarianNorms) -> dict[str, Any]:
         extra = min(rows // 2, 50)
         longest = {"decoding.max_extra_length": extra, "data.max_length": min(rows - extra, 256)}
     return {**{f"model.{name}": value for name, value in fields.items()}, **longest}
-
-
-def _decoding_fields(files: MarianFiles) -> dict[str, Any]:
-    """Return the fields of a config that follow from `decoder.yml`."""
-    found: dict[str, Any] = {}
-    if "beam-size" in files.settings:
-        found["decoding.beam_size"] = files.settings["beam-size"]
-    if "normalize" in files.settings:
-        found["decoding.length_penalty"] = float(files.settings["normalize"])
-    return found
 
 
 def _embeddings(weights: _Weights) -> dict[str, Float32[np.ndarray, "..."]]:
@@ -191,50 +184,46 @@ def _embeddings(weights: _Weights) -> dict[str, Float32[np.ndarray, "..."]]:
     return {**found, "output": output, "bias": bias}
 
 
-def _arrays(weights: _Weights, norms: MarianNorms) -> Iterator[_Named]:
+def _arrays(weights: _Weights, model: ModelConfig) -> Iterator[_Named]:
     """Yield the parameters of the layers, and of the norms before and after them."""
-    for stack, side in (("encoder", "source"), ("decoder", "target")):
-        if norms.of_embeddings:
-            for name, array in _norm(weights, norms, f"{stack}_emb", "_pre"):
-                yield f"{side}_embedding_{name}", array
-        if norms.order == "pre":
-            for name, array in _norm(weights, norms, f"{stack}_top", ""):
-                yield f"{stack}.{name}", array
-    layers = {
-        "encoder": range(1, weights.options.get("enc-depth", 1) + 1),
+    numbers = {
+        "encoder": range(1, model.num_encoder_layers + 1),
         "decoder": weights.options.decoder_layers,
     }
-    for stack, given in layers.items():
-        for number, theirs in enumerate(given):
-            for name, array in _layer(weights, norms, f"{stack}_l{theirs}"):
-                yield f"{stack}.layers.{number}.{name}", array
+    for stack, side in (("encoder", "source"), ("decoder", "target")):
+        if model.embedding_norm:
+            yield from _norm(weights, model, f"{side}_embedding_norm", f"{stack}_emb_{{}}_pre")
+        if model.norm_order == "pre":
+            yield from _norm(weights, model, f"{stack}.norm", f"{stack}_top_{{}}")
+        for number, theirs in enumerate(numbers[stack]):
+            yield from _layer(weights, model, f"{stack}.layers.{number}", f"{stack}_l{theirs}")
 
 
-def _norm(weights: _Weights, norms: MarianNorms, place: str, suffix: str) -> Iterator[_Named]:
-    """Yield the parameters of a norm, whose names in the file begin with `place`."""
-    if norms.kind == "rms":
-        yield "norm.scale", weights[f"{place}_rms_scale{suffix}"]
+def _norm(weights: _Weights, model: ModelConfig, ours: str, theirs: str) -> Iterator[_Named]:
+    """Yield the parameters of a norm, with whose names in the file `theirs` is filled."""
+    if model.norm == "rms":
+        yield f"{ours}.scale", weights[theirs.format("rms_scale")]
         return
     for name in ("scale", "bias"):
-        yield f"norm.{name}", weights[f"{place}_ln_{name}{suffix}"]
+        yield f"{ours}.{name}", weights[theirs.format(f"ln_{name}")]
 
 
-def _layer(weights: _Weights, norms: MarianNorms, place: str) -> Iterator[_Named]:
-    """Yield the parameters of a layer, whose names in the file begin with `place`."""
-    suffix = "_pre" if norms.order == "pre" else ""
+def _layer(weights: _Weights, model: ModelConfig, ours: str, theirs: str) -> Iterator[_Named]:
+    """Yield the parameters of a layer, whose names in the file begin with `theirs`."""
+    norm = "{}_pre" if model.norm_order == "pre" else "{}"
     attentions = {"self_attention": "self"}
-    if place.startswith("decoder"):
+    if theirs.startswith("decoder"):
         attentions["cross_attention"] = "context"
-    for ours, theirs in attentions.items():
+    for name, short in attentions.items():
+        place, own = f"{ours}.{name}", f"{theirs}_{short}"
         for letter in "QKVO":
             for kind in "Wb":
-                yield f"{ours}.{kind}_{letter}", weights[f"{place}_{theirs}_{kind}{letter.lower()}"]
-        for name, array in _norm(weights, norms, f"{place}_{theirs}_Wo", suffix):
-            yield f"{ours}.{name}", array
+                yield f"{place}.{kind}_{letter}", weights[f"{own}_{kind}{letter.lower()}"]
+        yield from _norm(weights, model, f"{place}.norm", f"{own}_Wo_{norm}")
+    place, own = f"{ours}.feed_forward", f"{theirs}_ffn"
     factor = _OLD_GELU if weights.options.has_old_gelu else np.float32(1)
     for number, by in ((1, factor), (2, 1 / factor)):
-        yield f"feed_forward.W_{number}", weights[f"{place}_ffn_W{number}"] * by
-    yield "feed_forward.b_1", weights[f"{place}_ffn_b1"] * factor
-    yield "feed_forward.b_2", weights[f"{place}_ffn_b2"]
-    for name, array in _norm(weights, norms, f"{place}_ffn_ffn", suffix):
-        yield f"feed_forward.{name}", array
+        yield f"{place}.W_{number}", weights[f"{own}_W{number}"] * by
+    yield f"{place}.b_1", weights[f"{own}_b1"] * factor
+    yield f"{place}.b_2", weights[f"{own}_b2"]
+    yield from _norm(weights, model, f"{place}.norm", f"{own}_ffn_{norm}")

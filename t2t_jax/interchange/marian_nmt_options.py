@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from t2t_jax.errors import UserError
 
@@ -18,7 +18,7 @@ _MOST = 10_000_000
 _MOST_LAYERS = 10_000
 _EXACT_GELU_SINCE = (1, 12, 3)
 _PRE_NORM_SINCE = (1, 11, 0)
-_ORDERS: Mapping[tuple[str, str, str], Literal["post", "pre"]] = MappingProxyType(
+_ORDERS: Mapping[tuple[str, str, str], str] = MappingProxyType(
     {("", "an", ""): "post", ("n", "a", "n"): "pre"}
 )
 """The order of norms, by the operations before and after a sub-layer and after a stack: "n" is a
@@ -44,17 +44,6 @@ _SUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 )
 """The options that change the model, each with the values that this package can have; the first
 value is the default of marian-nmt."""
-
-
-class MarianNorms(NamedTuple):
-    """The places and the kind of the norms of a model."""
-
-    order: Literal["post", "pre"]
-    """The value for `model.norm_order`."""
-    kind: Literal["layer", "rms"]
-    """The value for `model.norm`."""
-    of_embeddings: bool
-    """Whether the sum of embedding and position is normalised."""
 
 
 class MarianOptions(NamedTuple):
@@ -142,8 +131,8 @@ class MarianOptions(NamedTuple):
         """Return the inner width of the feed-forward networks."""
         return self.get("transformer-dim-ffn", 2048)
 
-    def norms(self) -> MarianNorms:
-        """Return the norms that the options ask for.
+    def norms(self) -> dict[str, Any]:
+        """Return the fields of a config with the norms that the options ask for.
 
         Raises:
           UserError: no model of this package can have norms in these places.
@@ -172,4 +161,8 @@ class MarianOptions(NamedTuple):
                 f"{self.file} is a pre-norm model of a marian-nmt before 1.11, which did not "
                 "normalise keys and values; such models are not imported"
             )
-        return MarianNorms(order, "rms" if is_rms else "layer", embedding == "n")
+        return {
+            "model.norm_order": order,
+            "model.norm": "rms" if is_rms else "layer",
+            "model.embedding_norm": embedding == "n",
+        }

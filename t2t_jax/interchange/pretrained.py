@@ -15,11 +15,20 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from safetensors.numpy import save
 
-from t2t_jax.config import ModelConfig
+from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary, pretrained_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.carried import ANY, Carried, sizes_of_transformers
-from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE, beside, read_bytes, read_json
+from t2t_jax.interchange.model_files import (
+    DEPTH,
+    ID,
+    RATE,
+    SIZE,
+    beside,
+    config_of,
+    read_bytes,
+    read_json,
+)
 from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.numbering import new_order
 from t2t_jax.interchange.tensors import Tensors, read_safetensors
@@ -157,13 +166,15 @@ OF_ENCODERS = {
 """The fields of our config that are the same for every BERT and ViT."""
 
 
-def our_fields(path: Path, theirs: Record, fields: Counterparts) -> dict[str, Any]:
-    """Return the fields `model.*` of our config that a config.json gives.
+def our_config(
+    path: Path, theirs: Record, fields: Counterparts, others: Mapping[str, Any]
+) -> Config:
+    """Return our config for the fields of a config.json, with `others` of our fields beside them.
 
     Raises:
-      UserError: this package does not have the activation.
+      UserError: this package does not have the activation, or the config refuses a value.
     """
-    found = {}
+    found: dict[str, Any] = {}
     for name, field in fields.items():
         value = theirs.get(name, field.usual)
         if field.ours == "feed_forward" and value not in _OUR_ACTIVATIONS:
@@ -174,7 +185,7 @@ def our_fields(path: Path, theirs: Record, fields: Counterparts) -> dict[str, An
         if field.ours == "feed_forward":
             value = _OUR_ACTIVATIONS[value]
         found[f"model.{field.ours}"] = float(value) if field.kinds is RATE else value
-    return found
+    return config_of(path / "config.json", found | dict(others))
 
 
 def their_fields(model: ModelConfig, fields: Counterparts) -> dict[str, Any]:

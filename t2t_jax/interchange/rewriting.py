@@ -23,12 +23,6 @@ _AXES = {"W_Q": -1, "W_K": -1, "W_V": -1, "b_Q": -1, "b_K": -1, "b_V": -1, "W_O"
 """The axis of a parameter along which its heads lie side by side."""
 
 
-def stack_of(name: str) -> str:
-    """Return the stack of layers, "encoder" or "decoder", that has a parameter; "" if none has."""
-    first, second, *_ = (*name.split("."), "")
-    return first if first in _STACKS and second == "layers" else ""
-
-
 def without_residual_scale(arrays: Arrays, model: ModelConfig) -> Arrays:
     """Return the parameters of a post-norm model equal to one of DeepNorm (Wang et al. 2022).
 
@@ -38,13 +32,12 @@ def without_residual_scale(arrays: Arrays, model: ModelConfig) -> Arrays:
 
     With another norm order than "deep", nothing changes.
     """
-    scales = dict(zip(_STACKS, (stack.residual_scale for stack in model.stacks), strict=True))
-    return {
-        name: array / np.float32(scales[stack_of(name)])
-        if stack_of(name) and name.endswith(_OUTWARD)
-        else array
-        for name, array in arrays.items()
-    }
+    changed = dict(arrays)
+    for name, stack in zip(_STACKS, model.stacks, strict=True):
+        for own in arrays:
+            if own.startswith(f"{name}.layers.") and own.endswith(_OUTWARD):
+                changed[own] = arrays[own] / np.float32(stack.residual_scale)
+    return changed
 
 
 def with_all_biases(arrays: Arrays, model: ModelConfig) -> Arrays:

@@ -10,7 +10,7 @@ from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary, labelled_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.carried import Carried, any_value
-from t2t_jax.interchange.model_files import SIZE, config_of
+from t2t_jax.interchange.model_files import SIZE
 from t2t_jax.interchange.places import Place, encoder_places, norm_places
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import (
@@ -18,7 +18,7 @@ from t2t_jax.interchange.pretrained import (
     Counterpart,
     carried_by_all,
     encoder_fields,
-    our_fields,
+    our_config,
     read_pretrained_config,
     read_tensors,
     their_fields,
@@ -73,14 +73,13 @@ def read(path: Path) -> PortableModel:
     theirs = read_pretrained_config(path, "vit", _FIELDS, _OTHERS, {"qkv_bias": True})
     vocabulary = labelled_vocabulary(None, _labels(path, theirs["id2label"]))
     changes = {
-        **our_fields(path, theirs, _FIELDS),
         **OF_ENCODERS,
         "model.share_embeddings": False,
         "model.norm_order": "pre",
         "data.task": "image_classification",
         "data.corpus": "npz:images.npz",
     }
-    config = config_of(path / "config.json", changes)
+    config = our_config(path, theirs, _FIELDS, changes)
     arrays = dict(_our_arrays(read_tensors(path), config.model))
     return PortableModel(config, vocabulary, arrays, ())
 

@@ -39,7 +39,7 @@ from t2t_jax.interchange.places import fairseq_places
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import (
     Counterpart,
-    our_fields,
+    our_config,
     read_pretrained_config,
     read_tensors,
     refuse_other_options,
@@ -196,7 +196,6 @@ def _our_config(
     shared = theirs.get("share_encoder_decoder_embeddings", True)
     start = list(order).index(theirs["decoder_start_token_id"])
     changes = {
-        **our_fields(path, theirs, FIELDS),
         "model.attention_bias": True,
         "model.output_bias": True,
         "model.norm_epsilon": EPSILON,
@@ -209,7 +208,7 @@ def _our_config(
         "decoding.max_source_length": max(8, theirs.get("max_position_embeddings", 1024)),
         **_languages(path / "tokenizer_config.json"),
     }
-    return config_of(path / "config.json", changes)
+    return our_config(path, theirs, FIELDS, changes)
 
 
 def _with_their_search(
