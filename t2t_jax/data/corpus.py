@@ -116,11 +116,7 @@ def _open(name: str, config: DataConfig) -> Corpus:
 
 
 def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of parallel text; see `TaskFacts.corpora`.
-
-    Raises:
-      UserError: no corpus has this name, or files are missing.
-    """
+    """Return the splits of parallel text; see `TaskFacts.corpora`."""
     scheme, _, place = name.partition(":")
     languages = config.source_language, config.target_language
     if name == _BUNDLED:
@@ -137,11 +133,7 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
 
 
 def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of sentences and their trees; see `TaskFacts.corpora`.
-
-    Raises:
-      UserError: a directory is not named, or lacks its files.
-    """
+    """Return the splits of sentences and their trees; see `TaskFacts.corpora`."""
     del config
     places = name.partition(":")[2].split("+")
     if not all(places):
@@ -291,9 +283,6 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of text of one language: `train.txt` and so on, or one bundled side.
 
     See `TaskFacts.corpora`.
-
-    Raises:
-      UserError: no such text has this name, or files are missing.
     """
     scheme, _, place = name.partition(":")
     if name == _BUNDLED:
@@ -322,9 +311,6 @@ def label_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of sentences with a label each: `train.txt` beside `train.label`.
 
     In the bundled corpus, each line's label is its language. See `TaskFacts.corpora`.
-
-    Raises:
-      UserError: no such text has this name, or files are missing.
     """
     if name == _BUNDLED:
         languages = config.source_language, config.target_language
@@ -336,9 +322,6 @@ def tag_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of sentences with a tag for each word: `train.txt` beside `train.tags`.
 
     Trees give the tags of their words. See `TaskFacts.corpora`.
-
-    Raises:
-      UserError: no such text has this name, or files are missing.
     """
     scheme, _, place = name.partition(":")
     if scheme == "trees" and all(place.split("+")):

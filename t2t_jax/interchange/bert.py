@@ -14,30 +14,19 @@ from jaxtyping import Float32
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange import pretrained
 from t2t_jax.interchange.carried import Carried, tied_output
 from t2t_jax.interchange.model_files import SIZE
 from t2t_jax.interchange.places import Place, encoder_places, norm_places
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.pretrained import (
-    OF_ENCODERS,
-    Counterpart,
-    carried_by_all,
-    encoder_fields,
-    our_config,
-    read_pretrained_config,
-    read_pretrained_vocabulary,
-    read_tensors,
-    their_fields,
-    written,
-)
 from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.system.records import Schema
 
 VOCABULARIES = (PretrainedVocabulary,)
 
 _FIELDS = {
-    **encoder_fields(dropout_rate=0.1),
-    "max_position_embeddings": Counterpart("max_positions", SIZE),
+    **pretrained.encoder_fields(dropout_rate=0.1),
+    "max_position_embeddings": pretrained.Counterpart("max_positions", SIZE),
 }
 _FIXED = {
     "position_embedding_type": "absolute",
@@ -75,19 +64,13 @@ def _places(model: ModelConfig) -> Iterator[Place]:
 
 
 def read(path: Path) -> PortableModel:
-    """Read a BERT model from what `save_pretrained` wrote, with tokenizer.json beside it.
-
-    Raises:
-      UserError: a file is missing or damaged, or is of another kind of model.
-    """
+    """Read a BERT model from what `save_pretrained` wrote, with tokenizer.json beside it."""
     others = Schema({"vocab_size": SIZE})
-    theirs = read_pretrained_config(path, "bert", _FIELDS, others, _FIXED)
-    special = partial(_special_ids, path)
-    vocabulary = read_pretrained_vocabulary(
-        path, theirs["vocab_size"], special, _SPECIAL.index("[UNK]")
-    )
+    theirs = pretrained.read_pretrained_config(path, "bert", _FIELDS, others, _FIXED)
+    special, unknown = partial(_special_ids, path), _SPECIAL.index("[UNK]")
+    vocabulary = pretrained.read_pretrained_vocabulary(path, theirs, special, unknown)
     changes = {
-        **OF_ENCODERS,
+        **pretrained.OF_ENCODERS,
         "model.output_transform": True,
         "model.embedding_norm": True,
         "model.scale_embeddings": False,
@@ -96,8 +79,8 @@ def read(path: Path) -> PortableModel:
         "data.max_length": theirs["max_position_embeddings"],
         "training.label_smoothing": 0.0,
     }
-    config = our_config(path, theirs, _FIELDS, changes)
-    arrays = dict(_our_arrays(read_tensors(path), config.model, vocabulary))
+    config = pretrained.our_config(path, theirs, _FIELDS, changes)
+    arrays = dict(_our_arrays(pretrained.read_tensors(path), config.model, vocabulary))
     return PortableModel(config, vocabulary, arrays, ())
 
 
@@ -126,7 +109,7 @@ def _our_arrays(
 def carried(config: Config) -> Carried:
     """Return the fields of a config that the format can hold, each with its possible values."""
     return {
-        **carried_by_all(config.model),
+        **pretrained.carried_by_all(config.model),
         **tied_output(config.model),
         "model.architecture": ("encoder_only",),
         "model.norm_order": ("post",),
@@ -153,8 +136,8 @@ def write(model: PortableModel, directory: Path) -> None:
         "model_type": "bert",
         "vocab_size": len(back),
         "dtype": "float32",
-        **their_fields(network, _FIELDS),
+        **pretrained.their_fields(network, _FIELDS),
         "pad_token_id": vocabulary.order[0],
     }
-    written(directory, config, arrays, _README)
+    pretrained.written(directory, config, arrays, _README)
     (directory / "tokenizer.json").write_bytes(vocabulary.files["tokenizer.json"])

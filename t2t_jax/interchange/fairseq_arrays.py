@@ -70,14 +70,11 @@ def parameters_of_fairseq(
             places += norm_places(f"{name}.norm", f"{name}.layer_norm")
     found |= {place.ours: place.array(taking) for place in places}
     taking.finish()
-    return _with_equal_tables(found)
-
-
-def _with_equal_tables(found: dict[str, _Array]) -> dict[str, _Array]:
-    """Return the parameters with learned tables of positions cut to the length of the shortest."""
-    tables = [name for name in ("source_position", "target_position") if name in found]
-    shortest = min((len(found[name]) for name in tables), default=0)
-    return {**found, **{name: found[name][:shortest] for name in tables}}
+    if model.position == "learned":  # of tables of different lengths, the shorter one counts
+        names = "source_position", "target_position"
+        length = min(len(found[name]) for name in names)
+        found |= {name: found[name][:length] for name in names}
+    return found
 
 
 def _embeddings(taking: Tensors, model: ModelConfig) -> dict[str, _Array]:

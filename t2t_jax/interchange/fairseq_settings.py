@@ -136,7 +136,9 @@ def model_fields(options: Options, path: Path) -> dict[str, Any]:
     Raises:
       UserError: the model has an option that no model of this package can have.
     """
-    shared = _shared_options(options)
+    shared = {  # by encoder and decoder
+        name: options.get(f"encoder_{name}", usual) for name, usual in _SAME_ON_BOTH_SIDES.items()
+    }
     activation = options.get("activation_fn") or "relu"
     _refuse(path, {**_foreign(options), **_unequal(options, shared)})
     if activation not in _ACTIVATIONS:
@@ -166,13 +168,6 @@ def model_fields(options: Options, path: Path) -> dict[str, Any]:
         "model.activation_dropout_rate": options.get("activation_dropout")
         or options.get("relu_dropout")
         or 0,
-    }
-
-
-def _shared_options(options: Options) -> dict[str, Any]:
-    """Return the options that encoder and decoder are to share: those of the encoder."""
-    return {
-        name: options.get(f"encoder_{name}", usual) for name, usual in _SAME_ON_BOTH_SIDES.items()
     }
 
 

@@ -9,7 +9,8 @@ A module of a format that is written has
 
 and a module of a format that is read has
 
-    read(path, **options)               return the `PortableModel` in a file or directory
+    read(path, **options)               return the `PortableModel` in a file or directory, or raise
+                                        the `UserError`s of `read_model`
 """
 
 from importlib import import_module

@@ -16,36 +16,27 @@ from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange import pretrained
 from t2t_jax.interchange.carried import ANY, Carried, tied_output
 from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE
 from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.numbering import NONE
 from t2t_jax.interchange.places import Place, linear_places, norm_places
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.pretrained import (
-    Counterpart,
-    carried_by_all,
-    our_config,
-    read_pretrained_config,
-    read_pretrained_vocabulary,
-    read_tensors,
-    their_fields,
-    written,
-)
 from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.system.records import Record, Schema
 
 VOCABULARIES = (PretrainedVocabulary,)
 
 _FIELDS = {
-    "n_embd": Counterpart("d_model", SIZE),
-    "n_layer": Counterpart("num_decoder_layers", DEPTH),
-    "n_head": Counterpart("num_heads", DEPTH),
-    "n_positions": Counterpart("max_positions", SIZE),
-    "activation_function": Counterpart("feed_forward", str, "gelu_new"),
-    "layer_norm_epsilon": Counterpart("norm_epsilon", RATE, 1e-5),
-    "resid_pdrop": Counterpart("dropout_rate", RATE, 0.1),
-    "attn_pdrop": Counterpart("attention_dropout_rate", RATE, 0.1),
+    "n_embd": pretrained.Counterpart("d_model", SIZE),
+    "n_layer": pretrained.Counterpart("num_decoder_layers", DEPTH),
+    "n_head": pretrained.Counterpart("num_heads", DEPTH),
+    "n_positions": pretrained.Counterpart("max_positions", SIZE),
+    "activation_function": pretrained.Counterpart("feed_forward", str, "gelu_new"),
+    "layer_norm_epsilon": pretrained.Counterpart("norm_epsilon", RATE, 1e-5),
+    "resid_pdrop": pretrained.Counterpart("dropout_rate", RATE, 0.1),
+    "attn_pdrop": pretrained.Counterpart("attention_dropout_rate", RATE, 0.1),
 }
 _OTHERS = Schema(
     {"vocab_size": SIZE}, {"eos_token_id": (ID, NoneType), "n_inner": (SIZE, NoneType)}
@@ -90,16 +81,12 @@ def _places(model: ModelConfig) -> Iterator[Place]:
 
 
 def read(path: Path) -> PortableModel:
-    """Read a GPT-2 model from what `save_pretrained` wrote, with tokenizer.json beside it.
-
-    Raises:
-      UserError: a file is missing or damaged, or is of another kind of model.
-    """
-    theirs = read_pretrained_config(path, "gpt2", _FIELDS, _OTHERS, _FIXED)
+    """Read a GPT-2 model from what `save_pretrained` wrote, with tokenizer.json beside it."""
+    theirs = pretrained.read_pretrained_config(path, "gpt2", _FIELDS, _OTHERS, _FIXED)
     special = partial(_special_ids, path, theirs.get("eos_token_id"))
-    vocabulary = read_pretrained_vocabulary(path, theirs["vocab_size"], special, unknown=1)
+    vocabulary = pretrained.read_pretrained_vocabulary(path, theirs, special, unknown=1)
     config = _our_config(path, theirs, vocabulary)
-    arrays = dict(_our_arrays(read_tensors(path), config.model, vocabulary))
+    arrays = dict(_our_arrays(pretrained.read_tensors(path), config.model, vocabulary))
     return PortableModel(config, vocabulary, arrays, ())
 
 
@@ -128,7 +115,7 @@ def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
         "training.label_smoothing": 0.0,
         "training.freeze": ("output_bias",),
     }
-    return our_config(path, theirs, _FIELDS, changes)
+    return pretrained.our_config(path, theirs, _FIELDS, changes)
 
 
 def _our_arrays(
@@ -155,7 +142,7 @@ def _our_arrays(
 def carried(config: Config) -> Carried:
     """Return the fields of a config that the format can hold, each with its possible values."""
     return {
-        **carried_by_all(config.model),
+        **pretrained.carried_by_all(config.model),
         **tied_output(config.model),
         "model.architecture": ("decoder_only",),
         "model.norm_order": ("pre",),
@@ -187,13 +174,13 @@ def write(model: PortableModel, directory: Path) -> None:
         "model_type": "gpt2",
         "dtype": "float32",
         "vocab_size": len(arrays["transformer.wte.weight"]),
-        **their_fields(network, _FIELDS),
+        **pretrained.their_fields(network, _FIELDS),
         "n_inner": network.d_ff,
         "embd_pdrop": network.dropout_rate,
         "bos_token_id": end,
         "eos_token_id": end,
     }
-    written(directory, config, arrays, _README)
+    pretrained.written(directory, config, arrays, _README)
     (directory / "tokenizer.json").write_bytes(vocabulary.files["tokenizer.json"])
 
 

@@ -6,7 +6,6 @@ The options are those of the command line of marian-nmt, with its defaults for t
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from t2t_jax.errors import UserError
@@ -18,30 +17,26 @@ _MOST = 10_000_000
 _MOST_LAYERS = 10_000
 _EXACT_GELU_SINCE = (1, 12, 3)
 _PRE_NORM_SINCE = (1, 11, 0)
-_ORDERS: Mapping[tuple[str, str, str], str] = MappingProxyType(
-    {("", "an", ""): "post", ("n", "a", "n"): "pre"}
-)
+_ORDERS: Mapping[tuple[str, str, str], str] = {("", "an", ""): "post", ("n", "a", "n"): "pre"}
 """The order of norms, by the operations before and after a sub-layer and after a stack: "n" is a
 norm, and "a" adds the residual. Dropout, "d", is left out, as it changes no order."""
 
-_SUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
-    {
-        "transformer-decoder-autoreg": ("self-attention",),
-        "transformer-ffn-depth": (2,),
-        "transformer-decoder-ffn-depth": (0, 2),
-        "transformer-ffn-activation": ("swish", "relu", "gelu"),
-        "transformer-no-projection": (False,),
-        "transformer-pool": (False,),
-        "transformer-no-bias": (False,),
-        "transformer-no-affine": (False,),
-        "transformer-attention-mask": ("default",),
-        "lemma-dim-emb": (0,),
-        "lemma-dependency": ("",),
-        "factors-combine": ("sum",),
-        "ulr": (False,),
-        "right-left": (False,),
-    }
-)
+_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "transformer-decoder-autoreg": ("self-attention",),
+    "transformer-ffn-depth": (2,),
+    "transformer-decoder-ffn-depth": (0, 2),
+    "transformer-ffn-activation": ("swish", "relu", "gelu"),
+    "transformer-no-projection": (False,),
+    "transformer-pool": (False,),
+    "transformer-no-bias": (False,),
+    "transformer-no-affine": (False,),
+    "transformer-attention-mask": ("default",),
+    "lemma-dim-emb": (0,),
+    "lemma-dependency": ("",),
+    "factors-combine": ("sum",),
+    "ulr": (False,),
+    "right-left": (False,),
+}
 """The options that change the model, each with the values that this package can have; the first
 value is the default of marian-nmt."""
 

@@ -206,19 +206,19 @@ def written(directory: Path, config: Mapping[str, Any], arrays: Arrays, readme: 
 
 
 def read_pretrained_vocabulary(
-    path: Path, size: int, special: Callable[[Mapping[str, int]], Sequence[int]], unknown: int
+    path: Path, theirs: Record, special: Callable[[Mapping[str, int]], Sequence[int]], unknown: int
 ) -> PretrainedVocabulary:
     """Read the vocabulary of a model.
 
     Args:
-      size: the number of entries in config.json.
+      theirs: the fields of config.json, which has the number of entries.
       special: takes the id of every entry, and gives those that come first; see `new_order`.
       unknown: the index among those of the entry for text that the vocabulary cannot spell.
 
     Raises:
-      UserError: tokenizer.json is missing or damaged, or has not `size` entries.
+      UserError: tokenizer.json is missing or damaged, or has not so many entries.
     """
-    file = path / "tokenizer.json"
+    file, size = path / "tokenizer.json", theirs["vocab_size"]
     if not file.exists():
         raise UserError(
             f"{file} is missing; make it with transformers: "

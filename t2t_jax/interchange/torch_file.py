@@ -14,7 +14,6 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,20 +25,18 @@ from t2t_jax.system.regular_file import regular
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _BFLOAT16 = "bfloat16"
-_DTYPES: Mapping[str, str] = MappingProxyType(
-    {
-        "FloatStorage": "<f4",
-        "DoubleStorage": "<f8",
-        "HalfStorage": "<f2",
-        "BFloat16Storage": _BFLOAT16,
-        "LongStorage": "<i8",
-        "IntStorage": "<i4",
-        "ShortStorage": "<i2",
-        "CharStorage": "i1",
-        "ByteStorage": "u1",
-        "BoolStorage": "?",
-    }
-)
+_DTYPES: Mapping[str, str] = {
+    "FloatStorage": "<f4",
+    "DoubleStorage": "<f8",
+    "HalfStorage": "<f2",
+    "BFloat16Storage": _BFLOAT16,
+    "LongStorage": "<i8",
+    "IntStorage": "<i4",
+    "ShortStorage": "<i2",
+    "CharStorage": "i1",
+    "ByteStorage": "u1",
+    "BoolStorage": "?",
+}
 # Objects of these programs are read as plain data, as none of their code is called.
 _SETTINGS_OF = (
     "_codecs",
@@ -119,14 +116,12 @@ def _no_entries(*arguments: Any) -> dict[Any, Any]:
     return {}
 
 
-_KNOWN: Mapping[tuple[str, str], Callable[..., Any]] = MappingProxyType(
-    {
-        ("collections", "OrderedDict"): _no_entries,
-        ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
-        ("torch._utils", "_rebuild_parameter"): _first,
-        ("torch", "Size"): _first,
-    }
-)
+_KNOWN: Mapping[tuple[str, str], Callable[..., Any]] = {
+    ("collections", "OrderedDict"): _no_entries,
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+    ("torch._utils", "_rebuild_parameter"): _first,
+    ("torch", "Size"): _first,
+}
 
 
 def _find(module: str, name: str) -> Any:

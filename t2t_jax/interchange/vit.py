@@ -9,31 +9,21 @@ from jaxtyping import Float32
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary, labelled_vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange import pretrained
 from t2t_jax.interchange.carried import Carried, any_value
 from t2t_jax.interchange.model_files import SIZE
 from t2t_jax.interchange.places import Place, encoder_places, norm_places
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.pretrained import (
-    OF_ENCODERS,
-    Counterpart,
-    carried_by_all,
-    encoder_fields,
-    our_config,
-    read_pretrained_config,
-    read_tensors,
-    their_fields,
-    written,
-)
 from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.system.records import Each, Schema
 
 VOCABULARIES = (LabelledVocabulary,)
 
 _FIELDS = {
-    **encoder_fields(dropout_rate=0.0),
-    "image_size": Counterpart("image_size", SIZE),
-    "patch_size": Counterpart("patch_size", SIZE),
-    "num_channels": Counterpart("image_channels", SIZE, 3),
+    **pretrained.encoder_fields(dropout_rate=0.0),
+    "image_size": pretrained.Counterpart("image_size", SIZE),
+    "patch_size": pretrained.Counterpart("patch_size", SIZE),
+    "num_channels": pretrained.Counterpart("image_channels", SIZE, 3),
 }
 _OTHERS = Schema({"id2label": Each(dict, str)})
 _EMBEDDINGS = "vit.embeddings"
@@ -65,22 +55,18 @@ def _places(model: ModelConfig) -> Iterator[Place]:
 
 
 def read(path: Path) -> PortableModel:
-    """Read a ViT model from the directory that `save_pretrained` wrote.
-
-    Raises:
-      UserError: a file is missing or damaged, or is of another kind of model.
-    """
-    theirs = read_pretrained_config(path, "vit", _FIELDS, _OTHERS, {"qkv_bias": True})
+    """Read a ViT model from the directory that `save_pretrained` wrote."""
+    theirs = pretrained.read_pretrained_config(path, "vit", _FIELDS, _OTHERS, {"qkv_bias": True})
     vocabulary = labelled_vocabulary(None, _labels(path, theirs["id2label"]))
     changes = {
-        **OF_ENCODERS,
+        **pretrained.OF_ENCODERS,
         "model.share_embeddings": False,
         "model.norm_order": "pre",
         "data.task": "image_classification",
         "data.corpus": "npz:images.npz",
     }
-    config = our_config(path, theirs, _FIELDS, changes)
-    arrays = dict(_our_arrays(read_tensors(path), config.model))
+    config = pretrained.our_config(path, theirs, _FIELDS, changes)
+    arrays = dict(_our_arrays(pretrained.read_tensors(path), config.model))
     return PortableModel(config, vocabulary, arrays, ())
 
 
@@ -115,7 +101,7 @@ def carried(config: Config) -> Carried:
     images = "patch_size", "image_size", "image_channels"
     embeddings = "share_embeddings", "share_target_embedding", "scale_embeddings"  # of tokens
     return {
-        **carried_by_all(config.model),
+        **pretrained.carried_by_all(config.model),
         **any_value("model", *images, *embeddings),
         "model.architecture": ("encoder_only",),
         "model.norm_order": ("pre",),
@@ -140,9 +126,9 @@ def write(model: PortableModel, directory: Path) -> None:
         "architectures": ["ViTForImageClassification"],
         "model_type": "vit",
         "dtype": "float32",
-        **their_fields(network, _FIELDS),
+        **pretrained.their_fields(network, _FIELDS),
         "qkv_bias": True,
         "id2label": {str(number): label for number, label in enumerate(vocabulary.labels)},
         "label2id": {label: number for number, label in enumerate(vocabulary.labels)},
     }
-    written(directory, config, arrays, _README)
+    pretrained.written(directory, config, arrays, _README)

@@ -15,11 +15,7 @@ class LabelledVocabulary(Vocabulary):
     """Labels, numbered from 0, and the vocabulary of the text that is labelled."""
 
     def __init__(self, serialized: bytes) -> None:
-        """Read the vocabulary as `labelled_vocabulary` has written it.
-
-        Raises:
-          ValueError: the bytes are damaged; the message says in what way.
-        """
+        """Read the vocabulary as `labelled_vocabulary` has written it."""
         super().__init__(serialized)
         content = parsed(serialized, _SCHEMA)
         try:

@@ -17,6 +17,7 @@ from t2t_jax.batch import PAD_ID
 from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.paired import PairedVocabulary, paired_vocabulary
 from t2t_jax.errors import UserError, warn
+from t2t_jax.interchange import pretrained
 from t2t_jax.interchange.marian.generation import (
     FILE,
     GENERATION,
@@ -37,13 +38,6 @@ from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.numbering import UNKNOWN, new_order, rows_in
 from t2t_jax.interchange.places import fairseq_places
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.pretrained import (
-    Counterpart,
-    our_config,
-    read_pretrained_config,
-    read_tensors,
-    refuse_other_options,
-)
 from t2t_jax.interchange.rewriting import permuted_channels
 from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.system.records import Record, Schema
@@ -53,16 +47,16 @@ Positions: TypeAlias = Literal["huggingface", "marian-nmt"]
 POSITIONS: tuple[Positions, ...] = ("huggingface", "marian-nmt")
 
 FIELDS = {
-    "d_model": Counterpart("d_model", SIZE),
-    "encoder_layers": Counterpart("num_encoder_layers", DEPTH),
-    "decoder_layers": Counterpart("num_decoder_layers", DEPTH),
-    "encoder_attention_heads": Counterpart("num_heads", DEPTH),
-    "encoder_ffn_dim": Counterpart("d_ff", SIZE),
-    "activation_function": Counterpart("feed_forward", str, "gelu"),
-    "dropout": Counterpart("dropout_rate", RATE, 0.1),
-    "attention_dropout": Counterpart("attention_dropout_rate", RATE, 0.0),
-    "activation_dropout": Counterpart("activation_dropout_rate", RATE, 0.0),
-    "scale_embedding": Counterpart("scale_embeddings", bool, False),
+    "d_model": pretrained.Counterpart("d_model", SIZE),
+    "encoder_layers": pretrained.Counterpart("num_encoder_layers", DEPTH),
+    "decoder_layers": pretrained.Counterpart("num_decoder_layers", DEPTH),
+    "encoder_attention_heads": pretrained.Counterpart("num_heads", DEPTH),
+    "encoder_ffn_dim": pretrained.Counterpart("d_ff", SIZE),
+    "activation_function": pretrained.Counterpart("feed_forward", str, "gelu"),
+    "dropout": pretrained.Counterpart("dropout_rate", RATE, 0.1),
+    "attention_dropout": pretrained.Counterpart("attention_dropout_rate", RATE, 0.0),
+    "activation_dropout": pretrained.Counterpart("activation_dropout_rate", RATE, 0.0),
+    "scale_embedding": pretrained.Counterpart("scale_embeddings", bool, False),
 }
 """The fields of config.json that stand for fields of ours."""
 EPSILON = 1e-5
@@ -90,16 +84,13 @@ def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
 
     Args:
       positions: the sinusoids that the model is to have.
-
-    Raises:
-      UserError: a file is missing or damaged, or is of another kind of model.
     """
-    theirs = read_pretrained_config(path, "marian", FIELDS, _OTHERS, {})
+    theirs = pretrained.read_pretrained_config(path, "marian", FIELDS, _OTHERS, {})
     sides = "attention_heads", "ffn_dim"
     wanted = {f"decoder_{name}": theirs[f"encoder_{name}"] for name in sides}
-    refuse_other_options(path / "config.json", theirs, wanted)
+    pretrained.refuse_other_options(path / "config.json", theirs, wanted)
     vocabulary, orders = _read_vocabulary(path, theirs)
-    tensors = read_tensors(path)
+    tensors = pretrained.read_tensors(path)
     arrays: Arrays = dict(_our_arrays(tensors, theirs, orders))
     if positions == "huggingface":
         try:
@@ -208,7 +199,7 @@ def _our_config(
         "decoding.max_source_length": max(8, theirs.get("max_position_embeddings", 1024)),
         **_languages(path / "tokenizer_config.json"),
     }
-    return our_config(path, theirs, FIELDS, changes)
+    return pretrained.our_config(path, theirs, FIELDS, changes)
 
 
 def _with_their_search(

@@ -32,6 +32,7 @@ from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.paired import PairedVocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.interchange import rewriting
 from t2t_jax.interchange.carried import (
     Carried,
     any_value,
@@ -44,14 +45,6 @@ from t2t_jax.interchange.marian.reading import EPSILON, FIELDS
 from t2t_jax.interchange.places import fairseq_places
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.pretrained import ACTIVATIONS, their_fields, written
-from t2t_jax.interchange.rewriting import (
-    permuted_channels,
-    with_all_biases,
-    with_all_heads,
-    with_norm_epsilon,
-    with_start_of_zeros,
-    without_residual_scale,
-)
 from t2t_jax.modules.models import start_id
 
 VOCABULARIES = SharedVocabulary, PairedVocabulary
@@ -141,9 +134,12 @@ def _their_arrays(
     network = model.config.model
     width = np.arange(network.d_model)
     sines_first = np.concatenate([width[::2], width[1::2]])
-    arrays = without_residual_scale(with_all_heads(model.arrays, network), network)
-    arrays = with_start_of_zeros(with_all_biases(arrays, network), network, start_id(network))
-    arrays = permuted_channels(with_norm_epsilon(arrays, network, EPSILON), sines_first)
+    arrays = rewriting.with_all_heads(model.arrays, network)
+    arrays = rewriting.without_residual_scale(arrays, network)
+    arrays = rewriting.with_all_biases(arrays, network)
+    arrays = rewriting.with_start_of_zeros(arrays, network, start_id(network))
+    arrays = rewriting.with_norm_epsilon(arrays, network, EPSILON)
+    arrays = rewriting.permuted_channels(arrays, sines_first)
     nothing = np.zeros(len(model.vocabulary), np.float32)
     rows = {*network.embeddings.values(), "output_bias"}
     arrays = {"output_bias": nothing, **arrays}
@@ -173,6 +169,7 @@ def model_config(config: Config, vocab_size: int) -> dict[str, Any]:
         **their_fields(model, FIELDS),
         "decoder_attention_heads": model.num_heads,
         "decoder_ffn_dim": model.d_ff,
+        "activation_function": ACTIVATIONS[model.feed_forward].replace("silu", "swish"),  # as usual
         "max_position_embeddings": max(config.decoding.max_source_length, _longest(config)),
         "share_encoder_decoder_embeddings": model.share_embeddings,
         "tie_word_embeddings": True,
