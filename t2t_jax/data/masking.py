@@ -118,10 +118,8 @@ class MaskedText(OfText):
         self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
     ) -> Batch:
         """Return the arrays of a batch; which subwords are hidden depends on step and row alone."""
-        tokens, offsets = (
-            np.asarray(self.pairs.target_tokens),
-            np.asarray(self.pairs.target_offsets),
-        )
+        text = self.pairs
+        tokens, offsets = np.asarray(text.target_tokens), np.asarray(text.target_offsets)
         whole = filled(tokens, offsets, chosen, (shape.rows, shape.source_length))
         stream = np.array([self.seed, _STREAM], np.uint64)
         raw = random_bits(stream, numbers, step, 2 * shape.source_length)
