@@ -55,7 +55,7 @@ It needs `pip install transformers torch`.
 def _places(model: ModelConfig) -> Iterator[Place]:
     """Yield the places of all parameters but those of entries, sentence types and positions."""
     yield from norm_places("source_embedding_norm", "bert.embeddings.LayerNorm")
-    norms, layers = ("attention.output.LayerNorm", "output.LayerNorm"), model.num_encoder_layers
+    norms, layers = ("attention.output.LayerNorm", "output.LayerNorm"), model.stacks[0].num_layers
     yield from encoder_places(layers, "bert.encoder.layer", "attention.self", norms)
     transform = "cls.predictions.transform"
     yield Place("output_transform.linear.kernel", f"{transform}.dense.weight", transposed=True)

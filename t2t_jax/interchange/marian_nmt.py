@@ -182,7 +182,7 @@ def _embeddings(weights: _Weights) -> dict[str, Float32[np.ndarray, "..."]]:
 def _arrays(weights: _Weights, model: ModelConfig) -> Iterator[_Named]:
     """Yield the parameters of the layers, and of the norms before and after them."""
     numbers = {
-        "encoder": range(1, model.num_encoder_layers + 1),
+        "encoder": range(1, model.stacks[0].num_layers + 1),
         "decoder": weights.options.decoder_layers,
     }
     for stack, side in (("encoder", "source"), ("decoder", "target")):

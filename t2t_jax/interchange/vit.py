@@ -46,7 +46,7 @@ It needs `pip install transformers torch`.
 def _places(model: ModelConfig) -> Iterator[Place]:
     """Yield the places of all parameters but the patch kernel, class token and positions."""
     norms = "layernorm_before", "layernorm_after"
-    layers = model.num_encoder_layers
+    layers = model.stacks[0].num_layers
     yield from encoder_places(layers, "vit.encoder.layer", "attention.attention", norms)
     yield from norm_places("encoder.norm", "vit.layernorm")
     yield Place("patch_projection.bias", f"{_PATCHES}.bias")
