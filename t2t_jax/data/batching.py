@@ -57,12 +57,7 @@ class Batches:
     """
 
     def __init__(self, examples: Examples, config: DataConfig, seed: int) -> None:
-        """Lay out the rows; no token is read yet.
-
-        Args:
-          examples: the examples that are put into batches.
-          config: the section on data, with the sizes of batches.
-          seed: seed of the order of the pairs.
+        """Lay out the rows, in an order that the seed decides; no token is read yet.
 
         Raises:
           UserError: the split has no pairs.
@@ -152,8 +147,6 @@ class Batches:
         An error in the background is raised here. Closing the iterator stops the work.
 
         Args:
-          start: the first step.
-          stop: the step after the last.
           rows_of: gives the numbers of the rows to make for a shape; None makes all rows.
         """
         steps = grain.MapDataset.range(start, stop)

@@ -48,12 +48,8 @@ _WAY_OUT = "set data.cache_dir to another place"
 def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
     """Return the folder of an entry of the cache, which is made if it is not there.
 
-    A damaged entry is made again, with a warning.
-
-    Args:
-      config: says where the cache is.
-      name: the name of the entry; it has to change whenever the contents would.
-      make: makes the contents of the entry.
+    A damaged entry is made again, with a warning. The name of an entry has to change whenever its
+    contents would.
 
     Raises:
       UserError: the cache cannot be written, or has no room.
@@ -79,12 +75,7 @@ def entry(config: DataConfig, name: str, make: Callable[[], Contents]) -> Path:
 
 
 def _shared(place: BucketPath, make: Callable[[], Contents]) -> Contents:
-    """Return the contents of a bucket's entry, which are made and sent there if it has none.
-
-    Args:
-      place: the folder of the entry in the bucket.
-      make: makes the contents.
-    """
+    """Return the contents of a bucket's entry, which are made and sent there if it has none."""
     if (kept := _fetched(place)) is not None:
         return kept
     made = make()

@@ -32,6 +32,8 @@ from t2t_jax.data.trees import FORMAT_VERSION, clean_tree, is_tag, linearise, re
 from t2t_jax.errors import UserError
 from t2t_jax.system.bucket import as_path, is_directory
 
+_BUNDLED = "bundled:"
+
 
 @dataclass(frozen=True)
 class Corpus:
@@ -114,14 +116,10 @@ def _open(name: str, config: DataConfig) -> Corpus:
 
 
 def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of parallel text; see `TaskFacts.corpora`.
-
-    Raises:
-      UserError: no corpus has this name, or files are missing.
-    """
-    scheme, colon, place = name.partition(":")
+    """Return the splits of parallel text; see `TaskFacts.corpora`."""
+    scheme, _, place = name.partition(":")
     languages = config.source_language, config.target_language
-    if scheme == "bundled" and colon and not place:
+    if name == _BUNDLED:
         return _text_splits(_bundled(), *languages)
     if scheme == "text" and place:
         return _text_splits(_directory(place), *languages)
@@ -135,16 +133,25 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
 
 
 def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of sentences and their trees; see `TaskFacts.corpora`.
-
-    Raises:
-      UserError: a directory is not named, or lacks its files.
-    """
+    """Return the splits of sentences and their trees; see `TaskFacts.corpora`."""
     del config
     places = name.partition(":")[2].split("+")
     if not all(places):
         raise _unknown(name)
-    return _tree_splits(*map(_directory, places))
+    first, *more = map(_directory, places)
+    files = {name: [file] for name in SPLITS if (file := _find(first, f"{name}.mrg"))}
+    for directory in more:
+        file = _find(directory, "train.mrg")
+        if file is None:
+            raise UserError(f"corpus directory {directory} has no train.mrg (nor train.mrg.gz)")
+        files.setdefault("train", []).append(file)
+    if not files:
+        raise UserError(
+            f"corpus directory {first} has no train.mrg, dev.mrg or test.mrg (nor with .gz)"
+        )
+    return {
+        name: _split(_survey_trees, _read_trees, *files[name]) for name in SPLITS if name in files
+    }
 
 
 def _unknown(name: str) -> UserError:
@@ -167,7 +174,7 @@ def _mixture(name: str, *mixed: tuple[Corpus, int]) -> Corpus:
                 f"leave it out of {name}"
             )
     first = {split: part for corpus, _ in reversed(mixed) for split, part in corpus.parts.items()}
-    train = Split(functools.cache(partial(_survey_mixture, *mixed)), partial(_read_mixture, *mixed))
+    train = _split(_survey_mixture, _read_mixture, *mixed)
     return Corpus(name, first | {"train": train}, mixed, mixed[0][0].task)
 
 
@@ -257,9 +264,9 @@ def _find(directory: Path, name: str) -> _File | None:
 
 
 def _split(
-    fingerprint: Callable[..., str], read: Callable[..., Iterator[Chunk]], *files: _File
+    fingerprint: Callable[..., str], read: Callable[..., Iterator[Chunk]], *given: Any
 ) -> Split:
-    return Split(functools.cache(partial(fingerprint, *files)), partial(read, *files))
+    return Split(functools.cache(partial(fingerprint, *given)), partial(read, *given))
 
 
 def _survey_text(source: _File, target: _File) -> str:
@@ -276,12 +283,9 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of text of one language: `train.txt` and so on, or one bundled side.
 
     See `TaskFacts.corpora`.
-
-    Raises:
-      UserError: no such text has this name, or files are missing.
     """
-    scheme, colon, place = name.partition(":")
-    if scheme == "bundled" and colon and not place:
+    scheme, _, place = name.partition(":")
+    if name == _BUNDLED:
         directory, suffix = _bundled(), config.source_language
     elif scheme == "text" and place:
         directory, suffix = _directory(place), "txt"
@@ -297,12 +301,8 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
     }
     if not files:
         raise UserError(f"corpus directory {directory} has no train.{suffix} (nor with .gz)")
-    how = config.documents
     return {
-        split: Split(
-            functools.cache(partial(_survey_documents, how, file)),
-            partial(_read_documents, how, file),
-        )
+        split: _split(_survey_documents, _read_documents, config.documents, file)
         for split, file in files.items()
     }
 
@@ -311,24 +311,17 @@ def label_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of sentences with a label each: `train.txt` beside `train.label`.
 
     In the bundled corpus, each line's label is its language. See `TaskFacts.corpora`.
-
-    Raises:
-      UserError: no such text has this name, or files are missing.
     """
-    scheme, colon, place = name.partition(":")
-    if scheme == "bundled" and colon and not place:
+    if name == _BUNDLED:
         languages = config.source_language, config.target_language
         return _labels_of(_text_splits(_bundled(), *languages), partial(_read_languages, languages))
-    return _beside_text(name, config, "label", "bundled:")
+    return _beside_text(name, config, "label", _BUNDLED)
 
 
 def tag_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of sentences with a tag for each word: `train.txt` beside `train.tags`.
 
     Trees give the tags of their words. See `TaskFacts.corpora`.
-
-    Raises:
-      UserError: no such text has this name, or files are missing.
     """
     scheme, _, place = name.partition(":")
     if scheme == "trees" and all(place.split("+")):
@@ -349,10 +342,7 @@ def _beside_text(name: str, config: DataConfig, suffix: str, others: str) -> dic
 def _labels_of(
     whole: Mapping[str, Split], read: Callable[[Split], Iterator[Chunk]]
 ) -> dict[str, Split]:
-    return {
-        split: Split(functools.cache(partial(_survey_labels, part)), partial(read, part))
-        for split, part in whole.items()
-    }
+    return {split: _split(_survey_labels, read, part) for split, part in whole.items()}
 
 
 def _survey_labels(part: Split) -> str:
@@ -384,22 +374,6 @@ def _read_documents(how: str, file: _File) -> Iterator[Chunk]:
         blocks = groupby(file.lines(), key=lambda line: bool(line.strip()))
         documents = (" ".join(lines) for has_text, lines in blocks if has_text)
     return chunks(("", document) for document in documents)
-
-
-def _tree_splits(first: Path, *more: Path) -> dict[str, Split]:
-    files = {name: [file] for name in SPLITS if (file := _find(first, f"{name}.mrg"))}
-    for directory in more:
-        file = _find(directory, "train.mrg")
-        if file is None:
-            raise UserError(f"corpus directory {directory} has no train.mrg (nor train.mrg.gz)")
-        files.setdefault("train", []).append(file)
-    if not files:
-        raise UserError(
-            f"corpus directory {first} has no train.mrg, dev.mrg or test.mrg (nor with .gz)"
-        )
-    return {
-        name: _split(_survey_trees, _read_trees, *files[name]) for name in SPLITS if name in files
-    }
 
 
 def _survey_trees(*files: _File) -> str:

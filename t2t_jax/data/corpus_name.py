@@ -44,48 +44,32 @@ class Component(NamedTuple):
 def components_of(name: str) -> list[Component]:
     """Return the corpora of a name with their weights: one corpus, unless it is a mixture.
 
-    Args:
-      name: the corpus as a config names it.
-
     Raises:
       UserError: a weight is not a whole number from 1 to 9999.
     """
-    return [_component(part) for part in _NEXT_CORPUS.split(name)]
-
-
-def _component(text: str) -> Component:
-    match = _WITH_WEIGHT.fullmatch(text)
-    if match is None:
-        return Component(text, 1)
-    name, weight = match.groups()
-    if not _WEIGHT.fullmatch(weight):
-        raise UserError(
-            f"the weight {weight!r} of corpus {text} is not a whole number from 1 to 9999; write "
-            "text:A*3+text:B to read A three times an epoch, or end a directory whose own name has "
-            "a * with a /"
-        )
-    return Component(name, int(weight))
-
-
-def scheme_of(name: str) -> str:
-    """Return the scheme of one corpus: the part of its name before the colon, such as `text`."""
-    return name.partition(":")[0]
+    found = []
+    for part in _NEXT_CORPUS.split(name):
+        match = _WITH_WEIGHT.fullmatch(part)
+        place, weight = match.groups() if match else (part, "1")
+        if not _WEIGHT.fullmatch(weight):
+            raise UserError(
+                f"the weight {weight!r} of corpus {part} is not a whole number from 1 to 9999; "
+                "write text:A*3+text:B to read A three times an epoch, or end a directory whose "
+                "own name has a * with a /"
+            )
+        found.append(Component(place, int(weight)))
+    return found
 
 
 def public_name(name: str) -> str:
     """Return the common name of a public corpus, wherever it is kept, or any other name unchanged.
 
-    Args:
-      name: the corpus, or the mixture, as a config names it.
-
-    Returns:
-      A name such as wmt14-en-de for a public corpus, from TensorFlow Datasets too; for any other
-      corpus, `name` itself. A mixture has the names of its corpora, with their weights.
+    The common name is one such as wmt14-en-de, for a corpus from TensorFlow Datasets too. A mixture
+    has the names of its corpora, with their weights.
     """
-    known = (Component(_public_name(name), weight) for name, weight in components_of(name))
-    return "+".join(map(str, known))
-
-
-def _public_name(name: str) -> str:
-    scheme = scheme_of(name)
-    return scheme if scheme in CORPORA else _SAME_IN_TFDS.get(name, name)
+    found = []
+    for place, weight in components_of(name):
+        scheme = place.partition(":")[0]
+        known = scheme if scheme in CORPORA else _SAME_IN_TFDS.get(place, place)
+        found.append(str(Component(known, weight)))
+    return "+".join(found)

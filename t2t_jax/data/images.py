@@ -8,18 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
-from zipfile import ZipInfo
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Int32, Integer, UInt8
 
 from t2t_jax.batch import Batch, Patches, Sequence
 from t2t_jax.config import DataConfig, ImageEncoderConfig
-from t2t_jax.data import splits as parts
 from t2t_jax.data.rows import BatchShape, Chosen, random_bits
 from t2t_jax.data.splits import SPLITS, Chunk, Split, chunks, digest
-from t2t_jax.data.tfds import TFDS_SPLITS, tfds_builder, unreadable_tfds
+from t2t_jax.data.tfds import features_of, parts_of, tfds_builder
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.host import usable_host_memory
@@ -142,8 +140,6 @@ def checked_image(image: Any, model: ImageEncoderConfig, name: str, resize: bool
 
     Args:
       image: numbers from 0 to 255, `[height, width, channels]`, or without channels if it is grey.
-      model: the config of the model, with the size and channels of an image.
-      name: the name of the image in errors.
       resize: whether an image of another size is made to fit; see `data.image_resize`.
 
     Raises:
@@ -186,19 +182,11 @@ def _fitted(image: Image, size: int) -> UInt8[np.ndarray, "size size channels"]:
 
 
 def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of a corpus of images: source lines are arrays, and targets are labels.
-
-    Args:
-      name: `npz:FILE`, `tfds:NAME` or `digits:`.
-      config: the section on data.
-
-    Raises:
-      UserError: there is no such corpus, or it has no images.
-    """
-    scheme, colon, place = name.partition(":")
+    """Return the splits of a corpus of images: source lines are arrays, and targets are labels."""
+    scheme, _, place = name.partition(":")
     if scheme == "npz" and place:
         return _npz_splits(as_path(os.path.expanduser(place)))
-    if scheme == "digits" and colon and not place:
+    if name == "digits:":
         return {
             split: Split(partial(digest, "digits", _DIGITS_VERSION, split), partial(_digits, split))
             for split in SPLITS
@@ -250,7 +238,8 @@ def _read(path: Path, file: np.lib.npyio.NpzFile, names: Iterable[str]) -> dict[
       UserError: the arrays need more memory than there is, or one of them is no array.
     """
     there = [name for name in names if name in file.files]
-    sizes = {one.filename.removesuffix(".npy"): one.file_size for one in _members(file)}
+    members = cast(Any, file.zip).infolist()
+    sizes = {one.filename.removesuffix(".npy"): one.file_size for one in members}
     needed = sum(sizes[name] for name in there)
     free = usable_host_memory()
     if free is not None and needed > free:
@@ -263,11 +252,6 @@ def _read(path: Path, file: np.lib.npyio.NpzFile, names: Iterable[str]) -> dict[
         if not isinstance(array, np.ndarray):
             raise UserError(f"{name} of {path} is no array; save it with numpy.savez")
     return arrays
-
-
-def _members(file: np.lib.npyio.NpzFile) -> list[ZipInfo]:
-    assert file.zip is not None  # it is not closed
-    return file.zip.infolist()
 
 
 def images_in(path: Path) -> list[Any]:
@@ -373,35 +357,17 @@ def _tfds_splits(name: str) -> dict[str, Split]:
     with needs_extra("images", f"data.corpus='tfds:{name}'"):
         import PIL  # noqa: F401  # TFDS reads the files of images with it
     builder = tfds_builder(name)
-    known = dict(getattr(builder.info.features, "items", dict)())
+    known = features_of(builder)
     missing = {"image", "label"} - known.keys()
     if missing:
         raise UserError(
             f"TFDS data set {name} has no {' or '.join(sorted(missing))}, only {', '.join(known)}"
         )
-    found = {}
-    for tfds_name, split in TFDS_SPLITS.items():
-        if tfds_name in builder.info.splits:
-            info = builder.info.splits[tfds_name]
-            content = builder.info.full_name, tfds_name, info.shard_lengths, info.num_bytes
-            found[split] = Split(
-                partial(digest, "images", repr(content)), partial(_read_tfds, builder, tfds_name)
-            )
-    return found
 
+    def chunk(split: str, examples: list[Any]) -> Chunk:
+        names, numbers = known["label"].names, [int(one["label"]) for one in examples]
+        if min(numbers) < 0:  # as TFDS has it where labels are not published
+            raise UserError(f"the {split} split of TFDS data set {builder.name} has no labels")
+        return [np.asarray(one["image"]) for one in examples], [names[n] for n in numbers]
 
-def _read_tfds(builder: Any, split: str) -> Iterator[Chunk]:
-    try:
-        names = builder.info.features["label"].names
-        examples = builder.as_data_source(split=split)
-        for start in range(0, len(examples), parts.CHUNK_LINES):
-            stop = min(start + parts.CHUNK_LINES, len(examples))
-            chunk = examples.__getitems__(range(start, stop))
-            numbers = [int(one["label"]) for one in chunk]
-            if min(numbers) < 0:  # as TFDS has it where labels are not published
-                raise UserError(f"the {split} split of TFDS data set {builder.name} has no labels")
-            yield [np.asarray(one["image"]) for one in chunk], [names[n] for n in numbers]
-    except UserError:
-        raise
-    except Exception as error:  # of any kind, from array_record and from what parses examples
-        raise unreadable_tfds(builder.name, builder.data_path, error) from error
+    return parts_of(builder, lambda content: digest("images", repr(content)), chunk)

@@ -3,15 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, Integer
 
 from t2t_jax.batch import Batch, Sequence
 from t2t_jax.data.rows import BatchShape, Chosen
-from t2t_jax.data.tokenized import TokenizedSplit
+from t2t_jax.data.tokenized import OfText, TokenizedSplit, flattened, joined
 
 
 class Labelled(NamedTuple):
@@ -26,37 +25,16 @@ class Labelled(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LabelledText:
-    """Sentences with labels, whose arrays may be memory-mapped."""
+class LabelledText(OfText):
+    """Sentences with labels, the sources of `pairs`; its targets are numbers (see `flat`)."""
 
-    pairs: TokenizedSplit
-    """The sentences as sources; targets are numbers for a label and a position (see `flat`)."""
     num_labels: int
     """The number of different labels."""
-
-    def __len__(self) -> int:
-        """Return the number of sentences."""
-        return len(self.pairs)
-
-    @property
-    def skipped(self) -> dict[str, int]:
-        """Return the number of sentences left out, by reason."""
-        return self.pairs.skipped
-
-    @property
-    def num_pairs_read(self) -> int:
-        """Return the number of sentences in the corpus."""
-        return self.pairs.num_pairs_read
 
     @property
     def source_lengths(self) -> Int32[np.ndarray, " n"]:
         """Return the number of subwords of each sentence."""
         return self.pairs.source_lengths
-
-    @property
-    def target_lengths(self) -> Int32[np.ndarray, " n"]:
-        """Return the number of labels of each sentence."""
-        return self.pairs.target_lengths
 
     @cached_property
     def target_tokens(self) -> Integer[np.ndarray, " total"]:
@@ -85,25 +63,15 @@ def flat(
 ) -> TokenizedSplit:
     """Return sentences as flat arrays, in which one number stands for a label and its position.
 
-    Args:
-      sentences: the sentences.
-      num_labels: the number of different labels.
-      skipped: the number of sentences left out, by reason.
-      num_read: the number of sentences in the corpus.
+    The numbers of sentences left out, by reason, and of those in the corpus are handed on.
     """
     kept = list(sentences)
-    sides = [one.tokens for one in kept], [_joined(one, num_labels) for one in kept]
-    arrays: list[Any] = []
-    for side in sides:
-        lengths = [0, *map(len, side)]
-        arrays += [
-            np.fromiter(chain.from_iterable(side), np.int32),
-            np.cumsum(lengths, dtype=np.int64),
-        ]
-    return TokenizedSplit(arrays[0], arrays[1], arrays[2], arrays[3], skipped, num_read)
+    sources = joined([flattened([one.tokens for one in kept], np.int32)], np.int32)
+    targets = joined([flattened([_numbers(one, num_labels) for one in kept], np.int32)], np.int32)
+    return TokenizedSplit(*sources, *targets, skipped, num_read)
 
 
-def _joined(one: Labelled, num_labels: int) -> list[int]:
+def _numbers(one: Labelled, num_labels: int) -> list[int]:
     return [
         position * (num_labels + 1) + label + 1
         for position, label in zip(one.positions, one.labels, strict=True)

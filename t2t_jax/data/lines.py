@@ -91,11 +91,7 @@ def survey(path: Path) -> Survey:
 
 
 def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
-    """Yield the lines of a file, without their ends.
-
-    Args:
-      path: the file.
-      expected: an earlier survey of the file, with which its content has to agree.
+    """Yield the lines of a file, without their ends; it has to agree with the survey given, if any.
 
     Raises:
       UserError: the file is missing or damaged, or a line is not UTF-8, or the file has changed
@@ -123,12 +119,7 @@ def read_lines(path: Path, expected: Survey | None = None) -> Iterator[str]:
 
 
 def blocks_of(file: Lines, num_lines: int, shown: Path | str) -> Iterator[bytes]:
-    """Yield the bytes of a file or a stream in blocks of whole lines.
-
-    Args:
-      file: the file or the stream.
-      num_lines: the most lines of a block, which has fewer if they are long.
-      shown: the name of the file in errors.
+    """Yield the bytes of a file or a stream in blocks of whole lines, at most `num_lines` each.
 
     Raises:
       UserError: a line has more than `LONGEST_LINE` bytes.
@@ -156,8 +147,6 @@ def decoded(
     """Yield the lines of a text, without their ends: a list for each block of whole lines.
 
     Args:
-      blocks: the text, in blocks of whole lines.
-      shown: the name of the text in errors.
       not_utf8: gives the message of an error from the number of a line and of the byte in it,
         both counted from 1, that is not UTF-8.
 
@@ -181,13 +170,7 @@ def decoded(
 
 
 def check_aligned(source: Path, num_sources: int, target: Path, num_targets: int) -> None:
-    """Refuse two files that have different numbers of lines.
-
-    Args:
-      source: a file of sentences.
-      num_sources: the number of its lines.
-      target: a file of their translations, line by line.
-      num_targets: the number of its lines.
+    """Refuse a file of sentences that has more or fewer lines than that of their translations.
 
     Raises:
       UserError: the numbers differ.

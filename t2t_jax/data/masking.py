@@ -7,7 +7,6 @@ subwords, and 10% stay as they are.
 
 from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from jaxtyping import Bool, Int32, Integer, UInt64
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Batch, Sequence
 from t2t_jax.config import DataConfig
 from t2t_jax.data.rows import BatchShape, Chosen, filled, random_bits
-from t2t_jax.data.tokenized import TokenizedSplit
+from t2t_jax.data.tokenized import OfText
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 
@@ -45,11 +44,7 @@ class Masking(NamedTuple):
 
 
 def masking_of(vocabulary: Vocabulary, config: DataConfig) -> Masking:
-    """Return the settings by which the text of a run is masked.
-
-    Args:
-      vocabulary: the vocabulary of the run.
-      config: the share that is predicted, and whether words are whole.
+    """Return the settings by which the text of a run with a vocabulary is masked.
 
     Raises:
       UserError: the vocabulary has no mask.
@@ -78,12 +73,7 @@ def mask_id(vocabulary: Vocabulary) -> int:
 
 
 def masked_room(share: float, length: int) -> int:
-    """Return the most subwords that are predicted in a row, rounded up to a multiple of 8.
-
-    Args:
-      share: share of the subwords that are predicted.
-      length: positions of the row.
-    """
+    """Return the most subwords that are predicted of a row, rounded up to a multiple of 8."""
     return -(-max(1, int(share * length + 0.5)) // 8) * 8
 
 
@@ -91,12 +81,7 @@ def with_masks(vocabulary: Vocabulary, mask: int, ids: Sequence_[int]) -> list[i
     """Return the subwords of a line without the spaces before its masks, as training has them.
 
     A vocabulary spells the space before a mask as a subword of its own; a mask that hides a word
-    stands for its space too.
-
-    Args:
-      vocabulary: the vocabulary of the subwords.
-      mask: the id that hides a subword; see `mask_id`.
-      ids: the subwords of the line.
+    stands for its space too. `mask_id` gives the id of a mask.
     """
     following = [*ids[1:], PAD_ID]
     return [
@@ -107,44 +92,23 @@ def with_masks(vocabulary: Vocabulary, mask: int, ids: Sequence_[int]) -> list[i
 
 
 @dataclass(frozen=True)
-class MaskedText:
-    """Sequences of text, in which each step hides other subwords."""
+class MaskedText(OfText):
+    """Sequences of text, the targets of `pairs`, in which each step hides other subwords."""
 
-    text: TokenizedSplit
-    """The sequences, as targets of empty sources."""
     masking: Masking
     """The settings by which the sequences are masked."""
     seed: int = 0
     """The seed of the choice of subwords."""
 
-    def __len__(self) -> int:
-        """Return the number of sequences."""
-        return len(self.text)
-
     @property
-    def skipped(self) -> dict[str, int]:
-        """Return the number of documents left out, by reason."""
-        return self.text.skipped
-
-    @property
-    def num_pairs_read(self) -> int:
-        """Return the number of documents in the corpus."""
-        return self.text.num_pairs_read
-
-    @cached_property
     def source_lengths(self) -> Int32[np.ndarray, " n"]:
         """Return the number of subwords of each sequence."""
-        return self.text.target_lengths
-
-    @property
-    def target_lengths(self) -> Int32[np.ndarray, " n"]:
-        """Return the number of subwords of each sequence, some of which are predicted."""
-        return self.text.target_lengths
+        return self.pairs.target_lengths
 
     @property
     def target_tokens(self) -> Integer[np.ndarray, " total"]:
         """Return the subwords of all sequences."""
-        return self.text.target_tokens
+        return self.pairs.target_tokens
 
     def shape(self, shape: BatchShape, most: int) -> BatchShape:
         """Return the shape of a batch's arrays, with target positions for chosen subwords alone."""
@@ -154,7 +118,8 @@ class MaskedText:
         self, chosen: Chosen, shape: BatchShape, step: int, numbers: Integer[np.ndarray, " rows"]
     ) -> Batch:
         """Return the arrays of a batch; which subwords are hidden depends on step and row alone."""
-        tokens, offsets = np.asarray(self.text.target_tokens), np.asarray(self.text.target_offsets)
+        text = self.pairs
+        tokens, offsets = np.asarray(text.target_tokens), np.asarray(text.target_offsets)
         whole = filled(tokens, offsets, chosen, (shape.rows, shape.source_length))
         stream = np.array([self.seed, _STREAM], np.uint64)
         raw = random_bits(stream, numbers, step, 2 * shape.source_length)
@@ -169,7 +134,6 @@ def masked(
     Args:
       whole: rows of text, `[rows, length]`.
       raw: random numbers, two for each place.
-      masking: the settings by which text is masked.
       room: the most subwords of a row that are chosen.
 
     Returns:

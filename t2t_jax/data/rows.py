@@ -79,6 +79,11 @@ class Examples(Protocol):
         """
 
 
+def offsets_of(lengths: Integer[np.ndarray, " n"]) -> Int64[np.ndarray, " offsets"]:
+    """Return the place at which each of some parts begins, one after another, and the last end."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
 def ranges(
     starts: Integer[np.ndarray, " n"], counts: Integer[np.ndarray, " n"]
 ) -> Int64[np.ndarray, " total"]:
@@ -98,7 +103,6 @@ def filled(
     Args:
       tokens: the tokens of all examples, one after the other.
       offsets: the tokens of example i are `tokens[offsets[i] : offsets[i + 1]]`.
-      chosen: the examples in the batch.
       shape: the number of rows, and of positions in each.
     """
     pairs, rows, segments = chosen

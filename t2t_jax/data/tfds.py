@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,14 @@ from t2t_jax.data.splits import Chunk, Split, digest
 from t2t_jax.errors import UserError
 from t2t_jax.system.regular_file import check_regular
 
-TFDS_SPLITS = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
+_SPLITS = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
 
 
 def tfds_splits(name: str, source_language: str, target_language: str) -> dict[str, Split]:
-    """Return the splits of a data set of translations, by name: train, dev and test.
+    """Return the splits of a data set of translations, such as wmt14_translate/de-en.
 
     Args:
-      name: the data set's name and config, as in wmt14_translate/de-en.
+      name: the data set's name and config.
       source_language: the feature that holds the sources.
       target_language: the feature that holds the targets.
 
@@ -29,8 +29,8 @@ def tfds_splits(name: str, source_language: str, target_language: str) -> dict[s
     from tensorflow_datasets.core.features import Text
 
     builder = tfds_builder(name)
-    known = dict(getattr(builder.info.features, "items", dict)())
-    for language in (source_language, target_language):
+    known, languages = features_of(builder), (source_language, target_language)
+    for language in languages:
         if language not in known:
             raise UserError(
                 f"TFDS data set {name} has no language {language!r}, only {', '.join(known)}"
@@ -38,17 +38,43 @@ def tfds_splits(name: str, source_language: str, target_language: str) -> dict[s
         if not isinstance(known[language], Text):
             kind = type(known[language]).__name__
             raise UserError(f"{language!r} of TFDS data set {name} is no text, but a {kind}")
-    splits = {}
-    for tfds_name, split in TFDS_SPLITS.items():
+
+    def fingerprint(content: tuple[Any, ...]) -> str:
+        return digest(repr((*content, *languages)))
+
+    def chunk(split: str, examples: list[Any]) -> Chunk:
+        sources, targets = ([_text_of(one[language]) for one in examples] for language in languages)
+        return sources, targets
+
+    return parts_of(builder, fingerprint, chunk)
+
+
+def features_of(builder: Any) -> dict[str, Any]:
+    """Return the features of a data set by name; none if its examples have no features."""
+    return dict(getattr(builder.info.features, "items", dict)())
+
+
+def parts_of(
+    builder: Any,
+    fingerprint: Callable[[tuple[Any, ...]], str],
+    chunk: Callable[[str, list[Any]], Chunk],
+) -> dict[str, Split]:
+    """Return the splits of a data set, by name: train, dev and test.
+
+    Args:
+      builder: the builder of the data set.
+      fingerprint: takes what identifies the content of a split, and gives its fingerprint.
+      chunk: takes the name of a split in TFDS and some of its examples, and gives their pairs.
+    """
+    found = {}
+    for tfds_name, split in _SPLITS.items():
         if tfds_name in builder.info.splits:
             info = builder.info.splits[tfds_name]
-            content = (builder.info.full_name, tfds_name, info.shard_lengths, info.num_bytes)
-            identity = repr((*content, source_language, target_language))
-            splits[split] = Split(
-                partial(digest, identity),
-                partial(_read_tfds, builder, tfds_name, source_language, target_language),
+            content = builder.info.full_name, tfds_name, info.shard_lengths, info.num_bytes
+            found[split] = Split(
+                partial(fingerprint, content), partial(_read_tfds, builder, tfds_name, chunk)
             )
-    return splits
+    return found
 
 
 def tfds_builder(name: str) -> Any:
@@ -69,7 +95,7 @@ def tfds_builder(name: str) -> Any:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"TFDS has no data set {name!r}, in code or on disk: {reason}") from error
     except Exception as error:  # of any kind, where its files are damaged
-        raise unreadable_tfds(name, data_dir or "TFDS's own directory", error) from error
+        raise _unreadable(name, data_dir or "TFDS's own directory", error) from error
     # The command `tfds build` would need TensorFlow.
     prepare = (
         'python -c "import tensorflow_datasets as tfds, tensorflow_datasets.translate; '
@@ -89,7 +115,7 @@ def tfds_builder(name: str) -> Any:
     return builder
 
 
-def unreadable_tfds(name: str, place: object, error: Exception) -> UserError:
+def _unreadable(name: str, place: object, error: Exception) -> UserError:
     """Return the error for a data set whose files at a place raised another error."""
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     return UserError(
@@ -99,18 +125,17 @@ def unreadable_tfds(name: str, place: object, error: Exception) -> UserError:
 
 
 def _read_tfds(
-    builder: Any, split: str, source_language: str, target_language: str
+    builder: Any, split: str, chunk: Callable[[str, list[Any]], Chunk]
 ) -> Iterator[Chunk]:
     try:
         examples = builder.as_data_source(split=split)
         for start in range(0, len(examples), parts.CHUNK_LINES):
-            chunk = examples.__getitems__(
-                range(start, min(start + parts.CHUNK_LINES, len(examples)))
-            )
-            sources = [_text_of(example[source_language]) for example in chunk]
-            yield sources, [_text_of(example[target_language]) for example in chunk]
+            stop = min(start + parts.CHUNK_LINES, len(examples))
+            yield chunk(split, examples.__getitems__(range(start, stop)))
+    except UserError:
+        raise
     except Exception as error:  # of any kind, from array_record and from what parses examples
-        raise unreadable_tfds(builder.name, builder.data_path, error) from error
+        raise _unreadable(builder.name, builder.data_path, error) from error
 
 
 def _text_of(feature: bytes | None) -> str:

@@ -21,7 +21,7 @@ from t2t_jax.batch import BOS_ID, EOS_ID, Batch
 from t2t_jax.config import DataConfig
 from t2t_jax.data.cache import Contents, entry
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.rows import BatchShape, Chosen, filled, ranges
+from t2t_jax.data.rows import BatchShape, Chosen, filled, offsets_of, ranges
 from t2t_jax.data.vocabularies.learning import RECIPE_VERSION, train_vocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.system.records import Schema, parse_object
@@ -92,6 +92,33 @@ class TokenizedSplit:
         )
 
 
+@dataclass(frozen=True)
+class OfText:
+    """What is alike in examples that are made anew, in each step, of a text in arrays."""
+
+    pairs: TokenizedSplit
+    """The text, whose arrays may be memory-mapped."""
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.pairs)
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """Return the number of sentences or documents left out, by reason."""
+        return self.pairs.skipped
+
+    @property
+    def num_pairs_read(self) -> int:
+        """Return the number of sentences or documents in the corpus."""
+        return self.pairs.num_pairs_read
+
+    @property
+    def target_lengths(self) -> Int32[np.ndarray, " n"]:
+        """Return the number of subwords, or of labels, from which those to predict are taken."""
+        return self.pairs.target_lengths
+
+
 _ARRAYS = tuple(field.name for field in fields(TokenizedSplit))[:4]
 
 
@@ -101,8 +128,6 @@ def prepare_vocabulary(
     """Return the vocabulary of a corpus's train split, from the cache or learned now.
 
     Args:
-      config: the size of the vocabulary, its protected tokens, and where the cache is.
-      corpus: where the train split is.
       across_scripts: whether a subword may hold both letters and punctuation, as the corpus's task
         says. The key of the cache leaves it out, since a corpus is for one task.
 
@@ -160,10 +185,6 @@ def prepare_text(
     of a mixture is tokenised once.
 
     Args:
-      config: says how long sequences are.
-      corpus: where the split is.
-      vocabulary: the vocabulary of the documents.
-      split: the name of the split.
       bidirectional: whether a model reads a sequence as a whole. If so, each begins with
         `BOS_ID`, and documents of every split are cut; if not, only those of train are cut.
 
@@ -187,12 +208,7 @@ def prepare_text(
 def kept(
     config: DataConfig, key: Sequence[object], make: Callable[[], TokenizedSplit]
 ) -> TokenizedSplit:
-    """Return a split as token arrays, from the cache or made now.
-
-    Args:
-      config: says where the cache is.
-      key: everything that the arrays depend on.
-      make: makes the arrays.
+    """Return the arrays that depend on everything in a key alone, from the cache or made now.
 
     Raises:
       UserError: the cache cannot be written.
@@ -227,18 +243,20 @@ def _tokenize(
     for lines in corpus.pairs(split):
         encoders = vocabulary.encode, vocabulary.encode_targets
         source, target = (
-            _flatten(_encode(encode, side, max_length), dtype)
+            flattened(_encode(encode, side, max_length), dtype)
             for encode, side in zip(encoders, lines, strict=True)
         )
         num_pairs_read += len(lines[0])
         if max_length is not None:
-            reason = _reasons_to_skip(source.lengths, target.lengths, max_length)
+            is_long = np.maximum(source.lengths, target.lengths) > max_length
+            faults = source.lengths == 1, target.lengths == 1, is_long  # 1 is EOS_ID alone
+            reason = np.select(faults, [1, 2, 3])
             for number, name in enumerate(skipped, start=1):
                 skipped[name] += int(np.count_nonzero(reason == number))
             source, target = _select(source, reason == 0), _select(target, reason == 0)
         sources.append(source)
         targets.append(target)
-    return TokenizedSplit(*_join(sources, dtype), *_join(targets, dtype), skipped, num_pairs_read)
+    return TokenizedSplit(*joined(sources, dtype), *joined(targets, dtype), skipped, num_pairs_read)
 
 
 def _tokenize_text(
@@ -255,15 +273,13 @@ def _tokenize_text(
     """
     dtype = np.uint16 if len(vocabulary) <= 1 << 16 else np.int32
     documents = [
-        _flatten(vocabulary.encode_targets(targets), dtype) for _, targets in corpus.pairs(split)
+        flattened(vocabulary.encode_targets(targets), dtype) for _, targets in corpus.pairs(split)
     ]
-    tokens, offsets = _join(documents, dtype)
+    tokens, offsets = joined(documents, dtype)
     num_documents = len(offsets) - 1
     if max_length is not None:
         lengths = np.diff(offsets) if rows == "documents" else offsets[-1:]
-        offsets = np.concatenate(
-            [np.zeros(1, np.int64), np.cumsum(_cut(lengths, max_length - begin))]
-        )
+        offsets = offsets_of(_cut(lengths, max_length - begin))
     if begin:
         tokens = np.insert(tokens, offsets[:-1], BOS_ID)
         offsets += np.arange(len(offsets))
@@ -290,21 +306,18 @@ def mix(mixed: list[tuple[TokenizedSplit, int]]) -> TokenizedSplit:
     for split in repeated:
         skipped.update(split.skipped)
     num_pairs_read = sum(split.num_pairs_read for split in repeated)
-    joined = *_join(sources, dtype), *_join(targets, dtype)
-    return TokenizedSplit(*joined, dict(skipped), num_pairs_read)
+    arrays = *joined(sources, dtype), *joined(targets, dtype)
+    return TokenizedSplit(*arrays, dict(skipped), num_pairs_read)
 
 
 def after_first_tokens(split: TokenizedSplit) -> TokenizedSplit:
     """Cut each source after its first token, and put the rest at the beginning of its target.
 
     A decoder alone reads the same sequences, and learns all tokens but the first of each.
-
-    Args:
-      split: the pairs.
     """
     sources, targets = split.source_lengths, split.target_lengths
     first, rest = split.source_offsets[:-1], sources - 1
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(rest + targets, dtype=np.int64)])
+    offsets = offsets_of(rest + targets)
     source_tokens = np.asarray(split.source_tokens)
     joined = np.empty(offsets[-1], source_tokens.dtype)
     joined[ranges(offsets[:-1], rest)] = source_tokens[ranges(first + 1, rest)]
@@ -330,31 +343,21 @@ def _encode(
     return rows
 
 
-def _flatten(sentences: list[list[int]], dtype: type[np.integer]) -> _Side:
+def flattened(sentences: list[list[int]], dtype: type[np.integer]) -> _Side:
+    """Return the tokens of sentences one after the other, and the length of each."""
     lengths = np.fromiter(map(len, sentences), np.int32, len(sentences))
     tokens = np.fromiter(chain.from_iterable(sentences), dtype, int(lengths.sum()))
     return _Side(tokens, lengths)
-
-
-def _reasons_to_skip(
-    source_lengths: Int32[np.ndarray, " pairs"],
-    target_lengths: Int32[np.ndarray, " pairs"],
-    max_length: int,
-) -> Integer[np.ndarray, " pairs"]:
-    """Return 0 to keep a pair, or the number of the first reason of `skipped` to skip it."""
-    empty_source, empty_target = source_lengths == 1, target_lengths == 1  # only EOS_ID
-    too_long = np.maximum(source_lengths, target_lengths) > max_length
-    return np.select([empty_source, empty_target, too_long], [1, 2, 3])
 
 
 def _select(side: _Side, keep: Bool[np.ndarray, " pairs"]) -> _Side:
     return _Side(side.tokens[np.repeat(keep, side.lengths)], side.lengths[keep])
 
 
-def _join(
+def joined(
     sides: list[_Side], dtype: type[np.integer]
 ) -> tuple[Integer[np.ndarray, " tokens"], Int64[np.ndarray, " offsets"]]:
     """Return the tokens of all sides together, and the offsets of the sentences in them."""
     tokens = np.concatenate([np.empty(0, dtype), *(side.tokens for side in sides)])
-    lengths = np.concatenate([np.zeros(1, np.int64), *(side.lengths for side in sides)])
-    return tokens, np.cumsum(lengths, dtype=np.int64)
+    lengths = [np.empty(0, np.int32), *(side.lengths for side in sides)]
+    return tokens, offsets_of(np.concatenate(lengths))

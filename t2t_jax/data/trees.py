@@ -181,11 +181,8 @@ def read_trees(path: str | Path, expected: Survey | None = None) -> Iterator[Tre
 
     Trees may span lines, and a line may hold several. The outermost bracket may be labelled TOP,
     ROOT, S1 or not at all, or be missing; the root becomes `TOP`. Brackets around nothing are the
-    tree of no words: parsers write `(())` where they fail. A `.gz` file is unpacked.
-
-    Args:
-      path: the file.
-      expected: the survey of the file; see `read_lines`.
+    tree of no words: parsers write `(())` where they fail. A `.gz` file is unpacked. The file has
+    to agree with a survey, if one is given.
 
     Raises:
       UserError: the file is missing, damaged or not UTF-8, or its brackets are not trees.

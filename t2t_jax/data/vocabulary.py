@@ -10,6 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 from jaxtyping import Integer
@@ -18,6 +19,7 @@ from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import as_path
+from t2t_jax.system.records import Record, Schema, parse_object
 from t2t_jax.system.regular_file import check_regular
 
 Rows = Sequence[Sequence[int]] | Integer[np.ndarray, "rows length"]
@@ -28,6 +30,14 @@ _MAX_BYTES = 1 << 30
 
 class Vocabulary(ABC):
     """A map from text to subword ids and back; the ids of sources and of targets may differ."""
+
+    def __init__(self, serialized: bytes) -> None:
+        """Keep the bytes that `save` writes and `parse_vocabulary` reads."""
+        self.serialized = serialized
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the vocabulary as its bytes."""
+        return type(self), (self.serialized,)
 
     @abstractmethod
     def __len__(self) -> int:
@@ -47,11 +57,6 @@ class Vocabulary(ABC):
     def protected_tokens(self) -> frozenset[str]:
         """Return the strings that are neither split nor joined with others."""
         return frozenset()
-
-    @property
-    @abstractmethod
-    def serialized(self) -> bytes:
-        """Return the vocabulary as bytes, which `save` writes and `parse_vocabulary` reads."""
 
     @property
     @abstractmethod
@@ -117,12 +122,7 @@ class Vocabulary(ABC):
             raise UserError(f"vocabulary {path} is {error}") from error
 
 
-_KINDS = {
-    "paired": "PairedVocabulary",
-    "moses": "MosesVocabulary",
-    "labelled": "LabelledVocabulary",
-    "pretrained": "PretrainedVocabulary",
-}
+_KINDS = "paired", "moses", "labelled", "pretrained"
 
 
 def parse_vocabulary(serialized: bytes) -> Vocabulary:
@@ -143,17 +143,24 @@ def parse_vocabulary(serialized: bytes) -> Vocabulary:
         if kind not in _KINDS:
             raise ValueError("of a kind that this version of t2t_jax does not know")
     module = import_module(f"t2t_jax.data.vocabularies.{kind}")
-    found: Vocabulary = getattr(module, _KINDS.get(kind, "SharedVocabulary"))(serialized)
+    found: Vocabulary = getattr(module, f"{kind.capitalize()}Vocabulary")(serialized)
     return found
 
 
-def before_end(ids: Rows, without: Sequence[int] = (PAD_ID,)) -> list[list[int]]:
-    """Return rows of ids up to their first `EOS_ID`.
+def parsed(serialized: bytes, schema: Schema) -> Record:
+    """Return the object of JSON that stands for a vocabulary.
 
-    Args:
-      ids: rows of ids.
-      without: special ids, which are left out.
+    Raises:
+      ValueError: the bytes do not fit the schema.
     """
+    try:
+        return parse_object(serialized, schema)
+    except ValueError as error:
+        raise ValueError(f"damaged: {error}") from error
+
+
+def before_end(ids: Rows, without: Sequence[int] = (PAD_ID,)) -> list[list[int]]:
+    """Return rows of ids up to their first `EOS_ID`, without some special ids."""
     rows = [list(map(int, row)) for row in ids]
     ends = [row.index(EOS_ID) if EOS_ID in row else len(row) for row in rows]
     return [

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Int64, Integer
 
-from t2t_jax.data.rows import ranges
+from t2t_jax.data.rows import offsets_of, ranges
 from t2t_jax.data.tokenized import TokenizedSplit
 
 
@@ -47,5 +47,4 @@ def _parts(
     ends: Int64[np.ndarray, " parts"],
 ) -> tuple[Integer[np.ndarray, " kept"], Int64[np.ndarray, " offsets"]]:
     """Join the parts `tokens[begins[i] : ends[i]]`, and return them with their offsets."""
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - begins)])
-    return tokens[ranges(begins, ends - begins)], offsets
+    return tokens[ranges(begins, ends - begins)], offsets_of(ends - begins)

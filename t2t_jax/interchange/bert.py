@@ -13,33 +13,21 @@ from jaxtyping import Float32
 
 from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary
-from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange import pretrained
 from t2t_jax.interchange.carried import Carried, tied_output
 from t2t_jax.interchange.model_files import SIZE
+from t2t_jax.interchange.places import Place, encoder_places, norm_places
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.pretrained import (
-    ENCODER,
-    Place,
-    carried_by_all,
-    config_of,
-    encoder_places,
-    our_encoder,
-    read_pretrained_config,
-    read_pretrained_vocabulary,
-    read_tensors,
-    their_encoder,
-    written,
-)
 from t2t_jax.interchange.tensors import Tensors
-from t2t_jax.system.records import Record, Schema
+from t2t_jax.system.records import Schema
 
-DTYPES = ("float32",)
 VOCABULARIES = (PretrainedVocabulary,)
 
-_CONFIG = Schema(
-    {**ENCODER.required, "max_position_embeddings": SIZE, "vocab_size": SIZE}, ENCODER.optional
-)
+_FIELDS = {
+    **pretrained.encoder_fields(dropout_rate=0.1),
+    "max_position_embeddings": pretrained.Counterpart("max_positions", SIZE),
+}
 _FIXED = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
@@ -66,34 +54,34 @@ It needs `pip install transformers torch`.
 
 def _places(model: ModelConfig) -> Iterator[Place]:
     """Yield the places of all parameters but those of entries, sentence types and positions."""
-    embeddings = "bert.embeddings.LayerNorm"
-    yield Place("source_embedding_norm.scale", f"{embeddings}.weight")
-    yield Place("source_embedding_norm.bias", f"{embeddings}.bias")
-    norms = "attention.output.LayerNorm", "output.LayerNorm"
-    yield from encoder_places(model, "bert.encoder.layer", "attention.self", norms)
+    yield from norm_places("source_embedding_norm", "bert.embeddings.LayerNorm")
+    norms, layers = ("attention.output.LayerNorm", "output.LayerNorm"), model.stacks[0].num_layers
+    yield from encoder_places(layers, "bert.encoder.layer", "attention.self", norms)
     transform = "cls.predictions.transform"
     yield Place("output_transform.linear.kernel", f"{transform}.dense.weight", transposed=True)
     yield Place("output_transform.linear.bias", f"{transform}.dense.bias")
-    yield Place("output_transform.norm.scale", f"{transform}.LayerNorm.weight")
-    yield Place("output_transform.norm.bias", f"{transform}.LayerNorm.bias")
+    yield from norm_places("output_transform.norm", f"{transform}.LayerNorm")
 
 
 def read(path: Path) -> PortableModel:
-    """Read a BERT model.
-
-    Args:
-      path: the directory that `save_pretrained` has written, with tokenizer.json in it.
-
-    Raises:
-      UserError: a file is missing or damaged, or is of another kind of model.
-    """
-    theirs = read_pretrained_config(path, "bert", _CONFIG, _FIXED)
-    special = partial(_special_ids, path)
-    vocabulary = read_pretrained_vocabulary(
-        path, theirs["vocab_size"], special, _SPECIAL.index("[UNK]")
-    )
-    config = _our_config(path, theirs, vocabulary)
-    arrays = dict(_our_arrays(read_tensors(path), config.model, vocabulary))
+    """Read a BERT model from what `save_pretrained` wrote, with tokenizer.json beside it."""
+    others = Schema({"vocab_size": SIZE})
+    theirs = pretrained.read_pretrained_config(path, "bert", _FIELDS, others, _FIXED)
+    special, unknown = partial(_special_ids, path), _SPECIAL.index("[UNK]")
+    vocabulary = pretrained.read_pretrained_vocabulary(path, theirs, special, unknown)
+    changes = {
+        **pretrained.OF_ENCODERS,
+        "model.architecture": "encoder_only",
+        "model.output_transform": True,
+        "model.embedding_norm": True,
+        "model.scale_embeddings": False,
+        "data.task": "masked_language_modelling",
+        "data.vocab_size": len(vocabulary),
+        "data.max_length": theirs["max_position_embeddings"],
+        "training.label_smoothing": 0.0,
+    }
+    config = pretrained.our_config(path, theirs, _FIELDS, changes)
+    arrays = dict(_our_arrays(pretrained.read_tensors(path), config.model, vocabulary))
     return PortableModel(config, vocabulary, arrays, ())
 
 
@@ -102,24 +90,6 @@ def _special_ids(path: Path, ids: Mapping[str, int]) -> list[int]:
         if name not in ids:
             raise UserError(f"{path / 'tokenizer.json'} has no {name}, which every BERT has")
     return [ids[name] for name in _SPECIAL]
-
-
-def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
-    return config_of(
-        path,
-        {
-            **our_encoder(path, theirs, dropout_rate=0.1),
-            "model.max_positions": theirs["max_position_embeddings"],
-            "model.architecture": "encoder_only",
-            "model.output_transform": True,
-            "model.embedding_norm": True,
-            "model.scale_embeddings": False,
-            "data.task": "masked_language_modelling",
-            "data.vocab_size": len(vocabulary),
-            "data.max_length": theirs["max_position_embeddings"],
-            "training.label_smoothing": 0.0,
-        },
-    )
 
 
 def _our_arrays(
@@ -140,7 +110,7 @@ def _our_arrays(
 def carried(config: Config) -> Carried:
     """Return the fields of a config that the format can hold, each with its possible values."""
     return {
-        **carried_by_all(config.model),
+        **pretrained.carried_by_all(config.model),
         **tied_output(config.model),
         "model.architecture": ("encoder_only",),
         "model.norm_order": ("post",),
@@ -152,15 +122,8 @@ def carried(config: Config) -> Carried:
     }
 
 
-def write(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write a model as a BERT model of transformers.
-
-    Args:
-      model: the model.
-      directory: an empty directory.
-      dtype: one of `DTYPES`.
-    """
-    del dtype  # there is only one
+def write(model: PortableModel, directory: Path) -> None:
+    """Write a model as a BERT model of transformers."""
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, PretrainedVocabulary)
     back = np.argsort(np.array(vocabulary.order))
@@ -173,9 +136,9 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
         "architectures": ["BertForMaskedLM"],
         "model_type": "bert",
         "vocab_size": len(back),
-        "max_position_embeddings": network.num_positions,
-        **their_encoder(network),
+        "dtype": "float32",
+        **pretrained.their_fields(network, _FIELDS),
         "pad_token_id": vocabulary.order[0],
     }
-    written(directory, config, arrays, _README)
+    pretrained.written(directory, config, arrays, _README)
     (directory / "tokenizer.json").write_bytes(vocabulary.files["tokenizer.json"])

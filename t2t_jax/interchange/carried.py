@@ -28,12 +28,7 @@ _SECTIONS = "model", "data", "decoding"
 
 
 def refuse_other_models(name: str, form: Any, model: PortableModel) -> None:
-    """Refuse a model with an option or a vocabulary that a format does not carry.
-
-    Args:
-      name: the name of the format.
-      form: its module, with `carried` and `VOCABULARIES`.
-      model: the model.
+    """Refuse a model with an option or a vocabulary that the module of a format does not carry.
 
     Raises:
       UserError: the format does not carry the model; the message names all that it lacks.
@@ -59,12 +54,7 @@ def refuse_other_models(name: str, form: Any, model: PortableModel) -> None:
 
 
 def any_value(section: str, *names: str) -> Carried:
-    """Return some fields of a section, each with every value.
-
-    Args:
-      section: the name of the section.
-      names: the names of the fields.
-    """
+    """Return some fields of a section, each with every value."""
     return {f"{section}.{name}": ANY for name in names}
 
 
@@ -81,8 +71,7 @@ def common_search() -> Carried:
 def sizes_of_transformers(model: ModelConfig) -> Carried:
     """Return the sizes that every model of the library transformers can hold.
 
-    Args:
-      model: the config of a model; in transformers, heads have the width d_model / num_heads.
+    In transformers, heads have the width d_model / num_heads.
     """
     width, heads = (None, model.d_model / model.num_heads), (None, model.num_heads)
     sizes = "d_model", "num_heads", "d_ff", "num_encoder_layers", "num_decoder_layers"
@@ -95,11 +84,7 @@ def sizes_of_transformers(model: ModelConfig) -> Carried:
 
 
 def tied_output(model: ModelConfig) -> Carried:
-    """Return the fields of a format whose target embedding is the output projection too.
-
-    Args:
-      model: the config of a model.
-    """
+    """Return the fields of a format whose target embedding is the output projection too."""
     is_shared = len(set(model.embeddings.values())) == 1
     return {
         "model.share_embeddings": ANY,

@@ -12,12 +12,10 @@ encoders too: with a bucket for each distance, that bias can be any function of 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32
 
 from t2t_jax.batch import EOS_ID
 from t2t_jax.config import Config, ModelConfig
@@ -38,7 +36,6 @@ from t2t_jax.interchange.rewriting import (
 )
 from t2t_jax.modules.models import start_id
 
-DTYPES = ("float32", "float16", "bfloat16", "int8", "int8_float16", "int8_bfloat16")
 VOCABULARIES = SharedVocabulary, PairedVocabulary, MosesVocabulary
 
 _ACTIVATIONS = {
@@ -127,11 +124,6 @@ def carried(config: Config) -> Carried:
 def write(model: PortableModel, directory: Path, dtype: str) -> None:
     """Write a model in the format of CTranslate2.
 
-    Args:
-      model: the model.
-      directory: an empty directory.
-      dtype: one of `DTYPES`.
-
     Raises:
       UserError: CTranslate2 is not installed.
     """
@@ -205,11 +197,8 @@ def _specification(model: PortableModel) -> Any:
     spec.decoder.projection.weight = arrays[names["output"]]
     if network.output_bias:
         spec.decoder.projection.bias = arrays["output_bias"]
-    for name, side, stack in (
-        ("encoder", "source", spec.encoder),
-        ("decoder", "target", spec.decoder),
-    ):
-        _fill_stack(stack, _Part(arrays, f"{name}."), side, network)
+    _fill_stack(spec.encoder, arrays, "encoder", "source", network)
+    _fill_stack(spec.decoder, arrays, "decoder", "target", network)
     return spec
 
 
@@ -217,12 +206,9 @@ def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
     """Return the layers of a stack as a specification of CTranslate2, without parameters."""
     from ctranslate2.specs import attention_spec, common_spec, transformer_spec
 
-    decodes = stack.attends_to_source
-    kind = (
-        transformer_spec.TransformerDecoderSpec
-        if decodes
-        else transformer_spec.TransformerEncoderSpec
-    )
+    kind = transformer_spec.TransformerEncoderSpec
+    if stack.attends_to_source:
+        kind = transformer_spec.TransformerDecoderSpec
     options: dict[str, Any] = {}
     if model.position == "rotary":
         base = model.rotary_base
@@ -250,59 +236,51 @@ def _stack_specification(model: ModelConfig, stack: Stack) -> Any:
     return spec
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The parameters whose names have one prefix."""
-
-    arrays: Arrays
-    prefix: str
-
-    def __getitem__(self, name: str) -> Float32[np.ndarray, "..."]:
-        return self.arrays[self.prefix + name]
-
-    def __contains__(self, name: object) -> bool:
-        return f"{self.prefix}{name}" in self.arrays
-
-    def part(self, name: str) -> "_Part":
-        return _Part(self.arrays, f"{self.prefix}{name}.")
+def _part(arrays: Arrays, prefix: str) -> Arrays:
+    """Return the parameters whose names begin with a prefix, without it."""
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
 
 
-def _fill_stack(spec: Any, part: _Part, side: str, model: ModelConfig) -> None:
-    biases = _distance_biases(model, part.arrays, side)
+def _fill_stack(spec: Any, arrays: Arrays, name: str, side: str, model: ModelConfig) -> None:
+    biases = _distance_biases(model, arrays, side)
     for number, layer in enumerate(spec.layer):
-        own = part.part(f"layers.{number}")
-        _fill_attention(layer.self_attention, own.part("self_attention"), model, joined=3)
-        for name, value in biases.items():
-            setattr(layer.self_attention, name, value)
+        own = _part(arrays, f"{name}.layers.{number}.")
+        _fill_attention(layer.self_attention, _part(own, "self_attention."), model, joined=3)
+        for option, value in biases.items():
+            setattr(layer.self_attention, option, value)
         if hasattr(layer, "attention"):
-            _fill_attention(layer.attention, own.part("cross_attention"), model, joined=2)
-        _fill_feed_forward(layer.ffn, own.part("feed_forward"))
+            _fill_attention(layer.attention, _part(own, "cross_attention."), model, joined=2)
+        _fill_feed_forward(layer.ffn, _part(own, "feed_forward."))
     if hasattr(spec, "layer_norm"):
-        _fill_norm(spec.layer_norm, part.part("norm"))
+        _fill_norm(spec.layer_norm, _part(arrays, f"{name}.norm."))
     if model.embedding_norm:
-        _fill_norm(spec.layernorm_embedding, _Part(part.arrays, f"{side}_embedding_norm."))
+        _fill_norm(spec.layernorm_embedding, _part(arrays, f"{side}_embedding_norm."))
     table = position_table(model, _POSITIONS)
     if model.position == "learned":
-        table = part.arrays[f"{side}_position"]
+        table = arrays[f"{side}_position"]
     if model.position == "none":  # CTranslate2 would add its own sinusoids
         table = np.zeros((_POSITIONS, model.d_model), np.float32)
     if table is not None:
         spec.position_encodings.encodings = table
 
 
-def _fill_attention(spec: Any, part: _Part, model: ModelConfig, *, joined: int) -> None:
+def _fill_attention(spec: Any, part: Arrays, model: ModelConfig, *, joined: int) -> None:
     """Fill an attention; CTranslate2 joins the last `joined` matrices of Q, K and V in one."""
     letters = ["Q", "K", "V"]
     groups = [*([one] for one in letters[: 3 - joined]), letters[3 - joined :], ["O"]]
     for linear, group in zip(spec.linear, groups, strict=True):
         _fill_linear(linear, part, [f"_{letter}" for letter in group])
-    _fill_norm(spec.layer_norm, part.part("norm"))
+    _fill_norm(spec.layer_norm, _part(part, "norm."))
     if model.score_function == "dot_product":
         spec.queries_scale = np.float32(1)
 
 
-def _fill_feed_forward(spec: Any, part: _Part) -> None:
-    _fill_norm(spec.layer_norm, part.part("norm"))
+def _fill_feed_forward(spec: Any, part: Arrays) -> None:
+    _fill_norm(spec.layer_norm, _part(part, "norm."))
     _fill_linear(spec.linear_1, part, ["_2"])
     if "W_gate" in part:
         _fill_linear(spec.linear_0, part, ["_gate"])
@@ -311,7 +289,7 @@ def _fill_feed_forward(spec: Any, part: _Part) -> None:
         _fill_linear(spec.linear_0, part, ["_1"])
 
 
-def _fill_linear(spec: Any, part: _Part, endings: list[str]) -> None:
+def _fill_linear(spec: Any, part: Arrays, endings: list[str]) -> None:
     """Fill a projection with one matrix, or several side by side; CTranslate2 computes x W^T."""
     matrices = np.hstack([part[f"W{ending}"] for ending in endings])
     spec.weight = np.ascontiguousarray(matrices.T)
@@ -319,7 +297,7 @@ def _fill_linear(spec: Any, part: _Part, endings: list[str]) -> None:
         spec.bias = np.concatenate([part[f"b{ending}"] for ending in endings])
 
 
-def _fill_norm(spec: Any, part: _Part) -> None:
+def _fill_norm(spec: Any, part: Arrays) -> None:
     spec.gamma = part["scale"]
     if "bias" in part:
         spec.beta = part["bias"]

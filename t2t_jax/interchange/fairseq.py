@@ -14,9 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from jaxtyping import Float32, Int
-
 from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.moses import moses_vocabulary
 from t2t_jax.data.vocabularies.paired import paired_vocabulary
@@ -24,7 +21,7 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.fairseq_arrays import parameters_of_fairseq, renamed
 from t2t_jax.interchange.fairseq_settings import Options, model_fields, options_of
-from t2t_jax.interchange.model_files import beside, read_bytes, read_text
+from t2t_jax.interchange.model_files import beside, config_of, read_bytes, read_text
 from t2t_jax.interchange.numbering import BEGIN, END, PAD, UNKNOWN, new_order, rows_in
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.tensors import Tensors
@@ -41,12 +38,7 @@ _BEAM_SIZE = 5
 def read(path: Path) -> PortableModel:
     """Read a checkpoint and the files of its vocabulary beside it.
 
-    Args:
-      path: the checkpoint, or a directory with `checkpoint_best.pt` or one checkpoint only.
-
-    Raises:
-      UserError: a file is missing or damaged, or is not of fairseq, or the model has an option that
-        models of this package cannot have, or a library is missing.
+    A directory stands for its `checkpoint_best.pt`, or for its only checkpoint.
     """
     file = _checkpoint_file(path)
     checkpoint = read_torch_file(file)
@@ -54,7 +46,8 @@ def read(path: Path) -> PortableModel:
     fields = model_fields(options, file)
     languages = _languages(options, file)
     source, target = (_dictionary(beside(file, f"dict.{name}.txt")) for name in languages)
-    config = _config({**fields, **_language_fields(languages)}, source, target, file)
+    fields |= {"data.source_language": languages[0], "data.target_language": languages[1]}
+    config = _config(fields, source, target, file)
     weights = Tensors(file, dict(renamed(tensors_of(checkpoint["model"], file))))
     arrays = parameters_of_fairseq(weights, config.model)
     if "target_position" in arrays:
@@ -67,7 +60,11 @@ def read(path: Path) -> PortableModel:
         for side, name in config.model.embeddings.items()
     }
     for name, order in orders.items():
-        _check_rows(arrays[name], order, file)
+        if len(arrays[name]) != len(order):
+            raise UserError(
+                f"{file} has a matrix for {len(arrays[name])} entries, and the dictionary beside "
+                f"it {len(order)}; put the dictionaries there that the model was trained with"
+            )
     arrays |= {name: rows_in(arrays[name], order) for name, order in orders.items()}
     vocabulary = _vocabulary(file.parent, options, languages, (source_names, target_names))
     return PortableModel(config, vocabulary, arrays, _steps(checkpoint))
@@ -126,10 +123,7 @@ def _config(
             f"{file} has one matrix for both languages, and the dictionaries beside it differ; put "
             "those there that the model was trained with"
         )
-    try:
-        return Config().replace(changes)
-    except UserError as error:
-        raise UserError(f"{file}: {error}") from error
+    return config_of(file, changes)
 
 
 def _with_positions(config: Config, length: int) -> Config:
@@ -140,20 +134,6 @@ def _with_positions(config: Config, length: int) -> Config:
         "decoding.max_extra_length": min(config.decoding.max_extra_length, half),
     }
     return config.replace({"model.max_positions": length, **limits})
-
-
-def _language_fields(languages: tuple[str, str]) -> dict[str, str]:
-    return {"data.source_language": languages[0], "data.target_language": languages[1]}
-
-
-def _check_rows(
-    matrix: Float32[np.ndarray, "..."], order: Int[np.ndarray, " entries"], file: Path
-) -> None:
-    if len(matrix) != len(order):
-        raise UserError(
-            f"{file} has a matrix for {len(matrix)} entries, and the dictionary beside it "
-            f"{len(order)}; put the dictionaries there that the model was trained with"
-        )
 
 
 def _vocabulary(

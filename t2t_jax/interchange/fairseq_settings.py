@@ -69,11 +69,7 @@ _SAME_ON_BOTH_SIDES = {
 
 
 def options_of(checkpoint: Any, path: Path) -> Options:
-    """Return the options of the model of a checkpoint.
-
-    Args:
-      checkpoint: the result of `read_torch_file`.
-      path: the file, for errors.
+    """Return the options of the model of a checkpoint, as `read_torch_file` gives it.
 
     Raises:
       UserError: the checkpoint has none, so fairseq has not written it; or an option is damaged.
@@ -137,14 +133,12 @@ def _flat(section: Mapping[str, Any]) -> dict[str, Any]:
 def model_fields(options: Options, path: Path) -> dict[str, Any]:
     """Return the fields `model.*` of a config, without the sizes that only the arrays have.
 
-    Args:
-      options: the options of the model.
-      path: the file, for errors.
-
     Raises:
       UserError: the model has an option that no model of this package can have.
     """
-    shared = _shared_options(options)
+    shared = {  # by encoder and decoder
+        name: options.get(f"encoder_{name}", usual) for name, usual in _SAME_ON_BOTH_SIDES.items()
+    }
     activation = options.get("activation_fn") or "relu"
     _refuse(path, {**_foreign(options), **_unequal(options, shared)})
     if activation not in _ACTIVATIONS:
@@ -174,13 +168,6 @@ def model_fields(options: Options, path: Path) -> dict[str, Any]:
         "model.activation_dropout_rate": options.get("activation_dropout")
         or options.get("relu_dropout")
         or 0,
-    }
-
-
-def _shared_options(options: Options) -> dict[str, Any]:
-    """Return the options that encoder and decoder are to share: those of the encoder."""
-    return {
-        name: options.get(f"encoder_{name}", usual) for name, usual in _SAME_ON_BOTH_SIDES.items()
     }
 
 

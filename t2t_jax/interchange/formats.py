@@ -2,14 +2,15 @@
 
 A module of a format that is written has
 
-    DTYPES                              the dtypes of weights that it can have, the usual one first
     VOCABULARIES                        the classes of vocabularies that it can hold
     carried(config)                     the fields that it can hold; see `interchange.carried`
-    write(model, directory, dtype)      fill an empty directory
+    write(model, directory)             fill an empty directory, with weights in `dtype=`, where the
+                                        row of the format has several
 
 and a module of a format that is read has
 
-    read(path, **options)               return the `PortableModel` in a file or directory
+    read(path, **options)               return the `PortableModel` in a file or directory, or raise
+                                        the `UserError`s of `read_model`
 """
 
 from importlib import import_module
@@ -33,6 +34,8 @@ class Format(NamedTuple):
     """A phrase about the files to read; empty for a format that is only written."""
     options: tuple[str, ...] = ()
     """The flags of `t2t-jax import` that its `read` takes by name."""
+    dtypes: tuple[str, ...] = ("float32",)
+    """The dtypes of weights that its `write` can have, the usual one first."""
 
 
 _OF_TRANSFORMERS = "what save_pretrained of transformers wrote for"
@@ -42,7 +45,10 @@ FORMATS = Rows(
         "every parameter under its name in the paper; goes in again bit for bit",
         "what export --to safetensors wrote",
     ),
-    ctranslate2=Format("a fast engine for CPUs and GPUs"),
+    ctranslate2=Format(
+        "a fast engine for CPUs and GPUs",
+        dtypes=("float32", "float16", "bfloat16", "int8", "int8_float16", "int8_bfloat16"),
+    ),
     marian=Format(
         "a Marian model for the library transformers of Hugging Face",
         f"{_OF_TRANSFORMERS} a Marian model, such as OPUS-MT's",
@@ -73,7 +79,6 @@ def write_model(
     """Write a model in a format: all of the directory, or nothing.
 
     Args:
-      model: the model.
       name: one of the formats `WRITTEN`.
       directory: a directory that does not exist yet, or is empty.
       dtype: dtype of the weights, such as "int8"; None is the usual one of the format.
@@ -85,23 +90,19 @@ def write_model(
     from t2t_jax.interchange.carried import refuse_other_models
 
     check_dtype(name, dtype)
-    form = form_of(name)
+    form, (usual, *others) = form_of(name), FORMATS[name].dtypes
     refuse_other_models(name, form, model)
     with writing_directory(directory) as place:
-        form.write(model, place, dtype or form.DTYPES[0])
+        form.write(model, place, **({"dtype": dtype or usual} if others else {}))
 
 
 def check_dtype(name: str, dtype: str | None) -> None:
-    """Refuse a dtype that a format cannot have.
-
-    Args:
-      name: one of the formats `WRITTEN`.
-      dtype: dtype of the weights; None is the usual one of the format.
+    """Refuse a dtype of weights that a format cannot have; None is the usual one.
 
     Raises:
       UserError: the format cannot have weights in this dtype.
     """
-    known = form_of(name).DTYPES
+    known = FORMATS[name].dtypes
     if dtype not in (None, *known):
         raise UserError(
             f"{name} is not written with weights in {dtype}; choose {' or '.join(known)}"
@@ -113,7 +114,6 @@ def read_model(name: str, path: Path, **options: Any) -> "PortableModel":
 
     Args:
       name: one of the formats `READ`.
-      path: the directory or the file of the model.
       options: further arguments of the format's `read`.
 
     Raises:
@@ -125,10 +125,6 @@ def read_model(name: str, path: Path, **options: Any) -> "PortableModel":
 
 
 def form_of(name: str) -> Any:
-    """Return the module of a format.
-
-    Args:
-      name: one of the formats `WRITTEN` or `READ`.
-    """
+    """Return the module of a format, which is one of `WRITTEN` or `READ`."""
     with needs_extra("interchange", f"the format {name}"):
         return import_module(f"t2t_jax.interchange.{name.replace('-', '_')}")

@@ -16,38 +16,30 @@ from t2t_jax.config import Config, ModelConfig
 from t2t_jax.data.vocabularies.pretrained import PretrainedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange import pretrained
 from t2t_jax.interchange.carried import ANY, Carried, tied_output
 from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE
 from t2t_jax.interchange.names import Arrays
 from t2t_jax.interchange.numbering import NONE
+from t2t_jax.interchange.places import Place, linear_places, norm_places
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.pretrained import (
-    ACTIVATIONS,
-    Place,
-    activation,
-    carried_by_all,
-    config_of,
-    read_pretrained_config,
-    read_pretrained_vocabulary,
-    read_tensors,
-    written,
-)
 from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.system.records import Record, Schema
 
-DTYPES = ("float32",)
 VOCABULARIES = (PretrainedVocabulary,)
 
-_CONFIG = Schema(
-    {"n_embd": SIZE, "n_layer": DEPTH, "n_head": DEPTH, "n_positions": SIZE, "vocab_size": SIZE},
-    {
-        "eos_token_id": (ID, NoneType),
-        "n_inner": (SIZE, NoneType),
-        "activation_function": str,
-        "layer_norm_epsilon": RATE,
-        "resid_pdrop": RATE,
-        "attn_pdrop": RATE,
-    },
+_FIELDS = {
+    "n_embd": pretrained.Counterpart("d_model", SIZE),
+    "n_layer": pretrained.Counterpart("num_decoder_layers", DEPTH),
+    "n_head": pretrained.Counterpart("num_heads", DEPTH),
+    "n_positions": pretrained.Counterpart("max_positions", SIZE),
+    "activation_function": pretrained.Counterpart("feed_forward", str, "gelu_new"),
+    "layer_norm_epsilon": pretrained.Counterpart("norm_epsilon", RATE, 1e-5),
+    "resid_pdrop": pretrained.Counterpart("dropout_rate", RATE, 0.1),
+    "attn_pdrop": pretrained.Counterpart("attention_dropout_rate", RATE, 0.1),
+}
+_OTHERS = Schema(
+    {"vocab_size": SIZE}, {"eos_token_id": (ID, NoneType), "n_inner": (SIZE, NoneType)}
 )
 _FIXED = {
     "scale_attn_weights": True,
@@ -77,32 +69,24 @@ def _places(model: ModelConfig) -> Iterator[Place]:
     yield Place("target_position", "transformer.wpe.weight")
     for number in range(model.stacks[0].num_layers):
         ours, theirs = f"decoder.layers.{number}", f"transformer.h.{number}"
-        yield Place(f"{ours}.self_attention.W_O", f"{theirs}.attn.c_proj.weight")
-        yield Place(f"{ours}.self_attention.b_O", f"{theirs}.attn.c_proj.bias")
-        for n, name in ((1, "c_fc"), (2, "c_proj")):
-            yield Place(f"{ours}.feed_forward.W_{n}", f"{theirs}.mlp.{name}.weight")
-            yield Place(f"{ours}.feed_forward.b_{n}", f"{theirs}.mlp.{name}.bias")
-        for sublayer, norm in (("self_attention", "ln_1"), ("feed_forward", "ln_2")):
-            yield Place(f"{ours}.{sublayer}.norm.scale", f"{theirs}.{norm}.weight")
-            yield Place(f"{ours}.{sublayer}.norm.bias", f"{theirs}.{norm}.bias")
-    yield Place("decoder.norm.scale", "transformer.ln_f.weight")
-    yield Place("decoder.norm.bias", "transformer.ln_f.bias")
+        for sublayer, letter, name in (
+            ("self_attention", "O", "attn.c_proj"),
+            ("feed_forward", "1", "mlp.c_fc"),
+            ("feed_forward", "2", "mlp.c_proj"),
+        ):
+            yield from linear_places(f"{ours}.{sublayer}", letter, f"{theirs}.{name}", False)
+        yield from norm_places(f"{ours}.self_attention.norm", f"{theirs}.ln_1")
+        yield from norm_places(f"{ours}.feed_forward.norm", f"{theirs}.ln_2")
+    yield from norm_places("decoder.norm", "transformer.ln_f")
 
 
 def read(path: Path) -> PortableModel:
-    """Read a GPT-2 model.
-
-    Args:
-      path: the directory that `save_pretrained` has written, with tokenizer.json in it.
-
-    Raises:
-      UserError: a file is missing or damaged, or is of another kind of model.
-    """
-    theirs = read_pretrained_config(path, "gpt2", _CONFIG, _FIXED)
+    """Read a GPT-2 model from what `save_pretrained` wrote, with tokenizer.json beside it."""
+    theirs = pretrained.read_pretrained_config(path, "gpt2", _FIELDS, _OTHERS, _FIXED)
     special = partial(_special_ids, path, theirs.get("eos_token_id"))
-    vocabulary = read_pretrained_vocabulary(path, theirs["vocab_size"], special, unknown=1)
+    vocabulary = pretrained.read_pretrained_vocabulary(path, theirs, special, unknown=1)
     config = _our_config(path, theirs, vocabulary)
-    arrays = dict(_our_arrays(read_tensors(path), config.model, vocabulary))
+    arrays = dict(_our_arrays(pretrained.read_tensors(path), config.model, vocabulary))
     return PortableModel(config, vocabulary, arrays, ())
 
 
@@ -113,34 +97,25 @@ def _special_ids(path: Path, end: int | None, ids: Mapping[str, int]) -> list[in
 
 
 def _our_config(path: Path, theirs: Record, vocabulary: Vocabulary) -> Config:
-    return config_of(
-        path,
-        {
-            "model.architecture": "decoder_only",
-            "model.d_model": theirs["n_embd"],
-            "model.num_heads": theirs["n_head"],
-            "model.d_ff": theirs.get("n_inner") or 4 * theirs["n_embd"],
-            "model.num_decoder_layers": theirs["n_layer"],
-            "model.max_positions": theirs["n_positions"],
-            "model.feed_forward": activation(path, theirs, "activation_function", "gelu_new"),
-            "model.attention_bias": True,
-            "model.output_bias": True,
-            "model.norm_order": "pre",
-            "model.norm_epsilon": float(theirs.get("layer_norm_epsilon", 1e-5)),
-            "model.position": "learned",
-            "model.scale_embeddings": False,
-            "model.start_token": "end",
-            "model.dropout_rate": float(theirs.get("resid_pdrop", 0.1)),
-            "model.attention_dropout_rate": float(theirs.get("attn_pdrop", 0.1)),
-            "data.task": "language_modelling",
-            "data.vocab_size": len(vocabulary),
-            "data.max_length": theirs["n_positions"],
-            "data.source_tokens_per_step": max(25_000, theirs["n_positions"] + 8),
-            "data.target_tokens_per_step": max(25_000, theirs["n_positions"] + 8),
-            "training.label_smoothing": 0.0,
-            "training.freeze": ("output_bias",),
-        },
-    )
+    length = theirs["n_positions"]
+    changes = {
+        "model.architecture": "decoder_only",
+        "model.d_ff": theirs.get("n_inner") or 4 * theirs["n_embd"],
+        "model.attention_bias": True,
+        "model.output_bias": True,
+        "model.norm_order": "pre",
+        "model.position": "learned",
+        "model.scale_embeddings": False,
+        "model.start_token": "end",
+        "data.task": "language_modelling",
+        "data.vocab_size": len(vocabulary),
+        "data.max_length": length,
+        "data.source_tokens_per_step": max(25_000, length + 8),
+        "data.target_tokens_per_step": max(25_000, length + 8),
+        "training.label_smoothing": 0.0,
+        "training.freeze": ("output_bias",),
+    }
+    return pretrained.our_config(path, theirs, _FIELDS, changes)
 
 
 def _our_arrays(
@@ -167,7 +142,7 @@ def _our_arrays(
 def carried(config: Config) -> Carried:
     """Return the fields of a config that the format can hold, each with its possible values."""
     return {
-        **carried_by_all(config.model),
+        **pretrained.carried_by_all(config.model),
         **tied_output(config.model),
         "model.architecture": ("decoder_only",),
         "model.norm_order": ("pre",),
@@ -178,18 +153,12 @@ def carried(config: Config) -> Carried:
     }
 
 
-def write(model: PortableModel, directory: Path, dtype: str) -> None:
+def write(model: PortableModel, directory: Path) -> None:
     """Write a model as a GPT-2 model of transformers.
-
-    Args:
-      model: the model.
-      directory: an empty directory.
-      dtype: one of `DTYPES`.
 
     Raises:
       UserError: the model has an output bias that is not 0.
     """
-    del dtype  # there is only one
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, PretrainedVocabulary)
     order = np.array(vocabulary.order)
@@ -205,20 +174,13 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
         "model_type": "gpt2",
         "dtype": "float32",
         "vocab_size": len(arrays["transformer.wte.weight"]),
-        "n_embd": network.d_model,
-        "n_layer": network.stacks[0].num_layers,
-        "n_head": network.num_heads,
+        **pretrained.their_fields(network, _FIELDS),
         "n_inner": network.d_ff,
-        "n_positions": network.num_positions,
-        "activation_function": ACTIVATIONS[network.feed_forward],
-        "layer_norm_epsilon": network.norm_epsilon,
-        "attn_pdrop": network.attention_dropout_rate,
-        "resid_pdrop": network.dropout_rate,
         "embd_pdrop": network.dropout_rate,
         "bos_token_id": end,
         "eos_token_id": end,
     }
-    written(directory, config, arrays, _README)
+    pretrained.written(directory, config, arrays, _README)
     (directory / "tokenizer.json").write_bytes(vocabulary.files["tokenizer.json"])
 
 

@@ -20,21 +20,20 @@ the names and the order of everything. Three things differ in marian-nmt:
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float32, Shaped
 
-from t2t_jax.config import Config
+from t2t_jax.config import ModelConfig
 from t2t_jax.errors import UserError
 from t2t_jax.interchange.marian_nmt_files import (
-    MarianFiles,
-    Order,
     find_files,
     parse_yaml,
     read_marian_vocabulary,
 )
-from t2t_jax.interchange.marian_nmt_options import MarianNorms, MarianOptions
+from t2t_jax.interchange.marian_nmt_options import MarianOptions
+from t2t_jax.interchange.model_files import config_of
 from t2t_jax.interchange.numbering import END, rows_in
 from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.tensors import Tensors
@@ -50,38 +49,42 @@ _Named: TypeAlias = tuple[str, Float32[np.ndarray, "..."]]
 
 
 def read(path: Path) -> PortableModel:
-    """Read a model of marian-nmt.
-
-    Args:
-      path: the `.npz` file of the model, or a directory with one.
-
-    Raises:
-      UserError: a file is missing, or damaged, or of another kind; or the model has an option that
-        models of this package lack; or a file that is named lies outside of the directory.
-    """
+    """Read a model of marian-nmt, given its `.npz` file or a directory with one."""
     files = find_files(path)
     weights = _Weights(files.model)
     options = weights.options
     options.check()
-    embeddings = _embeddings(weights, options)
-    sizes = len(embeddings.source), len(embeddings.target)
+    embeddings = _embeddings(weights)
+    sizes = len(embeddings["source"]), len(embeddings["target"])
     vocabulary, orders = read_marian_vocabulary(files, sizes)
-    norms = options.norms()
-    fields = _model_fields(weights, options, norms) | _decoding_fields(files)
-    fields |= {
-        "model.share_embeddings": embeddings.share_all,
-        "model.share_target_embedding": embeddings.tied_output and not embeddings.share_all,
-        "model.source_vocab_size": None if embeddings.share_all else vocabulary.source_size,
-        "data.vocab_size": len(vocabulary),
-    }
-    try:
-        config = Config().replace(fields)
-    except UserError as error:
-        raise UserError(f"{files.model}: {error}") from error
+    share_all = options.tied_inputs and options.tied_output
+    if share_all and not np.array_equal(*orders):
+        raise UserError(
+            f"{files.model} has one embedding for both languages, but {END} has another id in "
+            f"{files.source} than in {files.target}: they are not the vocabularies of the model"
+        )
+    fields = (
+        _model_fields(weights)
+        | options.norms()
+        | {
+            "model.share_embeddings": share_all,
+            "model.share_target_embedding": options.tied_output and not share_all,
+            "model.source_vocab_size": None if share_all else vocabulary.source_size,
+            "data.vocab_size": len(vocabulary),
+        }
+    )
+    if "beam-size" in files.settings:
+        fields["decoding.beam_size"] = files.settings["beam-size"]
+    if "normalize" in files.settings:
+        fields["decoding.length_penalty"] = float(files.settings["normalize"])
+    config = config_of(files.model, fields)
     arrays = {
-        **_embedding_arrays(embeddings, orders, files),
-        "output_bias": rows_in(embeddings.bias, orders[1], missing=_NEVER),
-        **dict(_arrays(weights, options, norms)),
+        **{
+            name: rows_in(embeddings[use], orders[0 if use == "source" else 1])
+            for use, name in config.model.embeddings.items()
+        },
+        "output_bias": rows_in(embeddings["bias"], orders[1], missing=_NEVER),
+        **dict(_arrays(weights, config.model)),
     }
     if config.model.position == "learned":
         arrays |= dict.fromkeys(("source_position", "target_position"), weights["Wpos"])
@@ -125,26 +128,8 @@ def _numbers(file: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
         ) from error
 
 
-class _Embeddings(NamedTuple):
-    """The matrices with a row for each entry of a vocabulary, in the order of marian-nmt."""
-
-    source: Float32[np.ndarray, "source_entries d_model"]
-    target: Float32[np.ndarray, "entries d_model"]
-    output: Float32[np.ndarray, "entries d_model"]
-    bias: Float32[np.ndarray, " entries"]
-    """The bias of the output projection."""
-    tied_inputs: bool
-    """Whether the embeddings of sources and targets are one matrix."""
-    tied_output: bool
-    """Whether the target embedding and the output projection are one matrix."""
-
-    @property
-    def share_all(self) -> bool:
-        """Return whether all three are one matrix."""
-        return self.tied_inputs and self.tied_output
-
-
-def _model_fields(weights: _Weights, options: MarianOptions, norms: MarianNorms) -> dict[str, Any]:
+def _model_fields(weights: _Weights) -> dict[str, Any]:
+    options = weights.options
     position = "sinusoidal_t2t"
     if options.get("transformer-disable-position-embeddings", False):
         position = "none"
@@ -158,10 +143,7 @@ def _model_fields(weights: _Weights, options: MarianOptions, norms: MarianNorms)
         "feed_forward": "silu" if options.has_old_gelu else activation,
         "num_encoder_layers": options.get("enc-depth", 1),
         "num_decoder_layers": options.get("dec-depth", 1),
-        "norm": norms.kind,
         "norm_epsilon": _EPSILON,
-        "norm_order": norms.order,
-        "embedding_norm": norms.of_embeddings,
         "position": position,
         "scale_embeddings": position == "sinusoidal_t2t",
         "attention_bias": True,
@@ -176,101 +158,67 @@ def _model_fields(weights: _Weights, options: MarianOptions, norms: MarianNorms)
     return {**{f"model.{name}": value for name, value in fields.items()}, **longest}
 
 
-def _decoding_fields(files: MarianFiles) -> dict[str, Any]:
-    """Return the fields of a config that follow from `decoder.yml`."""
-    names = {"beam-size": "decoding.beam_size", "normalize": "decoding.length_penalty"}
-    found = {names[name]: value for name, value in files.settings.items() if name in names}
-    return {
-        name: float(x) if "penalty" in name and type(x) is int else x for name, x in found.items()
+def _embeddings(weights: _Weights) -> dict[str, Float32[np.ndarray, "..."]]:
+    """Return the matrices with a row for each entry, by their uses, and the bias of the output."""
+    options = weights.options
+    found = {
+        use: weights["Wemb" if options.tied_inputs else f"{stack}_Wemb"]
+        for use, stack in (("source", "encoder"), ("target", "decoder"))
     }
-
-
-def _embeddings(weights: _Weights, options: MarianOptions) -> _Embeddings:
-    tied_all = options.get("tied-embeddings-all", False)
-    tied_inputs = tied_all or options.get("tied-embeddings-src", False)
-    tied_output = tied_all or options.get("tied-embeddings", False)
-    source, target = (
-        weights["Wemb" if tied_inputs else f"{stack}_Wemb"] for stack in ("encoder", "decoder")
-    )
-    output, bias = target, np.zeros(len(target), np.float32)
-    if not tied_output:
+    target = output = found["target"]
+    if not options.tied_output:
         older = f"{_OUTPUT}_W"
         output = weights[older].T if older in weights else weights[f"{_OUTPUT}_Wt"]
-    if not options.get("output-omit-bias", False):
-        bias = weights[f"{_OUTPUT}_b"]
+    has_bias = not options.get("output-omit-bias", False)
+    bias = weights[f"{_OUTPUT}_b"] if has_bias else np.zeros(len(target), np.float32)
     if output.shape != target.shape or bias.shape != target.shape[:1]:
         raise UserError(
             f"{options.file} has embeddings of shape {target.shape}, and an output of shapes "
             f"{output.shape} and {bias.shape}: they do not belong together"
         )
-    return _Embeddings(source, target, output, bias, tied_inputs, tied_output)
+    return {**found, "output": output, "bias": bias}
 
 
-def _embedding_arrays(
-    embeddings: _Embeddings, orders: tuple[Order, Order], files: MarianFiles
-) -> dict[str, Float32[np.ndarray, "..."]]:
-    if embeddings.share_all:
-        if not np.array_equal(*orders):
-            raise UserError(
-                f"{files.model} has one embedding for both languages, but {END} has another id in "
-                f"{files.source} than in {files.target}: they are not the vocabularies of the model"
-            )
-        return {"embedding": rows_in(embeddings.target, orders[1])}
-    arrays = {
-        "source_embedding": rows_in(embeddings.source, orders[0]),
-        "target_embedding": rows_in(embeddings.target, orders[1]),
-    }
-    if not embeddings.tied_output:
-        arrays["output_projection"] = rows_in(embeddings.output, orders[1])
-    return arrays
-
-
-def _arrays(weights: _Weights, options: MarianOptions, norms: MarianNorms) -> Iterator[_Named]:
+def _arrays(weights: _Weights, model: ModelConfig) -> Iterator[_Named]:
     """Yield the parameters of the layers, and of the norms before and after them."""
-    for stack, side in (("encoder", "source"), ("decoder", "target")):
-        if norms.of_embeddings:
-            for name, array in _norm(weights, norms, f"{stack}_emb", "_pre"):
-                yield f"{side}_embedding_{name}", array
-        if norms.order == "pre":
-            for name, array in _norm(weights, norms, f"{stack}_top", ""):
-                yield f"{stack}.{name}", array
-    layers = {
-        "encoder": range(1, options.get("enc-depth", 1) + 1),
-        "decoder": options.decoder_layers,
+    numbers = {
+        "encoder": range(1, model.stacks[0].num_layers + 1),
+        "decoder": weights.options.decoder_layers,
     }
-    for stack, given in layers.items():
-        for number, theirs in enumerate(given):
-            for name, array in _layer(weights, options, norms, f"{stack}_l{theirs}"):
-                yield f"{stack}.layers.{number}.{name}", array
+    for stack, side in (("encoder", "source"), ("decoder", "target")):
+        if model.embedding_norm:
+            yield from _norm(weights, model, f"{side}_embedding_norm", f"{stack}_emb_{{}}_pre")
+        if model.norm_order == "pre":
+            yield from _norm(weights, model, f"{stack}.norm", f"{stack}_top_{{}}")
+        for number, theirs in enumerate(numbers[stack]):
+            yield from _layer(weights, model, f"{stack}.layers.{number}", f"{stack}_l{theirs}")
 
 
-def _norm(weights: _Weights, norms: MarianNorms, place: str, suffix: str) -> Iterator[_Named]:
-    """Yield the parameters of a norm, whose names in the file begin with `place`."""
-    if norms.kind == "rms":
-        yield "norm.scale", weights[f"{place}_rms_scale{suffix}"]
+def _norm(weights: _Weights, model: ModelConfig, ours: str, theirs: str) -> Iterator[_Named]:
+    """Yield the parameters of a norm, with whose names in the file `theirs` is filled."""
+    if model.norm == "rms":
+        yield f"{ours}.scale", weights[theirs.format("rms_scale")]
         return
     for name in ("scale", "bias"):
-        yield f"norm.{name}", weights[f"{place}_ln_{name}{suffix}"]
+        yield f"{ours}.{name}", weights[theirs.format(f"ln_{name}")]
 
 
-def _layer(
-    weights: _Weights, options: MarianOptions, norms: MarianNorms, place: str
-) -> Iterator[_Named]:
-    """Yield the parameters of a layer, whose names in the file begin with `place`."""
-    suffix = "_pre" if norms.order == "pre" else ""
+def _layer(weights: _Weights, model: ModelConfig, ours: str, theirs: str) -> Iterator[_Named]:
+    """Yield the parameters of a layer, whose names in the file begin with `theirs`."""
+    norm = "{}_pre" if model.norm_order == "pre" else "{}"
     attentions = {"self_attention": "self"}
-    if place.startswith("decoder"):
+    if theirs.startswith("decoder"):
         attentions["cross_attention"] = "context"
-    for ours, theirs in attentions.items():
+    for name, short in attentions.items():
+        place, own = f"{ours}.{name}", f"{theirs}_{short}"
         for letter in "QKVO":
             for kind in "Wb":
-                yield f"{ours}.{kind}_{letter}", weights[f"{place}_{theirs}_{kind}{letter.lower()}"]
-        for name, array in _norm(weights, norms, f"{place}_{theirs}_Wo", suffix):
-            yield f"{ours}.{name}", array
-    factor = _OLD_GELU if options.has_old_gelu else np.float32(1)
+                yield f"{place}.{kind}_{letter}", weights[f"{own}_{kind}{letter.lower()}"]
+        yield from _norm(weights, model, f"{place}.norm", f"{own}_Wo_{norm}")
+    place, own = f"{ours}.feed_forward", f"{theirs}_ffn"
+    factor = _OLD_GELU if weights.options.has_old_gelu else np.float32(1)
     for number, by in ((1, factor), (2, 1 / factor)):
-        yield f"feed_forward.W_{number}", weights[f"{place}_ffn_W{number}"] * by
-    yield "feed_forward.b_1", weights[f"{place}_ffn_b1"] * factor
-    yield "feed_forward.b_2", weights[f"{place}_ffn_b2"]
-    for name, array in _norm(weights, norms, f"{place}_ffn_ffn", suffix):
-        yield f"feed_forward.{name}", array
+        yield f"{place}.W_{number}", weights[f"{own}_W{number}"] * by
+    yield f"{place}.b_1", weights[f"{own}_b1"] * factor
+    yield f"{place}.b_2", weights[f"{own}_b2"]
+    yield from _norm(weights, model, f"{place}.norm", f"{own}_ffn_{norm}")

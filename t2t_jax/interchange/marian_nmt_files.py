@@ -47,10 +47,7 @@ class MarianFiles(NamedTuple):
 
 
 def find_files(path: Path) -> MarianFiles:
-    """Return the files of a model.
-
-    Args:
-      path: the `.npz` file of a model, or a directory with one.
+    """Return the files of a model, given its `.npz` file or a directory with one.
 
     Raises:
       UserError: the directory has no model, or several; or it has not two vocabularies; or a
@@ -94,7 +91,6 @@ def read_marian_vocabulary(
     may have fewer: the other entries get names that no text has. marian-nmt does the same.
 
     Args:
-      files: the files of the model.
       sizes: the number of entries of the model, of sources and of targets.
 
     Returns:
@@ -118,10 +114,6 @@ def read_marian_vocabulary(
 
 def parse_yaml(text: bytes, where: str) -> dict[str, Any]:
     """Parse options or settings in YAML, without executing anything in the text.
-
-    Args:
-      text: YAML with a value for each name.
-      where: the place of the text, for errors.
 
     Raises:
       UserError: the text is no such YAML, or is too long, or is nested too deeply.
@@ -184,26 +176,17 @@ def _read_table(file: Path) -> dict[str, int]:
     """Read the id of each subword of a table."""
     content = read_bytes(file)
     try:
-        table = json.loads(content) if file.suffix == ".json" else _parse_table(content)
+        if file.suffix == ".json":
+            table = json.loads(content)
+        else:
+            _check_events(yaml.parse(content, _PARSER))
+            table = yaml.load(content, _PARSER)  # as text: `no` and `~` are subwords
         ids = {str(piece): int(number) for piece, number in table.items()}
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{file} is no table of the id of each subword: {_line(error)}") from error
     if len(set(ids.values())) != len(ids) or min(ids.values(), default=0) < 0:
         raise UserError(f"{file} is no table of the id of each subword: an id is there twice")
     return ids
-
-
-def _parse_table(content: bytes) -> dict[str, str]:
-    """Return the keys and values of YAML as text: `no` and `~` are subwords, not False and None."""
-    texts, depth = [], 0
-    for event in yaml.parse(content, _PARSER):
-        if isinstance(event, yaml.ScalarEvent):
-            texts.append(event.value)
-        elif isinstance(event, yaml.NodeEvent):
-            depth += 1
-            if depth > 1 or not isinstance(event, yaml.MappingStartEvent):
-                raise ValueError("there is something within something else")
-    return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
 def _splitter(vocabulary: Path, side: str) -> Path:

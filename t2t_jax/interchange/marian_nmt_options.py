@@ -6,8 +6,7 @@ The options are those of the command line of marian-nmt, with its defaults for t
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from t2t_jax.errors import UserError
 
@@ -18,47 +17,28 @@ _MOST = 10_000_000
 _MOST_LAYERS = 10_000
 _EXACT_GELU_SINCE = (1, 12, 3)
 _PRE_NORM_SINCE = (1, 11, 0)
-_ORDERS: Mapping[tuple[str, str, str], Literal["post", "pre"]] = MappingProxyType(
-    {("", "an", ""): "post", ("n", "a", "n"): "pre"}
-)
+_ORDERS: Mapping[tuple[str, str, str], str] = {("", "an", ""): "post", ("n", "a", "n"): "pre"}
 """The order of norms, by the operations before and after a sub-layer and after a stack: "n" is a
 norm, and "a" adds the residual. Dropout, "d", is left out, as it changes no order."""
 
-_SUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
-    {
-        "transformer-decoder-autoreg": ("self-attention",),
-        "transformer-ffn-depth": (2,),
-        "transformer-decoder-ffn-depth": (0, 2),
-        "transformer-ffn-activation": ("swish", "relu", "gelu"),
-        "transformer-no-projection": (False,),
-        "transformer-pool": (False,),
-        "transformer-no-bias": (False,),
-        "transformer-no-affine": (False,),
-        "transformer-attention-mask": ("default",),
-        "lemma-dim-emb": (0,),
-        "lemma-dependency": ("",),
-        "factors-combine": ("sum",),
-        "ulr": (False,),
-        "right-left": (False,),
-    }
-)
+_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "transformer-decoder-autoreg": ("self-attention",),
+    "transformer-ffn-depth": (2,),
+    "transformer-decoder-ffn-depth": (0, 2),
+    "transformer-ffn-activation": ("swish", "relu", "gelu"),
+    "transformer-no-projection": (False,),
+    "transformer-pool": (False,),
+    "transformer-no-bias": (False,),
+    "transformer-no-affine": (False,),
+    "transformer-attention-mask": ("default",),
+    "lemma-dim-emb": (0,),
+    "lemma-dependency": ("",),
+    "factors-combine": ("sum",),
+    "ulr": (False,),
+    "right-left": (False,),
+}
 """The options that change the model, each with the values that this package can have; the first
 value is the default of marian-nmt."""
-
-
-def _is_layer(number: Any) -> bool:
-    return type(number) is int and 1 <= number <= _MOST_LAYERS
-
-
-class MarianNorms(NamedTuple):
-    """The places and the kind of the norms of a model."""
-
-    order: Literal["post", "pre"]
-    """The value for `model.norm_order`."""
-    kind: Literal["layer", "rms"]
-    """The value for `model.norm`."""
-    of_embeddings: bool
-    """Whether the sum of embedding and position is normalised."""
 
 
 class MarianOptions(NamedTuple):
@@ -98,7 +78,9 @@ class MarianOptions(NamedTuple):
         tied = self.values.get("transformer-tied-layers") or range(1, depth + 1)
         if isinstance(tied, range):
             return tied
-        if not isinstance(tied, list) or len(tied) != depth or not all(map(_is_layer, tied)):
+        layers = range(1, _MOST_LAYERS + 1)
+        are_layers = isinstance(tied, list) and all(type(n) is int and n in layers for n in tied)
+        if not are_layers or len(tied) != depth:
             raise UserError(
                 f"the option transformer-tied-layers in {self.file} has no number for each of the "
                 f"{depth} layers"
@@ -130,12 +112,22 @@ class MarianOptions(NamedTuple):
             )
 
     @property
+    def tied_inputs(self) -> bool:
+        """Return whether the embeddings of sources and targets are one matrix."""
+        return self.get("tied-embeddings-all", False) or self.get("tied-embeddings-src", False)
+
+    @property
+    def tied_output(self) -> bool:
+        """Return whether the target embedding and the output projection are one matrix."""
+        return self.get("tied-embeddings-all", False) or self.get("tied-embeddings", False)
+
+    @property
     def d_ff(self) -> int:
         """Return the inner width of the feed-forward networks."""
         return self.get("transformer-dim-ffn", 2048)
 
-    def norms(self) -> MarianNorms:
-        """Return the norms that the options ask for.
+    def norms(self) -> dict[str, Any]:
+        """Return the fields of a config with the norms that the options ask for.
 
         Raises:
           UserError: no model of this package can have norms in these places.
@@ -164,4 +156,8 @@ class MarianOptions(NamedTuple):
                 f"{self.file} is a pre-norm model of a marian-nmt before 1.11, which did not "
                 "normalise keys and values; such models are not imported"
             )
-        return MarianNorms(order, "rms" if is_rms else "layer", embedding == "n")
+        return {
+            "model.norm_order": order,
+            "model.norm": "rms" if is_rms else "layer",
+            "model.embedding_norm": embedding == "n",
+        }

@@ -1,7 +1,10 @@
 """Readers for the settings and vocabularies of an imported model, which trust no file."""
 
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+from t2t_jax.config import Config
 from t2t_jax.errors import UserError, way_out_of
 from t2t_jax.system.records import Between, Record, Schema, parse_object
 from t2t_jax.system.regular_file import regular
@@ -76,3 +79,15 @@ def beside(file: Path, name: str) -> Path:
     if not relative.parts or not name.isprintable() or len(name) > _LONGEST_NAME:
         raise UserError(f"{file} names a file {name!r:.80}, which no file is called")
     return file.parent / relative
+
+
+def config_of(file: Path, changes: Mapping[str, Any], base: Config | None = None) -> Config:
+    """Return a config, or the default one, with the changes that follow from a file.
+
+    Raises:
+      UserError: the config refuses them; the message begins with the file.
+    """
+    try:
+        return (base or Config()).replace(changes)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from error

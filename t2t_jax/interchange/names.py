@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Float32
 
 from t2t_jax.errors import UserError
@@ -36,16 +37,9 @@ _LAST = {
 
 
 def named_arrays(params: Mapping[str, Any]) -> dict[str, Float32[np.ndarray, "..."]]:
-    """Return the parameters by name, with an array of its own for each layer.
-
-    Args:
-      params: the parameters as training has them.
-
-    Returns:
-      A copy of every parameter in the memory of the host.
-    """
+    """Return a copy of the parameters by name on the host, with an array for each layer."""
     arrays = {}
-    for path, stacked in _leaves(params):
+    for path, stacked in flatten_dict(params).items():
         whole = np.asarray(stacked, np.float32)
         for name, layer in _names(path, whole.shape):
             arrays[name] = np.array(whole if layer is None else whole[layer])
@@ -65,19 +59,16 @@ def parameters_of(arrays: Arrays, like: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       UserError: an array is missing, or has another shape, or belongs to no parameter.
     """
-    params: dict[str, Any] = {}
+    params: dict[tuple[str, ...], np.ndarray] = {}
     unused = set(arrays)
-    for path, wanted in _leaves(like):
-        layers = [_taken(arrays, name, wanted, layer) for name, layer in _names(path, wanted.shape)]
-        unused -= {name for name, _ in _names(path, wanted.shape)}
-        *modules, last = path
-        node = params
-        for module in modules:
-            node = node.setdefault(module, {})
-        node[last] = np.stack(layers) if _is_stacked(path) else layers[0]
+    for path, wanted in flatten_dict(like).items():
+        names = list(_names(path, wanted.shape))
+        layers = [_taken(arrays, name, wanted, layer) for name, layer in names]
+        unused -= {name for name, _ in names}
+        params[path] = layers[0] if names[0][1] is None else np.stack(layers)
     if unused:
         raise UserError(f"the model has no parameter {min(unused)}, of which there is an array")
-    return params
+    return unflatten_dict(params)
 
 
 def _taken(arrays: Arrays, name: str, wanted: Any, layer: int | None) -> Float32[np.ndarray, "..."]:
@@ -90,23 +81,9 @@ def _taken(arrays: Arrays, name: str, wanted: Any, layer: int | None) -> Float32
     return np.asarray(array, np.float32)
 
 
-def _leaves(
-    tree: Mapping[str, Any], path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, node in tree.items():
-        if isinstance(node, Mapping):
-            yield from _leaves(node, (*path, name))
-        else:
-            yield (*path, name), node
-
-
-def _is_stacked(path: tuple[str, ...]) -> bool:
-    return path[1:2] == ("layers",)
-
-
 def _names(path: tuple[str, ...], shape: tuple[int, ...]) -> Iterator[tuple[str, int | None]]:
     """Yield the names of the arrays that a parameter of training holds, and the layer of each."""
-    if not _is_stacked(path):
+    if path[1:2] != ("layers",):
         yield ".".join(_paper(path)), None
         return
     stack, layers, *rest = path

@@ -28,12 +28,7 @@ class PortableModel:
 def portable_model(
     workdir: Path, *, average: int | None = None, step: int | Literal["best"] | None = None
 ) -> PortableModel:
-    """Return the model of a run.
-
-    Args:
-      workdir: the run directory.
-      average: how many of the last checkpoints to average; see `t2t_jax.load`.
-      step: the last of these checkpoints; see `t2t_jax.load`.
+    """Return the model of a run, from the checkpoints that `t2t_jax.load` would take.
 
     Raises:
       UserError: `workdir` is not a run directory, or its checkpoints are missing or damaged.

@@ -13,7 +13,6 @@ arrays have fixed shapes, to which a batch is filled with padding.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -39,7 +38,6 @@ from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.models import make_decoding_model, make_model
 from t2t_jax.modules.network import declared_parameters
 
-DTYPES = ("float32",)
 VOCABULARIES = (SharedVocabulary,)
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -84,15 +82,8 @@ def carried(config: Config) -> Carried:
     }
 
 
-def write(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write a model as compiled programs.
-
-    Args:
-      model: the model.
-      directory: an empty directory.
-      dtype: one of `DTYPES`.
-    """
-    del dtype  # there is only one
+def write(model: PortableModel, directory: Path) -> None:
+    """Write a model as compiled programs."""
     network = make_model(model.config, len(model.vocabulary), None)
     params = parameters_of(model.arrays, nn.unbox(declared_parameters(network)))
     flat = {name: np.asarray(x, order="C") for name, x in flatten_dict(params, sep=".").items()}
@@ -178,8 +169,7 @@ class _Programs:
 
     def encode(self, parameters: Mapping[str, Array], sources: Int32[Array, "b s"]) -> list[Array]:
         """Return the state before the first step: an empty cache, and the memory of the sources."""
-        memory = self.model.memory(self._prepared(parameters), one_a_row(sources))
-        return jax.tree.leaves((self.model.empty_cache(len(sources), 1, self.room), memory))
+        return jax.tree.leaves(self._state(parameters, sources))
 
     def step(
         self,
@@ -189,8 +179,9 @@ class _Programs:
         position: Int32[Array, ""],
     ) -> tuple[Float[Array, "b v"], list[Array]]:
         """Return the logits of the next token of each row, and the state that follows."""
-        shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in parameters.items()}
-        cache, memory = jax.tree.unflatten(self._structure(shapes, len(tokens)), list(state))
+        sources = jax.ShapeDtypeStruct((len(tokens), self.length), jnp.int32)
+        structure = jax.tree.structure(jax.eval_shape(self._state, parameters, sources))
+        cache, memory = jax.tree.unflatten(structure, list(state))
         places = jnp.arange(self.room) <= position
         logits, cache = self.model.step(
             self._prepared(parameters),
@@ -207,12 +198,8 @@ class _Programs:
         nested = unflatten_dict(dict(parameters), sep=".")
         return self.model.prepare(nested, self.decoding.quantize)
 
-    def _structure(self, shapes: Mapping[str, Any], rows: int) -> Any:
-        """Return the tree of which the arrays of a state are the leaves."""
-
-        def states(parameters: Mapping[str, Array]) -> tuple[Cache, Memory]:
-            sources = one_a_row(jnp.zeros((rows, self.length), jnp.int32))
-            memory = self.model.memory(self._prepared(parameters), sources)
-            return self.model.empty_cache(rows, 1, self.room), memory
-
-        return jax.tree.structure(jax.eval_shape(states, dict(shapes)))
+    def _state(
+        self, parameters: Mapping[str, Array], sources: Int32[Array, "b s"]
+    ) -> tuple[Cache, Memory]:
+        memory = self.model.memory(self._prepared(parameters), one_a_row(sources))
+        return self.model.empty_cache(len(sources), 1, self.room), memory

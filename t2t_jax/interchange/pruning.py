@@ -1,17 +1,16 @@
 """Removal of attention heads from a model: arrays get smaller, where gates only masked heads."""
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float32
 
-from t2t_jax.config import ModelConfig
 from t2t_jax.errors import UserError
+from t2t_jax.inspect.head_kinds import Attention
 from t2t_jax.inspect.heads import ATTENTIONS, Head, all_heads
 from t2t_jax.interchange.portable import PortableModel, portable_model
-from t2t_jax.interchange.rewriting import by_head, joined_heads, place_of_heads
+from t2t_jax.interchange.rewriting import with_changed_heads
 from t2t_jax.interchange.runs import write_run
 from t2t_jax.modules.gates import HeadGates
 
@@ -25,7 +24,6 @@ def heads_to_prune(importance: HeadGates, share: float) -> list[Head]:
     the share is reached, and one head of each layer stays.
 
     Args:
-      importance: importance of every head.
       share: the least share of all heads to remove, above 0 and below 1.
 
     Raises:
@@ -58,7 +56,6 @@ def without_heads(model: PortableModel, heads: list[Head]) -> PortableModel:
     """Return a model without some heads, equal to the whole one with their gates at 0.
 
     Args:
-      model: the model.
       heads: the heads to remove, equally many of each layer of an attention.
 
     Raises:
@@ -82,7 +79,13 @@ def without_heads(model: PortableModel, heads: list[Head]) -> PortableModel:
         if number := numbers.pop():
             left[f"{name}_heads"] = network.attention_of(name).num_heads - number
     config = model.config.replace({f"model.{name}": heads for name, heads in left.items()})
-    arrays = {name: _kept(name, array, network, gone) for name, array in model.arrays.items()}
+
+    def kept(
+        name: Attention, layer: int, parts: Float32[np.ndarray, "h ..."]
+    ) -> Float32[np.ndarray, "kept ..."]:
+        return np.delete(parts, list(gone.get((name, layer), ())), axis=0)
+
+    arrays = with_changed_heads(model.arrays, network, kept)
     return dataclasses.replace(model, config=config, arrays=arrays)
 
 
@@ -90,7 +93,6 @@ def prune_run(workdir: Path, out: Path, heads: list[Head], **which: int | str | 
     """Write a run whose model has lost some heads.
 
     Args:
-      workdir: the run directory of the whole model.
       out: the directory of the new run, which does not exist yet, or is empty.
       heads: the heads to remove; see `heads_to_prune`.
       which: `average` and `step` of the checkpoints; see `t2t_jax.load`.
@@ -102,17 +104,3 @@ def prune_run(workdir: Path, out: Path, heads: list[Head], **which: int | str | 
     names = [f"{name} {layer + 1}:{head + 1}" for name, layer, head in sorted(heads)]
     origin = {"format": "pruned", "path": str(workdir), "heads": names}
     write_run(without_heads(model, heads), out, origin)
-
-
-def _kept(
-    name: str,
-    array: Float32[np.ndarray, "..."],
-    model: ModelConfig,
-    gone: Mapping[tuple[str, int], set[int]],
-) -> Float32[np.ndarray, "..."]:
-    if (place := place_of_heads(name)) is None:
-        return array
-    attention, layer, axis = place
-    heads = model.attention_of(attention).num_heads
-    stay = [head for head in range(heads) if head not in gone.get((attention, layer), ())]
-    return joined_heads(by_head(array, axis, heads)[stay], axis)

@@ -1,6 +1,6 @@
 """Rewriting of parameters to the same function, for formats that lack an option of the model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from jaxtyping import Float32, Int
@@ -23,12 +23,6 @@ _AXES = {"W_Q": -1, "W_K": -1, "W_V": -1, "b_Q": -1, "b_K": -1, "b_V": -1, "W_O"
 """The axis of a parameter along which its heads lie side by side."""
 
 
-def stack_of(name: str) -> str:
-    """Return the stack of layers, "encoder" or "decoder", that has a parameter; "" if none has."""
-    first, second, *_ = (*name.split("."), "")
-    return first if first in _STACKS and second == "layers" else ""
-
-
 def without_residual_scale(arrays: Arrays, model: ModelConfig) -> Arrays:
     """Return the parameters of a post-norm model equal to one of DeepNorm (Wang et al. 2022).
 
@@ -36,26 +30,18 @@ def without_residual_scale(arrays: Arrays, model: ModelConfig) -> Arrays:
     divided by alpha. The epsilon of the norm then counts alpha^2 times as much, which is below the
     rounding of float32.
 
-    Args:
-      arrays: the parameters.
-      model: the config of the model; with another norm order than "deep", nothing changes.
+    With another norm order than "deep", nothing changes.
     """
-    scales = dict(zip(_STACKS, (stack.residual_scale for stack in model.stacks), strict=True))
-    return {
-        name: array / np.float32(scales[stack_of(name)])
-        if stack_of(name) and name.endswith(_OUTWARD)
-        else array
-        for name, array in arrays.items()
-    }
+    changed = dict(arrays)
+    for name, stack in zip(_STACKS, model.stacks, strict=True):
+        for own in arrays:
+            if own.startswith(f"{name}.layers.") and own.endswith(_OUTWARD):
+                changed[own] = arrays[own] / np.float32(stack.residual_scale)
+    return changed
 
 
 def with_all_biases(arrays: Arrays, model: ModelConfig) -> Arrays:
-    """Return the parameters with biases of zeros in attention, if the model has no such biases.
-
-    Args:
-      arrays: the parameters.
-      model: the config of the model.
-    """
+    """Return the parameters with biases of zeros in attention, if the model has no such biases."""
     if model.attention_bias:
         return arrays
     biases = {
@@ -106,8 +92,6 @@ def with_norm_epsilon(arrays: Arrays, model: ModelConfig, epsilon: float) -> Arr
 
     Args:
       arrays: the parameters; the norms of a stack are all after a residual sum.
-      model: the config of the model.
-      epsilon: the new epsilon.
     """
     factor = np.float32((epsilon / model.norm_epsilon) ** 0.5)
     changed = dict(arrays)
@@ -122,19 +106,14 @@ def with_norm_epsilon(arrays: Arrays, model: ModelConfig, epsilon: float) -> Arr
         for place in places:
             came = np.float32(1) if place == places[0] else factor
             goes = np.float32(1) if place == places[-1] else factor
-            for name in _inward(place) & arrays.keys():
+            reading = ("W_Q",) if place.endswith("cross_attention") else _INWARD
+            for name in {f"{place}.{last}" for last in reading} & arrays.keys():
                 changed[name] = arrays[name] / came
             for name in {f"{place}.{last}" for last in _OUTWARD} & arrays.keys():
                 changed[name] = arrays[name] * came
             for name in (f"{place}.norm.scale", f"{place}.norm.bias"):
                 changed[name] = arrays[name] * goes
     return changed
-
-
-def _inward(place: str) -> set[str]:
-    """Return the names of the matrices of a sub-layer that read the residual stream."""
-    reading = ("W_Q",) if place.endswith("cross_attention") else _INWARD
-    return {f"{place}.{last}" for last in reading}
 
 
 def permuted_channels(arrays: Arrays, order: Int[np.ndarray, " d_model"]) -> Arrays:
@@ -159,12 +138,7 @@ def _permuted(
 
 
 def position_table(model: ModelConfig, length: int) -> Float32[np.ndarray, "length d_model"] | None:
-    """Return the sinusoids that the model adds to embeddings; None if it adds none.
-
-    Args:
-      model: the config of the model.
-      length: number of positions.
-    """
+    """Return the sinusoids that the model adds to embeddings; None if it adds none."""
     if model.positions.sinusoids is None:
         return None
     first = model.first_position
@@ -175,60 +149,40 @@ def with_all_heads(arrays: Arrays, model: ModelConfig) -> Arrays:
     """Return the parameters with num_heads heads in every attention, for formats that need that.
 
     Heads that are missing get matrices of zeros, and so add nothing.
+    """
+    if all(one.num_heads == model.num_heads for stack in model.stacks for one in stack.attentions):
+        return arrays
+
+    def filled(
+        attention: Attention, layer: int, heads: Float32[np.ndarray, "h ..."]
+    ) -> Float32[np.ndarray, "all ..."]:
+        zeros = np.zeros((model.num_heads - len(heads), *heads.shape[1:]), heads.dtype)
+        return np.concatenate([heads, zeros])
+
+    return with_changed_heads(arrays, model, filled)
+
+
+def with_changed_heads(
+    arrays: Arrays,
+    model: ModelConfig,
+    change: Callable[
+        [Attention, int, Float32[np.ndarray, "h ..."]], Float32[np.ndarray, "changed ..."]
+    ],
+) -> Arrays:
+    """Return the parameters after a change of the heads that an attention has.
 
     Args:
       arrays: the parameters.
       model: the config of the model.
+      change: takes an attention, the number of a layer, and the parts of a parameter that belong to
+        each head; returns the parts that belong to each head after the change.
     """
-    if all(one.num_heads == model.num_heads for stack in model.stacks for one in stack.attentions):
-        return arrays
-    return {name: _filled(name, array, model) for name, array in arrays.items()}
-
-
-def _filled(
-    name: str, array: Float32[np.ndarray, "..."], model: ModelConfig
-) -> Float32[np.ndarray, "..."]:
-    if (place := place_of_heads(name)) is None:
-        return array
-    attention, _, axis = place
-    heads = model.attention_of(attention).num_heads
-    parts = by_head(array, axis, heads)
-    zeros = np.zeros((model.num_heads - heads, *parts.shape[1:]), array.dtype)
-    return joined_heads(np.concatenate([parts, zeros]), axis)
-
-
-def place_of_heads(name: str) -> tuple[Attention, int, int] | None:
-    """Return a parameter's attention, layer, and the axis along which heads lie side by side.
-
-    Parameters without a part for each head have None.
-
-    Args:
-      name: the name of a parameter in the neutral form.
-    """
-    stack, *rest = name.split(".")
-    if len(rest) != 4 or rest[3] not in _AXES:
-        return None
-    return _ATTENTIONS[stack, rest[2]], int(rest[1]), _AXES[rest[3]]
-
-
-def by_head(
-    array: Float32[np.ndarray, "..."], axis: int, heads: int
-) -> Float32[np.ndarray, "h ..."]:
-    """Return the parts of an array that belong to each head, along a new first axis.
-
-    Args:
-      array: a parameter.
-      axis: the axis along which heads lie side by side.
-      heads: the number of heads.
-    """
-    return np.stack(np.split(array, heads, axis))
-
-
-def joined_heads(parts: Float32[np.ndarray, "h ..."], axis: int) -> Float32[np.ndarray, "..."]:
-    """Join the parts of each head into an array: the inverse of `by_head`.
-
-    Args:
-      parts: the result of `by_head`.
-      axis: the axis along which heads lie side by side.
-    """
-    return np.ascontiguousarray(np.concatenate(list(parts), axis))
+    changed = dict(arrays)
+    for name, array in arrays.items():
+        stack, *rest = name.split(".")
+        if len(rest) == 4 and rest[3] in _AXES:
+            attention, axis = _ATTENTIONS[stack, rest[2]], _AXES[rest[3]]
+            heads = np.stack(np.split(array, model.attention_of(attention).num_heads, axis))
+            parts = list(change(attention, int(rest[1]), heads))
+            changed[name] = np.ascontiguousarray(np.concatenate(parts, axis))
+    return changed

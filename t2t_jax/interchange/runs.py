@@ -29,7 +29,6 @@ def write_run(model: PortableModel, workdir: Path, imported: Record) -> None:
     The run computes in float32 unless the config names a dtype, as the original program did.
 
     Args:
-      model: the model.
       workdir: a directory that does not exist yet, or is empty.
       imported: a record of the origin of the model, which the directory keeps.
 

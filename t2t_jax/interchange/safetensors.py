@@ -23,7 +23,6 @@ from t2t_jax.interchange.portable import PortableModel
 from t2t_jax.interchange.tensors import Tensors, read_safetensors
 from t2t_jax.system.records import Each, Schema, parse_object
 
-DTYPES = ("float32",)
 VOCABULARIES = (Vocabulary,)
 
 _ARRAYS, _CONFIG, _VOCABULARY = "model.safetensors", "config.json", "vocabulary.model"
@@ -53,15 +52,8 @@ def carried(config: Config) -> Carried:
     return dict.fromkeys(("model", "data", "decoding"), ANY)
 
 
-def write(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write a model in the neutral format.
-
-    Args:
-      model: the model.
-      directory: an empty directory.
-      dtype: one of `DTYPES`.
-    """
-    del dtype  # there is only one
+def write(model: PortableModel, directory: Path) -> None:
+    """Write a model in the neutral format."""
     about = {
         "version": _VERSION,
         "steps": model.steps,
@@ -78,11 +70,7 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
 
 
 def read(path: Path) -> PortableModel:
-    """Read a model that `write` has written.
-
-    Raises:
-      UserError: a file is missing, or damaged, or belongs to another model.
-    """
+    """Read a model that `write` has written."""
     file = path / _ARRAYS
     if not file.exists():
         raise UserError(f"{path} is not a directory that t2t-jax export --to safetensors wrote")

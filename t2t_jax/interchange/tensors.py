@@ -26,13 +26,7 @@ class Tensors:
         arrays: Mapping[str, np.ndarray],
         spellings: Callable[[str], Iterable[str]] = lambda name: (name,),
     ) -> None:
-        """Wrap the arrays of a file.
-
-        Args:
-          file: the file, for errors.
-          arrays: the arrays, by their names in the file.
-          spellings: gives the names that the file may have for an array of a given name.
-        """
+        """Wrap the arrays of a file by their names there; `spellings` are those a name may have."""
         self.file = file
         self._arrays = arrays
         self._left = set(arrays)
@@ -46,7 +40,6 @@ class Tensors:
         """Return an array in float32, and count it as taken.
 
         Args:
-          name: the name of the array.
           shape: the length of each axis, None for any; () if the caller checks the shape.
 
         Raises:
@@ -65,7 +58,10 @@ class Tensors:
                 f"{self.file} has numbers of the kind {array.dtype} in the array {name}; import "
                 "the model as it was before its weights were made integers"
             )
-        if shape and not _fits(array.shape, shape):
+        if shape and (
+            array.ndim != len(shape)
+            or any(wanted not in (None, n) for n, wanted in zip(array.shape, shape, strict=True))
+        ):
             wanted = ", ".join("any" if length is None else f"{length:,}" for length in shape)
             raise UserError(
                 f"{self.file} has the array {name} of shape {array.shape}, and the options of the "
@@ -98,25 +94,14 @@ class Tensors:
         """Take an array with a row for each entry of a vocabulary, and return it in our order.
 
         Args:
-          name: the name of the array.
           order: the row in the file of each of our entries; see `numbering.new_order`.
           width: the length of a row; nothing for an array with a number for each entry.
         """
-        array = self.take(name)
-        array = array.ravel() if array.shape[:1] == (1,) else array  # a bias has an axis more
         entries = int(np.count_nonzero(order != NONE))
-        if array.shape != (entries, *width):
-            raise UserError(
-                f"{self.file} has the array {name} of shape {array.shape}, and the options of the "
-                f"model ask for {(entries, *width)}; they are of another model"
-            )
-        return rows_in(array, order)
+        return rows_in(self.take(name, entries, *width), order)
 
     def finish(self, without: str = "") -> None:
-        """Refuse a file with an array that was not taken.
-
-        Args:
-          without: a regular expression for names of arrays that the model does not need.
+        """Refuse a file with an array that was not taken and whose name does not fit a pattern.
 
         Raises:
           UserError: the file has such an array.
@@ -126,12 +111,6 @@ class Tensors:
                 f"{self.file} has the array {ascii(min(left))[1:-1]:.80}, which no model of "
                 "t2t_jax with its options has; choose a checkpoint without"
             )
-
-
-def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    return len(found) == len(wanted) and all(
-        there and length in (None, there) for there, length in zip(found, wanted, strict=True)
-    )
 
 
 def read_safetensors(file: Path) -> tuple[dict[str, np.ndarray], Mapping[str, str]]:

@@ -14,7 +14,6 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,20 +25,18 @@ from t2t_jax.system.regular_file import regular
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _BFLOAT16 = "bfloat16"
-_DTYPES: Mapping[str, str] = MappingProxyType(
-    {
-        "FloatStorage": "<f4",
-        "DoubleStorage": "<f8",
-        "HalfStorage": "<f2",
-        "BFloat16Storage": _BFLOAT16,
-        "LongStorage": "<i8",
-        "IntStorage": "<i4",
-        "ShortStorage": "<i2",
-        "CharStorage": "i1",
-        "ByteStorage": "u1",
-        "BoolStorage": "?",
-    }
-)
+_DTYPES: Mapping[str, str] = {
+    "FloatStorage": "<f4",
+    "DoubleStorage": "<f8",
+    "HalfStorage": "<f2",
+    "BFloat16Storage": _BFLOAT16,
+    "LongStorage": "<i8",
+    "IntStorage": "<i4",
+    "ShortStorage": "<i2",
+    "CharStorage": "i1",
+    "ByteStorage": "u1",
+    "BoolStorage": "?",
+}
 # Objects of these programs are read as plain data, as none of their code is called.
 _SETTINGS_OF = (
     "_codecs",
@@ -119,19 +116,12 @@ def _no_entries(*arguments: Any) -> dict[Any, Any]:
     return {}
 
 
-def _settings(*_: Any) -> Settings:
-    """Make an object of an unknown class, whose fields the pickle sets later."""
-    return Settings()
-
-
-_KNOWN: Mapping[tuple[str, str], Callable[..., Any]] = MappingProxyType(
-    {
-        ("collections", "OrderedDict"): _no_entries,
-        ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
-        ("torch._utils", "_rebuild_parameter"): _first,
-        ("torch", "Size"): _first,
-    }
-)
+_KNOWN: Mapping[tuple[str, str], Callable[..., Any]] = {
+    ("collections", "OrderedDict"): _no_entries,
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+    ("torch._utils", "_rebuild_parameter"): _first,
+    ("torch", "Size"): _first,
+}
 
 
 def _find(module: str, name: str) -> Any:
@@ -141,16 +131,13 @@ def _find(module: str, name: str) -> Any:
     if module == "torch" and name in _DTYPES:
         return _DTYPES[name]
     if module.partition(".")[0] in _SETTINGS_OF or (module in _BUILTIN and name in _TYPES):
-        return _settings
+        return lambda *_: Settings()  # whose fields the pickle sets later
     called = ascii(f"{module}.{name}")[1:-1]
     raise UserError(f"has code, which calls {called:.80}, and nothing of it was executed")
 
 
 def read_torch_file(path: Path) -> Any:
     """Read a file that `torch.save` has written.
-
-    Args:
-      path: the file.
 
     Returns:
       The dictionaries, lists, numbers and strings of the file, with NumPy arrays for tensors and
@@ -255,10 +242,6 @@ def _unfolded(found: Any, storages: Mapping[str, _Storage]) -> Any:
 
 def tensors_of(found: Any, path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     """Return the tensors of a dictionary that `read_torch_file` gave.
-
-    Args:
-      found: the dictionary.
-      path: the file, for errors.
 
     Raises:
       UserError: `found` is no dictionary, or has no tensor, or has a key that is no text.

@@ -9,7 +9,6 @@ carried out: each takes a bounded time, and their number is bounded.
 import io
 import pickletools
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 File: TypeAlias = io.BufferedReader | io.BytesIO
@@ -71,14 +70,6 @@ class Machine:
                 raise ValueError(f"it has the operation {name}, which weights do not need")
         return self.stack.pop()
 
-    def push(self, value: Any) -> None:
-        """Put a value on the stack."""
-        self.stack.append(value)
-
-    def pop(self) -> Any:
-        """Take the last value from the stack."""
-        return self.stack.pop()
-
     def pop_several(self, number: int) -> list[Any]:
         """Take the last `number` values from the stack."""
         if number > len(self.stack):
@@ -138,44 +129,40 @@ class Machine:
 
 
 _Action: TypeAlias = Callable[[Machine, Any], Any]
-_ACTIONS: Mapping[str, _Action] = MappingProxyType(
-    {
-        "MARK": lambda on, _: on.marks.append(len(on.stack)),
-        "POP": lambda on, _: on.pop(),
-        "POP_MARK": lambda on, _: on.pop_to_mark(),
-        "DUP": lambda on, _: on.push(on.stack[-1]),
-        "TUPLE": lambda on, _: on.push(tuple(on.pop_to_mark())),
-        "TUPLE1": lambda on, _: on.push(tuple(on.pop_several(1))),
-        "TUPLE2": lambda on, _: on.push(tuple(on.pop_several(2))),
-        "TUPLE3": lambda on, _: on.push(tuple(on.pop_several(3))),
-        "LIST": lambda on, _: on.push(on.pop_to_mark()),
-        "APPEND": lambda on, _: on.append(on.pop_several(1)),
-        "APPENDS": lambda on, _: on.append(on.pop_to_mark()),
-        "SETITEM": lambda on, _: on.set_items(on.pop_several(2)),
-        "SETITEMS": lambda on, _: on.set_items(on.pop_to_mark()),
-        "GLOBAL": lambda on, names: on.named(*names.split(" ", 1)),
-        "STACK_GLOBAL": lambda on, _: on.named(*on.pop_several(2)),
-        "REDUCE": lambda on, _: on.call(on.pop()),
-        "NEWOBJ": lambda on, _: on.call(on.pop()),
-        "BUILD": lambda on, _: on.build(on.pop()),
-        "BINPERSID": lambda on, _: on.push(on.persistent(on.pop())),
-        "MEMOIZE": lambda on, _: on.remember(len(on.memo)),
-        **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), Machine.remember),
-        **dict.fromkeys(
-            ("GET", "BINGET", "LONG_BINGET"), lambda on, place: on.push(on.memo[place])
-        ),
-    }
-)
-_NEW: Mapping[str, Callable[[], Any]] = MappingProxyType(
-    {
-        "NONE": lambda: None,
-        "NEWTRUE": lambda: True,
-        "NEWFALSE": lambda: False,
-        "EMPTY_LIST": list,
-        "EMPTY_DICT": dict,
-        "EMPTY_TUPLE": tuple,
-    }
-)
+_ACTIONS: Mapping[str, _Action] = {
+    "MARK": lambda on, _: on.marks.append(len(on.stack)),
+    "POP": lambda on, _: on.stack.pop(),
+    "POP_MARK": lambda on, _: on.pop_to_mark(),
+    "DUP": lambda on, _: on.stack.append(on.stack[-1]),
+    "TUPLE": lambda on, _: on.stack.append(tuple(on.pop_to_mark())),
+    "TUPLE1": lambda on, _: on.stack.append(tuple(on.pop_several(1))),
+    "TUPLE2": lambda on, _: on.stack.append(tuple(on.pop_several(2))),
+    "TUPLE3": lambda on, _: on.stack.append(tuple(on.pop_several(3))),
+    "LIST": lambda on, _: on.stack.append(on.pop_to_mark()),
+    "APPEND": lambda on, _: on.append(on.pop_several(1)),
+    "APPENDS": lambda on, _: on.append(on.pop_to_mark()),
+    "SETITEM": lambda on, _: on.set_items(on.pop_several(2)),
+    "SETITEMS": lambda on, _: on.set_items(on.pop_to_mark()),
+    "GLOBAL": lambda on, names: on.named(*names.split(" ", 1)),
+    "STACK_GLOBAL": lambda on, _: on.named(*on.pop_several(2)),
+    "REDUCE": lambda on, _: on.call(on.stack.pop()),
+    "NEWOBJ": lambda on, _: on.call(on.stack.pop()),
+    "BUILD": lambda on, _: on.build(on.stack.pop()),
+    "BINPERSID": lambda on, _: on.stack.append(on.persistent(on.stack.pop())),
+    "MEMOIZE": lambda on, _: on.remember(len(on.memo)),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), Machine.remember),
+    **dict.fromkeys(
+        ("GET", "BINGET", "LONG_BINGET"), lambda on, place: on.stack.append(on.memo[place])
+    ),
+}
+_NEW: Mapping[str, Callable[[], Any]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_LIST": list,
+    "EMPTY_DICT": dict,
+    "EMPTY_TUPLE": tuple,
+}
 _VALUES = (
     *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
     *("STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),

@@ -9,36 +9,23 @@ from jaxtyping import Float32
 from t2t_jax.config import Config, ImageEncoderConfig, ModelConfig
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary, labelled_vocabulary
 from t2t_jax.errors import UserError
+from t2t_jax.interchange import pretrained
 from t2t_jax.interchange.carried import Carried, any_value
 from t2t_jax.interchange.model_files import SIZE
+from t2t_jax.interchange.places import Place, encoder_places, norm_places
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.pretrained import (
-    ENCODER,
-    Place,
-    carried_by_all,
-    config_of,
-    encoder_places,
-    our_encoder,
-    read_pretrained_config,
-    read_tensors,
-    their_encoder,
-    written,
-)
 from t2t_jax.interchange.tensors import Tensors
-from t2t_jax.system.records import Each, Record, Schema
+from t2t_jax.system.records import Each, Schema
 
-DTYPES = ("float32",)
 VOCABULARIES = (LabelledVocabulary,)
 
-_CONFIG = Schema(
-    {
-        **ENCODER.required,
-        "id2label": Each(dict, str),
-        "image_size": SIZE,
-        "patch_size": SIZE,
-    },
-    {**ENCODER.optional, "num_channels": SIZE},
-)
+_FIELDS = {
+    **pretrained.encoder_fields(dropout_rate=0.0),
+    "image_size": pretrained.Counterpart("image_size", SIZE),
+    "patch_size": pretrained.Counterpart("patch_size", SIZE),
+    "num_channels": pretrained.Counterpart("image_channels", SIZE, 3),
+}
+_OTHERS = Schema({"id2label": Each(dict, str)})
 _EMBEDDINGS = "vit.embeddings"
 _PATCHES = f"{_EMBEDDINGS}.patch_embeddings.projection"
 _WITHOUT = r"(vit\.)?pooler\..*"  # only the first vector is classified
@@ -59,28 +46,28 @@ It needs `pip install transformers torch`.
 def _places(model: ModelConfig) -> Iterator[Place]:
     """Yield the places of all parameters but the patch kernel, class token and positions."""
     norms = "layernorm_before", "layernorm_after"
-    yield from encoder_places(model, "vit.encoder.layer", "attention.attention", norms)
-    yield Place("encoder.norm.scale", "vit.layernorm.weight")
-    yield Place("encoder.norm.bias", "vit.layernorm.bias")
+    layers = model.stacks[0].num_layers
+    yield from encoder_places(layers, "vit.encoder.layer", "attention.attention", norms)
+    yield from norm_places("encoder.norm", "vit.layernorm")
     yield Place("patch_projection.bias", f"{_PATCHES}.bias")
     yield Place("output_projection", "classifier.weight")
     yield Place("output_bias", "classifier.bias")
 
 
 def read(path: Path) -> PortableModel:
-    """Read a ViT model.
-
-    Args:
-      path: the directory that `save_pretrained` has written.
-
-    Raises:
-      UserError: a file is missing or damaged, or is of another kind of model.
-    """
-    theirs = read_pretrained_config(path, "vit", _CONFIG, {"qkv_bias": True})
+    """Read a ViT model from the directory that `save_pretrained` wrote."""
+    theirs = pretrained.read_pretrained_config(path, "vit", _FIELDS, _OTHERS, {"qkv_bias": True})
     vocabulary = labelled_vocabulary(None, _labels(path, theirs["id2label"]))
-    config = _our_config(path, theirs)
+    changes = {
+        **pretrained.OF_ENCODERS,
+        "model.architecture": "image_encoder",
+        "model.norm_order": "pre",
+        "data.task": "image_classification",
+        "data.corpus": "npz:images.npz",
+    }
+    config = pretrained.our_config(path, theirs, _FIELDS, changes)
     assert isinstance(config.model, ImageEncoderConfig)
-    arrays = dict(_our_arrays(read_tensors(path), config.model))
+    arrays = dict(_our_arrays(pretrained.read_tensors(path), config.model))
     return PortableModel(config, vocabulary, arrays, ())
 
 
@@ -94,22 +81,6 @@ def _labels(path: Path, names: Mapping[str, str]) -> list[str]:
                 "give each number from 0 on a name of one line"
             )
     return labels
-
-
-def _our_config(path: Path, theirs: Record) -> Config:
-    return config_of(
-        path,
-        {
-            **our_encoder(path, theirs, dropout_rate=0.0),
-            "model.architecture": "image_encoder",
-            "model.patch_size": theirs["patch_size"],
-            "model.image_size": theirs["image_size"],
-            "model.image_channels": theirs.get("num_channels", 3),
-            "model.norm_order": "pre",
-            "data.task": "image_classification",
-            "data.corpus": "npz:images.npz",
-        },
-    )
 
 
 def _our_arrays(
@@ -130,7 +101,7 @@ def carried(config: Config) -> Carried:
     """Return the fields of a config that the format can hold, each with its possible values."""
     images = "patch_size", "image_size", "image_channels"
     return {
-        **carried_by_all(config.model),
+        **pretrained.carried_by_all(config.model),
         **any_value("model", *images),
         "model.architecture": ("image_encoder",),
         "model.norm_order": ("pre",),
@@ -139,15 +110,8 @@ def carried(config: Config) -> Carried:
     }
 
 
-def write(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write a model as a ViT model of transformers.
-
-    Args:
-      model: the model.
-      directory: an empty directory.
-      dtype: one of `DTYPES`.
-    """
-    del dtype  # there is only one
+def write(model: PortableModel, directory: Path) -> None:
+    """Write a model as a ViT model of transformers."""
     network, vocabulary = model.config.model, model.vocabulary
     assert isinstance(vocabulary, LabelledVocabulary)
     assert isinstance(network, ImageEncoderConfig)
@@ -161,12 +125,10 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     config = {
         "architectures": ["ViTForImageClassification"],
         "model_type": "vit",
-        **their_encoder(network),
-        "image_size": network.image_size,
-        "patch_size": size,
-        "num_channels": channels,
+        "dtype": "float32",
+        **pretrained.their_fields(network, _FIELDS),
         "qkv_bias": True,
         "id2label": {str(number): label for number, label in enumerate(vocabulary.labels)},
         "label2id": {label: number for number, label in enumerate(vocabulary.labels)},
     }
-    written(directory, config, arrays, _README)
+    pretrained.written(directory, config, arrays, _README)

@@ -8,7 +8,6 @@ published for IWSLT 2014.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from t2t_jax.data.download.cleaning import Cleaning
@@ -280,15 +279,13 @@ def _iwslt14_de_en() -> PublicCorpus:
     )
 
 
-_MAKERS = MappingProxyType(
-    {
-        "wmt14-en-de": _wmt14_en_de,
-        "wmt14-en-fr": _wmt14_en_fr,
-        "wmt16-en-ro": _wmt16_en_ro,
-        "multi30k-en-de": _multi30k_en_de,
-        "iwslt14-de-en": _iwslt14_de_en,
-    }
-)
+_MAKERS = {
+    "wmt14-en-de": _wmt14_en_de,
+    "wmt14-en-fr": _wmt14_en_fr,
+    "wmt16-en-ro": _wmt16_en_ro,
+    "multi30k-en-de": _multi30k_en_de,
+    "iwslt14-de-en": _iwslt14_de_en,
+}
 CORPORA: tuple[str, ...] = tuple(_MAKERS)
 """The names of the public corpora."""
 

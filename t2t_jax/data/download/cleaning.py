@@ -17,12 +17,7 @@ class Cleaning:
     """The most words of one side for each word of the other; None means no limit."""
 
     def fault(self, source: str, target: str) -> Fault | None:
-        """Return the reason why a pair is left out; None if it is kept.
-
-        Args:
-          source: a sentence.
-          target: its translation.
-        """
+        """Return why a sentence is left out with its translation; None if both are kept."""
         shorter, longer = sorted((len(source.split()), len(target.split())))
         if not shorter:
             return "empty"

@@ -7,7 +7,7 @@ DIR/SOURCES.md       the same for readers, with the archives' addresses and sums
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import chain, zip_longest
@@ -70,8 +70,6 @@ def prepare_corpus(
     its name once it is whole.
 
     Args:
-      name: the name of the corpus, one of `catalogue.CORPORA`.
-      directory: the directory to write to; it is made if need be.
       fetch: brings an archive into a directory and gives its path; see `transfer.fetch_archive`.
       cleaning: which training pairs are left out; None means the catalogue's rule.
 
@@ -104,10 +102,6 @@ def prepare_corpus(
 
 def check_holds(name: str, directory: Path) -> None:
     """Check that a directory holds a public corpus as `prepare_corpus` makes it by default.
-
-    Args:
-      name: the name of the corpus, one of `catalogue.CORPORA`.
-      directory: the directory.
 
     Raises:
       UserError: the directory holds something else, a part, or the corpus cleaned otherwise.
@@ -201,51 +195,49 @@ def _write_manifest(
 
 
 def _write_splits(corpus: PublicCorpus, directory: Path, cleaning: Cleaning) -> dict[str, Counts]:
-    counts = {"train": Counts()}
-    if corpus.every_nth_is_dev:
-        counts["dev"] = Counts()
-    with ExitStack() as files:
-        writers = {
-            split: _Writer(corpus, directory, split, counted, files)
-            for split, counted in counts.items()
-        }
+    left_out: dict[str, int] = {}
+    nth = corpus.every_nth_is_dev
+
+    def train() -> Iterator[tuple[str, str, str]]:
         kept = 0
-        left_out = counts["train"].left_out
         for source, target in _pairs(corpus.train, directory):
             if fault := cleaning.fault(source, target):
                 left_out[fault] = left_out.get(fault, 0) + 1
                 continue
             kept += 1
-            is_dev = corpus.every_nth_is_dev and kept % corpus.every_nth_is_dev == 0
-            writers["dev" if is_dev else "train"].write(source, target)
+            yield "dev" if nth and kept % nth == 0 else "train", source, target
+
+    counts = _written(corpus, directory, ["train", "dev"] if nth else ["train"], train())
+    counts["train"].left_out = left_out
     for split, parts in corpus.evaluation.items():
-        counts[split] = Counts()
-        with ExitStack() as files:
-            writer = _Writer(corpus, directory, split, counts[split], files)
-            for source, target in _pairs(parts, directory):
-                writer.write(source, target)
+        pairs = ((split, *pair) for pair in _pairs(parts, directory))
+        counts |= _written(corpus, directory, [split], pairs)
     return counts
 
 
-class _Writer:
-    """The two files of a split, which take their names once both are whole."""
+def _written(
+    corpus: PublicCorpus,
+    directory: Path,
+    splits: list[str],
+    pairs: Iterable[tuple[str, str, str]],
+) -> dict[str, Counts]:
+    """Write pairs, each with its split; files take their names once those of all splits are whole.
 
-    def __init__(
-        self, corpus: PublicCorpus, directory: Path, split: str, counts: Counts, files: ExitStack
-    ) -> None:
-        """Open both files, which the stack `files` closes."""
-        languages = corpus.source_language, corpus.target_language
-        self._source, self._target = (
-            files.enter_context(writing_whole(directory / f"{split}.{language}"))
-            for language in languages
-        )
-        self._counts = counts
-
-    def write(self, source: str, target: str) -> None:
-        """Write a pair, and count it."""
-        self._source.write(f"{source}\n".encode())
-        self._target.write(f"{target}\n".encode())
-        self._counts.add(source, target)
+    Returns:
+      The counts of each split.
+    """
+    counts, languages = {}, (corpus.source_language, corpus.target_language)
+    with ExitStack() as stack:
+        files = {}
+        for split in splits:
+            paths = (directory / f"{split}.{language}" for language in languages)
+            files[split] = [stack.enter_context(writing_whole(path)) for path in paths]
+            counts[split] = Counts()
+        for split, *pair in pairs:
+            for file, line in zip(files[split], pair, strict=True):
+                file.write(f"{line}\n".encode())
+            counts[split].add(*pair)
+    return counts
 
 
 def _pairs(parts: tuple[ParallelTexts, ...], directory: Path) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,7 @@ import io
 import re
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -33,7 +33,7 @@ from t2t_jax.errors import UserError
 _BLOCK_LINES = 1000
 _READ_AT_ONCE = 1 << 16
 _MOST_HEADERS = 4 << 20  # bytes of a tar archive that are of no member
-_MOST_BETWEEN_TAGS = 1 << 20  # bytes of a translation memory
+_MOST_OF_A_UNIT = 1 << 20  # bytes of a translation memory
 _DEEPEST = 100
 _GZIP = b"\x1f\x8b"
 _SEGMENT = re.compile(r"<seg[^>]*>(.*)</seg>")
@@ -50,11 +50,7 @@ _DAMAGE = (
 
 
 def lines_of(text: Text, directory: Path) -> Iterator[str]:
-    """Yield the sentences of one side of a part, in order.
-
-    Args:
-      text: the text, with the archive that holds it.
-      directory: the directory that holds the archive.
+    """Yield the sentences of one side of a part, in order, from a directory with its archive.
 
     Raises:
       UserError: the archive is damaged, or has no such file, or the file is not UTF-8, or a line of
@@ -138,62 +134,39 @@ def _lines(file: Lines, text: Text) -> Iterator[str]:
 
 def _memory_segments(file: Any, text: Text) -> Iterator[str]:
     """Yield the segments of a language in a translation memory, one for each of its units."""
-    units = _Units(text)
-    parser = ElementTree.XMLParser(target=units)
-    while block := file.read(_READ_AT_ONCE):
-        units.grow(len(block))
-        parser.feed(block)
-        yield from units.taken()
-    parser.close()
-    yield from units.taken()
-
-
-class _Units:
-    """A target of an XML parser, which keeps a translation memory's segments of one language."""
-
-    def __init__(self, text: Text) -> None:
-        self._text = text
-        self._found: list[str] = []
-        self._segment: list[str] = []  # of the unit that is read, up to a tag in the segment
-        self._is_wanted = self._is_open = False
-        self._size = self._depth = 0
-
-    def taken(self) -> list[str]:
-        """Return the segments that have come since the last call."""
-        found, self._found = self._found, []
-        return found
-
-    def grow(self, size: int) -> None:
-        """Count the input since the last tag, and refuse more than a translation memory has."""
-        self._size += size
-        if self._size > _MOST_BETWEEN_TAGS or self._depth > _DEEPEST:
+    opened: list[ElementTree.Element] = []
+    size = 0  # of what was read since the last tag outside of a unit
+    for read, events in _tags(file):
+        size += read
+        for event, element in events:
+            if event == "start":
+                opened.append(element)
+            else:
+                opened.pop()
+            is_outside = all(outer.tag != "tu" for outer in opened)
+            if event == "end" and element.tag == "tu":
+                yield _segment(element, text.language)
+            if event == "end" and is_outside and opened:
+                opened[-1].clear()  # of what was read
+            size = 0 if is_outside else size
+        if size > _MOST_OF_A_UNIT or len(opened) > _DEEPEST:
             raise UserError(
-                f"{self._text.name} has more between two tags, or more tags in tags, than any "
+                f"{text.name} has more between two tags, or more tags in tags, than any "
                 "translation memory; is it one?"
             )
 
-    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        self._is_open, self._size = False, 0
-        self._depth += 1
-        self.grow(0)
-        if tag == "tu":
-            self._segment, self._is_wanted = [], False
-        elif tag == "tuv":
-            self._is_wanted = attributes.get(_LANGUAGE, "") == self._text.language
-            self._segment = [] if self._is_wanted else self._segment
-        elif tag == "seg" and self._is_wanted:
-            self._is_open, self._is_wanted = True, False
 
-    def data(self, data: str) -> None:
-        if self._is_open:
-            self._segment.append(data)
-        self.grow(len(data))
+def _tags(file: Any) -> Iterator[tuple[int, Any]]:
+    """Yield the number of bytes that were read, and what began and ended in them."""
+    parser: Any = ElementTree.XMLPullParser(("start", "end"))
+    while block := file.read(_READ_AT_ONCE):
+        parser.feed(block)
+        yield len(block), parser.read_events()
+    parser.close()
+    yield 0, parser.read_events()
 
-    def end(self, tag: str) -> None:
-        self._is_open, self._size = False, 0
-        self._depth -= 1
-        if tag == "tu":
-            self._found.append(" ".join("".join(self._segment).split()))
 
-    def close(self) -> None:
-        """Do nothing, as no tree of elements is built."""
+def _segment(unit: ElementTree.Element, language: str) -> str:
+    """Return the text of a unit's last side in a language, up to the first tag within it."""
+    sides = [side for side in unit.iter("tuv") if side.get(_LANGUAGE) == language]
+    return " ".join((sides[-1].findtext("seg") or "").split()) if sides else ""

@@ -55,8 +55,6 @@ def fetch_archive(
     """Fetch an archive unless it is there already, and return its path.
 
     Args:
-      archive: the archive, with its address, size and sum.
-      directory: the directory to keep it in.
       mirror: a place that has the archives under their names, in place of their own servers.
       progress: is told of the bytes that have arrived.
       patience: seconds before each further attempt, while no bytes arrive.
@@ -137,12 +135,7 @@ def _check(archive: Archive, path: Path) -> None:
 
 
 def digest_of(path: Path, kind: str = "sha256") -> str:
-    """Return the sum of a file's content in hexadecimal digits.
-
-    Args:
-      path: the file.
-      kind: sha256 or md5.
-    """
+    """Return the sum, by sha256 or md5, of a file's content in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, kind).hexdigest()
 

@@ -3,11 +3,10 @@
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from t2t_jax.batch import UNK_ID
-from t2t_jax.data.vocabulary import Rows, Vocabulary, parse_vocabulary
-from t2t_jax.system.records import Schema, parse_object
+from t2t_jax.data.vocabulary import Rows, Vocabulary, parse_vocabulary, parsed
+from t2t_jax.system.records import Schema
 
 _SCHEMA = Schema({"kind": str, "labels": list, "source": str})
 
@@ -16,14 +15,10 @@ class LabelledVocabulary(Vocabulary):
     """Labels, numbered from 0, and the vocabulary of the text that is labelled."""
 
     def __init__(self, serialized: bytes) -> None:
-        """Read the vocabulary as `labelled_vocabulary` has written it.
-
-        Raises:
-          ValueError: the bytes are damaged; the message says in what way.
-        """
-        self._serialized = serialized
+        """Read the vocabulary as `labelled_vocabulary` has written it."""
+        super().__init__(serialized)
+        content = parsed(serialized, _SCHEMA)
         try:
-            content = parse_object(serialized, _SCHEMA)
             source = base64.b64decode(content["source"], validate=True)
         except ValueError as error:
             raise ValueError(f"damaged: {error}") from error
@@ -33,10 +28,6 @@ class LabelledVocabulary(Vocabulary):
             raise ValueError("damaged: it has no labels, or one that is no string")
         self.source: Vocabulary | None = parse_vocabulary(source) if source else None
         """The vocabulary of the text; None if images are labelled."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the vocabulary as its bytes."""
-        return LabelledVocabulary, (self._serialized,)
 
     def __len__(self) -> int:
         """Return the number of labels."""
@@ -58,11 +49,6 @@ class LabelledVocabulary(Vocabulary):
         return frozenset() if self.source is None else self.source.protected_tokens
 
     @property
-    def serialized(self) -> bytes:
-        """Return an object of JSON with the labels and the vocabulary of sources."""
-        return self._serialized
-
-    @property
     def files(self) -> Mapping[str, bytes]:
         """Return the files of the sources' vocabulary, and labels.txt with one label a line."""
         labels = {"labels.txt": "".join(f"{label}\n" for label in self.labels).encode()}
@@ -78,12 +64,9 @@ class LabelledVocabulary(Vocabulary):
         Raises:
           ValueError: a word is no label.
         """
-        return [
-            [self.labels.index(label) for label in self._labels_in(line.strip())] for line in lines
-        ]
-
-    def _labels_in(self, line: str) -> list[str]:
-        return [line] if line in self.labels else line.split()
+        texts = [line.strip() for line in lines]
+        rows = [[text] if text in self.labels else text.split() for text in texts]
+        return [[self.labels.index(label) for label in row] for row in rows]
 
     def pieces(self, ids: Rows) -> list[list[str]]:
         """Return the subword that each id of a source stands for, row by row."""
@@ -113,12 +96,7 @@ class LabelledVocabulary(Vocabulary):
 
 
 def labelled_vocabulary(source: Vocabulary | None, labels: Sequence[str]) -> LabelledVocabulary:
-    """Make a vocabulary from the vocabulary of the text and the labels.
-
-    Args:
-      source: the vocabulary of the text; None if images are labelled.
-      labels: the name of each label, at least one.
-    """
+    """Make a vocabulary from that of the text, or None for images, and the name of each label."""
     content = {
         "kind": "labelled",
         "labels": list(labels),

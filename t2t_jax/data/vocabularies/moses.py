@@ -14,9 +14,10 @@ from typing import Any
 from sacremoses import MosesDetokenizer, MosesTokenizer
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end
+from t2t_jax.data.vocabularies.tables import TableVocabulary
+from t2t_jax.data.vocabulary import Rows, before_end
 from t2t_jax.errors import needs_extra
-from t2t_jax.system.records import Schema, parse_object
+from t2t_jax.system.records import Schema
 
 _SCHEMA = Schema(
     {
@@ -35,7 +36,7 @@ _CONTINUES = "@@ "
 _VERSION = re.compile(r"#version: \d+(\.\d+)*")
 
 
-class MosesVocabulary(Vocabulary):
+class MosesVocabulary(TableVocabulary):
     """Words of Moses, merges of characters, and tables that say which id a subword has.
 
     Ids 0 to 3 are padding, end, begin and unknown.
@@ -47,48 +48,23 @@ class MosesVocabulary(Vocabulary):
     """
 
     def __init__(self, serialized: bytes) -> None:
-        """Read the vocabulary as `moses_vocabulary` has written it.
-
-        Raises:
-          ValueError: the bytes are damaged; the message says in what way.
-          UserError: subword-nmt is not installed.
-        """
-        self._serialized = serialized
-        try:
-            content = parse_object(serialized, _SCHEMA)
-        except ValueError as error:
-            raise ValueError(f"damaged: {error}") from error
-        self._codes: str = content["codes"]
-        self.splits_dashes: bool = content["splits_dashes"]
-        self.escapes: bool = content["escapes"]
-        self.languages: tuple[str, str] = content["source_language"], content["target_language"]
+        """Read the vocabulary as `moses_vocabulary` has written it."""
+        super().__init__(serialized, _SCHEMA, _SPECIAL)
+        self._codes: str = self.content["codes"]
+        self.splits_dashes: bool = self.content["splits_dashes"]
+        self.escapes: bool = self.content["escapes"]
+        self.languages: tuple[str, str] = (
+            self.content["source_language"],
+            self.content["target_language"],
+        )
         self._tokenizers = [MosesTokenizer(language) for language in self.languages]
         self._detokenizer = MosesDetokenizer(self.languages[1])
-        self._pieces: list[list[str]] = [content["source_pieces"], content["target_pieces"]]
-        for pieces in self._pieces:
-            if not all(isinstance(piece, str) for piece in pieces):
-                raise ValueError("damaged: a subword is no string")
-            if pieces[: len(_SPECIAL)] != _SPECIAL:
-                raise ValueError(f"damaged: it does not begin with {' '.join(_SPECIAL)}")
         # A text cannot spell padding, or the end of a sentence.
         self._ids = [
-            {piece: number for number, piece in enumerate(own) if number >= UNK_ID}
-            for own in self._pieces
+            {piece: number for piece, number in ids.items() if number >= UNK_ID}
+            for ids in self._ids
         ]
         self._merges = _merges(self._codes)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the vocabulary as its bytes."""
-        return MosesVocabulary, (self._serialized,)
-
-    def __len__(self) -> int:
-        """Return the number of ids of targets."""
-        return len(self._pieces[1])
-
-    @property
-    def source_size(self) -> int:
-        """Return the number of ids of sources."""
-        return len(self._pieces[0])
 
     @property
     def unk_id(self) -> int:
@@ -96,38 +72,9 @@ class MosesVocabulary(Vocabulary):
         return UNK_ID
 
     @property
-    def serialized(self) -> bytes:
-        """Return an object of JSON with the merges and both tables."""
-        return self._serialized
-
-    @property
     def files(self) -> Mapping[str, bytes]:
         """Return the merges, which `subword-nmt apply-bpe` reads."""
         return {"bpecodes": self._codes.encode()}
-
-    def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the subword ids of each source, ended by `EOS_ID`."""
-        return self._encoded(0, lines)
-
-    def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the subword ids of each target, ended by `EOS_ID`."""
-        return self._encoded(1, lines)
-
-    def pieces(self, ids: Rows) -> list[list[str]]:
-        """Return the subword that each id of a source stands for, row by row."""
-        return [[self._pieces[0][token] for token in row] for row in ids]
-
-    def target_pieces(self, ids: Rows) -> list[list[str]]:
-        """Return the subword that each id of a target stands for, row by row."""
-        return [[self._pieces[1][token] for token in row] for row in ids]
-
-    def spelling(self, token: int) -> bytes:
-        """Return the bytes of a target's id; a word, as Moses splits it, has a space after it."""
-        return self._spelling(1, token)
-
-    def source_spelling(self, token: int) -> bytes:
-        """Return the bytes that an id of a source stands for; see `spelling`."""
-        return self._spelling(0, token)
 
     def _spelling(self, side: int, token: int) -> bytes:
         if token < len(_SPECIAL):

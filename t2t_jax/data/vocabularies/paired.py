@@ -9,14 +9,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import sentencepiece
 
 from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.data.vocabularies.shared import in_threads, spelling_of
-from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end
-from t2t_jax.system.records import Schema, parse_object
+from t2t_jax.data.vocabularies.tables import TableVocabulary
+from t2t_jax.data.vocabulary import Rows, before_end
+from t2t_jax.system.records import Schema
 
 _SCHEMA = Schema(
     {
@@ -27,59 +27,31 @@ _SCHEMA = Schema(
         "target_pieces": list,
     }
 )
-_PAD, _END, _UNKNOWN = "<pad>", "</s>", "<unk>"
+_SPECIAL, _UNKNOWN = ["<pad>", "</s>"], "<unk>"
 _TAG = re.compile(r"\s*(>>\S+?<<)")
 
 
-class PairedVocabulary(Vocabulary):
+class PairedVocabulary(TableVocabulary):
     """SentencePiece models that split text, and tables that say which id a subword has."""
 
     def __init__(self, serialized: bytes) -> None:
-        """Read the vocabulary as `paired_vocabulary` has written it.
-
-        Raises:
-          ValueError: the bytes are damaged; the message says in what way.
-        """
-        self._serialized = serialized
+        """Read the vocabulary as `paired_vocabulary` has written it."""
+        super().__init__(serialized, _SCHEMA, _SPECIAL)
         try:
-            content = parse_object(serialized, _SCHEMA)
             self._models = [
-                base64.b64decode(content[f"{side}_model"], validate=True)
+                base64.b64decode(self.content[f"{side}_model"], validate=True)
                 for side in ("source", "target")
             ]
             self._splitters = [_processor(model) for model in self._models]
         except (ValueError, RuntimeError) as error:
             raise ValueError(f"damaged: {error}") from error
-        self._pieces: list[list[str]] = [content["source_pieces"], content["target_pieces"]]
-        for pieces in self._pieces:
-            if not all(isinstance(piece, str) for piece in pieces):
-                raise ValueError("damaged: a subword is no string")
-            if pieces[:2] != [_PAD, _END] or _UNKNOWN not in pieces:
-                raise ValueError(f"damaged: it does not begin with {_PAD} and {_END}")
-        self._ids = [{piece: number for number, piece in enumerate(own)} for own in self._pieces]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the vocabulary as its bytes."""
-        return PairedVocabulary, (self._serialized,)
-
-    def __len__(self) -> int:
-        """Return the number of ids of targets."""
-        return len(self._pieces[1])
-
-    @property
-    def source_size(self) -> int:
-        """Return the number of ids of sources."""
-        return len(self._pieces[0])
+        if not all(_UNKNOWN in ids for ids in self._ids):
+            raise ValueError(f"damaged: it has no {_UNKNOWN}")
 
     @property
     def unk_id(self) -> int:
         """Return the id of text that the vocabulary cannot spell, in targets."""
         return self._ids[1][_UNKNOWN]
-
-    @property
-    def serialized(self) -> bytes:
-        """Return an object of JSON with both models and both tables."""
-        return self._serialized
 
     @property
     def files(self) -> Mapping[str, bytes]:
@@ -95,26 +67,6 @@ class PairedVocabulary(Vocabulary):
         return [
             [ids[tag.strip()], *row] if tag else row for tag, row in zip(tags, rows, strict=True)
         ]
-
-    def encode_targets(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the subword ids of each target, ended by `EOS_ID`."""
-        return self._encoded(1, lines)
-
-    def pieces(self, ids: Rows) -> list[list[str]]:
-        """Return the subword that each id of a source stands for, row by row."""
-        return [[self._pieces[0][token] for token in row] for row in ids]
-
-    def target_pieces(self, ids: Rows) -> list[list[str]]:
-        """Return the subword that each id of a target stands for, row by row."""
-        return [[self._pieces[1][token] for token in row] for row in ids]
-
-    def spelling(self, token: int) -> bytes:
-        """Return the bytes that an id of a target adds to a text, with a space before a word."""
-        return self._spelling(1, token)
-
-    def source_spelling(self, token: int) -> bytes:
-        """Return the bytes that an id of a source stands for; see `spelling`."""
-        return self._spelling(0, token)
 
     def _spelling(self, side: int, token: int) -> bytes:
         if token in (PAD_ID, EOS_ID):

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Any
 
 from t2t_jax.batch import BOS_ID, EOS_ID, PAD_ID
-from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end
+from t2t_jax.data.vocabulary import Rows, Vocabulary, before_end, parsed
 from t2t_jax.errors import needs_extra
-from t2t_jax.system.records import Each, Schema, parse_object
+from t2t_jax.system.records import Each, Schema
 
 _SCHEMA = Schema({"kind": str, "tokenizer": str, "order": Each(list, int), "unknown": int})
 _NONE = -1
@@ -24,14 +24,9 @@ class PretrainedVocabulary(Vocabulary):
     """A tokenizer of the library, and the order that its entries have in the model."""
 
     def __init__(self, serialized: bytes) -> None:
-        """Read the vocabulary as `pretrained_vocabulary` has written it.
-
-        Raises:
-          ValueError: the bytes are damaged; the message says in what way.
-          UserError: the library is missing.
-        """
-        self._serialized = serialized
-        content = _parsed(serialized)
+        """Read the vocabulary as `pretrained_vocabulary` has written it."""
+        super().__init__(serialized)
+        content = parsed(serialized, _SCHEMA)
         self._definition: str = content["tokenizer"]
         self._tokenizer = _tokenizer(self._definition)
         self.order: list[int] = content["order"]
@@ -42,10 +37,6 @@ class PretrainedVocabulary(Vocabulary):
             raise ValueError("damaged: it has entries that its tokenizer does not have")
         self._ours = {theirs: ours for ours, theirs in enumerate(self.order) if theirs != _NONE}
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the vocabulary as its bytes."""
-        return PretrainedVocabulary, (self._serialized,)
-
     def __len__(self) -> int:
         """Return the number of ids."""
         return len(self.order)
@@ -54,11 +45,6 @@ class PretrainedVocabulary(Vocabulary):
     def unk_id(self) -> int:
         """Return the id of text that the vocabulary cannot spell; bytes can spell everything."""
         return self._unknown
-
-    @property
-    def serialized(self) -> bytes:
-        """Return an object of JSON with the tokenizer and the order of its entries."""
-        return self._serialized
 
     @property
     def files(self) -> Mapping[str, bytes]:
@@ -121,13 +107,6 @@ def _byte_characters() -> dict[str, int]:
 
 
 _BYTES = _byte_characters()
-
-
-def _parsed(serialized: bytes) -> dict[str, Any]:
-    try:
-        return dict(parse_object(serialized, _SCHEMA))
-    except ValueError as error:
-        raise ValueError(f"damaged: {error}") from error
 
 
 def _tokenizer(definition: str) -> Any:

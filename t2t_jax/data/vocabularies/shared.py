@@ -16,26 +16,21 @@ _FEW_ROWS = 64
 class SharedVocabulary(Vocabulary):
     """A SentencePiece model. Ids 0 to 3 are padding, end, begin and unknown."""
 
-    def __init__(self, model: bytes) -> None:
+    def __init__(self, serialized: bytes) -> None:
         """Wrap a serialized SentencePiece model.
 
         Raises:
           ValueError: the bytes are no such model, or it has other special ids.
         """
-        self._model = model
-        self._processor = sentencepiece.SentencePieceProcessor()
+        super().__init__(serialized)
+        self._processor = processor = sentencepiece.SentencePieceProcessor()
         try:
-            self._processor.LoadFromSerializedProto(model)
+            processor.LoadFromSerializedProto(serialized)
         except RuntimeError as error:
             raise ValueError("not a SentencePiece model") from error
-        processor = self._processor
         ids = processor.pad_id(), processor.eos_id(), processor.bos_id(), processor.unk_id()
         if ids != (PAD_ID, EOS_ID, BOS_ID, UNK_ID):
             raise ValueError(f"a SentencePiece model with pad, eos, bos, unk = {ids}, not 0 to 3")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the vocabulary as its serialized model."""
-        return SharedVocabulary, (self._model,)
 
     def __len__(self) -> int:
         """Return the number of ids."""
@@ -49,18 +44,13 @@ class SharedVocabulary(Vocabulary):
     @property
     def protected_tokens(self) -> frozenset[str]:
         """Return the strings that are neither split nor joined with others."""
-        pieces = sentencepiece_model_pb2.ModelProto.FromString(self._model).pieces
+        pieces = sentencepiece_model_pb2.ModelProto.FromString(self.serialized).pieces
         return frozenset(piece.piece for piece in pieces if piece.type == piece.USER_DEFINED)
-
-    @property
-    def serialized(self) -> bytes:
-        """Return the SentencePiece model, as `save` writes it."""
-        return self._model
 
     @property
     def files(self) -> Mapping[str, bytes]:
         """Return the file vocabulary.model, which holds the SentencePiece model."""
-        return {"vocabulary.model": self._model}
+        return {"vocabulary.model": self.serialized}
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the subword ids of each line, ended by `EOS_ID`; an empty line is `[EOS_ID]`."""
@@ -84,11 +74,7 @@ def in_threads(work: Callable[[Any], Any], rows: Sequence[Any]) -> list[Any]:
     """Apply a function of SentencePiece to each row; many rows go in one call, in several threads.
 
     Such a call starts a thread for each core anew, which takes longer than a few rows do, and much
-    longer where all cores are busy.
-
-    Args:
-      work: takes one row, or a list of them.
-      rows: the rows.
+    longer where all cores are busy. The function takes one row, or a list of them.
     """
     return [*map(work, rows)] if len(rows) < _FEW_ROWS else work(list(rows))
 
@@ -96,9 +82,7 @@ def in_threads(work: Callable[[Any], Any], rows: Sequence[Any]) -> list[Any]:
 def spelling_of(processor: sentencepiece.SentencePieceProcessor, number: int) -> bytes:
     """Return the bytes that a SentencePiece entry adds to a text, with a space before a word.
 
-    Args:
-      processor: the model.
-      number: the entry's number there.
+    The entry is named by its number in the model.
     """
     if processor.is_control(number):
         return b""

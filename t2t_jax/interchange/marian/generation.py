@@ -56,11 +56,7 @@ _PREFIXES_WITHOUT_EFFECT = "_", "output_", "assistant_", "num_assistant_"
 
 
 def settings_of(given: Record) -> dict[str, Any]:
-    """Return the settings that are taken over, with the values of transformers for missing ones.
-
-    Args:
-      given: the fields of the file, which fit `GENERATION`.
-    """
+    """Return the settings that are taken over, with the values of transformers for missing ones."""
     return {
         name: usual if given.get(name) is None else given[name] for name, usual in _DEFAULTS.items()
     }
@@ -109,16 +105,16 @@ def _bad_words(
     words = [[padding]] if settings["bad_words_ids"] is None else settings["bad_words_ids"]
     words = [*words, *([one] for one in settings["suppress_tokens"] or [])]
     for word in words:
-        if not isinstance(word, list) or not word or not all(_is_id(one, ids) for one in word):
+        if (
+            not isinstance(word, list)
+            or not word
+            or not all(type(x) is int and x in ids for x in word)
+        ):
             raise UserError(
                 f"{file} has {word!r:.60} in bad_words_ids or suppress_tokens, which is no list of "
                 f"ids from 0 to {len(ids) - 1}"
             )
     return [word for word in words if ids[word[0]] != EOS_ID or len(word) > 1]
-
-
-def _is_id(number: Any, ids: Mapping[int, int]) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and number in ids
 
 
 def left_out(given: Record, settings: Mapping[str, Any], config: Record) -> list[str]:
@@ -161,7 +157,6 @@ def generation_config(decoding: DecodingConfig, longest: int, forbidden: list[in
     """Return the generation config for a search, without special ids.
 
     Args:
-      decoding: the settings of the search.
       longest: the most tokens of an output, including its start.
       forbidden: the ids in transformers of the entries that are never chosen.
     """

@@ -17,6 +17,7 @@ from t2t_jax.batch import PAD_ID
 from t2t_jax.config import Config
 from t2t_jax.data.vocabularies.paired import PairedVocabulary, paired_vocabulary
 from t2t_jax.errors import UserError, warn
+from t2t_jax.interchange import pretrained
 from t2t_jax.interchange.marian.generation import (
     FILE,
     GENERATION,
@@ -24,12 +25,19 @@ from t2t_jax.interchange.marian.generation import (
     left_out,
     settings_of,
 )
-from t2t_jax.interchange.marian.layout import ACTIVATIONS, EPSILON, layer_names
-from t2t_jax.interchange.model_files import DEPTH, ID, RATE, SIZE, read_bytes, read_json
+from t2t_jax.interchange.model_files import (
+    DEPTH,
+    ID,
+    RATE,
+    SIZE,
+    config_of,
+    read_bytes,
+    read_json,
+)
 from t2t_jax.interchange.names import Arrays
-from t2t_jax.interchange.numbering import UNKNOWN, new_order
+from t2t_jax.interchange.numbering import UNKNOWN, new_order, rows_in
+from t2t_jax.interchange.places import fairseq_places
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.pretrained import read_tensors
 from t2t_jax.interchange.rewriting import permuted_channels
 from t2t_jax.interchange.tensors import Tensors
 from t2t_jax.system.records import Record, Schema
@@ -38,47 +46,51 @@ Positions: TypeAlias = Literal["huggingface", "marian-nmt"]
 """The sinusoids that a model is to have: those of transformers, or those of marian-nmt."""
 POSITIONS: tuple[Positions, ...] = ("huggingface", "marian-nmt")
 
-_SIZES = {
-    **dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim", "vocab_size"), SIZE),
-    **dict.fromkeys(("encoder_layers", "decoder_layers"), DEPTH),
-    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), DEPTH),
-    **dict.fromkeys(("pad_token_id", "eos_token_id", "decoder_start_token_id"), ID),
+FIELDS = {
+    "d_model": pretrained.Counterpart("d_model", SIZE),
+    "encoder_layers": pretrained.Counterpart("num_encoder_layers", DEPTH),
+    "decoder_layers": pretrained.Counterpart("num_decoder_layers", DEPTH),
+    "encoder_attention_heads": pretrained.Counterpart("num_heads", DEPTH),
+    "encoder_ffn_dim": pretrained.Counterpart("d_ff", SIZE),
+    "activation_function": pretrained.Counterpart("feed_forward", str, "gelu"),
+    "dropout": pretrained.Counterpart("dropout_rate", RATE, 0.1),
+    "attention_dropout": pretrained.Counterpart("attention_dropout_rate", RATE, 0.0),
+    "activation_dropout": pretrained.Counterpart("activation_dropout_rate", RATE, 0.0),
+    "scale_embedding": pretrained.Counterpart("scale_embeddings", bool, False),
 }
-_CONFIG = Schema(
-    {"model_type": str},
+"""The fields of config.json that stand for fields of ours."""
+EPSILON = 1e-5
+"""The epsilon that the norms of `MarianMTModel` add to the variance."""
+_OTHERS = Schema(
     {
-        "activation_function": str,
-        "scale_embedding": bool,
+        **dict.fromkeys(("decoder_ffn_dim", "vocab_size"), SIZE),
+        "decoder_attention_heads": DEPTH,
+        **dict.fromkeys(("pad_token_id", "eos_token_id", "decoder_start_token_id"), ID),
+    },
+    {
         "share_encoder_decoder_embeddings": bool,
         "tie_word_embeddings": bool,
         "decoder_vocab_size": (SIZE, type(None)),
         "max_position_embeddings": SIZE,
-        **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), RATE),
     },
 )
 _COPIES = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
 """The names under which a file may repeat the shared embedding matrix."""
 _NEVER = -1e4
-_RATES = {
-    "dropout": "dropout_rate",
-    "attention_dropout": "attention_dropout_rate",
-    "activation_dropout": "activation_dropout_rate",
-}
 
 
 def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
     """Read a Marian model.
 
     Args:
-      path: the directory that `save_pretrained` has written.
       positions: the sinusoids that the model is to have.
-
-    Raises:
-      UserError: a file is missing or damaged, or is of another kind of model.
     """
-    theirs = _read_config(path)
+    theirs = pretrained.read_pretrained_config(path, "marian", FIELDS, _OTHERS, {})
+    sides = "attention_heads", "ffn_dim"
+    wanted = {f"decoder_{name}": theirs[f"encoder_{name}"] for name in sides}
+    pretrained.refuse_other_options(path / "config.json", theirs, wanted)
     vocabulary, orders = _read_vocabulary(path, theirs)
-    tensors = read_tensors(path)
+    tensors = pretrained.read_tensors(path)
     arrays: Arrays = dict(_our_arrays(tensors, theirs, orders))
     if positions == "huggingface":
         try:
@@ -90,36 +102,10 @@ def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
     config = _our_config(path, theirs, vocabulary, orders[1], positions)
     config, renormalises = _with_their_search(config, path, theirs, orders[1])
     if renormalises:
-        arrays = {**arrays, "output_bias": _without_padding(arrays["output_bias"])}
+        bias = arrays["output_bias"].copy()
+        bias[PAD_ID] = _NEVER  # padding has no probability
+        arrays = {**arrays, "output_bias": bias}
     return PortableModel(config, vocabulary, arrays, ())
-
-
-def _read_config(path: Path) -> Record:
-    """Return the fields of config.json, checked."""
-    file = path / "config.json"
-    theirs = read_json(file, _CONFIG)
-    if theirs["model_type"] != "marian":
-        raise UserError(
-            f"{path} has a model of type {theirs['model_type']!r:.60}; only Marian models can be "
-            "imported so (model_type 'marian')"
-        )
-    theirs = read_json(file, Schema({**_CONFIG.required, **_SIZES}, _CONFIG.optional))
-    for name in ("attention_heads", "ffn_dim"):
-        if theirs[f"encoder_{name}"] != theirs[f"decoder_{name}"]:
-            raise UserError(
-                f"{path} has another {name} in the encoder than in the decoder, which a model of "
-                "t2t_jax cannot have"
-            )
-    name = theirs.get("activation_function", "gelu")
-    if name not in _OUR_ACTIVATIONS:
-        raise UserError(
-            f"{path} has activation_function={name!r:.60}; a model of t2t_jax can have "
-            f"{', '.join(_OUR_ACTIVATIONS)}"
-        )
-    return theirs
-
-
-_OUR_ACTIVATIONS = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"silu": "silu"}
 
 
 def _read_vocabulary(
@@ -170,21 +156,16 @@ def _our_arrays(
     if shared:
         yield "embedding", tensors.rows("model.shared.weight", of_sources, width)
     else:
-        yield (
-            "source_embedding",
-            tensors.rows("model.encoder.embed_tokens.weight", of_sources, width),
-        )
-        yield (
-            "target_embedding",
-            tensors.rows("model.decoder.embed_tokens.weight", of_targets, width),
-        )
+        yield "source_embedding", tensors.rows(_COPIES[0], of_sources, width)
+        yield "target_embedding", tensors.rows(_COPIES[1], of_targets, width)
         if not theirs.get("tie_word_embeddings", True):
             yield "output_projection", tensors.rows("lm_head.weight", of_targets, width)
-    yield "output_bias", tensors.rows("final_logits_bias", of_targets)
+    bias = tensors.take("final_logits_bias", 1, len(of_targets))[0]
+    yield "output_bias", rows_in(bias, of_targets)
     for stack in ("encoder", "decoder"):
         for number in range(theirs[f"{stack}_layers"]):
-            for ours, name in layer_names(stack, number):
-                yield ours, tensors.take(name).T.copy()
+            for place in fairseq_places(stack, number, "model."):
+                yield place.ours, place.array(tensors)
     for name in copies:
         tensors.take_copy(name, tensors.take("model.shared.weight" if shared else _COPIES[1]))
     tensors.finish(r"model\.(encoder|decoder)\.embed_positions\.weight")
@@ -206,12 +187,6 @@ def _our_config(
     shared = theirs.get("share_encoder_decoder_embeddings", True)
     start = list(order).index(theirs["decoder_start_token_id"])
     changes = {
-        "model.d_model": theirs["d_model"],
-        "model.num_heads": theirs["encoder_attention_heads"],
-        "model.d_ff": theirs["encoder_ffn_dim"],
-        "model.num_encoder_layers": theirs["encoder_layers"],
-        "model.num_decoder_layers": theirs["decoder_layers"],
-        "model.feed_forward": _OUR_ACTIVATIONS[theirs.get("activation_function", "gelu")],
         "model.attention_bias": True,
         "model.output_bias": True,
         "model.norm_epsilon": EPSILON,
@@ -219,19 +194,12 @@ def _our_config(
         "model.share_embeddings": shared,
         "model.share_target_embedding": not shared and theirs.get("tie_word_embeddings", True),
         "model.source_vocab_size": None if shared else vocabulary.source_size,
-        "model.scale_embeddings": theirs.get("scale_embedding", False),
         "model.start_token": ("padding", "end", "begin")[start],
         "data.vocab_size": len(vocabulary),
         "decoding.max_source_length": max(8, theirs.get("max_position_embeddings", 1024)),
+        **_languages(path / "tokenizer_config.json"),
     }
-    for name, ours in _RATES.items():
-        if isinstance(theirs.get(name), int | float):
-            changes[f"model.{ours}"] = float(theirs[name])
-    changes |= _languages(path / "tokenizer_config.json")
-    try:
-        return Config().replace(changes)
-    except UserError as error:
-        raise UserError(f"{path / 'config.json'}: {error}") from error
+    return pretrained.our_config(path, theirs, FIELDS, changes)
 
 
 def _with_their_search(
@@ -251,19 +219,9 @@ def _with_their_search(
             f"{file} has {' and '.join(lacking)}, for which a search of t2t_jax has no "
             "counterpart: without, translations may be others than those of transformers"
         )
-    try:
-        config = config.replace(fields)
-    except UserError as error:
-        raise UserError(f"{file}: {error}") from error
+    config = config_of(file, fields, config)
     forbids_padding = PAD_ID in config.decoding.forbidden_ids
     return config, settings["renormalize_logits"] and forbids_padding
-
-
-def _without_padding(bias: Float32[np.ndarray, " entries"]) -> Float32[np.ndarray, " entries"]:
-    """Return the output bias, with a value for padding that leaves it no probability."""
-    bias = bias.copy()
-    bias[PAD_ID] = _NEVER
-    return bias
 
 
 def _languages(file: Path) -> dict[str, str]:
@@ -274,7 +232,4 @@ def _languages(file: Path) -> dict[str, str]:
     names = [found.get(f"{side}_lang") for side in ("source", "target")]
     if not all(isinstance(name, str) and name for name in names) or names[0] == names[1]:
         return {}
-    return {
-        "data.source_language": str(names[0]),
-        "data.target_language": str(names[1]),
-    }
+    return {"data.source_language": str(names[0]), "data.target_language": str(names[1])}

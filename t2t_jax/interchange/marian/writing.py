@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
-from safetensors.numpy import save
 
 from t2t_jax.batch import EOS_ID, PAD_ID
 from t2t_jax.config import Config, EncoderDecoderConfig, ModelConfig
 from t2t_jax.data.vocabularies.paired import PairedVocabulary
 from t2t_jax.data.vocabularies.shared import SharedVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
+from t2t_jax.interchange import rewriting
 from t2t_jax.interchange.carried import (
     Carried,
     any_value,
@@ -41,19 +41,12 @@ from t2t_jax.interchange.carried import (
     tied_output,
 )
 from t2t_jax.interchange.marian.generation import generation_config
-from t2t_jax.interchange.marian.layout import ACTIVATIONS, EPSILON, layer_names
+from t2t_jax.interchange.marian.reading import EPSILON, FIELDS
+from t2t_jax.interchange.places import fairseq_places
 from t2t_jax.interchange.portable import PortableModel
-from t2t_jax.interchange.rewriting import (
-    permuted_channels,
-    with_all_biases,
-    with_all_heads,
-    with_norm_epsilon,
-    with_start_of_zeros,
-    without_residual_scale,
-)
+from t2t_jax.interchange.pretrained import ACTIVATIONS, their_fields, written
 from t2t_jax.modules.models import start_id
 
-DTYPES = ("float32",)
 VOCABULARIES = SharedVocabulary, PairedVocabulary
 
 _README = """\
@@ -94,28 +87,20 @@ def carried(config: Config) -> Carried:
     }
 
 
-def write(model: PortableModel, directory: Path, dtype: str) -> None:
-    """Write a model as a Marian model of transformers.
-
-    Args:
-      model: the model.
-      directory: an empty directory.
-      dtype: one of `DTYPES`.
-    """
-    del dtype  # there is only one
+def write(model: PortableModel, directory: Path) -> None:
+    """Write a model as a Marian model of transformers."""
     vocabulary, decoding = model.vocabulary, model.config.decoding
     pieces = _pieces(vocabulary)
     # transformers has one id of padding, so two vocabularies cannot both have it at the end.
     first = 1 if len(pieces) == 1 else 0
-    arrays = {name: np.ascontiguousarray(x) for name, x in _their_arrays(model, first)}
-    (directory / "model.safetensors").write_bytes(save(arrays, {"format": "pt"}))
     names = "vocab.json", "target_vocab.json"
     sizes = vocabulary.source_size, len(vocabulary)
     special = _special_ids(model.config.model, len(vocabulary), first)
     forbidden = [(number - first) % len(vocabulary) for number in decoding.forbidden_ids]
     search = generation_config(decoding, _longest(model.config), forbidden)
+    config = {**model_config(model.config, len(vocabulary)), **special}
+    written(directory, config, dict(_their_arrays(model, first)), _README)
     described = {
-        "config.json": {**model_config(model.config, len(vocabulary)), **special},
         "generation_config.json": {**search, **special},
         "tokenizer_config.json": _tokenizer_config(model, pieces[-1], separate=len(pieces) > 1),
         **{
@@ -129,7 +114,6 @@ def write(model: PortableModel, directory: Path, dtype: str) -> None:
     for name, content in described.items():
         text = json.dumps(content, indent=2, ensure_ascii=False)
         (directory / name).write_text(text + "\n", encoding="utf-8")
-    (directory / "README.md").write_text(_README, encoding="utf-8")
 
 
 def _pieces(vocabulary: Vocabulary) -> list[list[str]]:
@@ -145,16 +129,18 @@ def _their_arrays(
     """Yield the parameters under the names, and in the layout, of `MarianMTModel`.
 
     Args:
-      model: the model.
       first: our id of the entry 0 in transformers; our entries before it come last there.
     """
     network = model.config.model
     assert isinstance(network, EncoderDecoderConfig)
     width = np.arange(network.d_model)
     sines_first = np.concatenate([width[::2], width[1::2]])
-    arrays = without_residual_scale(with_all_heads(model.arrays, network), network)
-    arrays = with_start_of_zeros(with_all_biases(arrays, network), network, start_id(network))
-    arrays = permuted_channels(with_norm_epsilon(arrays, network, EPSILON), sines_first)
+    arrays = rewriting.with_all_heads(model.arrays, network)
+    arrays = rewriting.without_residual_scale(arrays, network)
+    arrays = rewriting.with_all_biases(arrays, network)
+    arrays = rewriting.with_start_of_zeros(arrays, network, start_id(network))
+    arrays = rewriting.with_norm_epsilon(arrays, network, EPSILON)
+    arrays = rewriting.permuted_channels(arrays, sines_first)
     nothing = np.zeros(len(model.vocabulary), np.float32)
     rows = {*network.embeddings.values(), "output_bias"}
     arrays = {"output_bias": nothing, **arrays}
@@ -167,17 +153,12 @@ def _their_arrays(
     yield "final_logits_bias", arrays["output_bias"][None]
     for stack in ("encoder", "decoder"):
         for number in range(getattr(network, f"num_{stack}_layers")):
-            for ours, theirs in layer_names(stack, number):
-                yield theirs, arrays[ours].T
+            for place in fairseq_places(stack, number, "model."):
+                yield place.theirs, place.theirs_of(arrays)
 
 
 def model_config(config: Config, vocab_size: int) -> dict[str, Any]:
-    """Return the fields of a `MarianConfig`, for a model of the same sizes.
-
-    Args:
-      config: the config of the model.
-      vocab_size: the number of entries of its vocabulary for targets.
-    """
+    """Return the fields of a `MarianConfig` for a model with so many entries of targets."""
     model = config.model
     assert isinstance(model, EncoderDecoderConfig)
     return {
@@ -187,18 +168,10 @@ def model_config(config: Config, vocab_size: int) -> dict[str, Any]:
         "is_encoder_decoder": True,
         "vocab_size": model.source_vocab_size or vocab_size,
         "decoder_vocab_size": vocab_size,
-        "d_model": model.d_model,
-        "encoder_layers": model.num_encoder_layers,
-        "decoder_layers": model.num_decoder_layers,
-        "encoder_attention_heads": model.num_heads,
+        **their_fields(model, FIELDS),
         "decoder_attention_heads": model.num_heads,
-        "encoder_ffn_dim": model.d_ff,
         "decoder_ffn_dim": model.d_ff,
-        "activation_function": ACTIVATIONS[model.feed_forward],
-        "dropout": model.dropout_rate,
-        "attention_dropout": model.attention_dropout_rate,
-        "activation_dropout": model.activation_dropout_rate,
-        "scale_embedding": model.scale_embeddings,
+        "activation_function": ACTIVATIONS[model.feed_forward].replace("silu", "swish"),  # as usual
         "max_position_embeddings": max(config.decoding.max_source_length, _longest(config)),
         "share_encoder_decoder_embeddings": model.share_embeddings,
         "tie_word_embeddings": True,
