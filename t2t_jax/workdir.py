@@ -107,14 +107,9 @@ def _file_of(workdir: Path, field: str) -> Path:
 
 
 def check_registered(config: Config, workdir: Path) -> None:
-    """Refuse functions that were registered by other code than those of the run.
+    """Refuse functions that were registered by other code than that of the run in a directory.
 
-    Args:
-      config: the config of the run.
-      workdir: its directory.
-
-    Raises:
-      UserError: a file that registered a function has changed since the run was started.
+    A file that registered a function may not have changed since the run was started.
     """
     for field, entry in named_entries(config).items():
         kept = _file_of(workdir, field)
@@ -258,11 +253,7 @@ def run_vocabulary(
 ) -> Vocabulary:
     """Return the run's own vocabulary, or the one that the task makes for a new run.
 
-    Args:
-      config: the config of the run.
-      corpus: the corpus that the run is trained on.
-      workdir: the run directory; None for a new run.
-      make: the method `vocabulary` of the corpus's task.
+    For a new run, without a directory, `make` is the method `vocabulary` of the corpus's task.
 
     Raises:
       UserError: the corpus is not the one that the run was started with, or the vocabulary that the
@@ -341,11 +332,7 @@ def claim_for_import(
 ) -> None:
     """Write the files that make an empty directory that of an imported model.
 
-    Args:
-      workdir: the directory.
-      config: the config of the model.
-      vocabulary: the vocabulary of the model.
-      imported: a record of the source of the import.
+    The record `imported` says where the model came from.
     """
     write_whole(workdir / _CONFIG, config.to_json().encode())
     _keep_registered(config, workdir)

@@ -63,11 +63,7 @@ class Collective:
         return rounds * self.num_bytes * (size - 1) / size
 
     def mesh_axes(self, mesh_shape: Mapping[str, int]) -> tuple[str, ...]:
-        """Return the axes of the mesh that the data crosses.
-
-        Args:
-          mesh_shape: devices along each axis, in the mesh's order.
-        """
+        """Return the axes of the mesh, of the given shape in its order, that the data crosses."""
         crossed = np.zeros(len(mesh_shape), bool)
         for group in self.groups:
             places = np.stack(np.unravel_index(group, tuple(mesh_shape.values())))
@@ -81,9 +77,6 @@ def collectives(program: Program) -> list[Collective]:
     """Return the collectives of a compiled program, in the order of its text.
 
     A collective within a loop counts as often as the loop runs; see `Program.rounds`.
-
-    Args:
-      program: the program.
     """
     chains: set[str] = set()
     found = []
@@ -100,13 +93,9 @@ def collectives(program: Program) -> list[Collective]:
 
 
 def collective(program: Program, name: str, instruction: Instruction, count: int) -> Collective:
-    """Return the collective that an instruction of a program executes.
+    """Return the collective that an instruction executes, `count` times, in a computation's `name`.
 
-    Args:
-      program: the program.
-      name: the computation that the instruction is in.
-      instruction: an instruction whose opcode, without "-start", is one of `COLLECTIVES`.
-      count: how often the instruction is executed.
+    The opcode of the instruction, without "-start", is one of `COLLECTIVES`.
     """
     kind = instruction.opcode.removesuffix("-start")
     groups = _groups(instruction.line, program.num_devices)

@@ -98,11 +98,7 @@ device_description_str: "{kind}"
 
 
 def described_target(target: GpuTarget) -> str:
-    """Describe a GPU in the text form of XLA's `GpuTargetConfigProto`.
-
-    Args:
-      target: the GPU.
-    """
+    """Describe a GPU in the text form of XLA's `GpuTargetConfigProto`."""
     return _FORM.format(
         kind=target.kind,
         capability=target.capability,

@@ -120,9 +120,6 @@ class Program:
         counts from 0 to the one integer of its condition, as do all loops that JAX makes of a scan,
         and those that XLA makes. Other loops count as one round, and a conditional runs every
         branch.
-
-        Args:
-          instruction: any instruction of the program.
         """
         if loop := _LOOP.search(instruction.line):
             condition, body = (self.computations.get(name, ()) for name in loop.groups())
@@ -141,9 +138,7 @@ class Program:
     def executed(self, name: str = "", count: int = 1) -> Iterator[tuple[str, Instruction, int]]:
         """Yield every instruction that is run, after its computation and before its number of runs.
 
-        Args:
-          name: the computation to begin with; empty for the entry.
-          count: how often this computation is run.
+        It begins with a computation (empty for the entry) that is itself run `count` times.
         """
         name = name or self.entry
         for instruction in self.computations.get(name, ()):
@@ -153,11 +148,7 @@ class Program:
 
 
 def parse_program(text: str) -> Program:
-    """Parse the text of a program.
-
-    Args:
-      text: the HLO of a compiled program.
-    """
+    """Parse the text of a program, the HLO of a compiled one."""
     computations: dict[str, list[Instruction]] = {}
     entry, instructions = "", None
     for line in _KERNEL_METADATA.sub("", text).splitlines():

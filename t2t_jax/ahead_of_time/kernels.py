@@ -66,9 +66,8 @@ class Kernel:
 def kernels(program: Program) -> list[Kernel]:
     """Return the kernels that one run of a program starts, in the order of their starts.
 
-    Args:
-      program: the program. A loop's kernels are returned once, with the number of its rounds; of a
-        conditional, only the kernels of the branch that moves the fewest bytes are.
+    A loop's kernels are returned once, with the number of its rounds; of a conditional, only the
+    kernels of the branch that moves the fewest bytes are.
     """
     return _started(program, program.entry, 1)
 
@@ -76,8 +75,7 @@ def kernels(program: Program) -> list[Kernel]:
 def kernels_of_a_round(program: Program) -> list[Kernel]:
     """Return the kernels of a round of the longest loop without a trip count, as a search has.
 
-    Args:
-      program: a program with such a loop; without one, there are no kernels.
+    There are none in a program without such a loop.
     """
     return max((_started(program, body, 1) for body in program.loops()), key=len, default=[])
 
@@ -129,12 +127,7 @@ def _is_work(instruction: Instruction) -> bool:
 
 
 def label_of(program: Program, instruction: Instruction) -> str:
-    """Return the module and the operation of a kernel, from the name that JAX gave it.
-
-    Args:
-      program: the program that the instruction is part of.
-      instruction: the instruction of a kernel, or any other instruction.
-    """
+    """Return the module and the operation of a kernel, from the name that JAX gave it."""
     inside = [
         each for name in instruction.called for each in reversed(program.computations.get(name, ()))
     ]

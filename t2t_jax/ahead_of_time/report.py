@@ -150,12 +150,7 @@ def _memory_lines(report: StepReport) -> Iterator[str]:
 def collective_lines(
     collectives: Sequence[Collective], mesh_shape: Mapping[str, int]
 ) -> Iterator[str]:
-    """Yield a line for each kind of collectives and the axes they cross, the largest first.
-
-    Args:
-      collectives: the collectives of a program.
-      mesh_shape: devices along each axis of the mesh.
-    """
+    """Yield a line for each kind of collectives and the axes they cross, the largest first."""
     sums: dict[str, list[float]] = {}
     for each in collectives:
         label = f"{each.kind} over {', '.join(each.mesh_axes(mesh_shape)) or 'nothing'}"
@@ -202,11 +197,7 @@ def _bound_lines(report: StepReport) -> Iterator[str]:
 
 
 def kernel_lines(bound: Roofline) -> Iterator[str]:
-    """Yield the lines of a table of the kinds of kernels, those that take longest first.
-
-    Args:
-      bound: the least time of a program.
-    """
+    """Yield the lines of a table of the kinds of kernels, those that take longest first."""
     yield f"{bound.launches:,} kernels, the dearest kinds first"
     yield f"  {'least time':>13}{'share':>8}{'started':>10}{'bytes':>13}{'operations':>12}"
     for group in bound.groups[:_MOST_GROUPS]:
@@ -226,11 +217,7 @@ def kernel_lines(bound: Roofline) -> Iterator[str]:
 
 
 def binary(size: float) -> str:
-    """Return a number of bytes as text, in the largest unit in which it is at least 1.
-
-    Args:
-      size: the number of bytes.
-    """
+    """Return a number of bytes as text, in the largest unit in which it is at least 1."""
     units = ["B", "KiB", "MiB", "GiB"]
     while size >= 1024 and len(units) > 1:
         size /= 1024

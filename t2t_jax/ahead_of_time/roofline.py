@@ -69,12 +69,7 @@ class Roofline:
 
 
 def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
-    """Compute the least time of a program on a kind of device.
-
-    Args:
-      kernels: the kernels of the program, in their order.
-      hardware: the peaks of the device.
-    """
+    """Compute the least time of a program on a kind of device, from its kernels in their order."""
     times = [0.0 if kernel.sent else least_seconds(kernel, hardware) for kernel in kernels]
     groups: dict[str, KernelGroup] = {}
     transfers = waiting = 0.0
@@ -103,12 +98,7 @@ def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
 
 
 def least_seconds(kernel: Kernel, hardware: Hardware) -> float:
-    """Compute the least time of one run of a kernel.
-
-    Args:
-      kernel: the kernel; for a transfer to other devices, the result is the time of sending.
-      hardware: the peaks of the device.
-    """
+    """Compute the least time of one run of a kernel; for a transfer, it is the time of sending."""
     if kernel.sent:
         return kernel.sent.sent_bytes / hardware.sent_bytes_per_s
     if hardware.clock_hz is not None:

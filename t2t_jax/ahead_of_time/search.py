@@ -56,12 +56,7 @@ class SearchReport:
 
 
 def compile_search(config: Config, devices: Sequence[jax.Device]) -> SearchReport:
-    """Compile the search of a config for some devices, with `decoding.beam_size` hypotheses.
-
-    Args:
-      config: the config of a run whose model decodes.
-      devices: the devices that the search is compiled for.
-    """
+    """Compile the search of a config for some devices, with `decoding.beam_size` hypotheses."""
     mesh = make_mesh(config.parallel, devices)
     config = settled(config, mesh)
     vocab_size = config.data.vocab_size
@@ -98,8 +93,7 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> SearchRepor
 def results_of(lowered: Any) -> Any:
     """Return the shapes of the results of a program, each with its sharding over the mesh.
 
-    Args:
-      lowered: the program, which is compiled to find the shardings.
+    The program is compiled to find the shardings.
     """
     return jax.tree.map(
         lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
@@ -109,11 +103,7 @@ def results_of(lowered: Any) -> Any:
 
 
 def format_search(report: SearchReport) -> Iterator[str]:
-    """Yield the lines of a report, as `train.py --compile-only` prints them.
-
-    Args:
-      report: the figures.
-    """
+    """Yield the lines of a report, as `train.py --compile-only` prints them."""
     how = f"a beam of {report.beam_size}" if report.beam_size > 1 else "greedy search"
     yield (
         f"a step of {how} for {report.sentences} sentences, {_SOURCE_LENGTH} source positions and "

@@ -25,14 +25,7 @@ class FilesBeside:
         confidence: Path | None,
         stack: ExitStack,
     ) -> None:
-        """Open the files.
-
-        Args:
-          alignments: the file of alignments, if any.
-          head: the layer and head of the attention; None is the head whose links agree most.
-          confidence: the file of confidences, if any.
-          stack: the context in which the files are open.
-        """
+        """Open the files in a context; head None is the head whose links agree most."""
         self._head = head
         self._alignments, self._confidence = (
             stack.enter_context(writing(path)) if path else None
@@ -40,12 +33,7 @@ class FilesBeside:
         )
 
     def begin(self, translator: "Translator", workdirs: Sequence[Path]) -> None:
-        """Read the calibration of the model, if confidences are written.
-
-        Args:
-          translator: the model.
-          workdirs: the run directories that it was loaded from.
-        """
+        """Read the calibration of a model and its run directories, if confidences are written."""
         from t2t_jax.run.calibration import FILE, read_calibration
 
         self._translator = translator
@@ -57,12 +45,7 @@ class FilesBeside:
                 print(f"{stored[0]} is of other checkpoints, and not used", file=sys.stderr)
 
     def write(self, sources: Sequence[str], found: list[list["Hypothesis"]]) -> None:
-        """Write a line for each hypothesis of each source.
-
-        Args:
-          sources: the lines of the input.
-          found: the hypotheses of each line.
-        """
+        """Write a line for each hypothesis of each line of the input."""
         each = [
             (source, one)
             for source, hypotheses in zip(sources, found, strict=True)
@@ -92,10 +75,7 @@ class FilesBeside:
 
 
 def head_of(flag: str | None) -> tuple[int, int] | None:
-    """Return the layer and the head that a flag names; None without the flag.
-
-    Args:
-      flag: the flag's value, as LAYER:HEAD.
+    """Return the layer and the head that a flag names as LAYER:HEAD; None without the flag.
 
     Raises:
       UserError: the value names no head.

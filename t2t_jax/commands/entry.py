@@ -86,11 +86,7 @@ def _command(name: str, flags: Sequence[str], program: str) -> Command:
 
 
 def describe_commands(program: str = "t2t-jax") -> str:
-    """Return the list of the commands of a program, as its --help prints it.
-
-    Args:
-      program: the name of the program; `eval.py` has only some of the commands.
-    """
+    """Return the list of the commands of a program, as its --help prints it."""
     is_eval = program == "eval.py"
     known = EVAL_COMMANDS if is_eval else _ROWS
     lines = [f"usage: {program} COMMAND [--flag value ...]"]

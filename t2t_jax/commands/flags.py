@@ -82,25 +82,18 @@ def _dataclass_of(field: "dataclasses.Field[Any]") -> Any:
 
 
 def takes_run(command: type) -> bool:
-    """Return whether a command takes the directories of runs without a flag.
-
-    Args:
-      command: the dataclass of the command's flags.
-    """
+    """Return whether a command takes the directories of runs without a flag."""
     fields = dataclasses.fields(command)
     return any(_is_positional(one) and one.name in ("runs", "run_directory") for one in fields)
 
 
 def check_flags(arguments: Sequence[str], known: list[str], *, takes_run: bool = False) -> None:
-    """Refuse an unknown flag, and propose the nearest known one.
+    """Refuse a flag that is unknown, given twice or empty; propose the nearest known flag.
 
     Args:
       arguments: the command line, without the program's name.
       known: the names of the flags.
       takes_run: whether the directories of runs stand without a flag.
-
-    Raises:
-      UserError: a flag is unknown, is given twice, or has an empty value.
     """
     flags = [f"--{name.replace('_', '-')}" for name in known]
     seen: set[str] = set()
@@ -149,11 +142,7 @@ def peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:
 
 
 def check_name(workdir: Path) -> None:
-    """Refuse a directory with a name that is no text, as checkpoints cannot be written there.
-
-    Raises:
-      UserError: the name is not UTF-8.
-    """
+    """Refuse a directory whose name is not UTF-8, as checkpoints cannot be written there."""
     try:
         str(workdir).encode()
     except UnicodeEncodeError as error:
@@ -177,12 +166,7 @@ def stored_config(workdir: Path | None) -> Config | None:
 
 
 def parse_flags(command: Any, arguments: Sequence[str], **settings: Any) -> Any:
-    """Parse a command line into a dataclass: `tyro.cli`, with one-line errors.
-
-    Args:
-      command: the dataclass, or a union of several as sub-commands.
-      arguments: the command line, without the program's name.
-      settings: arguments of `tyro.cli`, such as `prog`, the program's name in help and errors.
+    """Parse a command line into a dataclass: `tyro.cli`, with its settings and one-line errors.
 
     Raises:
       UserError: the command line is refused.

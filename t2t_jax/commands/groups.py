@@ -132,10 +132,6 @@ _FOR_EVERY_MODEL = "figures", "export"
 def check_command(command: str, runs: Iterable[Path]) -> None:
     """Refuse a run with a model that a command is not for, and name a command that is.
 
-    Args:
-      command: the name of a command for some kinds of models.
-      runs: the run directories.
-
     Raises:
       UserError: a directory is no run, or its model is of another kind.
     """

@@ -98,11 +98,7 @@ class ServeCommand(LoadFlags):
         return server.run_server(make, bound, bounds, load, ready, self.trusted_proxies)
 
     def _check(self) -> None:
-        """Refuse flags with values that no server can have.
-
-        Raises:
-          UserError: a number is outside its bounds, or a trusted proxy is no address.
-        """
+        """Refuse a number outside its bounds, and a trusted proxy that is no address."""
         for name, value, low, high in self._numbers():
             if not low <= value <= high:  # refuses nan too
                 flag = name.replace("_", "-")
@@ -128,11 +124,7 @@ class ServeCommand(LoadFlags):
             yield name, value, least.get(name, 1), _MOST
 
     def _runs(self) -> dict[tuple[str, str], Path]:
-        """Return the runs by their source and target languages.
-
-        Raises:
-          UserError: there is no run, a directory is no run, or two runs have the same languages.
-        """
+        """Return the runs by their source and target languages, of which no two have the same."""
         from t2t_jax.workdir import read_config
 
         found: dict[tuple[str, str], Path] = {}

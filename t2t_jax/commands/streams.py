@@ -69,11 +69,7 @@ def writing(path: Path | None) -> Iterator[BinaryIO]:
 
 
 def check_heard(way_out: str) -> None:
-    """Refuse to do work with a printed result while the standard output is closed.
-
-    Raises:
-      UserError: the standard output is closed; `way_out` says what to do.
-    """
+    """Refuse to print a result while the standard output is closed; `way_out` says what to do."""
     if is_closed("stdout"):
         raise UserError(f"the standard output is closed, so nobody sees the result; {way_out}")
 

@@ -46,10 +46,7 @@ class AttentionMaps(NamedTuple):
 def attention_maps(translator: Translator, source: str, target: str | None = None) -> AttentionMaps:
     """Compute the attention weights of a model that translates `source` into `target`.
 
-    Args:
-      translator: the model.
-      source: a sentence.
-      target: the translation of `source`; None is the model's own.
+    Without a target, it is the model's own translation.
 
     Raises:
       TypeError: an argument is of the wrong type.

@@ -238,25 +238,12 @@ def weigh_heads(
 def importance_of_heads(
     translator: Translator, split: str = "dev", *, num_sentences: int | None = None
 ) -> HeadGates:
-    """Compute the importance of every head, in one pass over the sentences.
-
-    Args:
-      translator: the model.
-      split: the split of its corpus that is measured on.
-      num_sentences: how many sentences, from the first on; None means all.
-
-    Raises:
-      UserError: see `weigh_heads`.
-    """
+    """Compute the importance of every head in one pass over sentences, as in `weigh_heads`."""
     return _measures(translator, None, split, num_sentences, bleu=False).importance()
 
 
 def relative_importance(importance: HeadGates) -> HeadGates:
-    """Divide the importances of each layer of an attention by their Euclidean norm.
-
-    Args:
-      importance: the importance of every head.
-    """
+    """Divide the importances of each layer of an attention by their Euclidean norm."""
     sizes = [np.asarray(each, np.float64) for each in importance]
     norms = [np.linalg.norm(each, axis=1, keepdims=True) for each in sizes]
     return HeadGates(*(x / np.maximum(norm, 1e-30) for x, norm in zip(sizes, norms, strict=True)))
@@ -267,9 +254,6 @@ def pruning_order(importance: HeadGates) -> list[Head]:
 
     Heads are compared by `relative_importance`, as in the paper. The most important head of each
     layer of an attention stays, so that none is left without heads.
-
-    Args:
-      importance: the importance of every head.
     """
     relative = relative_importance(importance)
     heads = sorted(
@@ -285,11 +269,7 @@ def pruning_order(importance: HeadGates) -> list[Head]:
 
 
 def all_heads(gates: HeadGates) -> list[Head]:
-    """Return every head, attention by attention and layer by layer.
-
-    Args:
-      gates: arrays with a number for each head.
-    """
+    """Return every head that has a gate, attention by attention and layer by layer."""
     return [
         Head(name, layer, head)
         for name in ATTENTIONS
@@ -298,12 +278,7 @@ def all_heads(gates: HeadGates) -> list[Head]:
 
 
 def without(gates: HeadGates, heads: Sequence[Head]) -> HeadGates:
-    """Return gates that also mask some heads.
-
-    Args:
-      gates: the gates.
-      heads: the heads to mask.
-    """
+    """Return gates that also mask some heads."""
     arrays = {name: np.array(getattr(gates, name)) for name in ATTENTIONS}
     for name, layer, head in heads:
         arrays[name][layer, head] = 0

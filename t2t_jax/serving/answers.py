@@ -203,10 +203,5 @@ def _described(detected: Detected) -> dict[str, Any]:
 
 
 def event(name: str, data: dict[str, Any]) -> str:
-    """Write a server-sent event.
-
-    Args:
-      name: the name of the event.
-      data: the data of the event, which is written as JSON.
-    """
+    """Write a server-sent event with a name, and with data as JSON."""
     return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"

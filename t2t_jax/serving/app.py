@@ -201,12 +201,7 @@ class Server:
 
 
 def refusal(error: Exception, bounds: Bounds) -> RefusedError:
-    """Return the refusal of a request, or the failure of a stream, that an exception leads to.
-
-    Args:
-      error: the exception.
-      bounds: the bounds on requests.
-    """
+    """Return the refusal of a request, or the failure of a stream, that an exception leads to."""
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, QueueFullError):
@@ -237,11 +232,7 @@ def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def _while_connected(request: Request, work: Awaitable[_T]) -> _T:
-    """Wait for work; if the client goes away, cancel the work, which frees its rows.
-
-    Raises:
-      ClientDisconnect: the client has gone away.
-    """
+    """Wait for work; if the client goes away, cancel the work, which frees its rows."""
 
     this, is_gone = asyncio.current_task(), False
     assert this is not None

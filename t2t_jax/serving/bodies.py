@@ -24,9 +24,7 @@ Fields = dict[str, Any]
 async def fields_of(request: Request, body: bytes) -> Fields:
     """Return the fields of a request: those of its JSON, or of its form and its query together.
 
-    Args:
-      request: the request.
-      body: the body of the request, from `read_body`. A large body is parsed in another thread.
+    A large body is parsed in another thread.
 
     Raises:
       RefusedError: the body is of another type (415) or malformed (400).
@@ -51,11 +49,7 @@ def _fields(request: Request, body: bytes) -> Fields:
 
 
 async def read_body(request: Request, bounds: Bounds) -> bytes:
-    """Read the body of a request.
-
-    Args:
-      request: the request.
-      bounds: the bounds on requests.
+    """Read the body of a request, within bounds.
 
     Raises:
       RefusedError: the body is too large (413) or too slow (408).

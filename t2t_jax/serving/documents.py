@@ -34,11 +34,7 @@ class Document(NamedTuple):
     """Whether the text is HTML, so that translations have to be escaped."""
 
     def filled(self, translations: Sequence[str]) -> str:
-        """Return the text with a translation in the place of each sentence.
-
-        Args:
-          translations: one for each sentence.
-        """
+        """Return the text with a translation in the place of each sentence."""
         if self.is_html:
             translations = [escape(one, quote=False) for one in translations]
         pairs = zip(translations, self.between[1:], strict=True)
@@ -48,11 +44,9 @@ class Document(NamedTuple):
 def text_document(text: str, language: str, split: Split) -> Document:
     """Make a document of a plain text: line breaks, and white space around sentences, are kept.
 
-    Args:
-      text: the text.
-      language: the code of the text's language, whose rules say where sentences end.
-      split: the unit of translation. With "lines", a line is one sentence, and the white space
-        around it is not kept: its translation is that of `Translator.translate`.
+    The rules of the text's language say where sentences end. With the split "lines", a line is one
+    sentence, and the white space around it is not kept: its translation is that of
+    `Translator.translate`.
     """
     draft = _Draft()
     for number, line in enumerate(text.split("\n")):
@@ -71,10 +65,6 @@ def html_document(text: str, language: str) -> Document:
     The text between two tags is translated by itself; any white space within it counts as one
     space. Comments, the contents of `script`, `style`, `pre`, `code` and the like, attributes, and
     elements with `translate="no"` stay as they are.
-
-    Args:
-      text: the text.
-      language: the code of the text's language.
     """
     draft = _Draft()
     for piece, is_text in pieces(text):

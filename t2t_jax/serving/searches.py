@@ -34,13 +34,7 @@ class Searches:
         limits: Limits,
         calibration: Calibration | None = None,
     ) -> None:
-        """Start the searches.
-
-        Args:
-          translator: the model.
-          decoding: the settings of the search.
-          limits: sizes of the search that gives one translation.
-          calibration: the calibration of confidences; None if there is none.
+        """Start the searches; `limits` are those of the search that gives one translation.
 
         Raises:
           UserError: the model does not translate.

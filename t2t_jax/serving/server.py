@@ -40,9 +40,7 @@ Make = Callable[[], Server]
 def bound_socket(host: str, port: int) -> socket.socket:
     """Make a socket that listens at an address, which no other program can take from now on.
 
-    Args:
-      host: name or address of an interface.
-      port: the port; 0 is any that is free.
+    Port 0 is any that is free.
 
     Raises:
       UserError: the program cannot listen at the address.
@@ -69,11 +67,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 def address_of(bound: socket.socket) -> str:
-    """Return the URL of a socket, for a browser.
-
-    Args:
-      bound: the socket.
-    """
+    """Return the URL of a socket, for a browser."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -100,13 +94,7 @@ class Entrance:
 def settings(
     entrance: Entrance, bounds: Bounds, trusted_proxies: Sequence[str] = ()
 ) -> uvicorn.Config:
-    """Return the settings of Uvicorn.
-
-    Args:
-      entrance: the application.
-      bounds: the bounds on requests.
-      trusted_proxies: addresses or networks whose header X-Forwarded-For is believed.
-    """
+    """Return the settings of Uvicorn; the header X-Forwarded-For of trusted proxies is believed."""
     return uvicorn.Config(
         entrance,
         http=Connection,

@@ -25,12 +25,7 @@ Listener = Callable[[int, str], None]
 
 
 async def prepared(prepare: Callable[[Sequence[str]], _T], texts: Sequence[str]) -> _T:
-    """Return what a function makes of texts; where these are long, call it in another thread.
-
-    Args:
-      prepare: the function.
-      texts: the texts.
-    """
+    """Return what a function makes of texts; where these are long, call it in another thread."""
     if len(texts) <= _FEW and sum(map(len, texts)) <= _FEW_CHARACTERS:
         return prepare(texts)
     return await asyncio.to_thread(prepare, texts)
@@ -51,12 +46,7 @@ class Translated:
         return sum(len(best[0].tokens) for best in chain.from_iterable(self.sentences))
 
     def texts(self, documents: Sequence[Document], num_best: int) -> list[list[Hypothesis]]:
-        """Return each document's best translations, best first; scores are sums over sentences.
-
-        Args:
-          documents: the documents.
-          num_best: the most translations of a document.
-        """
+        """Return each document's best translations, best first; scores are sums over sentences."""
         return [
             [_whole(document, chosen) for chosen in best_choices(of_document, num_best)]
             for document, of_document in zip(documents, self.sentences, strict=True)
@@ -99,13 +89,9 @@ class Service:
         return f"{self.source}-{self.target}"
 
     def replace(self, engine: Engine) -> Engine:
-        """Replace the engine for new requests; those under way keep the old one.
+        """Replace the engine, and return the old one, which the caller has to close.
 
-        Args:
-          engine: the new engine.
-
-        Returns:
-          The old engine, which the caller has to close.
+        Requests under way keep the old engine.
         """
         before, self.engine = self.engine, engine
         return before
@@ -115,11 +101,8 @@ class Service:
     ) -> Translated:
         """Translate the sentences of documents; a cancelled call frees its rows.
 
-        Args:
-          documents: the documents.
-          wanted: the settings of the translation.
-          listener: is called with the text so far of each sentence in a greedy search; sentences
-            are counted over all documents.
+        A listener is called with the text so far of each sentence in a greedy search; sentences are
+        counted over all documents.
 
         Raises:
           RefusedError: there are too many sentences, or one is too long.

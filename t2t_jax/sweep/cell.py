@@ -120,14 +120,7 @@ class Cell:
 
 
 def measures_of(result: Mapping[str, Any]) -> "GridMeasures":
-    """Return the scores by which a result is compared with others.
-
-    Args:
-      result: the result of a cell.
-
-    Raises:
-      UserError: the result is of an unknown corpus.
-    """
+    """Return the scores by which a result of a known corpus is compared with others."""
     from t2t_jax.tasks import task_of
 
     return task_of(result["corpus"], result.get("task", "auto")).grid
@@ -164,10 +157,7 @@ def num_seeds_in(grid: Grid, workdir: Path) -> int:
 def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
     """Return all cells of a grid, seed by seed, so that a table is complete as early as possible.
 
-    Args:
-      grid: the variants.
-      workdir: the directory of the grid.
-      num_seeds: the number of seeds of each variant, counted from its own `training.seed`.
+    The seeds of a variant are counted from its own `training.seed`.
     """
     made = []
     for index in range(num_seeds):
@@ -180,9 +170,6 @@ def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
 
 def check_cells(cells: Sequence[Cell]) -> None:
     """Refuse cells whose directories hold something else than their runs, before any is trained.
-
-    Args:
-      cells: the cells to train.
 
     Raises:
       UserError: a directory holds a run or a result of another config, or a damaged run, or

@@ -212,11 +212,7 @@ class Cluster:
 
 
 def _job_id(stored: Path) -> str:
-    """Return the job that a file names; "" if the file is empty, as after a kill.
-
-    Raises:
-      UserError: the file has something that is no job.
-    """
+    """Return the job that a file names; "" if the file is empty, as after a kill."""
     content = stored.read_bytes().strip()
     if content and not re.fullmatch(rb"[0-9]+(_[0-9]+)?", content):
         raise UserError(

@@ -68,9 +68,6 @@ def writing_directory(path: Path) -> Iterator[Path]:
     It is filled beside its place under a hidden name. After an error in the `with` block, and when
     a signal ends the program, it is removed.
 
-    Args:
-      path: a directory of this machine that is not there yet, or is empty.
-
     Raises:
       UserError: the directory cannot be made, or is there and not empty, or is in a bucket.
     """

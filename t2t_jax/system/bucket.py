@@ -48,11 +48,7 @@ _EMPTY_DIRECTORY = ".directory"
 def as_path(name: str | os.PathLike[str]) -> Path:
     """Return the path of a file, a directory or an object, by its name.
 
-    Args:
-      name: a path of a file system, or `s3://bucket/name` or `gs://bucket/name`.
-
-    Returns:
-      A `BucketPath` for the latter two; otherwise an ordinary path.
+    A name `s3://bucket/name` or `gs://bucket/name` gives a `BucketPath`, another an ordinary path.
     """
     text = os.fspath(name)
     # An ordinary path that was made of such a name has lost one of the two slashes.
@@ -65,12 +61,8 @@ def as_path(name: str | os.PathLike[str]) -> Path:
 def on_this_machine(path: Path) -> Path:
     """Return a place on this machine for files beside a path, which cannot be in a bucket.
 
-    Args:
-      path: any path.
-
-    Returns:
-      The path itself, if it is of a file system; for one in a bucket, a path of the user's own
-      directory for states of programs, which is the same at every call.
+    It is the path itself, if that is of a file system; for one in a bucket, it is a path of the
+    user's own directory for states of programs, which is the same at every call.
     """
     if not isinstance(path, BucketPath):
         return path
@@ -120,11 +112,7 @@ class BucketPath(PosixPath):
         return self
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return the kind, the size and the time of change, as an ordinary path has them.
-
-        Raises:
-          FileNotFoundError: there is neither an object of this name nor one below it.
-        """
+        """Return the kind, the size and the time of change, as an ordinary path has them."""
         del follow_symlinks
         with _reaching(self):
             found = self._store.info(self._key)
@@ -158,11 +146,7 @@ class BucketPath(PosixPath):
             return None
 
     def iterdir(self) -> Generator["BucketPath", None, None]:
-        """Yield the objects and the directories right below this name.
-
-        Raises:
-          FileNotFoundError: there is nothing below this name.
-        """
+        """Yield the objects and the directories right below this name."""
         with _reaching(self):
             listed = self._store.ls(self._key, detail=False)
         names = sorted({each.rstrip("/").rpartition("/")[2] for each in listed})
@@ -186,9 +170,6 @@ class BucketPath(PosixPath):
         """Open the object for reading, or for appending; `write_bytes` writes one.
 
         A reader gets a copy on this machine, which is whole before its first byte is read.
-
-        Raises:
-          FileNotFoundError: there is no object of this name to read.
         """
         del buffering
         raw: Any
@@ -206,11 +187,7 @@ class BucketPath(PosixPath):
         return raw if "b" in mode else io.TextIOWrapper(raw, encoding=encoding)
 
     def read_bytes(self) -> bytes:
-        """Return the content of the object.
-
-        Raises:
-          FileNotFoundError: there is no such object.
-        """
+        """Return the content of the object."""
         with _reaching(self):
             return bytes(self._store.cat_file(self._key))
 
@@ -240,11 +217,7 @@ class BucketPath(PosixPath):
             self._store.pipe_file(self._key, data, mode="create")
 
     def fetch_to(self, local: Path) -> None:
-        """Copy the object into a file of this machine.
-
-        Raises:
-          FileNotFoundError: there is no such object.
-        """
+        """Copy the object into a file of this machine."""
         with _reaching(self):
             self._store.get_file(self._key, str(local))
 
@@ -286,13 +259,7 @@ class BucketPath(PosixPath):
 
 
 def send_tree(local: Path, target: BucketPath, last: str) -> None:
-    """Write the files below a directory of this machine as objects, one of them after all others.
-
-    Args:
-      local: the directory.
-      target: where the objects belong.
-      last: the name of the file that is sent when all others are in the store.
-    """
+    """Write the files below a directory of this machine as objects, `last` after all others."""
     files = [path for path in local.rglob("*") if path.is_file() and path != local / last]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for _ in pool.map(lambda path: (target / path.relative_to(local)).send(path), files):
@@ -303,10 +270,7 @@ def send_tree(local: Path, target: BucketPath, last: str) -> None:
 def fetch_objects(objects: Iterable[BucketPath], source: BucketPath, local: Path) -> None:
     """Copy objects below a name into a directory of this machine.
 
-    Args:
-      objects: the objects.
-      source: the name that all names of the objects begin with.
-      local: the directory, in which files have the rest of these names afterwards.
+    Files have there what the names of the objects have beyond `source`.
 
     Raises:
       FileNotFoundError: one of the objects is gone.

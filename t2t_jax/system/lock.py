@@ -28,10 +28,6 @@ def holding(path: Path, mark: str) -> Iterator[None]:
     killed, the next one takes it over: at once if it sees on its own machine that the owner is
     gone, and otherwise when nothing has been written for a minute.
 
-    Args:
-      path: the file or the object.
-      mark: the word.
-
     Raises:
       BlockingIOError: another process holds the lock.
     """

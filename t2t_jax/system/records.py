@@ -150,13 +150,8 @@ def _names_of(kinds: Kinds) -> str:
 def read_object(path: Path, schema: Schema, way_out: str) -> Record:
     """Return the object that a JSON file of a run holds.
 
-    Args:
-      path: the file.
-      schema: the fields that the object has to have, and their kinds.
-      way_out: what the user can do where the file is damaged.
-
     Raises:
-      UserError: the file cannot be read, or does not fit the schema.
+      UserError: the file cannot be read, or does not fit the schema; `way_out` says what helps.
     """
     try:
         return parse_object(regular(path).read_bytes(), schema)

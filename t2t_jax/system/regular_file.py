@@ -25,11 +25,7 @@ def regular(path: Path) -> Path:
 def check_regular(path: Path) -> None:
     """Refuse a path to a directory, a pipe or a device, before it is opened.
 
-    Args:
-      path: a file, which may be missing: whoever opens it says so.
-
-    Raises:
-      UserError: a directory, a named pipe, a socket or a device is there.
+    The file may be missing: whoever opens it says so.
     """
     try:
         regular(path)

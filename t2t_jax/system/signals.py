@@ -96,9 +96,7 @@ class StopSignal:
     def attempt(self, work: Callable[[], _T]) -> _T | None:
         """Do work that can be done again, such as an evaluation, as long as no signal comes.
 
-        Returns:
-          What `work` returned; None where a signal had come before, or came before the last of its
-          safe points.
+        Return None where a signal had come before, or came before the last of the safe points.
         """
         before = _attempt.set(self)
         try:

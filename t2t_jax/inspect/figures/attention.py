@@ -74,10 +74,7 @@ def lines_between_words(
 ) -> Figure:
     """Draw the weights of a layer's heads as lines between words, as in the paper's figures 3 to 5.
 
-    Args:
-      words: the subwords, which are both keys and queries.
-      weights: the attention weights of the heads.
-      title: the title of the picture.
+    The words are the subwords that are both keys and queries.
     """
     figure, (axes,) = canvas(max(5, 2.2 + 0.32 * len(words)), 4)
     _connect(axes, weights)
@@ -87,11 +84,9 @@ def lines_between_words(
 
 
 def cross_attention(maps: AttentionMaps, layer: int) -> Figure:
-    """Draw the weights of source subwords for each target subword, as the mean of a layer's heads.
+    """Draw the weights of source subwords for each target subword: the mean of a layer's heads.
 
-    Args:
-      maps: the attention weights of a sentence and its translation.
-      layer: the layer, from 0.
+    The layers are counted from 0.
     """
     weights = maps.cross[layer].mean(0)
     figure, (axes,) = canvas(max(5, 2.5 + 0.3 * len(maps.source)), 1.8 + 0.25 * len(maps.target))

@@ -31,16 +31,13 @@ SENTENCE = "No devices were found."
 def write_figures(
     directory: Path, workdir: Path | None = None, sentence: str = SENTENCE
 ) -> list[Path]:
-    """Write every picture as NAME.svg and NAME.png.
+    """Write every picture as NAME.svg and NAME.png, over files of these names; return the paths.
 
     Args:
-      directory: the directory for the files; files of these names are overwritten.
+      directory: the directory for the files.
       workdir: directory of the run whose shapes, recipe and attention are drawn; None is the
         paper's base model, without attention, for which a trained model is needed.
       sentence: the sentence whose attention is drawn, unless the model reads images.
-
-    Returns:
-      The paths of the files.
 
     Raises:
       UserError: the run cannot be read, or nothing can be written in `directory`.
@@ -58,12 +55,7 @@ def write_figures(
 
 
 def figures(translator: Translator | None, sentence: str) -> Iterator[tuple[str, Figure]]:
-    """Yield every picture with its name.
-
-    Args:
-      translator: the model of a run; None is the paper's base model.
-      sentence: the source whose attention is drawn.
-    """
+    """Yield every picture with its name, of a run's model or (None) the paper's base model."""
     config = Config() if translator is None else translator.config
     vocab_size = config.data.vocab_size if translator is None else len(translator.vocabulary)
     model = config.model
