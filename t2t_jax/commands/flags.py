@@ -137,19 +137,14 @@ def peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:
     parser.add_argument("--workdir", nargs="*", type=as_path, default=[])
     named, _ = parser.parse_known_args(arguments)
     for workdir in named.workdir:
-        check_name(workdir)
+        try:
+            str(workdir).encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"the name of the directory {os.fsencode(workdir)!r} is not UTF-8, as the "
+                "libraries that read and write checkpoints need it; give it another name"
+            ) from error
     return named.config, next(iter(named.workdir), None)
-
-
-def check_name(workdir: Path) -> None:
-    """Refuse a directory whose name is not UTF-8, as checkpoints cannot be written there."""
-    try:
-        str(workdir).encode()
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"the name of the directory {os.fsencode(workdir)!r} is not UTF-8, as the libraries "
-            "that read and write checkpoints need it; give it another name"
-        ) from error
 
 
 def stored_config(workdir: Path | None) -> Config | None:

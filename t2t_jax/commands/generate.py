@@ -99,11 +99,5 @@ class GenerateCommand(RunFlags):
     @property
     def _settings(self) -> dict[str, Any]:
         """Return the flags that are fields of `DecodingConfig`."""
-        return {
-            "temperature": self.temperature,
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-            "beam_size": self.beam_size,
-            "min_length": self.min_length,
-            "no_repeat_ngram_size": self.no_repeat_ngram_size,
-        }
+        names = "temperature", "top_k", "top_p", "beam_size", "min_length", "no_repeat_ngram_size"
+        return {name: getattr(self, name) for name in names}

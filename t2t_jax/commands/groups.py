@@ -2,130 +2,56 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
 
 from t2t_jax.config.tasks import TaskFacts
 from t2t_jax.errors import UserError
 
+COMMANDS: Mapping[str, Mapping[str, str]] = {
+    "data": {
+        "data": "fetch a public corpus, such as WMT14, and prepare it as text",
+    },
+    "training": {
+        "train": "train a model, or go on with a run that was stopped",
+        "watch": "draw the curves of runs, finished or under way, in the terminal",
+        "sweep": "train every variant of a grid, and compare them in a table",
+    },
+    "using a trained model": {
+        "translate": "translate text, line by line",
+        "serve": "serve translations over HTTP, and a page to type into",
+        "parse": "parse sentences into constituency trees",
+        "generate": "continue text with a language model",
+        "predict": "label text or images, or fill in hidden words",
+        "calibrate": "make confidences of a run estimates of its quality",
+    },
+    "inside a model": {
+        "explore": "write a page that shows a model at work on a sentence",
+        "heads": "say what each attention head is worth, and what it looks at",
+        "figures": "draw the paper's pictures, with the shapes of a run",
+    },
+    "models in and out": {
+        "export": "write a model for CTranslate2, transformers or JAX alone",
+        "import": "make a run of a model that came from elsewhere",
+    },
+    "measuring": {
+        "bleu": "score a model on a test set: BLEU, chrF, perplexity",
+        "parseval": "score a parser on a treebank: recall, precision, F1",
+        "perplexity": "score a language model: bits per byte, perplexity",
+        "accuracy": "score a tagger or classifier: accuracy, F1, confusion table",
+        "score": "say how probable a model finds given translations",
+        "compare": "score files of translations, and test their differences",
+        "compare-trees": "score files of trees against a treebank",
+        "report": "set a run beside the paper: constants, cost, curves, scores",
+    },
+}
+"""The commands of `t2t-jax` in groups, with a line about each. The command `a-b` is the class
+`ABCommand` of the module `a_b` of this package, whose fields are its flags and whose `run` runs it;
+or the function `a_b_command` makes it of the flags and of the program's name."""
 
-class CommandRow(NamedTuple):
-    """The row of a command in the table."""
-
-    about: str
-    """A line about the command."""
-    place: str
-    """The place, as MODULE:NAME in this package, of the dataclass of the command's flags, whose
-    `run` runs it; or of a function of the flags and the program's name that returns one."""
-    in_eval: bool = False
-    """Whether `eval.py` has the command too."""
-
-
-COMMANDS: Mapping[str, Mapping[str, CommandRow]] = MappingProxyType(
-    {
-        "data": {
-            "data": CommandRow(
-                "fetch a public corpus, such as WMT14, and prepare it as text", "data:data_command"
-            ),
-        },
-        "training": {
-            "train": CommandRow(
-                "train a model, or go on with a run that was stopped", "train:train_command"
-            ),
-            "watch": CommandRow(
-                "draw the curves of runs, finished or under way, in the terminal",
-                "watch:WatchCommand",
-                in_eval=True,
-            ),
-            "sweep": CommandRow(
-                "train every variant of a grid, and compare them in a table", "sweep:sweep_command"
-            ),
-        },
-        "using a trained model": {
-            "translate": CommandRow(
-                "translate text, line by line", "translate:TranslateCommand", in_eval=True
-            ),
-            "serve": CommandRow(
-                "serve translations over HTTP, and a page to type into", "serve:ServeCommand"
-            ),
-            "parse": CommandRow(
-                "parse sentences into constituency trees", "parse:ParseCommand", in_eval=True
-            ),
-            "generate": CommandRow(
-                "continue text with a language model", "generate:GenerateCommand"
-            ),
-            "predict": CommandRow(
-                "label text or images, or fill in hidden words", "predict:PredictCommand"
-            ),
-            "calibrate": CommandRow(
-                "make confidences of a run estimates of its quality", "calibrate:CalibrateCommand"
-            ),
-        },
-        "inside a model": {
-            "explore": CommandRow(
-                "write a page that shows a model at work on a sentence", "explore:ExploreCommand"
-            ),
-            "heads": CommandRow(
-                "say what each attention head is worth, and what it looks at", "heads:HeadsCommand"
-            ),
-            "figures": CommandRow(
-                "draw the paper's pictures, with the shapes of a run", "figures:FiguresCommand"
-            ),
-        },
-        "models in and out": {
-            "export": CommandRow(
-                "write a model for CTranslate2, transformers or JAX alone", "export:ExportCommand"
-            ),
-            "import": CommandRow(
-                "make a run of a model that came from elsewhere", "import_:ImportCommand"
-            ),
-        },
-        "measuring": {
-            "bleu": CommandRow(
-                "score a model on a test set: BLEU, chrF, perplexity",
-                "bleu:BleuCommand",
-                in_eval=True,
-            ),
-            "parseval": CommandRow(
-                "score a parser on a treebank: recall, precision, F1",
-                "parseval:ParsevalCommand",
-                in_eval=True,
-            ),
-            "perplexity": CommandRow(
-                "score a language model: bits per byte, perplexity",
-                "perplexity:PerplexityCommand",
-                in_eval=True,
-            ),
-            "accuracy": CommandRow(
-                "score a tagger or classifier: accuracy, F1, confusion table",
-                "accuracy:AccuracyCommand",
-                in_eval=True,
-            ),
-            "score": CommandRow(
-                "say how probable a model finds given translations",
-                "score:ScoreCommand",
-                in_eval=True,
-            ),
-            "compare": CommandRow(
-                "score files of translations, and test their differences",
-                "compare:CompareCommand",
-                in_eval=True,
-            ),
-            "compare-trees": CommandRow(
-                "score files of trees against a treebank",
-                "compare_trees:CompareTreesCommand",
-                in_eval=True,
-            ),
-            "report": CommandRow(
-                "set a run beside the paper: constants, cost, curves, scores",
-                "report:ReportCommand",
-                in_eval=True,
-            ),
-        },
-    }
+IN_EVAL = (
+    *("watch", "translate", "parse", "bleu", "parseval", "perplexity", "accuracy", "score"),
+    *("compare", "compare-trees", "report"),
 )
-"""The commands of `t2t-jax` in groups: a command is a row of this table, and a file."""
-
+"""The names of the commands that `eval.py` has too, in the order of the table."""
 _FOR_EVERY_MODEL = "figures", "export"
 
 

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from t2t_jax.commands.groups import check_command
 from t2t_jax.commands.model_flags import LoadFlags
+from t2t_jax.commands.tables import print_line
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.serving.settings import Bounds, Split
-from t2t_jax.system.console import ResultConsole
 
 _MOST = 10**9
 """The greatest value of any bound of a server."""
@@ -92,8 +92,7 @@ class ServeCommand(LoadFlags):
 
         def ready() -> None:
             pairs = ", ".join(f"{one} to {to}" for one, to in runs)
-            console = ResultConsole(highlight=False, markup=False)
-            console.print(f"translates {pairs} at {server.address_of(bound)}", soft_wrap=True)
+            print_line(f"translates {pairs} at {server.address_of(bound)}")
 
         return server.run_server(make, bound, bounds, load, ready, self.trusted_proxies)
 
@@ -149,11 +148,7 @@ class ServeCommand(LoadFlags):
         from t2t_jax.serving.searches import Searches
 
         translator = load(run, average=self.average, step=self.step, parallel=self.parallel)
-        given: dict[str, Any] = {
-            "beam_size": self.beam_size,
-            "quantize": self.quantize,
-            "long_lines": self.long_lines,
-        }
+        given = {name: getattr(self, name) for name in ("beam_size", "quantize", "long_lines")}
         overrides = {name: value for name, value in given.items() if value is not None}
         decoding = translator.configured(**overrides).decoding
         waiting = self.bounds.max_waiting

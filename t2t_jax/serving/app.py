@@ -86,8 +86,8 @@ class Server:
 
     def __post_init__(self) -> None:
         """Have the metrics show how busy the engines are."""
-        services = self.answers.languages.services.values()
-        self.answers.metrics.watch(lambda: {one.name: one.engine.load() for one in services})
+        for service in self.answers.languages.services.values():
+            self.answers.metrics.watch(service.name, service.load)
 
     @cached_property
     def app(self) -> ASGIApp:

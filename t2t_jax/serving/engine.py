@@ -75,7 +75,7 @@ class Engine(Protocol):
         """Align the words of sentences and their translations; return None if the engine cannot."""
 
     def confidence(self, hypothesis: Hypothesis) -> float:
-        """Return the geometric mean of the tokens' probabilities, or if calibrated, expected chrF."""
+        """Return the mean (geometric) of the tokens' probabilities, or if calibrated, chrF."""
 
     def load(self) -> Load:
         """Return how busy the engine is."""

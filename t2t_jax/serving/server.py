@@ -214,11 +214,12 @@ async def _reload(server: Server, load: Load) -> None:
         log.error("the API keys stay as they are: %s", error)
     for service in server.answers.languages.services.values():
         try:
-            before = service.replace(await asyncio.to_thread(load, service))
+            engine = await asyncio.to_thread(load, service)
         except Exception as error:  # what is served goes on
             metrics.reloads.labels("failed").inc()
             log.error("%s stays as it is: %s", service.name, error)
             continue
+        before, service.engine = service.engine, engine  # requests under way keep the old one
         metrics.reloads.labels("done").inc()
         log.info("%s is reloaded", service.name)
         await asyncio.to_thread(before.close)

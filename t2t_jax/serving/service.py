@@ -12,7 +12,7 @@ from t2t_jax.decoding.open_search import ClosedError
 from t2t_jax.decoding.translations import Hypothesis, best_choices, joined_hypotheses
 from t2t_jax.errors import UserError
 from t2t_jax.serving.documents import Document
-from t2t_jax.serving.engine import Engine, Wanted
+from t2t_jax.serving.engine import Engine, Load, Wanted
 from t2t_jax.serving.settings import Bounds, RefusedError
 
 _FEW, _FEW_CHARACTERS = 16, 2000
@@ -62,39 +62,27 @@ def _whole(document: Document, chosen: Sequence[Hypothesis]) -> Hypothesis:
     )
 
 
+@dataclass(eq=False)
 class Service:
-    """A service that translates documents of one language pair; its engine can be replaced.
+    """A service that translates documents of one language pair; its engine can be replaced."""
 
-    Attributes:
-      source: code of the source language.
-      target: code of the target language.
-      engine: the engine that translates sentences.
-    """
-
-    def __init__(self, source: str, target: str, engine: Engine, bounds: Bounds) -> None:
-        """Keep the engine.
-
-        Args:
-          source: code of the source language.
-          target: code of the target language.
-          engine: the engine that translates sentences.
-          bounds: the bounds on one request.
-        """
-        self.source, self.target, self.engine = source, target, engine
-        self._bounds = bounds
+    source: str
+    """The code of the source language."""
+    target: str
+    """The code of the target language."""
+    engine: Engine
+    """The engine that translates sentences."""
+    bounds: Bounds
+    """The bounds on one request."""
 
     @property
     def name(self) -> str:
         """Return the name of the language pair, such as `en-de`."""
         return f"{self.source}-{self.target}"
 
-    def replace(self, engine: Engine) -> Engine:
-        """Replace the engine, and return the old one, which the caller has to close.
-
-        Requests under way keep the old engine.
-        """
-        before, self.engine = self.engine, engine
-        return before
+    def load(self) -> Load:
+        """Return how busy the present engine is."""
+        return self.engine.load()
 
     async def translate(
         self, documents: Sequence[Document], wanted: Wanted, listener: Listener | None = None
@@ -111,16 +99,16 @@ class Service:
           TimeoutError: the time for a request is over.
         """
         sentences = [one for document in documents for one in document.sentences]
-        if len(sentences) > self._bounds.max_lines:
+        if len(sentences) > self.bounds.max_lines:
             raise RefusedError(
                 400,
-                f"there are {len(sentences):,} sentences, more than {self._bounds.max_lines:,}; "
+                f"there are {len(sentences):,} sentences, more than {self.bounds.max_lines:,}; "
                 "send less at once",
             )
         wanted = wanted._replace(request=object())
         parts, futures = await self._submitted(sentences, wanted, listener)
         try:
-            async with asyncio.timeout(self._bounds.timeout):
+            async with asyncio.timeout(self.bounds.timeout):
                 found = await asyncio.gather(*map(asyncio.wrap_future, chain(*futures)))
         finally:
             for future in chain(*futures):
@@ -165,7 +153,7 @@ class Service:
                 so_far = [""] * len(of_sentence)
                 for part, tokens in enumerate(of_sentence):
                     told = listener and partial(_tell, listener, number, so_far, part)
-                    timeout = self._bounds.timeout
+                    timeout = self.bounds.timeout
                     asked = engine.submit(tokens, wanted, timeout=timeout, listener=told)
                     futures[-1].append(asked)
         except BaseException:
