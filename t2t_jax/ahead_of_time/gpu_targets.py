@@ -63,7 +63,7 @@ gpu_device_info {{
   threads_per_block_limit: 1024
   threads_per_warp: 32
   shared_memory_per_block: 49152
-  shared_memory_per_core: {shared}
+  shared_memory_per_core: {shared_bytes}
   shared_memory_per_block_optin: {optin}
   threads_per_core_limit: 2048
   core_count: {multiprocessors}
@@ -76,10 +76,10 @@ gpu_device_info {{
   thread_dim_limit_z: 64
   registers_per_core_limit: 65536
   registers_per_block_limit: 65536
-  memory_bandwidth: {bandwidth}
-  l2_cache_size: {cache}
-  clock_rate_ghz: {clock}
-  device_memory_size: {memory}
+  memory_bandwidth: {memory_bytes_per_s}
+  l2_cache_size: {cache_bytes}
+  clock_rate_ghz: {clock_ghz}
+  device_memory_size: {memory_bytes}
   cuda_compute_capability {{ major: {capability} feature_extension: {features} }}
   device_vendor: "NVIDIA Corporation"
   device_address_bits: 64
@@ -100,18 +100,9 @@ device_description_str: "{kind}"
 def described_target(target: GpuTarget) -> str:
     """Describe a GPU in the text form of XLA's `GpuTargetConfigProto`."""
     return _FORM.format(
-        kind=target.kind,
-        capability=target.capability,
+        **vars(target),
         features="ACCELERATED_FEATURES" if target.capability >= 9 else "NONE",
-        multiprocessors=target.multiprocessors,
-        lanes=target.lanes,
-        shared=target.shared_bytes,
         optin=target.shared_bytes - 1024,
-        memory=target.memory_bytes,
-        bandwidth=target.memory_bytes_per_s,
-        cache=target.cache_bytes,
-        clock=target.clock_ghz,
-        links=target.links,
         dnn=_CUDNN,
         cudnn=".".join(map(str, _CUDNN)),
     )

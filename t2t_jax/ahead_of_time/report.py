@@ -10,7 +10,7 @@ from functools import cached_property
 
 from t2t_jax.ahead_of_time.collectives import Collective
 from t2t_jax.ahead_of_time.kernels import Kernel
-from t2t_jax.ahead_of_time.roofline import Roofline, roofline
+from t2t_jax.ahead_of_time.roofline import Roofline, roofline, together
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.parallel.hardware import Hardware
 
@@ -200,19 +200,13 @@ def kernel_lines(bound: Roofline) -> Iterator[str]:
     """Yield the lines of a table of the kinds of kernels, those that take longest first."""
     yield f"{bound.launches:,} kernels, the dearest kinds first"
     yield f"  {'least time':>13}{'share':>8}{'started':>10}{'bytes':>13}{'operations':>12}"
-    for group in bound.groups[:_MOST_GROUPS]:
+    groups, rest = list(bound.groups[:_MOST_GROUPS]), bound.groups[_MOST_GROUPS:]
+    if rest:
+        groups.append(together(f"{len(rest)} other kinds", rest))
+    for group in groups:
         yield (
             f"  {group.seconds * 1e3:>10.3f} ms{group.seconds / bound.seconds:>8.1%}"
             f"{group.count:>10,}{binary(group.num_bytes):>13}{group.flops:>12.3g}  {group.label}"
-        )
-    rest = bound.groups[_MOST_GROUPS:]
-    if rest:
-        seconds = sum(group.seconds for group in rest)
-        yield (
-            f"  {seconds * 1e3:>10.3f} ms{seconds / bound.seconds:>8.1%}"
-            f"{sum(group.count for group in rest):>10,}"
-            f"{binary(sum(group.num_bytes for group in rest)):>13}"
-            f"{sum(group.flops for group in rest):>12.3g}  {len(rest)} other kinds"
         )
 
 

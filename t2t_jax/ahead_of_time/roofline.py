@@ -71,7 +71,7 @@ class Roofline:
 def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
     """Compute the least time of a program on a kind of device, from its kernels in their order."""
     times = [0.0 if kernel.sent else least_seconds(kernel, hardware) for kernel in kernels]
-    groups: dict[str, KernelGroup] = {}
+    groups: dict[str, list[KernelGroup]] = {}
     transfers = waiting = 0.0
     for place, (kernel, seconds) in enumerate(zip(kernels, times, strict=True)):
         if kernel.sent:
@@ -85,16 +85,22 @@ def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
             transfers += kernel.count * sending
             waiting += kernel.count * max(0.0, sending - hidden)
             continue
-        so_far = groups.get(kernel.label, KernelGroup(kernel.label, 0.0, 0, 0.0, 0.0))
-        groups[kernel.label] = KernelGroup(
-            kernel.label,
-            so_far.seconds + kernel.count * seconds,
-            so_far.count + kernel.count,
-            so_far.num_bytes + kernel.count * kernel.num_bytes,
-            so_far.flops + kernel.count * kernel.flops,
-        )
-    slowest = sorted(groups.values(), key=lambda group: -group.seconds)
-    return Roofline(slowest, transfers, waiting)
+        count, label = kernel.count, kernel.label
+        sizes = count * kernel.num_bytes, count * kernel.flops
+        groups.setdefault(label, []).append(KernelGroup(label, count * seconds, count, *sizes))
+    sums = [together(label, of_label) for label, of_label in groups.items()]
+    return Roofline(sorted(sums, key=lambda group: -group.seconds), transfers, waiting)
+
+
+def together(label: str, groups: Sequence[KernelGroup]) -> KernelGroup:
+    """Return several groups as one, with another label."""
+    return KernelGroup(
+        label,
+        sum(group.seconds for group in groups),
+        sum(group.count for group in groups),
+        sum(group.num_bytes for group in groups),
+        sum(group.flops for group in groups),
+    )
 
 
 def least_seconds(kernel: Kernel, hardware: Hardware) -> float:

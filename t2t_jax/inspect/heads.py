@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -113,21 +113,26 @@ class HeadReport:
         return json.dumps(asdict(self))
 
 
-class _Pairs(NamedTuple):
-    """Sentences to measure on, as text and as ids."""
+@dataclass(frozen=True)
+class _Measures:
+    """The measurements of a model on some sentences, with some of its heads masked."""
 
+    translator: Translator
+    translates: bool
     lines: list[str]
     references: list[str]
     sources: list[list[int]]
     targets: list[list[int]]
 
-
-class _Measures:
-    """The measurements of a model on some sentences, with some of its heads masked."""
-
-    def __init__(self, translator: Translator, pairs: _Pairs, *, translates: bool) -> None:
-        self.translator, self.pairs, self.translates = translator, pairs, translates
-        self.batches = list(_batches(pairs))
+    @cached_property
+    def batches(self) -> list[Batch]:
+        """Return the pairs in order, in few shapes, so that few programs are compiled."""
+        found = []
+        for first in range(0, len(self.sources), _ROWS):
+            sides = (each[first : first + _ROWS] for each in (self.sources, self.targets))
+            arrays = (padded(side, _ROWS, rung(max(map(len, side)))) for side in sides)
+            found.append(Batch(*(one_a_row(jnp.asarray(array)) for array in arrays)))
+        return found
 
     def loss(self, gates: HeadGates) -> float:
         """Compute the negative log-likelihood of a token, in nats."""
@@ -140,11 +145,11 @@ class _Measures:
         """Compute the sacreBLEU of greedy search; return None where nothing is translated."""
         if not self.translates:
             return None
-        whole, (lines, references, *_) = self.translator, self.pairs
+        whole = self.translator
         # The search of the whole model is reused, without a compilation.
         masked = Translator(whole.config, whole.vocabulary, gated(whole.params, gates))
-        outputs = masked.translate(lines, beam_size=1)
-        return corpus_scores(outputs, references, whole.config.data.target_language).bleu
+        outputs = masked.translate(self.lines, beam_size=1)
+        return corpus_scores(outputs, self.references, whole.config.data.target_language).bleu
 
     def importance(self) -> HeadGates:
         """Compute the mean size of the loss's derivative by each gate."""
@@ -155,7 +160,7 @@ class _Measures:
             safe_point()
             sizes = _derivatives(translator.model, translator.params, gates, batch)
             total = jax.tree.map(np.add, total, jax.device_get(sizes))
-        count = len(self.pairs.sources)
+        count = len(self.sources)
         return jax.tree.map(lambda x: x / count, total)
 
     def counts(self) -> dict[str, HeadCounts]:
@@ -166,7 +171,7 @@ class _Measures:
             safe_point()
             translator = self.translator
             weights = on_host(_weights(translator.model, translator.params, batch))
-            for row in range(min(_ROWS, len(self.pairs.sources) - place)):
+            for row in range(min(_ROWS, len(self.sources) - place)):
                 for name, counts in self._counts_of(place + row, row, weights):
                     found[name] = found[name] + counts if name in found else counts
             place += _ROWS
@@ -176,7 +181,7 @@ class _Measures:
         self, pair: int, row: int, weights: Mapping[str, Any]
     ) -> Iterator[tuple[str, HeadCounts]]:
         vocabulary = self.translator.vocabulary
-        source, target = self.pairs.sources[pair], self.pairs.targets[pair]
+        source, target = self.sources[pair], self.targets[pair]
         [of_source] = vocabulary.pieces([source])
         [of_target] = vocabulary.target_pieces([target])
         of_attentions = sides(
@@ -232,7 +237,7 @@ def weigh_heads(
             )
         )
     curve = [CurvePoint(0.0, 0, loss, score), *_curve(measures, whole, pruning_order(importance))]
-    return HeadReport(split, len(measures.pairs.lines), loss, score, worths, curve)
+    return HeadReport(split, len(measures.lines), loss, score, worths, curve)
 
 
 def importance_of_heads(
@@ -308,8 +313,8 @@ def _measures(
     lines, references = [a for a, _ in kept], [b for _, b in kept]
     sources = translator.vocabulary.encode(lines)
     targets = translator.vocabulary.encode_targets(references)
-    pairs = _Pairs(lines, references, sources, targets)
-    return _Measures(translator, pairs, translates=bleu and "bleu" in corpus.facts.commands)
+    translates = bleu and "bleu" in corpus.facts.commands
+    return _Measures(translator, translates, lines, references, sources, targets)
 
 
 def _curve(measures: _Measures, whole: HeadGates, order: list[Head]) -> Iterator[CurvePoint]:
@@ -321,14 +326,6 @@ def _curve(measures: _Measures, whole: HeadGates, order: list[Head]) -> Iterator
             safe_point()
             gates = without(whole, order[:count])
             yield CurvePoint(count / number, count, measures.loss(gates), measures.bleu(gates))
-
-
-def _batches(pairs: _Pairs) -> Iterator[Batch]:
-    """Yield batches of the pairs in order, in few shapes, so that few programs are compiled."""
-    for first in range(0, len(pairs.sources), _ROWS):
-        sides = (each[first : first + _ROWS] for each in (pairs.sources, pairs.targets))
-        arrays = (padded(side, _ROWS, rung(max(map(len, side)))) for side in sides)
-        yield Batch(*(one_a_row(jnp.asarray(array)) for array in arrays))
 
 
 @partial(jax.jit, static_argnums=0)

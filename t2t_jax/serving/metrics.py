@@ -1,6 +1,7 @@
 """The metrics of a server, in the format of Prometheus."""
 
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -51,7 +52,7 @@ class ServerMetrics:
     def watch(self, pair: str, load: Callable[[], Load]) -> None:
         """Show the present load of a language pair's engine whenever the metrics are read."""
         for field, gauge in self._loads.items():
-            gauge.labels(pair).set_function(lambda field=field: getattr(load(), field))
+            gauge.labels(pair).set_function(partial(lambda name: getattr(load(), name), field))
 
     def page(self) -> bytes:
         """Return all metrics, as text."""

@@ -113,7 +113,7 @@ def _markdown(
         f"seeds (Student's t){also}. By chance alone, one of twenty rows is not.",
     ]
     if columns:
-        lines += columns.notes()
+        lines += columns.notes
     if missing:
         lines.append(f"- Not finished: {', '.join(missing)}.")
     return "\n".join(lines) + "\n"
