@@ -74,11 +74,7 @@ def is_run(workdir: Path) -> bool:
 
 
 def read_config(workdir: Path) -> Config:
-    """Read the config of a run.
-
-    Raises:
-      UserError: `workdir` is not a run directory, or its config is damaged.
-    """
+    """Read the config of a run; refuse a directory that is no run's, and a damaged config."""
     path = workdir / _CONFIG
     if not path.is_file():
         raise UserError(f"{workdir} is not a run directory: it has no {_CONFIG}")
@@ -133,11 +129,7 @@ def _keep_registered(config: Config, workdir: Path) -> None:
 
 
 def read_vocabulary(workdir: Path) -> Vocabulary:
-    """Read the vocabulary of a run.
-
-    Raises:
-      UserError: the vocabulary is missing or damaged, or is not that of the start of the run.
-    """
+    """Read the vocabulary of a run, and check that it is that of the start of the run."""
     path, stored = workdir / _VOCABULARY, workdir / _VOCABULARY_HASH
     vocabulary = Vocabulary.load(path)
     expected = _first_word(stored)
@@ -374,10 +366,8 @@ def read_scores(workdir: Path) -> list[Record]:
 def locked(workdir: Path) -> Iterator[None]:
     """Make the directory if need be, and lock it within a block as `system.lock` does.
 
-    Process 0 holds the lock, and other processes check that they see the same directory.
-
-    Raises:
-      UserError: another process trains in the directory, or not all processes see the same one.
+    Process 0 holds the lock, and other processes check that they see the same directory. While
+    another process trains in it, it is refused.
     """
     if not is_main():
         _check_shared(workdir, of_main(0))

@@ -36,22 +36,19 @@ Groups = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Collective:
-    """An operation in which devices exchange data.
-
-    Attributes:
-      kind: `all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `collective-permute` or
-        `collective-broadcast`.
-      num_bytes: the size of the whole array that a device has before it is scattered or once it is
-        gathered.
-      groups: the devices that exchange data with each other; for a permutation, the pairs of sender
-        and receiver.
-      count: how often the operation is executed in one run of the program.
-    """
+    """An operation in which devices exchange data."""
 
     kind: str
+    """`all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `collective-permute` or
+    `collective-broadcast`."""
     num_bytes: int
+    """The size of the whole array that a device has before it is scattered or once it is
+    gathered."""
     groups: Groups
+    """The devices that exchange data with each other; for a permutation, the pairs of sender and
+    receiver."""
     count: int
+    """How often the operation is executed in one run of the program."""
 
     @property
     def sent_bytes(self) -> float:
@@ -120,11 +117,7 @@ def _num_bytes(instruction: Instruction) -> int:
 
 
 def _groups(line: str, devices: int) -> Groups:
-    """Parse the groups of a collective, in any of the forms in which XLA writes them.
-
-    Raises:
-      ValueError: XLA wrote the groups in a form that is not known here.
-    """
+    """Parse the groups of a collective, in any of the forms in which XLA is known to write them."""
     if match := _MESH_GROUPS.search(line):
         axes, shape, order, chosen = match.groups()
         return _mesh_groups(axes, chosen, _numbered(shape, order) if shape else None)

@@ -9,31 +9,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GpuTarget:
-    """The facts on a GPU from which XLA compiles for it.
-
-    Attributes:
-      kind: the name that the driver gives the GPU, by which its peaks are known.
-      capability: the major number of its compute capability.
-      multiprocessors: the number of multiprocessors.
-      lanes: the float32 units of each multiprocessor.
-      shared_bytes: the shared memory of each multiprocessor. A block may have all but 1 KiB.
-      memory_bytes: the size of the memory that holds arrays.
-      memory_bytes_per_s: bytes read from that memory, or written to it, in a second.
-      cache_bytes: the size of the cache of that memory (L2).
-      clock_ghz: the highest clock.
-      links: the number of NVLinks to the other GPUs of its host.
-    """
+    """The facts on a GPU from which XLA compiles for it."""
 
     kind: str
+    """The name that the driver gives the GPU, by which its peaks are known."""
     capability: int
+    """The major number of its compute capability."""
     multiprocessors: int
+    """The number of multiprocessors."""
     lanes: int
+    """The float32 units of each multiprocessor."""
     shared_bytes: int
+    """The shared memory of each multiprocessor. A block may have all but 1 KiB."""
     memory_bytes: int
+    """The size of the memory that holds arrays."""
     memory_bytes_per_s: int
+    """Bytes read from that memory, or written to it, in a second."""
     cache_bytes: int
+    """The size of the cache of that memory (L2)."""
     clock_ghz: float
+    """The highest clock."""
     links: int
+    """The number of NVLinks to the other GPUs of its host."""
 
 
 _KIB, _MIB, _GB = 1 << 10, 1 << 20, 10**9

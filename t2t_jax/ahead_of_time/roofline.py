@@ -21,36 +21,30 @@ _START = 2e-6
 
 @dataclass(frozen=True)
 class KernelGroup:
-    """All kernels of one label.
-
-    Attributes:
-      label: the module and the operation.
-      seconds: the least time of all kernels together.
-      count: how often the kernels are started.
-      num_bytes: the bytes that the kernels read and write.
-      flops: the floating point operations of the kernels' matrix products.
-    """
+    """All kernels of one label."""
 
     label: str
+    """The module and the operation."""
     seconds: float
+    """The least time of all kernels together."""
     count: int
+    """How often the kernels are started."""
     num_bytes: float
+    """The bytes that the kernels read and write."""
     flops: float
+    """The floating point operations of the kernels' matrix products."""
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """The least time of a program.
-
-    Attributes:
-      groups: the kernels by label, without transfers, those that take longest first.
-      transfers_seconds: the time in which the devices send each other data.
-      waiting_seconds: the part of that time in which the devices do nothing else.
-    """
+    """The least time of a program."""
 
     groups: Sequence[KernelGroup]
+    """The kernels by label, without transfers, those that take longest first."""
     transfers_seconds: float
+    """The time in which the devices send each other data."""
     waiting_seconds: float
+    """The part of that time in which the devices do nothing else."""
 
     @property
     def seconds(self) -> float:

@@ -32,27 +32,24 @@ _ROOM = 128
 
 @dataclass(frozen=True)
 class SearchReport:
-    """The figures of one step of a search, in which every sentence gets a token.
-
-    Attributes:
-      mesh_shape: devices along each axis of the mesh.
-      sentences: the number of sentences that are decoded at once, over all devices.
-      beam_size: the number of hypotheses of a sentence.
-      compile_seconds: the seconds that the compiler took.
-      kernels: all kernels of a step.
-      weight_bytes: the bytes of the parameters that a step reads on a device, without an encoder.
-      cache_bytes: the bytes of the keys and values of sources and outputs on a device.
-      hardware: the device's published peaks; None where they are not known.
-    """
+    """The figures of one step of a search, in which every sentence gets a token."""
 
     mesh_shape: Mapping[str, int]
+    """Devices along each axis of the mesh."""
     sentences: int
+    """The number of sentences that are decoded at once, over all devices."""
     beam_size: int
+    """The number of hypotheses of a sentence."""
     compile_seconds: float
+    """The seconds that the compiler took."""
     kernels: Sequence[Kernel]
+    """All kernels of a step."""
     weight_bytes: int
+    """The bytes of the parameters that a step reads on a device, without an encoder."""
     cache_bytes: int
+    """The bytes of the keys and values of sources and outputs on a device."""
     hardware: Hardware | None
+    """The device's published peaks; None where they are not known."""
 
 
 def compile_search(config: Config, devices: Sequence[jax.Device]) -> SearchReport:

@@ -26,9 +26,7 @@ class Command(Protocol):
 def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command | None:
     """Return the command that a command line of `t2t-jax` asks for; None is the list of commands.
 
-    Args:
-      arguments: the command line, without the program's name.
-      program: the program's name in help and errors.
+    A command line is without the program's name, which is `program` in help and errors.
 
     Raises:
       UserError: there is no such command, or a flag or its value is refused.
@@ -77,10 +75,9 @@ def _command(name: str, flags: Sequence[str], program: str) -> Command:
 
 
 def command_of(made: Any, flags: Sequence[str], program: str) -> Any:
-    """Return a command, the values of its dataclass, as a command line gives them.
+    """Return a command, of a dataclass of flags, with the values that a command line gives them.
 
-    Raises:
-      UserError: a flag or its value is refused, or a command with `advice` is given no flags.
+    A flag or a value may be refused; so is no flag at all, if the dataclass has `advice` on that.
     """
     if not flags and hasattr(made, "advice"):
         raise UserError(made.advice.format(program=program))

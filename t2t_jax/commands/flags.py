@@ -88,12 +88,9 @@ def takes_run(command: type) -> bool:
 
 
 def check_flags(arguments: Sequence[str], known: list[str], *, takes_run: bool = False) -> None:
-    """Refuse a flag that is unknown, given twice or empty; propose the nearest known flag.
+    """Refuse a flag of a command line that is not known, given twice or empty; propose the nearest.
 
-    Args:
-      arguments: the command line, without the program's name.
-      known: the names of the flags.
-      takes_run: whether the directories of runs stand without a flag.
+    With `takes_run`, the directories of runs stand without a flag.
     """
     flags = [f"--{name.replace('_', '-')}" for name in known]
     seen: set[str] = set()
@@ -129,8 +126,7 @@ def _hint(flag: str, flags: Sequence[str], takes_run: bool) -> str:
 def peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:
     """Return `--config` and (the first) `--workdir`, which give the defaults of all other flags.
 
-    Raises:
-      UserError: the name of a directory is not UTF-8, so checkpoints cannot be in it.
+    The name of a directory has to be UTF-8, as checkpoints cannot be in it otherwise.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", nargs="?")
@@ -148,11 +144,7 @@ def peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:
 
 
 def stored_config(workdir: Path | None) -> Config | None:
-    """Return the config of the run in a directory; None if there is no run.
-
-    Raises:
-      UserError: the config is damaged.
-    """
+    """Return the config of the run in a directory; None if there is no run."""
     if workdir is None or not workdir.is_dir():
         return None
     from t2t_jax.workdir import is_run, read_config
@@ -161,11 +153,7 @@ def stored_config(workdir: Path | None) -> Config | None:
 
 
 def parse_flags(command: Any, arguments: Sequence[str], **settings: Any) -> Any:
-    """Parse a command line into a dataclass: `tyro.cli`, with its settings and one-line errors.
-
-    Raises:
-      UserError: the command line is refused.
-    """
+    """Parse a command line into a dataclass: `tyro.cli` with settings, and with one-line errors."""
     printed = io.StringIO()
     try:
         # tyro's registry and the standard error belong to the whole process: one thread at a time.

@@ -56,11 +56,7 @@ _FOR_EVERY_MODEL = "figures", "export"
 
 
 def check_command(command: str, runs: Iterable[Path]) -> None:
-    """Refuse a run with a model that a command is not for, and name a command that is.
-
-    Raises:
-      UserError: a directory is no run, or its model is of another kind.
-    """
+    """Refuse what is no run, or has a model that a command is not for; name one that is."""
     from t2t_jax.tasks import task_of
     from t2t_jax.workdir import read_config
 
@@ -74,12 +70,8 @@ def check_command(command: str, runs: Iterable[Path]) -> None:
 def wrong_command(command: str, what_it_is: str, facts: TaskFacts) -> UserError:
     """Return the error for a command that is not for the models of a task.
 
-    The error names a command of the same group that is for these models, or for every model.
-
-    Args:
-      command: the command that was asked for.
-      what_it_is: a clause that says what kind of a model the run has.
-      facts: the facts of the task of that model.
+    It says in a clause what the model is, and names a command of the same group that is for such
+    models, or for every model.
     """
     [group] = (commands for commands in COMMANDS.values() if command in commands)
     fits = next(name for name in (*facts.commands, *_FOR_EVERY_MODEL) if name in group)

@@ -12,7 +12,7 @@ from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, describe_difference, load_grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.grid import GridOutcome, check_seeds, chosen_variants, collect, run_grid
-from t2t_jax.sweep.launchers import Cluster, Launcher, Local
+from t2t_jax.sweep.launchers import Cluster, Local
 from t2t_jax.sweep.published_columns import published_columns
 from t2t_jax.system.atomic_file import check_writable
 from t2t_jax.system.console import ResultConsole
@@ -70,7 +70,9 @@ class SweepCommand:
                 self.workdir,
                 seeds=self.seeds,
                 only=self.only,
-                launcher=self._launcher(self.workdir),
+                launcher=Local(self.jobs)
+                if self.launcher == "local"
+                else Cluster(self.workdir, self.slurm),
             )
         if outcome.signal:
             return 128 + outcome.signal
@@ -86,9 +88,6 @@ class SweepCommand:
             raise UserError(
                 "--jobs is about this machine; the queue of the cluster has its own limits"
             )
-
-    def _launcher(self, workdir: Path) -> Launcher:
-        return Local(self.jobs) if self.launcher == "local" else Cluster(workdir, self.slurm)
 
 
 def _print(outcome: GridOutcome, workdir: Path) -> None:

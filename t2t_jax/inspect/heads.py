@@ -21,17 +21,17 @@ import numpy as np
 from jaxtyping import Array, Float, Float32
 
 from t2t_jax.batch import Batch, one_a_row
-from t2t_jax.data.corpus import Corpus, open_corpus
+from t2t_jax.data.corpus import open_corpus
 from t2t_jax.decoding.alignments import words_of
 from t2t_jax.decoding.row_group import padded
 from t2t_jax.decoding.scheduler import rung
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
+from t2t_jax.inspect.attention_maps import weights_of
 from t2t_jax.inspect.head_kinds import Attention, HeadCounts, count_heads, sides
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.parallel.mesh import on_host
 from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.system.signals import safe_point
 from t2t_jax.tasks.measures.bleu import corpus_scores
@@ -169,8 +169,7 @@ class _Measures:
         place = 0
         for batch in self.batches:
             safe_point()
-            translator = self.translator
-            weights = on_host(_weights(translator.model, translator.params, batch))
+            weights = weights_of(self.translator, batch)
             for row in range(min(_ROWS, len(self.sources) - place)):
                 for name, counts in self._counts_of(place + row, row, weights):
                     found[name] = found[name] + counts if name in found else counts
@@ -195,7 +194,6 @@ class _Measures:
 
 def weigh_heads(
     translator: Translator,
-    corpus: Corpus | None = None,
     split: str = "dev",
     *,
     num_sentences: int | None = None,
@@ -205,8 +203,7 @@ def weigh_heads(
 
     Args:
       translator: the model.
-      corpus: where the split is; None is the corpus of the model's config.
-      split: the split that is measured on.
+          split: the split that is measured on.
       num_sentences: how many sentences, from the first on; None means all.
       bleu: whether sentences are translated, by greedy search, once for every head and every point
         of the curve. Parsers are measured by their loss alone.
@@ -215,7 +212,7 @@ def weigh_heads(
       UserError: the model is an ensemble, or its layers have different numbers of heads, or there
         is no such split, or it is empty.
     """
-    measures = _measures(translator, corpus, split, num_sentences, bleu=bleu)
+    measures = _measures(translator, split, num_sentences, bleu=bleu)
     whole = open_gates(translator.config.model)
     loss, score = measures.loss(whole), measures.bleu(whole)
     importance, counts = measures.importance(), measures.counts()
@@ -244,7 +241,7 @@ def importance_of_heads(
     translator: Translator, split: str = "dev", *, num_sentences: int | None = None
 ) -> HeadGates:
     """Compute the importance of every head in one pass over sentences, as in `weigh_heads`."""
-    return _measures(translator, None, split, num_sentences, bleu=False).importance()
+    return _measures(translator, split, num_sentences, bleu=False).importance()
 
 
 def relative_importance(importance: HeadGates) -> HeadGates:
@@ -291,12 +288,7 @@ def without(gates: HeadGates, heads: Sequence[Head]) -> HeadGates:
 
 
 def _measures(
-    translator: Translator,
-    corpus: Corpus | None,
-    split: str,
-    num_sentences: int | None,
-    *,
-    bleu: bool,
+    translator: Translator, split: str, num_sentences: int | None, *, bleu: bool
 ) -> _Measures:
     if not translator.model.shows_attention:
         raise UserError("an ensemble has no heads of its own; name one of its models")
@@ -306,7 +298,7 @@ def _measures(
             "heads are measured and pruned in an encoder and a decoder, but this run has "
             f"model.architecture={config.model.architecture!r}; use t2t-jax explore"
         )
-    corpus = open_corpus(config.data) if corpus is None else corpus
+    corpus = open_corpus(config.data)
     prepare_evaluation(config, corpus, translator.vocabulary, split)
     lines, references = (each[:num_sentences] for each in corpus.lines(split))
     kept = [(a, b) for a, b in zip(lines, references, strict=True) if a.strip() and b.strip()]
@@ -350,10 +342,3 @@ def _derivatives(
 
     of_rows = jax.lax.map(partial(jax.grad(mean_loss), gates), batch, batch_size=_AT_ONCE)
     return jax.tree.map(lambda x: jnp.abs(x).sum(0), of_rows)
-
-
-@partial(jax.jit, static_argnums=0)
-def _weights(
-    model: DecodingModel, params: Parameters, batch: Batch
-) -> dict[str, Float[Array, "n b h _ _"]]:
-    return model.attention_weights(params, batch)

@@ -43,11 +43,7 @@ class Access:
         self._come: dict[tuple[str, str], None] = {}  # addresses with right keys they have given
 
     def read_keys(self) -> None:
-        """Read the file of keys, which may have changed.
-
-        Raises:
-          UserError: the file has no keys, or is no text; the keys from before are kept.
-        """
+        """Read the file of keys again; where it has none, refuse it and keep those from before."""
         if self._keys is not None:
             self._digests = _digests(self._keys)
 

@@ -23,19 +23,16 @@ from t2t_jax.serving.settings import Bounds, RefusedError, Split
 
 @dataclass(frozen=True)
 class Answers:
-    """The functions that answer requests.
-
-    Attributes:
-      languages: the language pairs.
-      bounds: the bounds on requests.
-      metrics: the counters.
-      split: the unit of translation for requests that do not name one.
-    """
+    """The functions that answer requests."""
 
     languages: Languages
+    """The language pairs."""
     bounds: Bounds
+    """The bounds on requests."""
     metrics: ServerMetrics
+    """The counters."""
     split: Split = "sentences"
+    """The unit of translation for requests that do not name one."""
 
     async def translate(self, asked: Asked) -> dict[str, Any]:
         """Answer `POST /translate` of LibreTranslate."""

@@ -66,23 +66,20 @@ class _Cors(CORSMiddleware):
 
 @dataclass
 class Server:
-    """The state of a server that its routes share.
-
-    Attributes:
-      answers: the functions that answer requests.
-      access: the access control.
-      cors: origins of other pages that may call this server; none by default.
-      log_texts: whether the texts of requests are written to the log.
-      is_ready: whether requests are taken; False once the server is about to stop.
-      under_way: the number of requests that are being answered.
-    """
+    """The state of a server that its routes share."""
 
     answers: Answers
+    """The functions that answer requests."""
     access: Access
+    """The access control."""
     cors: Sequence[str] = ()
+    """Origins of other pages that may call this server; none by default."""
     log_texts: bool = False
+    """Whether the texts of requests are written to the log."""
     is_ready: bool = True
+    """Whether requests are taken; False once the server is about to stop."""
     under_way: int = field(default=0, init=False)
+    """The number of requests that are being answered."""
 
     def __post_init__(self) -> None:
         """Have the metrics show how busy the engines are."""

@@ -70,10 +70,8 @@ class Languages:
     ) -> tuple[Service, Detected | None]:
         """Return the service of a language pair, and the source language if it was detected.
 
-        The source may be `auto`: then the language of the texts is detected.
-
-        Raises:
-          RefusedError: there is no such pair, or no detector.
+        The source may be `auto`: then the language of the texts is detected. A pair that is not
+        served is refused.
         """
         source, target = source.strip().lower(), target.strip().lower()
         detected = None
@@ -93,9 +91,6 @@ class Languages:
         """Detect the language of texts among the source languages, the most probable one first.
 
         The first 2,000 characters are read.
-
-        Raises:
-          RefusedError: no detector is installed, or it knows too few of these languages.
         """
         if len(self.sources) == 1:
             return [Detected(self.sources[0], 1.0)]

@@ -35,11 +35,7 @@ class Searches:
         limits: Limits,
         calibration: Calibration | None = None,
     ) -> None:
-        """Start the searches; `limits` are those of the search that gives one translation.
-
-        Raises:
-          UserError: the model does not translate.
-        """
+        """Start the searches of a model that translates; `limits` are those of the first one."""
         longest = min(limits.longest, decoding.max_source_length)
         limits = replace(limits, longest=longest)
         self._translator, self._calibration = translator, calibration

@@ -87,8 +87,7 @@ class Cell:
     def result(self) -> dict[str, Any] | None:
         """Return the result of the cell; None if there is none, or it was scored in another way.
 
-        Raises:
-          UserError: the directory holds the result of another config, or a damaged one.
+        A damaged result, or one of another config, is refused with a `UserError`.
         """
         from t2t_jax.workdir import check_registered
 
@@ -171,9 +170,8 @@ def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
 def check_cells(cells: Sequence[Cell]) -> None:
     """Refuse cells whose directories hold something else than their runs, before any is trained.
 
-    Raises:
-      UserError: a directory holds a run or a result of another config, or a damaged run, or
-        something else; or the directory cannot be written.
+    It may be a run or a result of another config, or a damaged one, or no run at all; or the
+    directory cannot be written.
     """
     from t2t_jax.workdir import check_workdir
 

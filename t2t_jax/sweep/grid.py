@@ -110,8 +110,7 @@ def collect(grid: Grid, workdir: Path, seeds: int, console: Console) -> GridOutc
 def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
     """Return the variants that names or patterns such as `A-*` choose, in the grid's order.
 
-    Raises:
-      UserError: a pattern matches no variant.
+    A pattern that chooses none is refused.
     """
     patterns = list(patterns)
     for pattern in patterns:

@@ -111,7 +111,8 @@ def _advance(status: _Status, launcher: Launcher, console: Console) -> None:
             status.job = None
             _look_for_result(status)
             if status.state == "running":
-                status.state = "waiting" if outcome.was_stopped else "failed"
+                # One that a signal stopped has left a checkpoint to go on from.
+                status.state = "waiting" if outcome.code > 128 else "failed"
                 status.message = outcome.message or f"it ended with exit code {outcome.code}"
     if status.state != before and not console.is_terminal:
         console.print(_event(status), highlight=False, markup=False, soft_wrap=True)

@@ -107,10 +107,6 @@ class BucketPath(PosixPath):
         del strict
         return self
 
-    def expanduser(self) -> "BucketPath":
-        """Return the path itself: a store has no home directories."""
-        return self
-
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Return the kind, the size and the time of change, as an ordinary path has them."""
         del follow_symlinks
@@ -202,17 +198,8 @@ class BucketPath(PosixPath):
             self._store.pipe_file(self._key, bytes(data))
         return len(data)
 
-    def write_text(self, data: str, encoding: Any = None, *_: Any, **others: Any) -> int:
-        """Write the object whole, as `write_bytes` does."""
-        del others
-        return self.write_bytes(data.encode(encoding or "utf-8"))
-
     def create(self, data: bytes) -> None:
-        """Write the object only if there is none: of several writers at once, one succeeds.
-
-        Raises:
-          FileExistsError: there is an object of this name.
-        """
+        """Write the object, or raise a `FileExistsError`: of several writers one succeeds."""
         with _reaching(self):
             self._store.pipe_file(self._key, data, mode="create")
 
@@ -268,12 +255,9 @@ def send_tree(local: Path, target: BucketPath, last: str) -> None:
 
 
 def fetch_objects(objects: Iterable[BucketPath], source: BucketPath, local: Path) -> None:
-    """Copy objects below a name into a directory of this machine.
+    """Copy objects below a name into a directory of this machine, unless one of them is gone.
 
     Files have there what the names of the objects have beyond `source`.
-
-    Raises:
-      FileNotFoundError: one of the objects is gone.
     """
     places = [(each, local / str(each).removeprefix(f"{source}/")) for each in objects]
     for _, place in places:

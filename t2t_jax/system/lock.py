@@ -89,11 +89,7 @@ def _acquire(path: BucketPath, mark: str) -> None:
 
 
 def _is_abandoned(path: BucketPath) -> bool:
-    """Return whether a lock is there whose owner is gone; False if there is no lock any more.
-
-    Raises:
-      BlockingIOError: the owner of the lock lives.
-    """
+    """Return whether a lock is there whose owner is gone; raise a `BlockingIOError` if it lives."""
     seen = _content_of(path)
     if seen and len(seen.split()) == 1:
         return True  # the file of a directory, from which the run was copied
