@@ -52,15 +52,12 @@ class FilesBeside:
             for one in hypotheses
         ]
         if self._confidence:
-            self._write_confidences(self._confidence, [one for _, one in each])
+            from t2t_jax.run.calibration import confidence
+
+            numbers = (confidence(one, self._calibration) for _, one in each)
+            self._confidence.writelines(f"{number:.4f}\n".encode() for number in numbers)
         if self._alignments:
             self._write_alignments(self._alignments, each)
-
-    def _write_confidences(self, file: BinaryIO, hypotheses: Sequence["Hypothesis"]) -> None:
-        from t2t_jax.run.calibration import confidence
-
-        numbers = (confidence(one, self._calibration) for one in hypotheses)
-        file.writelines(f"{number:.4f}\n".encode() for number in numbers)
 
     def _write_alignments(self, file: BinaryIO, each: Sequence[tuple[str, "Hypothesis"]]) -> None:
         from t2t_jax.decoding.alignments import alignments

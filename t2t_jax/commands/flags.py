@@ -59,20 +59,15 @@ def names(command: type) -> list[str]:
         if kind is None:
             found += [] if _is_positional(field) else [field.name]
         else:
-            prefix = "" if _has_no_prefix(field) else f"{field.name}."
-            found += [f"{prefix}{name}" for name in names(kind)]
+            settings = getattr(field.type, "__metadata__", ())
+            is_bare = any(getattr(one, "name", None) == "" for one in settings)
+            found += [name if is_bare else f"{field.name}.{name}" for name in names(kind)]
     return found
 
 
 def _is_positional(field: "dataclasses.Field[Any]") -> bool:
     """Return whether the value of a field stands on the command line without a flag."""
     return tyro.conf.Positional in getattr(field.type, "__metadata__", ())
-
-
-def _has_no_prefix(field: "dataclasses.Field[Any]") -> bool:
-    """Return whether the flags of a field that is a dataclass have no prefix."""
-    settings = getattr(field.type, "__metadata__", ())
-    return any(getattr(one, "name", None) == "" for one in settings)
 
 
 def _dataclass_of(field: "dataclasses.Field[Any]") -> Any:

@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from t2t_jax.decoding.alignments import Links
@@ -43,7 +44,7 @@ class Answers:
         wanted = Wanted(num_best, client=asked.client)
         translated = await self._translated(service, documents, wanted)
         found = translated.texts(documents, num_best)
-        one: Any = list if is_list else _only
+        one: Any = list if is_list else itemgetter(0)
         answer = {"translatedText": one([best[0].text for best in found])}
         if more:
             answer["alternatives"] = one([[other.text for other in best[1:]] for best in found])
@@ -86,8 +87,8 @@ class Answers:
             news[number] = so_far
             changed.set()
 
-        def tell(number: int, so_far: str) -> None:
-            loop.call_soon_threadsafe(hear, number, so_far)
+        def tell(*told: Any) -> None:
+            loop.call_soon_threadsafe(hear, *told)
 
         translated = self._translated(job.service, job.documents, job.wanted, tell)
         work = asyncio.create_task(translated)
@@ -189,10 +190,6 @@ class _Job:
     documents: list[Document]
     wanted: Wanted
     alignments: bool
-
-
-def _only(found: Sequence[Any]) -> Any:
-    return found[0]
 
 
 def _described(detected: Detected) -> dict[str, Any]:

@@ -221,18 +221,14 @@ def train_and_score(config: Config, workdir: Path) -> int:
     result = {
         "config": to_dict(config),
         **record,
-        "steps": _last_step(log),
+        # The last step of training may be later than the last averaged checkpoint.
+        "steps": max((record["step"] for record in log if record["of"] == "train"), default=0),
         "target_tokens_per_second": _speed(log),
         "hypotheses": evaluation.hypotheses,
         "references": evaluation.references,
     }
     write_whole(workdir / _RESULT, json.dumps(result).encode())
     return 0
-
-
-def _last_step(log: Sequence[Record]) -> int:
-    """Return the last step of training, which may be later than the last averaged checkpoint."""
-    return max((record["step"] for record in log if record["of"] == "train"), default=0)
 
 
 def _speed(log: Sequence[Record]) -> float:

@@ -104,12 +104,10 @@ class BucketPath(PosixPath):
 
     def resolve(self, strict: bool = False) -> "BucketPath":
         """Return the path itself: a store has no links."""
-        del strict
         return self
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Return the kind, the size and the time of change, as an ordinary path has them."""
-        del follow_symlinks
         with _reaching(self):
             found = self._store.info(self._key)
         kind = stat.S_IFDIR if found["type"] == "directory" else stat.S_IFREG
@@ -122,17 +120,14 @@ class BucketPath(PosixPath):
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
         """Return whether there is an object of this name, or one below it."""
-        del follow_symlinks
         return self._kind() is not None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
         """Return whether there is an object of this name."""
-        del follow_symlinks
         return self._kind() == stat.S_IFREG
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
         """Return whether there is an object below this name."""
-        del follow_symlinks
         return self._kind() == stat.S_IFDIR
 
     def _kind(self) -> int | None:
@@ -167,7 +162,6 @@ class BucketPath(PosixPath):
 
         A reader gets a copy on this machine, which is whole before its first byte is read.
         """
-        del buffering
         raw: Any
         if mode.startswith("a"):
             raw = _Appended(self)
@@ -189,7 +183,6 @@ class BucketPath(PosixPath):
 
     def read_text(self, encoding: Any = None, errors: Any = None, newline: Any = None) -> str:
         """Return the content of the object as text."""
-        del newline
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
     def write_bytes(self, data: Any) -> int:
@@ -215,7 +208,6 @@ class BucketPath(PosixPath):
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         """Make an empty directory, which is an object `.directory` below this name."""
-        del mode, parents
         if not self.exists():
             (self / _EMPTY_DIRECTORY).write_bytes(b"")
         elif not exist_ok:
@@ -297,7 +289,6 @@ class _Appended(io.RawIOBase):
 @functools.cache
 def _file_system(scheme: str, process: int) -> Any:
     """Return the store of a scheme, one for each process, as forks cannot share connections."""
-    del process
     package, extra = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}[scheme]
     with needs_extra(extra, f"{scheme}://"):
         import_module(package)
