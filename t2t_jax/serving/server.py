@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import uvicorn
 from starlette.responses import JSONResponse
@@ -69,16 +70,12 @@ def address_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+@dataclass
 class Entrance:
-    """The application from the moment that the socket listens; it answers 503 until models load.
+    """The application from the moment that the socket listens; it answers 503 until models load."""
 
-    Attributes:
-      server: the server that answers; None while models are loaded.
-    """
-
-    def __init__(self, server: Server | None = None) -> None:
-        """Keep the server, if there is one yet."""
-        self.server = server
+    server: Server | None = None
+    """The server that answers; None while models are loaded."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with the server, or with 503 while there is none."""
