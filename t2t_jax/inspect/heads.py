@@ -8,10 +8,9 @@ The worth has two measures from "Are Sixteen Heads Really Better than One?" (Mic
   of a sentence, in nats. One pass over the sentences gives the importance of all heads.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -107,10 +106,6 @@ class HeadReport:
     """The worth of every head."""
     curve: list[CurvePoint]
     """The model with more and more of its heads masked, the least important ones first."""
-
-    def to_json(self) -> str:
-        """Return the report as one JSON object."""
-        return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True)

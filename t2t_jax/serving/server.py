@@ -122,22 +122,14 @@ def run_server(
     ready: Callable[[], None],
     trusted_proxies: Sequence[str] = (),
 ) -> int:
-    """Serve until SIGTERM or SIGINT; SIGHUP loads the newest checkpoints.
+    """Serve until SIGTERM or SIGINT and return 0; SIGHUP loads the newest checkpoints.
 
     While models are loaded, requests are refused with 503, SIGTERM and SIGINT end the program at
     once, and SIGHUP has the models loaded again afterwards. On a later SIGTERM or SIGINT, new
     requests are refused with 503, and so is `/health`; those under way are finished.
 
-    Args:
-      make: loads the models, in a thread of its own.
-      bound: the socket, which is closed in the end.
-      bounds: the bounds on requests.
-      load: makes the engine that replaces that of a service.
-      ready: is called once requests are taken.
-      trusted_proxies: addresses or networks whose header X-Forwarded-For is believed.
-
-    Returns:
-      The exit code: 0.
+    The models are made in a thread of their own, and `ready` is called once requests are taken. The
+    header X-Forwarded-For of trusted proxies is believed. The socket is closed in the end.
 
     Raises:
       UserError: the models cannot be loaded.
