@@ -74,11 +74,7 @@ def is_run(workdir: Path) -> bool:
 
 
 def read_config(workdir: Path) -> Config:
-    """Read the config of a run.
-
-    Raises:
-      UserError: `workdir` is not a run directory, or its config is damaged.
-    """
+    """Read the config of a run; refuse a directory that is no run's, and a damaged config."""
     path = workdir / _CONFIG
     if not path.is_file():
         raise UserError(f"{workdir} is not a run directory: it has no {_CONFIG}")
@@ -107,14 +103,9 @@ def _file_of(workdir: Path, field: str) -> Path:
 
 
 def check_registered(config: Config, workdir: Path) -> None:
-    """Refuse functions that were registered by other code than those of the run.
+    """Refuse functions that were registered by other code than that of the run in a directory.
 
-    Args:
-      config: the config of the run.
-      workdir: its directory.
-
-    Raises:
-      UserError: a file that registered a function has changed since the run was started.
+    A file that registered a function may not have changed since the run was started.
     """
     for field, entry in named_entries(config).items():
         kept = _file_of(workdir, field)
@@ -138,11 +129,7 @@ def _keep_registered(config: Config, workdir: Path) -> None:
 
 
 def read_vocabulary(workdir: Path) -> Vocabulary:
-    """Read the vocabulary of a run.
-
-    Raises:
-      UserError: the vocabulary is missing or damaged, or is not that of the start of the run.
-    """
+    """Read the vocabulary of a run, and check that it is that of the start of the run."""
     path, stored = workdir / _VOCABULARY, workdir / _VOCABULARY_HASH
     vocabulary = Vocabulary.load(path)
     expected = _first_word(stored)
@@ -258,11 +245,7 @@ def run_vocabulary(
 ) -> Vocabulary:
     """Return the run's own vocabulary, or the one that the task makes for a new run.
 
-    Args:
-      config: the config of the run.
-      corpus: the corpus that the run is trained on.
-      workdir: the run directory; None for a new run.
-      make: the method `vocabulary` of the corpus's task.
+    For a new run, without a directory, `make` is the method `vocabulary` of the corpus's task.
 
     Raises:
       UserError: the corpus is not the one that the run was started with, or the vocabulary that the
@@ -341,11 +324,7 @@ def claim_for_import(
 ) -> None:
     """Write the files that make an empty directory that of an imported model.
 
-    Args:
-      workdir: the directory.
-      config: the config of the model.
-      vocabulary: the vocabulary of the model.
-      imported: a record of the source of the import.
+    The record `imported` says where the model came from.
     """
     write_whole(workdir / _CONFIG, config.to_json().encode())
     _keep_registered(config, workdir)
@@ -387,10 +366,8 @@ def read_scores(workdir: Path) -> list[Record]:
 def locked(workdir: Path) -> Iterator[None]:
     """Make the directory if need be, and lock it within a block as `system.lock` does.
 
-    Process 0 holds the lock, and other processes check that they see the same directory.
-
-    Raises:
-      UserError: another process trains in the directory, or not all processes see the same one.
+    Process 0 holds the lock, and other processes check that they see the same directory. While
+    another process trains in it, it is refused.
     """
     if not is_main():
         _check_shared(workdir, of_main(0))

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import pytest
 
 import t2t_jax
-from t2t_jax.commands.entry import entry_command, eval_command
-from t2t_jax.commands.sweep import sweep_command
+from t2t_jax.commands.entry import command_of, entry_command, eval_command
+from t2t_jax.commands.sweep import SweepCommand
 from t2t_jax.commands.train import train_command
 from t2t_jax.config.file import load_config
 
@@ -199,7 +199,7 @@ def test_a_command_of_the_documents_is_understood(scratch, program, arguments):
         elif program == "t2t-jax":
             assert entry_command(arguments)
         else:
-            assert sweep_command(arguments).config.startswith("configs/")
+            assert command_of(SweepCommand, arguments, "sweep").config.startswith("configs/")
 
 
 @pytest.fixture(scope="module")

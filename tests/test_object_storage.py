@@ -18,8 +18,7 @@ import pytest
 from rich.console import Console
 from werkzeug.serving import make_server
 
-from t2t_jax.commands.data import data_command
-from t2t_jax.commands.entry import eval_command
+from t2t_jax.commands.entry import entry_command, eval_command
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import DataConfig
 from t2t_jax.config.file import checked_grid, load_config
@@ -410,7 +409,7 @@ def test_commands_take_a_run_in_a_bucket(trained, capsys, tmp_path):
     assert target.read_bytes().count(b"\n") == 2
     assert train_command(["--workdir", str(there)]).workdir == there
     with pytest.raises(UserError, match="copy it into the bucket afterwards"):
-        data_command(["multi30k-en-de", "s3://bucket/corpus"]).run()
+        entry_command(["data", "multi30k-en-de", "s3://bucket/corpus"]).run()
 
 
 def test_a_damaged_checkpoint_is_set_aside(trained, config, place, capsys):

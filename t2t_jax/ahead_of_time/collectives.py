@@ -36,22 +36,19 @@ Groups = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Collective:
-    """An operation in which devices exchange data.
-
-    Attributes:
-      kind: `all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `collective-permute` or
-        `collective-broadcast`.
-      num_bytes: the size of the whole array that a device has before it is scattered or once it is
-        gathered.
-      groups: the devices that exchange data with each other; for a permutation, the pairs of sender
-        and receiver.
-      count: how often the operation is executed in one run of the program.
-    """
+    """An operation in which devices exchange data."""
 
     kind: str
+    """`all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `collective-permute` or
+    `collective-broadcast`."""
     num_bytes: int
+    """The size of the whole array that a device has before it is scattered or once it is
+    gathered."""
     groups: Groups
+    """The devices that exchange data with each other; for a permutation, the pairs of sender and
+    receiver."""
     count: int
+    """How often the operation is executed in one run of the program."""
 
     @property
     def sent_bytes(self) -> float:
@@ -63,11 +60,7 @@ class Collective:
         return rounds * self.num_bytes * (size - 1) / size
 
     def mesh_axes(self, mesh_shape: Mapping[str, int]) -> tuple[str, ...]:
-        """Return the axes of the mesh that the data crosses.
-
-        Args:
-          mesh_shape: devices along each axis, in the mesh's order.
-        """
+        """Return the axes of the mesh, of the given shape in its order, that the data crosses."""
         crossed = np.zeros(len(mesh_shape), bool)
         for group in self.groups:
             places = np.stack(np.unravel_index(group, tuple(mesh_shape.values())))
@@ -81,9 +74,6 @@ def collectives(program: Program) -> list[Collective]:
     """Return the collectives of a compiled program, in the order of its text.
 
     A collective within a loop counts as often as the loop runs; see `Program.rounds`.
-
-    Args:
-      program: the program.
     """
     chains: set[str] = set()
     found = []
@@ -100,13 +90,9 @@ def collectives(program: Program) -> list[Collective]:
 
 
 def collective(program: Program, name: str, instruction: Instruction, count: int) -> Collective:
-    """Return the collective that an instruction of a program executes.
+    """Return the collective that an instruction executes, `count` times, in a computation's `name`.
 
-    Args:
-      program: the program.
-      name: the computation that the instruction is in.
-      instruction: an instruction whose opcode, without "-start", is one of `COLLECTIVES`.
-      count: how often the instruction is executed.
+    The opcode of the instruction, without "-start", is one of `COLLECTIVES`.
     """
     kind = instruction.opcode.removesuffix("-start")
     groups = _groups(instruction.line, program.num_devices)
@@ -131,11 +117,7 @@ def _num_bytes(instruction: Instruction) -> int:
 
 
 def _groups(line: str, devices: int) -> Groups:
-    """Parse the groups of a collective, in any of the forms in which XLA writes them.
-
-    Raises:
-      ValueError: XLA wrote the groups in a form that is not known here.
-    """
+    """Parse the groups of a collective, in any of the forms in which XLA is known to write them."""
     if match := _MESH_GROUPS.search(line):
         axes, shape, order, chosen = match.groups()
         return _mesh_groups(axes, chosen, _numbered(shape, order) if shape else None)

@@ -39,12 +39,8 @@ def compile_ahead(
 ) -> StepReport:
     """Compile the training step of a config for some devices, and return a report.
 
-    The vocabulary is as large as the config asks for; no corpus is read.
-
-    Args:
-      config: the config of a run.
-      devices: the devices that the step is compiled for.
-      write_program: the file for the text of the compiled program; None writes no file.
+    The vocabulary is as large as the config asks for; no corpus is read. The text of the compiled
+    program is written to the file `write_program`, if one is given.
 
     Raises:
       UserError: the mesh does not fit the devices, or an array does not fit the mesh.

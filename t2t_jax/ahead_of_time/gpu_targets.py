@@ -9,31 +9,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GpuTarget:
-    """The facts on a GPU from which XLA compiles for it.
-
-    Attributes:
-      kind: the name that the driver gives the GPU, by which its peaks are known.
-      capability: the major number of its compute capability.
-      multiprocessors: the number of multiprocessors.
-      lanes: the float32 units of each multiprocessor.
-      shared_bytes: the shared memory of each multiprocessor. A block may have all but 1 KiB.
-      memory_bytes: the size of the memory that holds arrays.
-      memory_bytes_per_s: bytes read from that memory, or written to it, in a second.
-      cache_bytes: the size of the cache of that memory (L2).
-      clock_ghz: the highest clock.
-      links: the number of NVLinks to the other GPUs of its host.
-    """
+    """The facts on a GPU from which XLA compiles for it."""
 
     kind: str
+    """The name that the driver gives the GPU, by which its peaks are known."""
     capability: int
+    """The major number of its compute capability."""
     multiprocessors: int
+    """The number of multiprocessors."""
     lanes: int
+    """The float32 units of each multiprocessor."""
     shared_bytes: int
+    """The shared memory of each multiprocessor. A block may have all but 1 KiB."""
     memory_bytes: int
+    """The size of the memory that holds arrays."""
     memory_bytes_per_s: int
+    """Bytes read from that memory, or written to it, in a second."""
     cache_bytes: int
+    """The size of the cache of that memory (L2)."""
     clock_ghz: float
+    """The highest clock."""
     links: int
+    """The number of NVLinks to the other GPUs of its host."""
 
 
 _KIB, _MIB, _GB = 1 << 10, 1 << 20, 10**9
@@ -63,7 +60,7 @@ gpu_device_info {{
   threads_per_block_limit: 1024
   threads_per_warp: 32
   shared_memory_per_block: 49152
-  shared_memory_per_core: {shared}
+  shared_memory_per_core: {shared_bytes}
   shared_memory_per_block_optin: {optin}
   threads_per_core_limit: 2048
   core_count: {multiprocessors}
@@ -76,10 +73,10 @@ gpu_device_info {{
   thread_dim_limit_z: 64
   registers_per_core_limit: 65536
   registers_per_block_limit: 65536
-  memory_bandwidth: {bandwidth}
-  l2_cache_size: {cache}
-  clock_rate_ghz: {clock}
-  device_memory_size: {memory}
+  memory_bandwidth: {memory_bytes_per_s}
+  l2_cache_size: {cache_bytes}
+  clock_rate_ghz: {clock_ghz}
+  device_memory_size: {memory_bytes}
   cuda_compute_capability {{ major: {capability} feature_extension: {features} }}
   device_vendor: "NVIDIA Corporation"
   device_address_bits: 64
@@ -98,24 +95,11 @@ device_description_str: "{kind}"
 
 
 def described_target(target: GpuTarget) -> str:
-    """Describe a GPU in the text form of XLA's `GpuTargetConfigProto`.
-
-    Args:
-      target: the GPU.
-    """
+    """Describe a GPU in the text form of XLA's `GpuTargetConfigProto`."""
     return _FORM.format(
-        kind=target.kind,
-        capability=target.capability,
+        **vars(target),
         features="ACCELERATED_FEATURES" if target.capability >= 9 else "NONE",
-        multiprocessors=target.multiprocessors,
-        lanes=target.lanes,
-        shared=target.shared_bytes,
         optin=target.shared_bytes - 1024,
-        memory=target.memory_bytes,
-        bandwidth=target.memory_bytes_per_s,
-        cache=target.cache_bytes,
-        clock=target.clock_ghz,
-        links=target.links,
         dnn=_CUDNN,
         cudnn=".".join(map(str, _CUDNN)),
     )

@@ -27,17 +27,14 @@ _DEVICES = re.compile(r"\b(?:replica_count|num_partitions)=(\d+)")
 
 @dataclass(frozen=True)
 class ArrayShape:
-    """The shape of an array.
-
-    Attributes:
-      dtype: XLA's name for the type of its numbers, such as `bf16`.
-      bits: the size of one number.
-      sizes: the size of each dimension.
-    """
+    """The shape of an array."""
 
     dtype: str
+    """XLA's name for the type of its numbers, such as `bf16`."""
     bits: int
+    """The size of one number."""
     sizes: tuple[int, ...]
+    """The size of each dimension."""
 
     @property
     def count(self) -> int:
@@ -52,23 +49,20 @@ class ArrayShape:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One line of a computation.
-
-    Attributes:
-      name: the name by which other instructions take its result.
-      shape: the text of the shape of its result, such as `(f32[2,3]{1,0}, bf16[4]{0})`.
-      opcode: the kind of operation.
-      operands: the names of the instructions whose results it takes.
-      line: the whole text of the instruction.
-      is_root: whether its result is that of the computation.
-    """
+    """One line of a computation."""
 
     name: str
+    """The name by which other instructions take its result."""
     shape: str
+    """The text of the shape of its result, such as `(f32[2,3]{1,0}, bf16[4]{0})`."""
     opcode: str
+    """The kind of operation."""
     operands: tuple[str, ...]
+    """The names of the instructions whose results it takes."""
     line: str
+    """The whole text of the instruction."""
     is_root: bool
+    """Whether its result is that of the computation."""
 
     @property
     def arrays(self) -> list[ArrayShape]:
@@ -99,19 +93,16 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled program.
-
-    Attributes:
-      computations: the instructions of each computation, in their order, by its name.
-      entry: the name of the computation that is run.
-      num_devices: how many devices run the program.
-      module: the name of the program, by which a profile tells it from others.
-    """
+    """A compiled program."""
 
     computations: Mapping[str, Sequence[Instruction]]
+    """The instructions of each computation, in their order, by its name."""
     entry: str
+    """The name of the computation that is run."""
     num_devices: int
+    """How many devices run the program."""
     module: str
+    """The name of the program, by which a profile tells it from others."""
 
     def rounds(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
         """Yield the computations that an instruction runs, and how often each is run.
@@ -120,9 +111,6 @@ class Program:
         counts from 0 to the one integer of its condition, as do all loops that JAX makes of a scan,
         and those that XLA makes. Other loops count as one round, and a conditional runs every
         branch.
-
-        Args:
-          instruction: any instruction of the program.
         """
         if loop := _LOOP.search(instruction.line):
             condition, body = (self.computations.get(name, ()) for name in loop.groups())
@@ -141,9 +129,7 @@ class Program:
     def executed(self, name: str = "", count: int = 1) -> Iterator[tuple[str, Instruction, int]]:
         """Yield every instruction that is run, after its computation and before its number of runs.
 
-        Args:
-          name: the computation to begin with; empty for the entry.
-          count: how often this computation is run.
+        It begins with a computation (empty for the entry) that is itself run `count` times.
         """
         name = name or self.entry
         for instruction in self.computations.get(name, ()):
@@ -153,11 +139,7 @@ class Program:
 
 
 def parse_program(text: str) -> Program:
-    """Parse the text of a program.
-
-    Args:
-      text: the HLO of a compiled program.
-    """
+    """Parse the text of a program, the HLO of a compiled one."""
     computations: dict[str, list[Instruction]] = {}
     entry, instructions = "", None
     for line in _KERNEL_METADATA.sub("", text).splitlines():

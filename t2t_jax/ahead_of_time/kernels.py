@@ -6,7 +6,7 @@ or a copy. Everything is read from the program's text; nothing is measured.
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from t2t_jax.ahead_of_time.collectives import COLLECTIVES, Collective, collective
@@ -38,37 +38,33 @@ _FRAMES = {
 
 @dataclass(frozen=True)
 class Kernel:
-    """A piece of work that a device starts at once.
-
-    Attributes:
-      label: the module and the operation that the kernel is a part of, such as
-        `feed_forward: dot_general, backward`.
-      flops: the floating point operations of its matrix products in one run.
-      num_bytes: the least bytes that one run reads from memory and writes to it.
-      count: how often the kernel runs.
-      cycles: the cycles of one run, as the compiler for TPUs expects them; None for others.
-      sent: the collective by which the kernel sends data to other devices; None for most kernels.
-      meanwhile: how many of the kernels after this one are started before the data that it sends
-        must have arrived.
-      beside: whether the kernel is a copy within the device, made while other kernels run.
-    """
+    """A piece of work that a device starts at once."""
 
     label: str
+    """The module and the operation that the kernel is a part of, such as
+    `feed_forward: dot_general, backward`."""
     flops: float
+    """The floating point operations of its matrix products in one run."""
     num_bytes: float
+    """The least bytes that one run reads from memory and writes to it."""
     count: int
+    """How often the kernel runs."""
     cycles: int | None = None
+    """The cycles of one run, as the compiler for TPUs expects them; None for others."""
     sent: Collective | None = None
+    """The collective by which the kernel sends data to other devices; None for most kernels."""
     meanwhile: int = 0
+    """How many of the kernels after this one are started before the data that it sends must have
+    arrived."""
     beside: bool = False
+    """Whether the kernel is a copy within the device, made while other kernels run."""
 
 
 def kernels(program: Program) -> list[Kernel]:
     """Return the kernels that one run of a program starts, in the order of their starts.
 
-    Args:
-      program: the program. A loop's kernels are returned once, with the number of its rounds; of a
-        conditional, only the kernels of the branch that moves the fewest bytes are.
+    A loop's kernels are returned once, with the number of its rounds; of a conditional, only the
+    kernels of the branch that moves the fewest bytes are.
     """
     return _started(program, program.entry, 1)
 
@@ -76,8 +72,7 @@ def kernels(program: Program) -> list[Kernel]:
 def kernels_of_a_round(program: Program) -> list[Kernel]:
     """Return the kernels of a round of the longest loop without a trip count, as a search has.
 
-    Args:
-      program: a program with such a loop; without one, there are no kernels.
+    There are none in a program without such a loop.
     """
     return max((_started(program, body, 1) for body in program.loops()), key=len, default=[])
 
@@ -91,7 +86,8 @@ def _started(program: Program, name: str, count: int) -> list[Kernel]:
     for each in instructions:
         if each.opcode == "conditional":
             branches = [_started(program, called, count) for called in each.called]
-            found += min(branches, key=_all_bytes)  # as the time is a lower bound
+            # The time is a lower bound, so the branch is the one that moves the fewest bytes.
+            found += min(branches, key=lambda of: sum(one.count * one.num_bytes for one in of))
         elif each.opcode in _CONTROL:
             for called, times in program.rounds(each):
                 found += _started(program, called, count * times)
@@ -119,22 +115,13 @@ def _started(program: Program, name: str, count: int) -> list[Kernel]:
     return found
 
 
-def _all_bytes(kernels: Iterable[Kernel]) -> float:
-    return sum(each.count * each.num_bytes for each in kernels)
-
-
 def _is_work(instruction: Instruction) -> bool:
     target = _TARGET.search(instruction.line)
     return instruction.opcode not in _NO_WORK and (target is None or target[1] not in _NO_CALLS)
 
 
 def label_of(program: Program, instruction: Instruction) -> str:
-    """Return the module and the operation of a kernel, from the name that JAX gave it.
-
-    Args:
-      program: the program that the instruction is part of.
-      instruction: the instruction of a kernel, or any other instruction.
-    """
+    """Return the module and the operation of a kernel, from the name that JAX gave it."""
     inside = [
         each for name in instruction.called for each in reversed(program.computations.get(name, ()))
     ]

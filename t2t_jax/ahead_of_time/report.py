@@ -10,7 +10,7 @@ from functools import cached_property
 
 from t2t_jax.ahead_of_time.collectives import Collective
 from t2t_jax.ahead_of_time.kernels import Kernel
-from t2t_jax.ahead_of_time.roofline import Roofline, roofline
+from t2t_jax.ahead_of_time.roofline import Roofline, roofline, together
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.parallel.hardware import Hardware
 
@@ -20,21 +20,18 @@ _MOST_GROUPS = 20
 
 @dataclass(frozen=True)
 class StepMemory:
-    """The bytes that a training step takes on each device.
-
-    Attributes:
-      parameters: the device's part of the parameters, in float32.
-      optimizer: its part of the optimiser's state, and of a moving average of the parameters.
-      batch: its rows of the batch of one step, of all passes.
-      temporaries: activations, gradients and all other arrays, when they take most.
-      program: the compiled code.
-    """
+    """The bytes that a training step takes on each device."""
 
     parameters: int
+    """The device's part of the parameters, in float32."""
     optimizer: int
+    """Its part of the optimiser's state, and of a moving average of the parameters."""
     batch: int
+    """Its rows of the batch of one step, of all passes."""
     temporaries: int = 0
+    """Activations, gradients and all other arrays, when they take most."""
     program: int = 0
+    """The compiled code."""
 
     @property
     def total(self) -> int:
@@ -44,44 +41,41 @@ class StepMemory:
 
 @dataclass(frozen=True)
 class StepReport:
-    """The figures that are known of a training step before it runs, each for one device.
-
-    Attributes:
-      devices: the number and the kind of the devices.
-      mesh_shape: devices along each axis of the mesh.
-      num_parameters: the number of parameters of the whole model.
-      shape: the shape of the batch that takes most memory, which has the longest sentences.
-      passes: the number of parts in which a device computes its share of the batch.
-      compile_seconds: the seconds that the compiler took.
-      flops: the floating point operations of the matrix products, by the formulas of
-        `config.cost`. Products that are computed a second time to save memory are left out.
-      hardware: the device's published peaks; None where they are not known.
-      memory: the memory that the step takes.
-      available_bytes: the memory that a program may use; None where that is not known.
-      slices: the axes of the mesh that cross the links between slices or hosts, as text; empty
-        if there is only one slice or host.
-      compiler_options: the flags that this package sets for XLA, as text.
-      refused: whether the compiler found that the step does not fit. Collectives and kernels are
-        then not known.
-      collectives: the operations in which devices send each other data.
-      kernels: all kernels of the step.
-    """
+    """The figures that are known of a training step before it runs, each for one device."""
 
     devices: str
+    """The number and the kind of the devices."""
     mesh_shape: Mapping[str, int]
+    """Devices along each axis of the mesh."""
     num_parameters: int
+    """The number of parameters of the whole model."""
     shape: BatchShape
+    """The shape of the batch that takes most memory, which has the longest sentences."""
     passes: int
+    """The number of parts in which a device computes its share of the batch."""
     compile_seconds: float
+    """The seconds that the compiler took."""
     flops: float
+    """The floating point operations of the matrix products, by the formulas of `config.cost`.
+    Products that are computed a second time to save memory are left out."""
     hardware: Hardware | None
+    """The device's published peaks; None where they are not known."""
     memory: StepMemory
+    """The memory that the step takes."""
     available_bytes: int | None
+    """The memory that a program may use; None where that is not known."""
     slices: str = ""
+    """The axes of the mesh that cross the links between slices or hosts, as text; empty if there is
+    only one slice or host."""
     compiler_options: str = ""
+    """The flags that this package sets for XLA, as text."""
     refused: bool = False
+    """Whether the compiler found that the step does not fit. Collectives and kernels are then not
+    known."""
     collectives: Sequence[Collective] = ()
+    """The operations in which devices send each other data."""
     kernels: Sequence[Kernel] = ()
+    """All kernels of the step."""
 
     @property
     def fits(self) -> bool | None:
@@ -150,12 +144,7 @@ def _memory_lines(report: StepReport) -> Iterator[str]:
 def collective_lines(
     collectives: Sequence[Collective], mesh_shape: Mapping[str, int]
 ) -> Iterator[str]:
-    """Yield a line for each kind of collectives and the axes they cross, the largest first.
-
-    Args:
-      collectives: the collectives of a program.
-      mesh_shape: devices along each axis of the mesh.
-    """
+    """Yield a line for each kind of collectives and the axes they cross, the largest first."""
     sums: dict[str, list[float]] = {}
     for each in collectives:
         label = f"{each.kind} over {', '.join(each.mesh_axes(mesh_shape)) or 'nothing'}"
@@ -202,35 +191,21 @@ def _bound_lines(report: StepReport) -> Iterator[str]:
 
 
 def kernel_lines(bound: Roofline) -> Iterator[str]:
-    """Yield the lines of a table of the kinds of kernels, those that take longest first.
-
-    Args:
-      bound: the least time of a program.
-    """
+    """Yield the lines of a table of the kinds of kernels, those that take longest first."""
     yield f"{bound.launches:,} kernels, the dearest kinds first"
     yield f"  {'least time':>13}{'share':>8}{'started':>10}{'bytes':>13}{'operations':>12}"
-    for group in bound.groups[:_MOST_GROUPS]:
+    groups, rest = list(bound.groups[:_MOST_GROUPS]), bound.groups[_MOST_GROUPS:]
+    if rest:
+        groups.append(together(f"{len(rest)} other kinds", rest))
+    for group in groups:
         yield (
             f"  {group.seconds * 1e3:>10.3f} ms{group.seconds / bound.seconds:>8.1%}"
             f"{group.count:>10,}{binary(group.num_bytes):>13}{group.flops:>12.3g}  {group.label}"
         )
-    rest = bound.groups[_MOST_GROUPS:]
-    if rest:
-        seconds = sum(group.seconds for group in rest)
-        yield (
-            f"  {seconds * 1e3:>10.3f} ms{seconds / bound.seconds:>8.1%}"
-            f"{sum(group.count for group in rest):>10,}"
-            f"{binary(sum(group.num_bytes for group in rest)):>13}"
-            f"{sum(group.flops for group in rest):>12.3g}  {len(rest)} other kinds"
-        )
 
 
 def binary(size: float) -> str:
-    """Return a number of bytes as text, in the largest unit in which it is at least 1.
-
-    Args:
-      size: the number of bytes.
-    """
+    """Return a number of bytes as text, in the largest unit in which it is at least 1."""
     units = ["B", "KiB", "MiB", "GiB"]
     while size >= 1024 and len(units) > 1:
         size /= 1024

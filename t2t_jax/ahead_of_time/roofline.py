@@ -21,36 +21,30 @@ _START = 2e-6
 
 @dataclass(frozen=True)
 class KernelGroup:
-    """All kernels of one label.
-
-    Attributes:
-      label: the module and the operation.
-      seconds: the least time of all kernels together.
-      count: how often the kernels are started.
-      num_bytes: the bytes that the kernels read and write.
-      flops: the floating point operations of the kernels' matrix products.
-    """
+    """All kernels of one label."""
 
     label: str
+    """The module and the operation."""
     seconds: float
+    """The least time of all kernels together."""
     count: int
+    """How often the kernels are started."""
     num_bytes: float
+    """The bytes that the kernels read and write."""
     flops: float
+    """The floating point operations of the kernels' matrix products."""
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """The least time of a program.
-
-    Attributes:
-      groups: the kernels by label, without transfers, those that take longest first.
-      transfers_seconds: the time in which the devices send each other data.
-      waiting_seconds: the part of that time in which the devices do nothing else.
-    """
+    """The least time of a program."""
 
     groups: Sequence[KernelGroup]
+    """The kernels by label, without transfers, those that take longest first."""
     transfers_seconds: float
+    """The time in which the devices send each other data."""
     waiting_seconds: float
+    """The part of that time in which the devices do nothing else."""
 
     @property
     def seconds(self) -> float:
@@ -69,14 +63,9 @@ class Roofline:
 
 
 def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
-    """Compute the least time of a program on a kind of device.
-
-    Args:
-      kernels: the kernels of the program, in their order.
-      hardware: the peaks of the device.
-    """
+    """Compute the least time of a program on a kind of device, from its kernels in their order."""
     times = [0.0 if kernel.sent else least_seconds(kernel, hardware) for kernel in kernels]
-    groups: dict[str, KernelGroup] = {}
+    groups: dict[str, list[KernelGroup]] = {}
     transfers = waiting = 0.0
     for place, (kernel, seconds) in enumerate(zip(kernels, times, strict=True)):
         if kernel.sent:
@@ -90,25 +79,26 @@ def roofline(kernels: Sequence[Kernel], hardware: Hardware) -> Roofline:
             transfers += kernel.count * sending
             waiting += kernel.count * max(0.0, sending - hidden)
             continue
-        so_far = groups.get(kernel.label, KernelGroup(kernel.label, 0.0, 0, 0.0, 0.0))
-        groups[kernel.label] = KernelGroup(
-            kernel.label,
-            so_far.seconds + kernel.count * seconds,
-            so_far.count + kernel.count,
-            so_far.num_bytes + kernel.count * kernel.num_bytes,
-            so_far.flops + kernel.count * kernel.flops,
-        )
-    slowest = sorted(groups.values(), key=lambda group: -group.seconds)
-    return Roofline(slowest, transfers, waiting)
+        count, label = kernel.count, kernel.label
+        sizes = count * kernel.num_bytes, count * kernel.flops
+        groups.setdefault(label, []).append(KernelGroup(label, count * seconds, count, *sizes))
+    sums = [together(label, of_label) for label, of_label in groups.items()]
+    return Roofline(sorted(sums, key=lambda group: -group.seconds), transfers, waiting)
+
+
+def together(label: str, groups: Sequence[KernelGroup]) -> KernelGroup:
+    """Return several groups as one, with another label."""
+    return KernelGroup(
+        label,
+        sum(group.seconds for group in groups),
+        sum(group.count for group in groups),
+        sum(group.num_bytes for group in groups),
+        sum(group.flops for group in groups),
+    )
 
 
 def least_seconds(kernel: Kernel, hardware: Hardware) -> float:
-    """Compute the least time of one run of a kernel.
-
-    Args:
-      kernel: the kernel; for a transfer to other devices, the result is the time of sending.
-      hardware: the peaks of the device.
-    """
+    """Compute the least time of one run of a kernel; for a transfer, it is the time of sending."""
     if kernel.sent:
         return kernel.sent.sent_bytes / hardware.sent_bytes_per_s
     if hardware.clock_hz is not None:

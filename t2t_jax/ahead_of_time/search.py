@@ -32,36 +32,28 @@ _ROOM = 128
 
 @dataclass(frozen=True)
 class SearchReport:
-    """The figures of one step of a search, in which every sentence gets a token.
-
-    Attributes:
-      mesh_shape: devices along each axis of the mesh.
-      sentences: the number of sentences that are decoded at once, over all devices.
-      beam_size: the number of hypotheses of a sentence.
-      compile_seconds: the seconds that the compiler took.
-      kernels: all kernels of a step.
-      weight_bytes: the bytes of the parameters that a step reads on a device, without an encoder.
-      cache_bytes: the bytes of the keys and values of sources and outputs on a device.
-      hardware: the device's published peaks; None where they are not known.
-    """
+    """The figures of one step of a search, in which every sentence gets a token."""
 
     mesh_shape: Mapping[str, int]
+    """Devices along each axis of the mesh."""
     sentences: int
+    """The number of sentences that are decoded at once, over all devices."""
     beam_size: int
+    """The number of hypotheses of a sentence."""
     compile_seconds: float
+    """The seconds that the compiler took."""
     kernels: Sequence[Kernel]
+    """All kernels of a step."""
     weight_bytes: int
+    """The bytes of the parameters that a step reads on a device, without an encoder."""
     cache_bytes: int
+    """The bytes of the keys and values of sources and outputs on a device."""
     hardware: Hardware | None
+    """The device's published peaks; None where they are not known."""
 
 
 def compile_search(config: Config, devices: Sequence[jax.Device]) -> SearchReport:
-    """Compile the search of a config for some devices, with `decoding.beam_size` hypotheses.
-
-    Args:
-      config: the config of a run whose model decodes.
-      devices: the devices that the search is compiled for.
-    """
+    """Compile the search of a config for some devices, with `decoding.beam_size` hypotheses."""
     mesh = make_mesh(config.parallel, devices)
     config = settled(config, mesh)
     vocab_size = config.data.vocab_size
@@ -98,8 +90,7 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> SearchRepor
 def results_of(lowered: Any) -> Any:
     """Return the shapes of the results of a program, each with its sharding over the mesh.
 
-    Args:
-      lowered: the program, which is compiled to find the shardings.
+    The program is compiled to find the shardings.
     """
     return jax.tree.map(
         lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
@@ -109,11 +100,7 @@ def results_of(lowered: Any) -> Any:
 
 
 def format_search(report: SearchReport) -> Iterator[str]:
-    """Yield the lines of a report, as `train.py --compile-only` prints them.
-
-    Args:
-      report: the figures.
-    """
+    """Yield the lines of a report, as `train.py --compile-only` prints them."""
     how = f"a beam of {report.beam_size}" if report.beam_size > 1 else "greedy search"
     yield (
         f"a step of {how} for {report.sentences} sentences, {_SOURCE_LENGTH} source positions and "

@@ -2,11 +2,10 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from t2t_jax.commands.streams import writing
 from t2t_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,91 +14,61 @@ if TYPE_CHECKING:
     from t2t_jax.run.calibration import Calibration
 
 
+@dataclass
 class FilesBeside:
     """The files of alignments and of confidences, with a line for each line of output."""
 
-    def __init__(
-        self,
-        alignments: Path | None,
-        head: tuple[int, int] | None,
-        confidence: Path | None,
-        stack: ExitStack,
-    ) -> None:
-        """Open the files.
+    translator: "Translator"
+    """The model."""
+    workdirs: Sequence[Path]
+    """The run directories that the model was loaded from."""
+    alignments: BinaryIO | None
+    """The file of alignments, if any."""
+    head: tuple[int, int] | None
+    """The layer and head of the attention; None is the head whose links agree most."""
+    confidences: BinaryIO | None
+    """The file of confidences, if any."""
 
-        Args:
-          alignments: the file of alignments, if any.
-          head: the layer and head of the attention; None is the head whose links agree most.
-          confidence: the file of confidences, if any.
-          stack: the context in which the files are open.
-        """
-        self._head = head
-        self._alignments, self._confidence = (
-            stack.enter_context(writing(path)) if path else None
-            for path in (alignments, confidence)
-        )
-
-    def begin(self, translator: "Translator", workdirs: Sequence[Path]) -> None:
-        """Read the calibration of the model, if confidences are written.
-
-        Args:
-          translator: the model.
-          workdirs: the run directories that it was loaded from.
-        """
+    def __post_init__(self) -> None:
+        """Read the calibration of the model, if confidences are written."""
         from t2t_jax.run.calibration import FILE, read_calibration
 
-        self._translator = translator
         self._calibration: Calibration | None = None
-        if self._confidence:
-            self._calibration = read_calibration(workdirs, translator)
-            stored = [path / FILE for path in workdirs if (path / FILE).is_file()]
+        if self.confidences:
+            self._calibration = read_calibration(self.workdirs, self.translator)
+            stored = [path / FILE for path in self.workdirs if (path / FILE).is_file()]
             if stored and self._calibration is None:
                 print(f"{stored[0]} is of other checkpoints, and not used", file=sys.stderr)
 
     def write(self, sources: Sequence[str], found: list[list["Hypothesis"]]) -> None:
-        """Write a line for each hypothesis of each source.
-
-        Args:
-          sources: the lines of the input.
-          found: the hypotheses of each line.
-        """
+        """Write a line for each hypothesis of each line of the input."""
         each = [
             (source, one)
             for source, hypotheses in zip(sources, found, strict=True)
             for one in hypotheses
         ]
-        if self._confidence:
-            self._write_confidences(self._confidence, [one for _, one in each])
-        if self._alignments:
-            self._write_alignments(self._alignments, each)
+        if self.confidences:
+            from t2t_jax.run.calibration import confidence
 
-    def _write_confidences(self, file: BinaryIO, hypotheses: Sequence["Hypothesis"]) -> None:
-        from t2t_jax.run.calibration import confidence
-
-        numbers = (confidence(one, self._calibration) for one in hypotheses)
-        file.writelines(f"{number:.4f}\n".encode() for number in numbers)
+            numbers = (confidence(one, self._calibration) for _, one in each)
+            self.confidences.writelines(f"{number:.4f}\n".encode() for number in numbers)
+        if self.alignments:
+            self._write_alignments(self.alignments, each)
 
     def _write_alignments(self, file: BinaryIO, each: Sequence[tuple[str, "Hypothesis"]]) -> None:
         from t2t_jax.decoding.alignments import alignments
 
         sources = [source for source, _ in each]
         targets = [one.text for _, one in each]
-        found = alignments(self._translator, sources, targets, head=self._head)
+        found = alignments(self.translator, sources, targets, head=self.head)
         if any(found.links):  # some line is not blank, so the head is chosen
-            self._head = found.head
+            self.head = found.head
         lines = (" ".join(f"{i}-{j}" for i, j in links) for links in found.links)
         file.writelines(f"{line}\n".encode() for line in lines)
 
 
 def head_of(flag: str | None) -> tuple[int, int] | None:
-    """Return the layer and the head that a flag names; None without the flag.
-
-    Args:
-      flag: the flag's value, as LAYER:HEAD.
-
-    Raises:
-      UserError: the value names no head.
-    """
+    """Return the layer and the head that a flag names as LAYER:HEAD; None without the flag."""
     if flag is None:
         return None
     layer, colon, head = flag.partition(":")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from t2t_jax.commands.model_flags import RunFlags, load_for
-from t2t_jax.system.console import ResultConsole
+from t2t_jax.commands.tables import print_line
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,10 @@ class CalibrateCommand(RunFlags):
         translator = load_for("calibrate", [self.run_directory], self)
         found = calibrate(translator)
         save_calibration(found, translator, self.run_directory)
-        said = (
+        print_line(
             f"{self.run_directory / FILE} is fitted to {found.num_sentences:,} sentences; of a "
             "half that was held out from a fit to the other, it tells chrF with correlation "
             f"{found.correlation:.2f} and mean absolute error {100 * found.mean_absolute_error:.1f}"
             f", where the same guess for all has {100 * found.constant_error:.1f}"
         )
-        ResultConsole(highlight=False, markup=False).print(said, soft_wrap=True)
         return 0

@@ -1,15 +1,13 @@
 """The command that fetches a public corpus and prepares it as text."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tyro
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from t2t_jax.commands.flags import check_flags, parse_flags
 from t2t_jax.commands.tables import grid, print_result
 from t2t_jax.data.download.catalogue import CORPORA, Archive
 from t2t_jax.errors import UserError
@@ -24,6 +22,10 @@ class DataCommand:
     Fetched archives are kept in DIR/archives. After an interruption, the same command goes on.
     """
 
+    advice: ClassVar = (
+        f"{{program}} takes a corpus ({', '.join(CORPORA)}) and a directory, as in {{program}} "
+        "multi30k-en-de corpora/multi30k; see --help"
+    )
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")] = tyro.MISSING
     """The corpus: wmt14-en-de, wmt14-en-fr, wmt16-en-ro, multi30k-en-de or iwslt14-de-en."""
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = tyro.MISSING
@@ -77,26 +79,6 @@ class DataCommand:
             raise UserError(f"--max-words={self.max_words} would leave nothing; give 1 or more")
         if self.max_ratio is not None and not 1 <= self.max_ratio < math.inf:
             raise UserError(f"--max-ratio={self.max_ratio} is no limit; give 1 or more")
-
-
-def data_command(arguments: Sequence[str], program: str = "t2t-jax data") -> DataCommand:
-    """Return the command that a command line asks for.
-
-    Args:
-      arguments: the command line, without the program's name.
-      program: the program's name in help and errors.
-
-    Raises:
-      UserError: a flag or its value is refused.
-    """
-    if not arguments:
-        raise UserError(
-            f"{program} takes a corpus ({', '.join(CORPORA)}) and a directory, as in {program} "
-            "multi30k-en-de corpora/multi30k; see --help"
-        )
-    check_flags(arguments, ["mirror", "max_words", "max_ratio"])
-    command: DataCommand = parse_flags(DataCommand, arguments, prog=program)
-    return command
 
 
 def _bars() -> Progress:

@@ -1,21 +1,18 @@
 """The choice of the command for a command line of `t2t-jax`, or of `eval.py`, which has fewer."""
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
+from keyword import iskeyword
 from typing import Any, Protocol, runtime_checkable
 
 from t2t_jax.commands.flags import check_flags, names, parse_flags, peek, stored_config, takes_run
-from t2t_jax.commands.groups import COMMANDS, CommandRow
+from t2t_jax.commands.groups import COMMANDS, IN_EVAL
 from t2t_jax.commands.model_flags import DecodingFlags
 from t2t_jax.config import Config
-from t2t_jax.config.registry import load_named
 from t2t_jax.errors import UserError, did_you_mean
 
-_ROWS = {name: row for group in COMMANDS.values() for name, row in group.items()}
-EVAL_COMMANDS: Mapping[str, CommandRow] = MappingProxyType(
-    {name: row for name, row in _ROWS.items() if row.in_eval}
-)
-"""The commands of `eval.py`, by name."""
+_NAMES = [name for group in COMMANDS.values() for name in group]
 
 
 @runtime_checkable
@@ -29,9 +26,7 @@ class Command(Protocol):
 def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command | None:
     """Return the command that a command line of `t2t-jax` asks for; None is the list of commands.
 
-    Args:
-      arguments: the command line, without the program's name.
-      program: the program's name in help and errors.
+    A command line is without the program's name, which is `program` in help and errors.
 
     Raises:
       UserError: there is no such command, or a flag or its value is refused.
@@ -44,8 +39,8 @@ def entry_command(arguments: Sequence[str], program: str = "t2t-jax") -> Command
             f"{program} takes a command before its flags, as in {program} bleu --workdir "
             f"runs/base; see {program} --help"
         )
-    if name not in _ROWS:
-        hint = did_you_mean(name, _ROWS, f"see {program} --help")
+    if name not in _NAMES:
+        hint = did_you_mean(name, _NAMES, f"see {program} --help")
         raise UserError(f"{program} has no command {name!r}; {hint}")
     return _command(name, flags, program)
 
@@ -63,39 +58,44 @@ def eval_command(arguments: Sequence[str]) -> Command:
     if name in ("-h", "--help"):
         print(describe_commands("eval.py"))
         raise SystemExit(0)
-    if name not in EVAL_COMMANDS:
+    if name not in IN_EVAL:
         given = f", not {name!r}" if name else ", as in bleu --workdir runs/base; see --help"
-        raise UserError(f"eval.py takes a command first ({', '.join(EVAL_COMMANDS)}){given}")
+        raise UserError(f"eval.py takes a command first ({', '.join(IN_EVAL)}){given}")
     return _command(name, flags, "eval.py")
 
 
 def _command(name: str, flags: Sequence[str], program: str) -> Command:
     """Return the command of a name, with the values of its flags."""
-    made: Any = load_named(f"t2t_jax.commands.{_ROWS[name].place}")
-    program = f"{program} {name}"
-    if not isinstance(made, type):
-        command: Command = made(flags, program)
-        return command
+    file = name.replace("-", "_")
+    module = import_module(f"t2t_jax.commands.{file}{'_' * iskeyword(file)}")
+    kind = "".join(map(str.capitalize, name.split("-"))) + "Command"
+    make = getattr(module, f"{file}_command", None) or partial(command_of, getattr(module, kind))
+    command: Command = make(flags, f"{program} {name}")
+    return command
+
+
+def command_of(made: Any, flags: Sequence[str], program: str) -> Any:
+    """Return a command, of a dataclass of flags, with the values that a command line gives them.
+
+    A flag or a value may be refused; so is no flag at all, if the dataclass has `advice` on that.
+    """
+    if not flags and hasattr(made, "advice"):
+        raise UserError(made.advice.format(program=program))
     check_flags(flags, names(made), takes_run=takes_run(made))
     _, workdir = peek(flags)
     settings = {}
     if issubclass(made, DecodingFlags):
         settings["default"] = made(decoding=(stored_config(workdir) or Config()).decoding)
-    command = parse_flags(made, flags, prog=program, **settings)
-    return command
+    return parse_flags(made, flags, prog=program, **settings)
 
 
 def describe_commands(program: str = "t2t-jax") -> str:
-    """Return the list of the commands of a program, as its --help prints it.
-
-    Args:
-      program: the name of the program; `eval.py` has only some of the commands.
-    """
+    """Return the list of the commands of a program, as its --help prints it."""
     is_eval = program == "eval.py"
-    known = EVAL_COMMANDS if is_eval else _ROWS
+    known = IN_EVAL if is_eval else _NAMES
     lines = [f"usage: {program} COMMAND [--flag value ...]"]
     for group, commands in COMMANDS.items():
-        rows = [f"  {name:<15}{row.about}" for name, row in commands.items() if name in known]
+        rows = [f"  {name:<15}{about}" for name, about in commands.items() if name in known]
         lines += ["", f"{group}:", *rows] if rows else []
     example = "bleu" if is_eval else "train --config configs/quickstart.py"
     lines += ["", "example:", f"  {program} {example} --workdir runs/quickstart"]

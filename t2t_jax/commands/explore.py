@@ -7,8 +7,8 @@ from typing import Any
 import tyro
 
 from t2t_jax.commands.model_flags import RunFlags, load_for
+from t2t_jax.commands.tables import print_line
 from t2t_jax.errors import UserError
-from t2t_jax.system.console import ResultConsole
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,7 @@ class ExploreCommand(RunFlags):
         translator = load_for("explore", [self.run_directory], self)
         given = self.text if self.images is None else self._image(self.images)
         explore(translator, given, self.references).save(self.output)
-        console = ResultConsole(highlight=False, markup=False)
-        console.print(f"{self.output} shows it; open it in a browser", soft_wrap=True)
+        print_line(f"{self.output} shows it; open it in a browser")
         return 0
 
     def _image(self, file: Path) -> Any:

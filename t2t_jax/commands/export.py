@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import tyro
 
+from t2t_jax.commands.tables import print_line
 from t2t_jax.interchange.formats import WRITTEN, check_dtype, described_formats, write_model
-from t2t_jax.system.console import ResultConsole
 
 if TYPE_CHECKING:
     _Format: TypeAlias = str
@@ -41,8 +41,7 @@ class ExportCommand:
         check_dtype(self.to, self.dtype)
         model = portable_model(self.run_directory, average=self.average, step=self.step)
         write_model(model, self.to, self.output, self.dtype)
-        said = (
+        print_line(
             f"{self.output} has the model as {self.to}; {self.output}/README.md says how to use it"
         )
-        ResultConsole(highlight=False, markup=False).print(said, soft_wrap=True)
         return 0

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from t2t_jax.system.console import ResultConsole
+from t2t_jax.commands.tables import print_line
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,5 @@ class FiguresCommand:
         sentence = SENTENCE if self.text is None else self.text
         paths = write_figures(self.directory, self.workdir, sentence)
         names = ", ".join(path.stem for path in paths if path.suffix == ".svg")
-        console = ResultConsole(highlight=False, markup=False)
-        console.print(f"{self.directory} has, each as SVG and PNG: {names}", soft_wrap=True)
+        print_line(f"{self.directory} has, each as SVG and PNG: {names}")
         return 0

@@ -63,20 +63,15 @@ def names(command: type) -> list[str]:
         elif kind is Config:
             found += known_fields()
         else:
-            prefix = "" if _has_no_prefix(field) else f"{field.name}."
-            found += [f"{prefix}{name}" for name in names(kind)]
+            settings = getattr(field.type, "__metadata__", ())
+            is_bare = any(getattr(one, "name", None) == "" for one in settings)
+            found += [name if is_bare else f"{field.name}.{name}" for name in names(kind)]
     return found
 
 
 def _is_positional(field: "dataclasses.Field[Any]") -> bool:
     """Return whether the value of a field stands on the command line without a flag."""
     return tyro.conf.Positional in getattr(field.type, "__metadata__", ())
-
-
-def _has_no_prefix(field: "dataclasses.Field[Any]") -> bool:
-    """Return whether the flags of a field that is a dataclass have no prefix."""
-    settings = getattr(field.type, "__metadata__", ())
-    return any(getattr(one, "name", None) == "" for one in settings)
 
 
 def _dataclass_of(field: "dataclasses.Field[Any]") -> Any:
@@ -86,25 +81,15 @@ def _dataclass_of(field: "dataclasses.Field[Any]") -> Any:
 
 
 def takes_run(command: type) -> bool:
-    """Return whether a command takes the directories of runs without a flag.
-
-    Args:
-      command: the dataclass of the command's flags.
-    """
+    """Return whether a command takes the directories of runs without a flag."""
     fields = dataclasses.fields(command)
     return any(_is_positional(one) and one.name in ("runs", "run_directory") for one in fields)
 
 
 def check_flags(arguments: Sequence[str], known: list[str], *, takes_run: bool = False) -> None:
-    """Refuse an unknown flag, and propose the nearest known one.
+    """Refuse a flag of a command line that is not known, given twice or empty; propose the nearest.
 
-    Args:
-      arguments: the command line, without the program's name.
-      known: the names of the flags.
-      takes_run: whether the directories of runs stand without a flag.
-
-    Raises:
-      UserError: a flag is unknown, is given twice, or has an empty value.
+    With `takes_run`, the directories of runs stand without a flag.
     """
     flags = [f"--{name.replace('_', '-')}" for name in known]
     seen: set[str] = set()
@@ -140,15 +125,20 @@ def _hint(flag: str, flags: Sequence[str], takes_run: bool) -> str:
 def peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:
     """Return `--config` and (the first) `--workdir`, which give the defaults of all other flags.
 
-    Raises:
-      UserError: the name of a directory is not UTF-8, so checkpoints cannot be in it.
+    The name of a directory has to be UTF-8, as checkpoints cannot be in it otherwise.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", nargs="?")
     parser.add_argument("--workdir", nargs="*", type=as_path, default=[])
     named, _ = parser.parse_known_args(arguments)
     for workdir in named.workdir:
-        check_name(workdir)
+        try:
+            str(workdir).encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"the name of the directory {os.fsencode(workdir)!r} is not UTF-8, as the "
+                "libraries that read and write checkpoints need it; give it another name"
+            ) from error
     return named.config, next(iter(named.workdir), None)
 
 
@@ -173,27 +163,8 @@ def with_family(config: Config, arguments: Sequence[str]) -> Config:
     return config
 
 
-def check_name(workdir: Path) -> None:
-    """Refuse a directory with a name that is no text, as checkpoints cannot be written there.
-
-    Raises:
-      UserError: the name is not UTF-8.
-    """
-    try:
-        str(workdir).encode()
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"the name of the directory {os.fsencode(workdir)!r} is not UTF-8, as the libraries "
-            "that read and write checkpoints need it; give it another name"
-        ) from error
-
-
 def stored_config(workdir: Path | None) -> Config | None:
-    """Return the config of the run in a directory; None if there is no run.
-
-    Raises:
-      UserError: the config is damaged.
-    """
+    """Return the config of the run in a directory; None if there is no run."""
     if workdir is None or not workdir.is_dir():
         return None
     from t2t_jax.workdir import is_run, read_config
@@ -202,16 +173,7 @@ def stored_config(workdir: Path | None) -> Config | None:
 
 
 def parse_flags(command: Any, arguments: Sequence[str], **settings: Any) -> Any:
-    """Parse a command line into a dataclass: `tyro.cli`, with one-line errors.
-
-    Args:
-      command: the dataclass, or a union of several as sub-commands.
-      arguments: the command line, without the program's name.
-      settings: arguments of `tyro.cli`, such as `prog`, the program's name in help and errors.
-
-    Raises:
-      UserError: the command line is refused.
-    """
+    """Parse a command line into a dataclass: `tyro.cli` with settings, and with one-line errors."""
     printed = io.StringIO()
     try:
         # tyro's registry and the standard error belong to the whole process: one thread at a time.

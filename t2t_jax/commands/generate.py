@@ -73,9 +73,8 @@ class GenerateCommand(RunFlags):
     def _write_as_it_comes(self, translator: "Translator", prompt: str) -> int:
         from t2t_jax.tasks.language_modelling import stream
 
-        how: dict[str, Any] = {"max_tokens": self.max_tokens, "stop": self.stop, "seed": self.seed}
         sys.stdout.write(prompt.rstrip())
-        for piece in stream(translator, prompt, **how, **self._settings):
+        for piece in stream(translator, prompt, **self._settings):
             sys.stdout.write(" ".join(piece.split("\n")))
             sys.stdout.flush()
         sys.stdout.write("\n")
@@ -84,26 +83,13 @@ class GenerateCommand(RunFlags):
     def _lines(self, translator: "Translator", prompts: list[str], first_line: int) -> list[bytes]:
         from t2t_jax.tasks.language_modelling import generate
 
-        texts = generate(
-            translator,
-            prompts,
-            max_tokens=self.max_tokens,
-            stop=self.stop,
-            seed=self.seed,
-            first_line=first_line,
-            **self._settings,
-        )
+        texts = generate(translator, prompts, first_line=first_line, **self._settings)
         whole = (prompt.rstrip() + text for prompt, text in zip(prompts, texts, strict=True))
         return [f"{' '.join(text.splitlines())}\n".encode() for text in whole]
 
     @property
     def _settings(self) -> dict[str, Any]:
-        """Return the flags that are fields of `DecodingConfig`."""
-        return {
-            "temperature": self.temperature,
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-            "beam_size": self.beam_size,
-            "min_length": self.min_length,
-            "no_repeat_ngram_size": self.no_repeat_ngram_size,
-        }
+        """Return the flags that say how a text is written."""
+        decoding = "temperature", "top_k", "top_p", "beam_size", "min_length"
+        names = "max_tokens", "stop", "seed", *decoding, "no_repeat_ngram_size"
+        return {name: getattr(self, name) for name in names}

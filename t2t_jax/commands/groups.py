@@ -2,143 +2,61 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
 
 from t2t_jax.config.tasks import TaskFacts
 from t2t_jax.errors import UserError
 
+COMMANDS: Mapping[str, Mapping[str, str]] = {
+    "data": {
+        "data": "fetch a public corpus, such as WMT14, and prepare it as text",
+    },
+    "training": {
+        "train": "train a model, or go on with a run that was stopped",
+        "watch": "draw the curves of runs, finished or under way, in the terminal",
+        "sweep": "train every variant of a grid, and compare them in a table",
+    },
+    "using a trained model": {
+        "translate": "translate text, line by line",
+        "serve": "serve translations over HTTP, and a page to type into",
+        "parse": "parse sentences into constituency trees",
+        "generate": "continue text with a language model",
+        "predict": "label text or images, or fill in hidden words",
+        "calibrate": "make confidences of a run estimates of its quality",
+    },
+    "inside a model": {
+        "explore": "write a page that shows a model at work on a sentence",
+        "heads": "say what each attention head is worth, and what it looks at",
+        "figures": "draw the paper's pictures, with the shapes of a run",
+    },
+    "models in and out": {
+        "export": "write a model for CTranslate2, transformers or JAX alone",
+        "import": "make a run of a model that came from elsewhere",
+    },
+    "measuring": {
+        "bleu": "score a model on a test set: BLEU, chrF, perplexity",
+        "parseval": "score a parser on a treebank: recall, precision, F1",
+        "perplexity": "score a language model: bits per byte, perplexity",
+        "accuracy": "score a tagger or classifier: accuracy, F1, confusion table",
+        "score": "say how probable a model finds given translations",
+        "compare": "score files of translations, and test their differences",
+        "compare-trees": "score files of trees against a treebank",
+        "report": "set a run beside the paper: constants, cost, curves, scores",
+    },
+}
+"""The commands of `t2t-jax` in groups, with a line about each. The command `a-b` is the class
+`ABCommand` of the module `a_b` of this package, whose fields are its flags and whose `run` runs it;
+or the function `a_b_command` makes it of the flags and of the program's name."""
 
-class CommandRow(NamedTuple):
-    """The row of a command in the table."""
-
-    about: str
-    """A line about the command."""
-    place: str
-    """The place, as MODULE:NAME in this package, of the dataclass of the command's flags, whose
-    `run` runs it; or of a function of the flags and the program's name that returns one."""
-    in_eval: bool = False
-    """Whether `eval.py` has the command too."""
-
-
-COMMANDS: Mapping[str, Mapping[str, CommandRow]] = MappingProxyType(
-    {
-        "data": {
-            "data": CommandRow(
-                "fetch a public corpus, such as WMT14, and prepare it as text", "data:data_command"
-            ),
-        },
-        "training": {
-            "train": CommandRow(
-                "train a model, or go on with a run that was stopped", "train:train_command"
-            ),
-            "watch": CommandRow(
-                "draw the curves of runs, finished or under way, in the terminal",
-                "watch:WatchCommand",
-                in_eval=True,
-            ),
-            "sweep": CommandRow(
-                "train every variant of a grid, and compare them in a table", "sweep:sweep_command"
-            ),
-        },
-        "using a trained model": {
-            "translate": CommandRow(
-                "translate text, line by line", "translate:TranslateCommand", in_eval=True
-            ),
-            "serve": CommandRow(
-                "serve translations over HTTP, and a page to type into", "serve:ServeCommand"
-            ),
-            "parse": CommandRow(
-                "parse sentences into constituency trees", "parse:ParseCommand", in_eval=True
-            ),
-            "generate": CommandRow(
-                "continue text with a language model", "generate:GenerateCommand"
-            ),
-            "predict": CommandRow(
-                "label text or images, or fill in hidden words", "predict:PredictCommand"
-            ),
-            "calibrate": CommandRow(
-                "make confidences of a run estimates of its quality", "calibrate:CalibrateCommand"
-            ),
-        },
-        "inside a model": {
-            "explore": CommandRow(
-                "write a page that shows a model at work on a sentence", "explore:ExploreCommand"
-            ),
-            "heads": CommandRow(
-                "say what each attention head is worth, and what it looks at", "heads:HeadsCommand"
-            ),
-            "figures": CommandRow(
-                "draw the paper's pictures, with the shapes of a run", "figures:FiguresCommand"
-            ),
-        },
-        "models in and out": {
-            "export": CommandRow(
-                "write a model for CTranslate2, transformers or JAX alone", "export:ExportCommand"
-            ),
-            "import": CommandRow(
-                "make a run of a model that came from elsewhere", "import_:ImportCommand"
-            ),
-        },
-        "measuring": {
-            "bleu": CommandRow(
-                "score a model on a test set: BLEU, chrF, perplexity",
-                "bleu:BleuCommand",
-                in_eval=True,
-            ),
-            "parseval": CommandRow(
-                "score a parser on a treebank: recall, precision, F1",
-                "parseval:ParsevalCommand",
-                in_eval=True,
-            ),
-            "perplexity": CommandRow(
-                "score a language model: bits per byte, perplexity",
-                "perplexity:PerplexityCommand",
-                in_eval=True,
-            ),
-            "accuracy": CommandRow(
-                "score a tagger or classifier: accuracy, F1, confusion table",
-                "accuracy:AccuracyCommand",
-                in_eval=True,
-            ),
-            "score": CommandRow(
-                "say how probable a model finds given translations",
-                "score:ScoreCommand",
-                in_eval=True,
-            ),
-            "compare": CommandRow(
-                "score files of translations, and test their differences",
-                "compare:CompareCommand",
-                in_eval=True,
-            ),
-            "compare-trees": CommandRow(
-                "score files of trees against a treebank",
-                "compare_trees:CompareTreesCommand",
-                in_eval=True,
-            ),
-            "report": CommandRow(
-                "set a run beside the paper: constants, cost, curves, scores",
-                "report:ReportCommand",
-                in_eval=True,
-            ),
-        },
-    }
+IN_EVAL = (
+    *("watch", "translate", "parse", "bleu", "parseval", "perplexity", "accuracy", "score"),
+    *("compare", "compare-trees", "report"),
 )
-"""The commands of `t2t-jax` in groups: a command is a row of this table, and a file."""
-
+"""The names of the commands that `eval.py` has too, in the order of the table."""
 _FOR_EVERY_MODEL = "figures", "export"
 
 
 def check_command(command: str, runs: Iterable[Path]) -> None:
-    """Refuse a run with a model that a command is not for, and name a command that is.
-
-    Args:
-      command: the name of a command for some kinds of models.
-      runs: the run directories.
-
-    Raises:
-      UserError: a directory is no run, or its model is of another kind.
-    """
+    """Refuse what is no run, or has a model that a command is not for; name one that is."""
     from t2t_jax.tasks import task_of
     from t2t_jax.workdir import read_config
 
@@ -152,12 +70,8 @@ def check_command(command: str, runs: Iterable[Path]) -> None:
 def wrong_command(command: str, what_it_is: str, facts: TaskFacts) -> UserError:
     """Return the error for a command that is not for the models of a task.
 
-    The error names a command of the same group that is for these models, or for every model.
-
-    Args:
-      command: the command that was asked for.
-      what_it_is: a clause that says what kind of a model the run has.
-      facts: the facts of the task of that model.
+    It says in a clause what the model is, and names a command of the same group that is for such
+    models, or for every model.
     """
     [group] = (commands for commands in COMMANDS.values() if command in commands)
     fits = next(name for name in (*facts.commands, *_FOR_EVERY_MODEL) if name in group)

@@ -1,6 +1,7 @@
 """The command that measures the importance of each attention head of a model."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ class HeadsCommand(RunFlags):
         if self.plot is not None:
             write_whole(self.plot, encoded(worth(report), self.plot.suffix[1:]))
         if self.json:
-            print(report.to_json())
+            print(json.dumps(asdict(report)))
         else:
             _tell(report)
         return 0

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import tyro
 
+from t2t_jax.commands.tables import print_line
 from t2t_jax.interchange.formats import FORMATS, READ, described_formats, read_model
-from t2t_jax.system.console import ResultConsole
 
 if TYPE_CHECKING:
     _Format: TypeAlias = str
@@ -53,6 +53,5 @@ class ImportCommand:
         languages = {f"data.{side}_language": name for side, name in named.items() if name}
         model = replace(model, config=model.config.replace(languages))
         write_run(model, self.run_directory, {"format": self.format, "path": str(self.path)})
-        said = f"{self.run_directory} is a run with the model of {self.path}"
-        ResultConsole(highlight=False, markup=False).print(said, soft_wrap=True)
+        print_line(f"{self.run_directory} is a run with the model of {self.path}")
         return 0

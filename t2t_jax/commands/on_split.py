@@ -104,13 +104,9 @@ class OnSplit(ModelFlags):
         split: str,
         file: BinaryIO | None = None,
     ) -> dict[str, Any]:
-        """Measure a model, add its figures to `scores.jsonl` of a single run, and return them.
+        """Measure a model on a split, write its answers to a file, and return its figures.
 
-        Args:
-          translator: the model.
-          corpus: the corpus of the split.
-          split: the split's name.
-          file: the file for the model's answers, if any.
+        The figures of a single run are added to its `scores.jsonl`.
         """
         from t2t_jax.run.evaluation import evaluate, score_record
         from t2t_jax.workdir import record_scores
@@ -153,11 +149,7 @@ def _figures(summary: dict[str, Any]) -> Table:
 
 
 def which_average(summary: dict[str, Any]) -> tuple[str, str]:
-    """Return the table cells that say which average of the parameters was scored.
-
-    Args:
-      summary: the figures of an evaluation.
-    """
+    """Return the table cells that say which average of the parameters was scored."""
     steps = ", ".join(f"{step:,}" for step in summary["checkpoints"])
     number = f"{len(summary['checkpoints'])}"
     decays = summary.get("ema_decays", [])

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from t2t_jax.commands.groups import check_command
 from t2t_jax.commands.model_flags import LoadFlags
+from t2t_jax.commands.tables import print_line
 from t2t_jax.errors import UserError, needs_extra
 from t2t_jax.serving.settings import Bounds, Split
-from t2t_jax.system.console import ResultConsole
 
 _MOST = 10**9
 """The greatest value of any bound of a server."""
@@ -92,17 +92,12 @@ class ServeCommand(LoadFlags):
 
         def ready() -> None:
             pairs = ", ".join(f"{one} to {to}" for one, to in runs)
-            console = ResultConsole(highlight=False, markup=False)
-            console.print(f"translates {pairs} at {server.address_of(bound)}", soft_wrap=True)
+            print_line(f"translates {pairs} at {server.address_of(bound)}")
 
         return server.run_server(make, bound, bounds, load, ready, self.trusted_proxies)
 
     def _check(self) -> None:
-        """Refuse flags with values that no server can have.
-
-        Raises:
-          UserError: a number is outside its bounds, or a trusted proxy is no address.
-        """
+        """Refuse a number outside its bounds, and a trusted proxy that is no address."""
         for name, value, low, high in self._numbers():
             if not low <= value <= high:  # refuses nan too
                 flag = name.replace("_", "-")
@@ -128,11 +123,7 @@ class ServeCommand(LoadFlags):
             yield name, value, least.get(name, 1), _MOST
 
     def _runs(self) -> dict[tuple[str, str], Path]:
-        """Return the runs by their source and target languages.
-
-        Raises:
-          UserError: there is no run, a directory is no run, or two runs have the same languages.
-        """
+        """Return the runs by their source and target languages, of which no two have the same."""
         from t2t_jax.workdir import read_config
 
         found: dict[tuple[str, str], Path] = {}
@@ -157,11 +148,7 @@ class ServeCommand(LoadFlags):
         from t2t_jax.serving.searches import Searches
 
         translator = load(run, average=self.average, step=self.step, parallel=self.parallel)
-        given: dict[str, Any] = {
-            "beam_size": self.beam_size,
-            "quantize": self.quantize,
-            "long_lines": self.long_lines,
-        }
+        given = {name: getattr(self, name) for name in ("beam_size", "quantize", "long_lines")}
         overrides = {name: value for name, value in given.items() if value is not None}
         decoding = translator.configured(**overrides).decoding
         waiting = self.bounds.max_waiting

@@ -1,7 +1,6 @@
 """Readers and writers of lines, for files, pipes and terminals."""
 
 import contextlib
-import gzip
 import io
 import sys
 from collections.abc import Iterator
@@ -29,7 +28,11 @@ def reading(path: Path | None) -> Iterator[Iterator[list[str]]]:
     if path is None and is_closed("stdin"):
         raise UserError("the standard input is closed; name a file with --input")
     shown = path or "the standard input"
-    with _readable(path) if path else sys.stdin.buffer as stream:
+    try:
+        opened = open_text(path) if path else sys.stdin.buffer
+    except OSError as error:
+        raise _cannot_read(shown, error) from error
+    with opened as stream:
         at_once = 1 if stream.isatty() else _LINES_AT_ONCE
         yield decoded(_blocks(stream, at_once, shown), shown, _not_utf8)
 
@@ -61,7 +64,11 @@ def writing(path: Path | None) -> Iterator[BinaryIO]:
         return
     path = _behind_links(path)
     if _is_special(path):
-        with _writable(path) as file:
+        try:
+            special = io.BufferedWriter(NamedFile(path, "wb"))
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        with special as file:
             yield file
         return
     with writing_whole(path) as file:
@@ -69,11 +76,7 @@ def writing(path: Path | None) -> Iterator[BinaryIO]:
 
 
 def check_heard(way_out: str) -> None:
-    """Refuse to do work with a printed result while the standard output is closed.
-
-    Raises:
-      UserError: the standard output is closed; `way_out` says what to do.
-    """
+    """Refuse to print a result while the standard output is closed; `way_out` says what to do."""
     if is_closed("stdout"):
         raise UserError(f"the standard output is closed, so nobody sees the result; {way_out}")
 
@@ -93,19 +96,5 @@ def _is_special(path: Path) -> bool:
         raise cannot_write(path, error) from error
 
 
-def _readable(path: Path) -> gzip.GzipFile | io.BufferedReader:
-    try:
-        return open_text(path)
-    except OSError as error:
-        raise _cannot_read(path, error) from error
-
-
 def _cannot_read(shown: Path | str, error: OSError) -> UserError:
     return UserError(f"cannot read {shown}: {error.strerror or error}; {way_out_of(error)}")
-
-
-def _writable(path: Path) -> BinaryIO:
-    try:
-        return io.BufferedWriter(NamedFile(path, "wb"))
-    except OSError as error:
-        raise cannot_write(path, error) from error

@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import tyro
 from rich.table import Table
 
-from t2t_jax.commands.flags import check_flags, check_name, names, parse_flags
 from t2t_jax.config.cost import num_parameters
 from t2t_jax.config.file import Grid, describe_difference, load_grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep.grid import GridOutcome, check_seeds, chosen_variants, collect, run_grid
-from t2t_jax.sweep.launchers import Cluster, Launcher, Local
+from t2t_jax.sweep.launchers import Cluster, Local
 from t2t_jax.sweep.published_columns import published_columns
 from t2t_jax.system.atomic_file import check_writable
 from t2t_jax.system.console import ResultConsole
@@ -27,6 +26,10 @@ class SweepCommand:
     interrupted ones go on where they were, and one that fails does not stop the others.
     """
 
+    advice: ClassVar = (
+        "a sweep takes a config file with VARIANTS and a directory, as in --config "
+        "configs/table3.py --workdir runs/table3; see --help"
+    )
     config: str = tyro.MISSING
     """Config file with VARIANTS, such as configs/table3.py."""
     workdir: Path | None = None
@@ -57,7 +60,7 @@ class SweepCommand:
             return 0
         if self.workdir is None:
             raise UserError("a sweep needs a directory; name one with --workdir")
-        _check_place(self.workdir)
+        check_writable(self.workdir)
         self._check_launcher()
         if self.report:
             outcome = collect(grid, self.workdir, self.seeds, ResultConsole())
@@ -67,7 +70,9 @@ class SweepCommand:
                 self.workdir,
                 seeds=self.seeds,
                 only=self.only,
-                launcher=self._launcher(self.workdir),
+                launcher=Local(self.jobs)
+                if self.launcher == "local"
+                else Cluster(self.workdir, self.slurm),
             )
         if outcome.signal:
             return 128 + outcome.signal
@@ -83,36 +88,6 @@ class SweepCommand:
             raise UserError(
                 "--jobs is about this machine; the queue of the cluster has its own limits"
             )
-
-    def _launcher(self, workdir: Path) -> Launcher:
-        return Local(self.jobs) if self.launcher == "local" else Cluster(workdir, self.slurm)
-
-
-def sweep_command(
-    arguments: Sequence[str], program: str = "python -m t2t_jax.sweep"
-) -> SweepCommand:
-    """Return the command that a command line asks for.
-
-    Args:
-      arguments: the command line, without the program's name.
-      program: the program's name in help and errors.
-
-    Raises:
-      UserError: a flag or its value is refused.
-    """
-    if not arguments:
-        raise UserError(
-            "a sweep takes a config file with VARIANTS and a directory, as in --config "
-            "configs/table3.py --workdir runs/table3; see --help"
-        )
-    check_flags(arguments, names(SweepCommand))
-    command: SweepCommand = parse_flags(SweepCommand, arguments, prog=program)
-    return command
-
-
-def _check_place(workdir: Path) -> None:
-    check_name(workdir)
-    check_writable(workdir)
 
 
 def _print(outcome: GridOutcome, workdir: Path) -> None:

@@ -12,6 +12,11 @@ def print_result(what: Any) -> None:
     ResultConsole(width=100, markup=False, highlight=False).print(what)
 
 
+def print_line(line: str) -> None:
+    """Print a line in one piece, however wide the terminal is."""
+    ResultConsole(markup=False, highlight=False).print(line, soft_wrap=True)
+
+
 def grid(first: str, *others: str) -> Table:
     """Return a table without rows, with a first column of text and further columns of figures."""
     table = Table(box=None, pad_edge=False)

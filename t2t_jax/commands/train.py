@@ -79,13 +79,9 @@ class TrainCommand:
 
 
 def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainCommand:
-    """Return the command that a command line asks for.
+    """Return the command that a command line asks for; see `entry_command`.
 
     Fields that no flag names are those of the config file, or else of the run in the directory.
-
-    Args:
-      arguments: the command line, without the program's name.
-      program: the program's name in help and errors.
 
     Raises:
       UserError: a flag or its value is refused, or there is no config.
@@ -98,7 +94,9 @@ def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainC
     check_flags(arguments, names(TrainCommand))
     arguments = _with_empty_value(arguments, "--compile-only")
     config_file, workdir = peek(arguments)
-    base = _config_of(config_file) if config_file else stored_config(workdir)
+    base = stored_config(as_path(config_file) if config_file else workdir)
+    if config_file and base is None:
+        base = load_config(config_file)
     defaults = TrainCommand(fields=with_family(base or Config(), arguments))
     if "--compile-only" in arguments:
         defaults = dataclasses.replace(defaults, workdir=Path())  # not read
@@ -107,11 +105,6 @@ def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainC
         without = f"{workdir} holds no run to go on with" if workdir else "there is no config"
         raise UserError(f"{without}; name a config, as in --config configs/base.py")
     return command
-
-
-def _config_of(place: str) -> Config:
-    """Return the config of a run, if the place is its directory, or else of a config file."""
-    return stored_config(as_path(place)) or load_config(place)
 
 
 def _with_empty_value(arguments: Sequence[str], flag: str) -> list[str]:

@@ -57,10 +57,13 @@ class TranslateCommand(DecodingFlags):
         with ExitStack() as stack:
             chunks = self._with_prefixes(stack.enter_context(reading(self.input)))
             file = stack.enter_context(writing(self.output))
-            beside = FilesBeside(self.alignments, head, self.confidence, stack)
+            alignments, confidences = (
+                stack.enter_context(writing(path)) if path else None
+                for path in (self.alignments, self.confidence)
+            )
             translator = self.load()
             self.check_lines(translator, self.input)
-            beside.begin(translator, self.workdir)
+            beside = FilesBeside(translator, self.workdir, alignments, head, confidences)
             done = 0
             for texts, prefixes in chunks:
                 how = {"prefixes": prefixes, "first_line": done + 1, **self.settings}

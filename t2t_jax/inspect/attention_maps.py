@@ -4,15 +4,16 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float32, Int32
+from jaxtyping import Array, Float, Float32
 
 from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.decoding.alignments import words_of
 from t2t_jax.decoding.arguments import text
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
-from t2t_jax.modules.decoding_model import DecodingModel
+from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.parallel.mesh import on_host
 
@@ -20,36 +21,30 @@ _LONGEST = 2048  # subwords; the weights grow with the square of their number
 
 
 class AttentionMaps(NamedTuple):
-    """The attention weights of every layer and head (section 3.2); each row sums to one.
-
-    Attributes:
-      source: the s subwords of the source, with the end of sentence.
-      target: the t subwords of the translation, with the end of sentence.
-      encoder: the weights between the source's subwords.
-      decoder: row i has the weights of the subwords before subword i of the translation in the
-        prediction of i: column 0 is the start of the sentence, column j is subword j - 1.
-      cross: row i has the weights of the source's subwords in the prediction of subword i.
-      source_words: the number of the word that each subword of the source belongs to, from 0; -1
-        for the end of sentence.
-      target_words: the same numbers for the translation.
-    """
+    """The attention weights of every layer and head (section 3.2); each row sums to one."""
 
     source: list[str]
+    """The s subwords of the source, with the end of sentence."""
     target: list[str]
+    """The t subwords of the translation, with the end of sentence."""
     encoder: Float32[np.ndarray, "n h s s"]
+    """The weights between the source's subwords."""
     decoder: Float32[np.ndarray, "n h t t"]
+    """Row i has the weights of the subwords before subword i of the translation in the prediction
+    of i: column 0 is the start of the sentence, column j is subword j - 1."""
     cross: Float32[np.ndarray, "n h t s"]
+    """Row i has the weights of the source's subwords in the prediction of subword i."""
     source_words: list[int]
+    """The number of the word that each subword of the source belongs to, from 0; -1 for the end of
+    sentence."""
     target_words: list[int]
+    """The same numbers for the translation."""
 
 
 def attention_maps(translator: Translator, source: str, target: str | None = None) -> AttentionMaps:
     """Compute the attention weights of a model that translates `source` into `target`.
 
-    Args:
-      translator: the model.
-      source: a sentence.
-      target: the translation of `source`; None is the model's own.
+    Without a target, it is the model's own translation.
 
     Raises:
       TypeError: an argument is of the wrong type.
@@ -69,9 +64,8 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
         target = translator.translate([source])[0]
     ids = *translator.encode([source]), *translator.encode_targets([target])
     _check_length("target", ids[1], limit)
-    inputs, targets = (np.asarray([tokens], np.int32) for tokens in ids)
-    found = on_host(_weights(translator.model, translator.params, inputs, targets))
-    weights = {name: of_all[:, 0] for name, of_all in found.items()}
+    batch = Batch(*(one_a_row(jnp.asarray([tokens], jnp.int32)) for tokens in ids))
+    weights = {name: of_all[:, 0] for name, of_all in weights_of(translator, batch).items()}
     [of_source] = translator.vocabulary.pieces(ids[:1])
     [of_target] = translator.vocabulary.target_pieces(ids[1:])
     return AttentionMaps(
@@ -91,11 +85,13 @@ def _check_length(name: str, tokens: list[int], limit: float) -> None:
         )
 
 
+def weights_of(translator: Translator, batch: Batch) -> dict[str, Float[np.ndarray, "n b h _ _"]]:
+    """Return the attention weights of a model for a batch, by the name of the attention."""
+    return on_host(_weights(translator.model, translator.params, batch))
+
+
 @partial(jax.jit, static_argnums=0)
 def _weights(
-    model: DecodingModel,
-    params: Parameters,
-    inputs: Int32[Array, "1 s"],
-    targets: Int32[Array, "1 t"],
-) -> dict[str, Float32[Array, "n 1 h _ _"]]:
-    return model.attention_weights(params, Batch(one_a_row(inputs), one_a_row(targets)))
+    model: ScoringModel, params: Parameters, batch: Batch
+) -> dict[str, Float[Array, "n b h _ _"]]:
+    return model.attention_weights(params, batch)

@@ -51,12 +51,8 @@ class BeamRecord(NamedTuple):
 def record_search(translator: Translator, source: str, **overrides: Any) -> BeamRecord:
     """Search for a translation as `Translator.translate` does, and record all hypotheses.
 
-    Constraints of the decoding (forbidden words and the like) are not recorded.
-
-    Args:
-      translator: the model.
-      source: a sentence.
-      overrides: fields of `DecodingConfig`, such as `beam_size`.
+    Constraints of the decoding (forbidden words and the like) are not recorded. The overrides are
+    fields of `DecodingConfig`, such as `beam_size`.
 
     Raises:
       UserError: the sentence is blank, or tokens are drawn at random.

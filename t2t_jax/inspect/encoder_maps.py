@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float32
 
@@ -16,6 +15,7 @@ from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.predictions import predictions
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
+from t2t_jax.inspect.attention_maps import weights_of
 from t2t_jax.tasks import task_of
 from t2t_jax.tasks.labelling import Labelling
 
@@ -46,7 +46,7 @@ def encoder_maps(translator: Translator, given: Any) -> EncoderMaps:
     examples = _examples(translator, given)
     [found] = predictions(translator, examples)
     batch = Batches(examples, translator.config.data, seed=0)(0, np.array([0]))
-    weights = jax.jit(translator.model.attention_weights)(translator.params, batch)["encoder"]
+    weights = weights_of(translator, batch)["encoder"]
     length = int((batch.inputs.segments[0] != 0).sum())
     model = translator.config.model
     if isinstance(model, ImageEncoderConfig):

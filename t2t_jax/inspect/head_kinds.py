@@ -47,32 +47,26 @@ _BY_POSITION = {"previous word": -1, "same word": 0, "next word": 1}
 
 @dataclass(frozen=True)
 class Attended:
-    """The subwords that are the queries or the keys of an attention.
-
-    Attributes:
-      words: the number of each subword's word, from 0; -1 for the end or start of a sentence.
-      is_punctuation: whether each subword is punctuation alone.
-    """
+    """The subwords that are the queries or the keys of an attention."""
 
     words: Int[np.ndarray, " t"]
+    """The number of each subword's word, from 0; -1 for the end or start of a sentence."""
     is_punctuation: Bool[np.ndarray, " t"]
+    """Whether each subword is punctuation alone."""
 
 
 @dataclass(frozen=True)
 class HeadCounts:
-    """Sums over the queries of one sentence or several, for every layer and head.
-
-    Attributes:
-      shares: the sum of each of `SHARES`.
-      entropy: the sum of the entropies, in nats.
-      relative_entropy: the sum of the entropies, each divided by the greatest possible.
-      queries: the number of queries.
-    """
+    """Sums over the queries of one sentence or several, for every layer and head."""
 
     shares: Float[np.ndarray, "kinds n h"]
+    """The sum of each of `SHARES`."""
     entropy: Float[np.ndarray, "n h"]
+    """The sum of the entropies, in nats."""
     relative_entropy: Float[np.ndarray, "n h"]
+    """The sum of the entropies, each divided by the greatest possible."""
     queries: int
+    """The number of queries."""
 
     def __add__(self, other: "HeadCounts") -> "HeadCounts":
         """Return the sums over the queries of both."""
@@ -108,12 +102,8 @@ def count_heads(
 ) -> HeadCounts:
     """Count the shares and entropies of the heads of an attention on one sentence.
 
-    Args:
-      weights: attention weights; each row sums to one.
-      queries: the subwords that attend. In the decoder, subword i is the input of row i; in
-        cross-attention, subword i is predicted by row i.
-      keys: the subwords that are attended to.
-      which: the attention that the weights are of.
+    Each row of the weights sums to one. In the decoder, query i is the input of row i; in
+    cross-attention, it is predicted by row i.
     """
     has_text = queries.words >= 0
     weights, words = weights[:, :, has_text], queries.words[has_text]

@@ -8,11 +8,10 @@ The worth has two measures from "Are Sixteen Heads Really Better than One?" (Mic
   of a sentence, in nats. One pass over the sentences gives the importance of all heads.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,17 +21,17 @@ from jaxtyping import Array, Float, Float32
 
 from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.config import EncoderDecoderConfig
-from t2t_jax.data.corpus import Corpus, open_corpus
+from t2t_jax.data.corpus import open_corpus
 from t2t_jax.decoding.alignments import words_of
 from t2t_jax.decoding.scheduler import rung
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
+from t2t_jax.inspect.attention_maps import weights_of
 from t2t_jax.inspect.head_kinds import Attention, HeadCounts, count_heads, sides
 from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.gates import HeadGates, gated, open_gates
 from t2t_jax.modules.matrices import Parameters
 from t2t_jax.modules.sources import padded
-from t2t_jax.parallel.mesh import on_host
 from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.system.signals import safe_point
 from t2t_jax.tasks.measures.bleu import corpus_scores
@@ -109,26 +108,27 @@ class HeadReport:
     curve: list[CurvePoint]
     """The model with more and more of its heads masked, the least important ones first."""
 
-    def to_json(self) -> str:
-        """Return the report as one JSON object."""
-        return json.dumps(asdict(self))
 
+@dataclass(frozen=True)
+class _Measures:
+    """The measurements of a model on some sentences, with some of its heads masked."""
 
-class _Pairs(NamedTuple):
-    """Sentences to measure on, as text and as ids."""
-
+    translator: Translator
+    translates: bool
     lines: list[str]
     references: list[str]
     sources: list[list[int]]
     targets: list[list[int]]
 
-
-class _Measures:
-    """The measurements of a model on some sentences, with some of its heads masked."""
-
-    def __init__(self, translator: Translator, pairs: _Pairs, *, translates: bool) -> None:
-        self.translator, self.pairs, self.translates = translator, pairs, translates
-        self.batches = list(_batches(pairs))
+    @cached_property
+    def batches(self) -> list[Batch]:
+        """Return the pairs in order, in few shapes, so that few programs are compiled."""
+        found = []
+        for first in range(0, len(self.sources), _ROWS):
+            sides = (each[first : first + _ROWS] for each in (self.sources, self.targets))
+            arrays = (padded(side, _ROWS, rung(max(map(len, side)))) for side in sides)
+            found.append(Batch(*(one_a_row(jnp.asarray(array)) for array in arrays)))
+        return found
 
     def loss(self, gates: HeadGates) -> float:
         """Compute the negative log-likelihood of a token, in nats."""
@@ -141,11 +141,11 @@ class _Measures:
         """Compute the sacreBLEU of greedy search; return None where nothing is translated."""
         if not self.translates:
             return None
-        whole, (lines, references, *_) = self.translator, self.pairs
+        whole = self.translator
         # The search of the whole model is reused, without a compilation.
         masked = Translator(whole.config, whole.vocabulary, gated(whole.params, gates))
-        outputs = masked.translate(lines, beam_size=1)
-        return corpus_scores(outputs, references, whole.config.data.target_language).bleu
+        outputs = masked.translate(self.lines, beam_size=1)
+        return corpus_scores(outputs, self.references, whole.config.data.target_language).bleu
 
     def importance(self) -> HeadGates:
         """Compute the mean size of the loss's derivative by each gate."""
@@ -156,7 +156,7 @@ class _Measures:
             safe_point()
             sizes = _derivatives(translator.model, translator.params, gates, batch)
             total = jax.tree.map(np.add, total, jax.device_get(sizes))
-        count = len(self.pairs.sources)
+        count = len(self.sources)
         return jax.tree.map(lambda x: x / count, total)
 
     def counts(self) -> dict[str, HeadCounts]:
@@ -165,9 +165,8 @@ class _Measures:
         place = 0
         for batch in self.batches:
             safe_point()
-            translator = self.translator
-            weights = on_host(_weights(translator.model, translator.params, batch))
-            for row in range(min(_ROWS, len(self.pairs.sources) - place)):
+            weights = weights_of(self.translator, batch)
+            for row in range(min(_ROWS, len(self.sources) - place)):
                 for name, counts in self._counts_of(place + row, row, weights):
                     found[name] = found[name] + counts if name in found else counts
             place += _ROWS
@@ -177,7 +176,7 @@ class _Measures:
         self, pair: int, row: int, weights: Mapping[str, Any]
     ) -> Iterator[tuple[str, HeadCounts]]:
         vocabulary = self.translator.vocabulary
-        source, target = self.pairs.sources[pair], self.pairs.targets[pair]
+        source, target = self.sources[pair], self.targets[pair]
         [of_source] = vocabulary.pieces([source])
         [of_target] = vocabulary.target_pieces([target])
         of_attentions = sides(
@@ -191,7 +190,6 @@ class _Measures:
 
 def weigh_heads(
     translator: Translator,
-    corpus: Corpus | None = None,
     split: str = "dev",
     *,
     num_sentences: int | None = None,
@@ -201,8 +199,7 @@ def weigh_heads(
 
     Args:
       translator: the model.
-      corpus: where the split is; None is the corpus of the model's config.
-      split: the split that is measured on.
+          split: the split that is measured on.
       num_sentences: how many sentences, from the first on; None means all.
       bleu: whether sentences are translated, by greedy search, once for every head and every point
         of the curve. Parsers are measured by their loss alone.
@@ -211,7 +208,7 @@ def weigh_heads(
       UserError: the model is an ensemble, or its layers have different numbers of heads, or there
         is no such split, or it is empty.
     """
-    measures = _measures(translator, corpus, split, num_sentences, bleu=bleu)
+    measures = _measures(translator, split, num_sentences, bleu=bleu)
     whole = open_gates(translator.config.model)
     loss, score = measures.loss(whole), measures.bleu(whole)
     importance, counts = measures.importance(), measures.counts()
@@ -233,31 +230,18 @@ def weigh_heads(
             )
         )
     curve = [CurvePoint(0.0, 0, loss, score), *_curve(measures, whole, pruning_order(importance))]
-    return HeadReport(split, len(measures.pairs.lines), loss, score, worths, curve)
+    return HeadReport(split, len(measures.lines), loss, score, worths, curve)
 
 
 def importance_of_heads(
     translator: Translator, split: str = "dev", *, num_sentences: int | None = None
 ) -> HeadGates:
-    """Compute the importance of every head, in one pass over the sentences.
-
-    Args:
-      translator: the model.
-      split: the split of its corpus that is measured on.
-      num_sentences: how many sentences, from the first on; None means all.
-
-    Raises:
-      UserError: see `weigh_heads`.
-    """
-    return _measures(translator, None, split, num_sentences, bleu=False).importance()
+    """Compute the importance of every head in one pass over sentences, as in `weigh_heads`."""
+    return _measures(translator, split, num_sentences, bleu=False).importance()
 
 
 def relative_importance(importance: HeadGates) -> HeadGates:
-    """Divide the importances of each layer of an attention by their Euclidean norm.
-
-    Args:
-      importance: the importance of every head.
-    """
+    """Divide the importances of each layer of an attention by their Euclidean norm."""
     sizes = [np.asarray(each, np.float64) for each in importance]
     norms = [np.linalg.norm(each, axis=1, keepdims=True) for each in sizes]
     return HeadGates(*(x / np.maximum(norm, 1e-30) for x, norm in zip(sizes, norms, strict=True)))
@@ -268,9 +252,6 @@ def pruning_order(importance: HeadGates) -> list[Head]:
 
     Heads are compared by `relative_importance`, as in the paper. The most important head of each
     layer of an attention stays, so that none is left without heads.
-
-    Args:
-      importance: the importance of every head.
     """
     relative = relative_importance(importance)
     heads = sorted(
@@ -286,11 +267,7 @@ def pruning_order(importance: HeadGates) -> list[Head]:
 
 
 def all_heads(gates: HeadGates) -> list[Head]:
-    """Return every head, attention by attention and layer by layer.
-
-    Args:
-      gates: arrays with a number for each head.
-    """
+    """Return every head that has a gate, attention by attention and layer by layer."""
     return [
         Head(name, layer, head)
         for name in ATTENTIONS
@@ -299,12 +276,7 @@ def all_heads(gates: HeadGates) -> list[Head]:
 
 
 def without(gates: HeadGates, heads: Sequence[Head]) -> HeadGates:
-    """Return gates that also mask some heads.
-
-    Args:
-      gates: the gates.
-      heads: the heads to mask.
-    """
+    """Return gates that also mask some heads."""
     arrays = {name: np.array(getattr(gates, name)) for name in ATTENTIONS}
     for name, layer, head in heads:
         arrays[name][layer, head] = 0
@@ -312,12 +284,7 @@ def without(gates: HeadGates, heads: Sequence[Head]) -> HeadGates:
 
 
 def _measures(
-    translator: Translator,
-    corpus: Corpus | None,
-    split: str,
-    num_sentences: int | None,
-    *,
-    bleu: bool,
+    translator: Translator, split: str, num_sentences: int | None, *, bleu: bool
 ) -> _Measures:
     if not translator.model.shows_attention:
         raise UserError("an ensemble has no heads of its own; name one of its models")
@@ -327,15 +294,15 @@ def _measures(
             "heads are measured and pruned in an encoder and a decoder, but this run has "
             f"model.architecture={config.model.architecture!r}; use t2t-jax explore"
         )
-    corpus = open_corpus(config.data) if corpus is None else corpus
+    corpus = open_corpus(config.data)
     prepare_evaluation(config, corpus, translator.vocabulary, split)
     lines, references = (each[:num_sentences] for each in corpus.lines(split))
     kept = [(a, b) for a, b in zip(lines, references, strict=True) if a.strip() and b.strip()]
     lines, references = [a for a, _ in kept], [b for _, b in kept]
     sources = translator.vocabulary.encode(lines)
     targets = translator.vocabulary.encode_targets(references)
-    pairs = _Pairs(lines, references, sources, targets)
-    return _Measures(translator, pairs, translates=bleu and "bleu" in corpus.facts.commands)
+    translates = bleu and "bleu" in corpus.facts.commands
+    return _Measures(translator, translates, lines, references, sources, targets)
 
 
 def _curve(measures: _Measures, whole: HeadGates, order: list[Head]) -> Iterator[CurvePoint]:
@@ -347,14 +314,6 @@ def _curve(measures: _Measures, whole: HeadGates, order: list[Head]) -> Iterator
             safe_point()
             gates = without(whole, order[:count])
             yield CurvePoint(count / number, count, measures.loss(gates), measures.bleu(gates))
-
-
-def _batches(pairs: _Pairs) -> Iterator[Batch]:
-    """Yield batches of the pairs in order, in few shapes, so that few programs are compiled."""
-    for first in range(0, len(pairs.sources), _ROWS):
-        sides = (each[first : first + _ROWS] for each in (pairs.sources, pairs.targets))
-        arrays = (padded(side, _ROWS, rung(max(map(len, side)))) for side in sides)
-        yield Batch(*(one_a_row(jnp.asarray(array)) for array in arrays))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -379,10 +338,3 @@ def _derivatives(
 
     of_rows = jax.lax.map(partial(jax.grad(mean_loss), gates), batch, batch_size=_AT_ONCE)
     return jax.tree.map(lambda x: jnp.abs(x).sum(0), of_rows)
-
-
-@partial(jax.jit, static_argnums=0)
-def _weights(
-    model: DecodingModel, params: Parameters, batch: Batch
-) -> dict[str, Float[Array, "n b h _ _"]]:
-    return model.attention_weights(params, batch)

@@ -43,11 +43,7 @@ class Access:
         self._come: dict[tuple[str, str], None] = {}  # addresses with right keys they have given
 
     def read_keys(self) -> None:
-        """Read the file of keys, which may have changed.
-
-        Raises:
-          UserError: the file has no keys, or is no text; the keys from before are kept.
-        """
+        """Read the file of keys again; where it has none, refuse it and keep those from before."""
         if self._keys is not None:
             self._digests = _digests(self._keys)
 
@@ -57,26 +53,15 @@ class Access:
         return self._keys is not None
 
     def check_guesses(self, address: str) -> None:
-        """Refuse an address that has given too many wrong keys, before the body is read.
-
-        Args:
-          address: the address of a client whose key is not yet known.
-
-        Raises:
-          RefusedError: the address has given too many wrong keys (429).
-        """
+        """Refuse an address that has given too many wrong keys (429), before the body is read."""
         if self.needs_key and (wait := self._guesses.wait(address)):
             raise _too_many(_WRONG_KEYS, "wrong API keys", wait)
 
     def admit(self, key: str | None, address: str) -> str:
-        """Let a request in, or refuse it.
+        """Let a request in, or refuse it, by its API key (None if it has none) and its address.
 
         An address that has given too many wrong keys is not told whether another key is right. Keys
         that it has used rightly before still work, as clients behind a proxy share an address.
-
-        Args:
-          key: the API key of the request; None if it has none.
-          address: the address of the client.
 
         Returns:
           The client's identifier: the digest of its key, or without keys its address.

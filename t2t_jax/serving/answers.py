@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from t2t_jax.decoding.alignments import Links
@@ -23,19 +24,16 @@ from t2t_jax.serving.settings import Bounds, RefusedError, Split
 
 @dataclass(frozen=True)
 class Answers:
-    """The functions that answer requests.
-
-    Attributes:
-      languages: the language pairs.
-      bounds: the bounds on requests.
-      metrics: the counters.
-      split: the unit of translation for requests that do not name one.
-    """
+    """The functions that answer requests."""
 
     languages: Languages
+    """The language pairs."""
     bounds: Bounds
+    """The bounds on requests."""
     metrics: ServerMetrics
+    """The counters."""
     split: Split = "sentences"
+    """The unit of translation for requests that do not name one."""
 
     async def translate(self, asked: Asked) -> dict[str, Any]:
         """Answer `POST /translate` of LibreTranslate."""
@@ -46,7 +44,7 @@ class Answers:
         wanted = Wanted(num_best, client=asked.client)
         translated = await self._translated(service, documents, wanted)
         found = translated.texts(documents, num_best)
-        one: Any = list if is_list else _only
+        one: Any = list if is_list else itemgetter(0)
         answer = {"translatedText": one([best[0].text for best in found])}
         if more:
             answer["alternatives"] = one([[other.text for other in best[1:]] for best in found])
@@ -89,8 +87,8 @@ class Answers:
             news[number] = so_far
             changed.set()
 
-        def tell(number: int, so_far: str) -> None:
-            loop.call_soon_threadsafe(hear, number, so_far)
+        def tell(*told: Any) -> None:
+            loop.call_soon_threadsafe(hear, *told)
 
         translated = self._translated(job.service, job.documents, job.wanted, tell)
         work = asyncio.create_task(translated)
@@ -194,19 +192,10 @@ class _Job:
     alignments: bool
 
 
-def _only(found: Sequence[Any]) -> Any:
-    return found[0]
-
-
 def _described(detected: Detected) -> dict[str, Any]:
     return {"language": detected.language, "confidence": round(100 * detected.confidence, 1)}
 
 
 def event(name: str, data: dict[str, Any]) -> str:
-    """Write a server-sent event.
-
-    Args:
-      name: the name of the event.
-      data: the data of the event, which is written as JSON.
-    """
+    """Write a server-sent event with a name, and with data as JSON."""
     return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"

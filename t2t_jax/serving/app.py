@@ -66,28 +66,25 @@ class _Cors(CORSMiddleware):
 
 @dataclass
 class Server:
-    """The state of a server that its routes share.
-
-    Attributes:
-      answers: the functions that answer requests.
-      access: the access control.
-      cors: origins of other pages that may call this server; none by default.
-      log_texts: whether the texts of requests are written to the log.
-      is_ready: whether requests are taken; False once the server is about to stop.
-      under_way: the number of requests that are being answered.
-    """
+    """The state of a server that its routes share."""
 
     answers: Answers
+    """The functions that answer requests."""
     access: Access
+    """The access control."""
     cors: Sequence[str] = ()
+    """Origins of other pages that may call this server; none by default."""
     log_texts: bool = False
+    """Whether the texts of requests are written to the log."""
     is_ready: bool = True
+    """Whether requests are taken; False once the server is about to stop."""
     under_way: int = field(default=0, init=False)
+    """The number of requests that are being answered."""
 
     def __post_init__(self) -> None:
         """Have the metrics show how busy the engines are."""
-        services = self.answers.languages.services.values()
-        self.answers.metrics.watch(lambda: {one.name: one.engine.load() for one in services})
+        for service in self.answers.languages.services.values():
+            self.answers.metrics.watch(service.name, service.load)
 
     @cached_property
     def app(self) -> ASGIApp:
@@ -201,12 +198,7 @@ class Server:
 
 
 def refusal(error: Exception, bounds: Bounds) -> RefusedError:
-    """Return the refusal of a request, or the failure of a stream, that an exception leads to.
-
-    Args:
-      error: the exception.
-      bounds: the bounds on requests.
-    """
+    """Return the refusal of a request, or the failure of a stream, that an exception leads to."""
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, QueueFullError):
@@ -237,11 +229,7 @@ def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def _while_connected(request: Request, work: Awaitable[_T]) -> _T:
-    """Wait for work; if the client goes away, cancel the work, which frees its rows.
-
-    Raises:
-      ClientDisconnect: the client has gone away.
-    """
+    """Wait for work; if the client goes away, cancel the work, which frees its rows."""
 
     this, is_gone = asyncio.current_task(), False
     assert this is not None

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -24,9 +25,7 @@ Fields = dict[str, Any]
 async def fields_of(request: Request, body: bytes) -> Fields:
     """Return the fields of a request: those of its JSON, or of its form and its query together.
 
-    Args:
-      request: the request.
-      body: the body of the request, from `read_body`. A large body is parsed in another thread.
+    A large body is parsed in another thread.
 
     Raises:
       RefusedError: the body is of another type (415) or malformed (400).
@@ -51,11 +50,7 @@ def _fields(request: Request, body: bytes) -> Fields:
 
 
 async def read_body(request: Request, bounds: Bounds) -> bytes:
-    """Read the body of a request.
-
-    Args:
-      request: the request.
-      bounds: the bounds on requests.
+    """Read the body of a request, within bounds.
 
     Raises:
       RefusedError: the body is too large (413) or too slow (408).
@@ -82,23 +77,16 @@ async def read_body(request: Request, bounds: Bounds) -> bytes:
 
 def _query(request: Request) -> Fields:
     """Return the fields in the query of a request's address, after the question mark."""
-    try:
+    with _refusing("query", "the query is malformed"):
         return _gathered(_pairs(request.scope["query_string"]))
-    except UnicodeDecodeError as error:
-        raise _not_utf8("query", error) from None
-    except ValueError as error:
-        raise RefusedError(400, f"the query is malformed: {error}") from None
 
 
 def _json(body: bytes) -> Fields:
     try:
-        found = json.loads(body.decode("utf-8"), object_pairs_hook=_without_repeats)
-    except UnicodeDecodeError as error:
-        raise _not_utf8("body", error) from None
+        with _refusing("body", "the body is not JSON"):
+            found = json.loads(body.decode("utf-8"), object_pairs_hook=_without_repeats)
     except RecursionError:
         raise RefusedError(400, "the JSON is nested too deeply") from None
-    except ValueError as error:
-        raise RefusedError(400, f"the body is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise RefusedError(400, 'the body is not a JSON object; send one, as {"q": "..."}')
     return found
@@ -112,13 +100,9 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> Fields:
 
 
 def _form(body: bytes, kind: str, content_type: str) -> Fields:
-    try:
-        is_urlencoded = kind == "application/x-www-form-urlencoded"
+    is_urlencoded = kind == "application/x-www-form-urlencoded"
+    with _refusing("body", "the form is malformed"):
         return _gathered(_pairs(body) if is_urlencoded else _multipart(body, content_type))
-    except UnicodeDecodeError as error:
-        raise _not_utf8("body", error) from None
-    except (ValueError, FormParserError) as error:
-        raise RefusedError(400, f"the form is malformed: {error}") from None
 
 
 def _pairs(encoded: bytes) -> list[tuple[str, str]]:
@@ -162,6 +146,13 @@ def _gathered(pairs: Sequence[tuple[str, str]]) -> Fields:
     return {name: found if len(found) > 1 else found[0] for name, found in values.items()}
 
 
-def _not_utf8(what: str, error: UnicodeDecodeError) -> RefusedError:
-    byte = error.object[error.start]
-    return RefusedError(400, f"the {what} is not UTF-8: byte {error.start + 1} is 0x{byte:02x}")
+@contextmanager
+def _refusing(what: str, problem: str) -> Iterator[None]:
+    """Refuse a request whose body or query cannot be read."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        byte = f"byte {error.start + 1} is 0x{error.object[error.start]:02x}"
+        raise RefusedError(400, f"the {what} is not UTF-8: {byte}") from None
+    except (ValueError, FormParserError) as error:
+        raise RefusedError(400, f"{problem}: {error}") from None

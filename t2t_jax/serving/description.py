@@ -24,12 +24,7 @@ _REFUSALS = {
 
 
 def description(answers: Answers, *, needs_key: bool) -> dict[str, Any]:
-    """Describe the server's routes, their fields and their answers in OpenAPI 3.1.
-
-    Args:
-      answers: the functions that answer requests.
-      needs_key: whether an API key is needed.
-    """
+    """Describe the server's routes, their fields and their answers in OpenAPI 3.1."""
     most = min(one.engine.most_best for one in answers.languages.services.values())
     posts = {path: _post(one, answers, most, needs_key) for path, one in POST_ROUTES.items()}
     return {

@@ -5,11 +5,10 @@ so that the translation of a text has as many lines as the text.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from sentencex import segment
 
@@ -19,6 +18,8 @@ from t2t_jax.serving.settings import Split
 _WINDOW = 2000
 """The most characters of a line that sentencex splits at once: its time can grow with the square of
 the number of quotation marks, and it stops all threads meanwhile."""
+_Part: TypeAlias = tuple[str, bool]
+"""A part of a text, and whether it is a sentence to translate."""
 _WORD = re.compile(r"\w")
 _SPACES = re.compile(r"\s+")
 
@@ -34,11 +35,7 @@ class Document(NamedTuple):
     """Whether the text is HTML, so that translations have to be escaped."""
 
     def filled(self, translations: Sequence[str]) -> str:
-        """Return the text with a translation in the place of each sentence.
-
-        Args:
-          translations: one for each sentence.
-        """
+        """Return the text with a translation in the place of each sentence."""
         if self.is_html:
             translations = [escape(one, quote=False) for one in translations]
         pairs = zip(translations, self.between[1:], strict=True)
@@ -48,21 +45,19 @@ class Document(NamedTuple):
 def text_document(text: str, language: str, split: Split) -> Document:
     """Make a document of a plain text: line breaks, and white space around sentences, are kept.
 
-    Args:
-      text: the text.
-      language: the code of the text's language, whose rules say where sentences end.
-      split: the unit of translation. With "lines", a line is one sentence, and the white space
-        around it is not kept: its translation is that of `Translator.translate`.
+    The rules of the text's language say where sentences end. With the split "lines", a line is one
+    sentence, and the white space around it is not kept: its translation is that of
+    `Translator.translate`.
     """
-    draft = _Draft()
+    parts: list[_Part] = []
     for number, line in enumerate(text.split("\n")):
         if number:
-            draft.keep("\n")
+            parts.append(("\n", False))
         if split == "sentences":
-            _add(draft, line, language)
+            parts += _sentences(line, language)
         elif line.strip():
-            draft.translate(line)
-    return draft.document()
+            parts.append((line, True))
+    return _document(parts)
 
 
 def html_document(text: str, language: str) -> Document:
@@ -71,57 +66,41 @@ def html_document(text: str, language: str) -> Document:
     The text between two tags is translated by itself; any white space within it counts as one
     space. Comments, the contents of `script`, `style`, `pre`, `code` and the like, attributes, and
     elements with `translate="no"` stay as they are.
-
-    Args:
-      text: the text.
-      language: the code of the text's language.
     """
-    draft = _Draft()
+    parts: list[_Part] = []
     for piece, is_text in pieces(text):
         shown = characters(piece) if is_text else ""
         if not _WORD.search(shown):
-            draft.keep(piece)
+            parts.append((piece, False))
             continue
-        kept, write = shown.strip(), partial(escape, quote=False)
+        kept = shown.strip()
         before, _, after = shown.partition(kept)
-        draft.keep(write(before))
-        _add(draft, _SPACES.sub(" ", kept), language, write)
-        draft.keep(write(after))
-    return draft.document(is_html=True)
+        sentences = _sentences(_SPACES.sub(" ", kept), language)
+        parts += [(before, False), *sentences, (after, False)]
+    return _document(parts, is_html=True)
 
 
-class _Draft:
-    """A document to which texts and sentences are added in their order."""
-
-    def __init__(self) -> None:
-        self._sentences: list[str] = []
-        self._between: list[list[str]] = [[]]
-
-    def keep(self, text: str) -> None:
-        """Add a text that is kept as it is."""
-        self._between[-1].append(text)
-
-    def translate(self, sentence: str) -> None:
-        """Add a sentence to translate."""
-        self._sentences.append(sentence)
-        self._between.append([])
-
-    def document(self, is_html: bool = False) -> Document:
-        """Return the document of all that was added."""
-        return Document(self._sentences, ["".join(each) for each in self._between], is_html)
+def _document(parts: Sequence[_Part], is_html: bool = False) -> Document:
+    sentences: list[str] = []
+    between: list[list[str]] = [[]]
+    for text, is_sentence in parts:
+        if is_sentence:
+            sentences.append(text)
+            between.append([])
+        else:
+            between[-1].append(text)
+    return Document(sentences, ["".join(each) for each in between], is_html)
 
 
-def _add(
-    draft: _Draft, line: str, language: str, write: Callable[[str], str] = lambda text: text
-) -> None:
-    """Split a line into sentences and add them; `write` writes the white space around them."""
+def _sentences(line: str, language: str) -> Iterator[_Part]:
+    """Yield the sentences of a line, and the white space around them."""
     for sentence in _segments(line, language) if line.strip() else [line]:
         kept = sentence.strip()
         before, _, after = sentence.partition(kept) if kept else (sentence, "", "")
-        draft.keep(write(before))
+        yield before, False
         if kept:
-            draft.translate(kept)
-            draft.keep(write(after))
+            yield kept, True
+            yield after, False
 
 
 def _segments(line: str, language: str) -> Iterator[str]:

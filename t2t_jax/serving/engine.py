@@ -44,8 +44,7 @@ class Engine(Protocol):
     def prepare(self, sentences: Sequence[str]) -> list[list[list[int]]]:
         """Encode each sentence as one list of ids, or as several if it is too long for one.
 
-        Args:
-          sentences: the sentences. A blank one has no list.
+        A blank sentence has no list.
 
         Raises:
           UserError: a sentence is too long, and the settings refuse it.
@@ -73,19 +72,10 @@ class Engine(Protocol):
         """
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links] | None:
-        """Align the words of sentences and translations; None if the engine cannot.
-
-        Args:
-          sources: sentences.
-          targets: a translation of each.
-        """
+        """Align the words of sentences and their translations; return None if the engine cannot."""
 
     def confidence(self, hypothesis: Hypothesis) -> float:
-        """Return the geometric mean of the tokens' probabilities, or if calibrated, expected chrF.
-
-        Args:
-          hypothesis: the translation.
-        """
+        """Return the mean (geometric) of the tokens' probabilities, or if calibrated, chrF."""
 
     def load(self) -> Load:
         """Return how busy the engine is."""

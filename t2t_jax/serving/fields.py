@@ -69,11 +69,7 @@ class Asked:
         self._fields = self._of(most_best)
 
     def __getitem__(self, name: str) -> Any:
-        """Return the value of a field, or its default.
-
-        Raises:
-          RefusedError: the value is refused, or the field is left out and has no default.
-        """
+        """Return the value of a field, or its default; refuse a bad or missing value."""
         field = self._fields[name]
         if name not in self._given:
             if field.missing is not None:

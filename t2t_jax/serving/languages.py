@@ -31,11 +31,7 @@ class Detected(NamedTuple):
 
 
 def is_auto(source: str) -> bool:
-    """Return whether a request has the server detect the source language.
-
-    Args:
-      source: the request's source language, or `auto`.
-    """
+    """Return whether the source language `auto` is given, which the server detects."""
     return source.strip().lower() == "auto"
 
 
@@ -43,11 +39,7 @@ class Languages:
     """The services of a server, by their languages."""
 
     def __init__(self, services: Sequence[Service]) -> None:
-        """Keep the services.
-
-        Args:
-          services: one for each language pair, at least one.
-        """
+        """Keep the services, one for each language pair, at least one."""
         self.services: Mapping[tuple[str, str], Service] = {
             (one.source, one.target): one for one in services
         }
@@ -78,13 +70,8 @@ class Languages:
     ) -> tuple[Service, Detected | None]:
         """Return the service of a language pair, and the source language if it was detected.
 
-        Args:
-          source: code of the source language, or `auto`.
-          target: code of the target language.
-          texts: the texts to translate.
-
-        Raises:
-          RefusedError: there is no such pair, or no detector.
+        The source may be `auto`: then the language of the texts is detected. A pair that is not
+        served is refused.
         """
         source, target = source.strip().lower(), target.strip().lower()
         detected = None
@@ -103,11 +90,7 @@ class Languages:
     def detect(self, texts: Sequence[str]) -> list[Detected]:
         """Detect the language of texts among the source languages, the most probable one first.
 
-        Args:
-          texts: the texts, of which the first 2,000 characters are read.
-
-        Raises:
-          RefusedError: no detector is installed, or it knows too few of these languages.
+        The first 2,000 characters are read.
         """
         if len(self.sources) == 1:
             return [Detected(self.sources[0], 1.0)]
@@ -117,11 +100,7 @@ class Languages:
 
     @cached_property
     def _detector(self) -> Any:
-        """Make the detector among the source languages of this server.
-
-        Raises:
-          RefusedError: no detector is installed, or it knows too few of these languages.
-        """
+        """Make the detector among the source languages of this server, or refuse the request."""
         try:
             from lingua import LanguageDetectorBuilder
         except ImportError:

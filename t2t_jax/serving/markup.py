@@ -31,26 +31,17 @@ _WITHOUT_END = {
 
 
 def characters(text: str) -> str:
-    """Replace the character references of a text by their characters, such as `&amp;` by `&`.
-
-    Args:
-      text: the text.
-    """
+    """Replace the character references of a text by their characters, such as `&amp;` by `&`."""
     # Python reads no decimal number of thousands of digits; no character's number has over seven.
     return unescape(_TOO_LARGE.sub("\N{REPLACEMENT CHARACTER}", _ZEROS.sub("&#", text)))
 
 
 def pieces(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the pieces of a text, which together are the text.
+    """Yield the pieces of a text, which together are the text, each with whether to translate it.
 
     Comments, the contents of `script`, `style`, `pre`, `code` and the like, and elements with
-    `translate="no"` are not to be translated. A tag that ends with `/>` has no contents.
-
-    Args:
-      text: the text.
-
-    Yields:
-      A piece, and whether it is to be translated; if so, its only markup is character references.
+    `translate="no"` are not to be translated. A tag that ends with `/>` has no contents. In a piece
+    that is to be translated, the only markup is character references.
     """
     place, within = 0, _Kept()
     while found := _BEGIN.search(text, place):

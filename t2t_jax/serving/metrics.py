@@ -1,10 +1,9 @@
 """The metrics of a server, in the format of Prometheus."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
+from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from t2t_jax.serving.engine import Load
 
@@ -41,34 +40,20 @@ class ServerMetrics:
             "t2t_abandoned_requests", "Requests whose client went away.", registry=own
         )
         self.reloads = Counter("t2t_reloads", "Reloads of models.", ["outcome"], registry=own)
-
-    def watch(self, loads: Callable[[], Mapping[str, Load]]) -> None:
-        """Show the present loads of engines whenever the metrics are read.
-
-        Args:
-          loads: returns the load of each language pair's engine, by the name of the pair.
-        """
-        self._registry.register(_Loads(loads))
-
-    def page(self) -> bytes:
-        """Return all metrics, as text."""
-        return generate_latest(self._registry)
-
-
-class _Loads(Collector):
-    def __init__(self, loads: Callable[[], Mapping[str, Load]]) -> None:
-        self._loads = loads
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Yield the numbers of sentences that wait or are under way, and of rows, at present."""
         abouts = {
             "waiting": ("t2t_sentences_waiting", "Sentences that wait for the search."),
             "under_way": ("t2t_rows_in_use", "Sentences that are being translated."),
             "rows": ("t2t_rows", "Sentences that can be translated at a time."),
         }
-        loads = self._loads()
-        for field, (name, about) in abouts.items():
-            gauge = GaugeMetricFamily(name, about, labels=["pair"])
-            for pair, load in loads.items():
-                gauge.add_metric([pair], getattr(load, field))
-            yield gauge
+        self._loads = {
+            field: Gauge(*about, ["pair"], registry=own) for field, about in abouts.items()
+        }
+
+    def watch(self, pair: str, load: Callable[[], Load]) -> None:
+        """Show the present load of a language pair's engine whenever the metrics are read."""
+        for field, gauge in self._loads.items():
+            gauge.labels(pair).set_function(partial(lambda name: getattr(load(), name), field))
+
+    def page(self) -> bytes:
+        """Return all metrics, as text."""
+        return generate_latest(self._registry)

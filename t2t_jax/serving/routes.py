@@ -92,11 +92,6 @@ def _of_translation(answers: Answers, **more: Field) -> dict[str, Field]:
     )
 
 
-def _of_detection(answers: Answers, most: int) -> dict[str, Field]:
-    del most
-    return _fields(answers)
-
-
 def _of_libretranslate(answers: Answers, most: int) -> dict[str, Field]:
     del most
     more = number_field("Other translations of each text.", 0, 100, default=0)
@@ -149,7 +144,7 @@ POST_ROUTES: Mapping[str, PostRoute] = {
     ),
     "/detect": PostRoute(
         "Say which of the source languages a text is written in.",
-        _of_detection,
+        lambda answers, _: _fields(answers),
         _list(_DETECTED),
         Answers.detect,
     ),

@@ -8,6 +8,7 @@ setting of a request needs another program, and no request waits for a compilati
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
 from t2t_jax.config import DecodingConfig
 from t2t_jax.decoding.alignments import Links, PairAligner
@@ -34,17 +35,7 @@ class Searches:
         limits: Limits,
         calibration: Calibration | None = None,
     ) -> None:
-        """Start the searches.
-
-        Args:
-          translator: the model.
-          decoding: the settings of the search.
-          limits: sizes of the search that gives one translation.
-          calibration: the calibration of confidences; None if there is none.
-
-        Raises:
-          UserError: the model does not translate.
-        """
+        """Start the searches of a model that translates; `limits` are those of the first one."""
         longest = min(limits.longest, decoding.max_source_length)
         limits = replace(limits, longest=longest)
         self._translator, self._calibration = translator, calibration
@@ -83,21 +74,18 @@ class Searches:
         search = self._search(wanted)
         most = len(tokens) + self._decoding.max_extra_length
         limit = most if wanted.max_tokens is None else min(most, wanted.max_tokens)
-
-        def tell(so_far: list[int]) -> None:
-            if listener is not None:
-                listener(self._translator.vocabulary.decode([so_far])[0])
-
-        told = None if listener is None else tell
         return search.submit(
             tokens,
             limit=limit,
             timeout=timeout,
-            listener=told,
+            listener=listener and partial(self._tell, listener),
             client=wanted.client,
             request=wanted.request,
             read=self._translator.read,
         )
+
+    def _tell(self, listener: Callable[[str], None], so_far: list[int]) -> None:
+        listener(self._translator.vocabulary.decode([so_far])[0])
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links] | None:
         """Align the words of sentences and translations; see `Engine`."""

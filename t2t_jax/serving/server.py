@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import uvicorn
 from starlette.responses import JSONResponse
@@ -40,12 +41,7 @@ Make = Callable[[], Server]
 def bound_socket(host: str, port: int) -> socket.socket:
     """Make a socket that listens at an address, which no other program can take from now on.
 
-    Args:
-      host: name or address of an interface.
-      port: the port; 0 is any that is free.
-
-    Raises:
-      UserError: the program cannot listen at the address.
+    Port 0 is any that is free. An address at which the program cannot listen is refused.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -69,25 +65,17 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 def address_of(bound: socket.socket) -> str:
-    """Return the URL of a socket, for a browser.
-
-    Args:
-      bound: the socket.
-    """
+    """Return the URL of a socket, for a browser."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+@dataclass
 class Entrance:
-    """The application from the moment that the socket listens; it answers 503 until models load.
+    """The application from the moment that the socket listens; it answers 503 until models load."""
 
-    Attributes:
-      server: the server that answers; None while models are loaded.
-    """
-
-    def __init__(self, server: Server | None = None) -> None:
-        """Keep the server, if there is one yet."""
-        self.server = server
+    server: Server | None = None
+    """The server that answers; None while models are loaded."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with the server, or with 503 while there is none."""
@@ -100,13 +88,7 @@ class Entrance:
 def settings(
     entrance: Entrance, bounds: Bounds, trusted_proxies: Sequence[str] = ()
 ) -> uvicorn.Config:
-    """Return the settings of Uvicorn.
-
-    Args:
-      entrance: the application.
-      bounds: the bounds on requests.
-      trusted_proxies: addresses or networks whose header X-Forwarded-For is believed.
-    """
+    """Return the settings of Uvicorn; the header X-Forwarded-For of trusted proxies is believed."""
     return uvicorn.Config(
         entrance,
         http=Connection,
@@ -140,22 +122,14 @@ def run_server(
     ready: Callable[[], None],
     trusted_proxies: Sequence[str] = (),
 ) -> int:
-    """Serve until SIGTERM or SIGINT; SIGHUP loads the newest checkpoints.
+    """Serve until SIGTERM or SIGINT and return 0; SIGHUP loads the newest checkpoints.
 
     While models are loaded, requests are refused with 503, SIGTERM and SIGINT end the program at
     once, and SIGHUP has the models loaded again afterwards. On a later SIGTERM or SIGINT, new
     requests are refused with 503, and so is `/health`; those under way are finished.
 
-    Args:
-      make: loads the models, in a thread of its own.
-      bound: the socket, which is closed in the end.
-      bounds: the bounds on requests.
-      load: makes the engine that replaces that of a service.
-      ready: is called once requests are taken.
-      trusted_proxies: addresses or networks whose header X-Forwarded-For is believed.
-
-    Returns:
-      The exit code: 0.
+    The models are made in a thread of their own, and `ready` is called once requests are taken. The
+    header X-Forwarded-For of trusted proxies is believed. The socket is closed in the end.
 
     Raises:
       UserError: the models cannot be loaded.
@@ -226,11 +200,12 @@ async def _reload(server: Server, load: Load) -> None:
         log.error("the API keys stay as they are: %s", error)
     for service in server.answers.languages.services.values():
         try:
-            before = service.replace(await asyncio.to_thread(load, service))
+            engine = await asyncio.to_thread(load, service)
         except Exception as error:  # what is served goes on
             metrics.reloads.labels("failed").inc()
             log.error("%s stays as it is: %s", service.name, error)
             continue
+        before, service.engine = service.engine, engine  # requests under way keep the old one
         metrics.reloads.labels("done").inc()
         log.info("%s is reloaded", service.name)
         await asyncio.to_thread(before.close)

@@ -12,7 +12,7 @@ from t2t_jax.decoding.open_search import ClosedError
 from t2t_jax.decoding.translations import Hypothesis, best_choices, joined_hypotheses
 from t2t_jax.errors import UserError
 from t2t_jax.serving.documents import Document
-from t2t_jax.serving.engine import Engine, Wanted
+from t2t_jax.serving.engine import Engine, Load, Wanted
 from t2t_jax.serving.settings import Bounds, RefusedError
 
 _FEW, _FEW_CHARACTERS = 16, 2000
@@ -25,12 +25,7 @@ Listener = Callable[[int, str], None]
 
 
 async def prepared(prepare: Callable[[Sequence[str]], _T], texts: Sequence[str]) -> _T:
-    """Return what a function makes of texts; where these are long, call it in another thread.
-
-    Args:
-      prepare: the function.
-      texts: the texts.
-    """
+    """Return what a function makes of texts; where these are long, call it in another thread."""
     if len(texts) <= _FEW and sum(map(len, texts)) <= _FEW_CHARACTERS:
         return prepare(texts)
     return await asyncio.to_thread(prepare, texts)
@@ -51,12 +46,7 @@ class Translated:
         return sum(len(best[0].tokens) for best in chain.from_iterable(self.sentences))
 
     def texts(self, documents: Sequence[Document], num_best: int) -> list[list[Hypothesis]]:
-        """Return each document's best translations, best first; scores are sums over sentences.
-
-        Args:
-          documents: the documents.
-          num_best: the most translations of a document.
-        """
+        """Return each document's best translations, best first; scores are sums over sentences."""
         return [
             [_whole(document, chosen) for chosen in best_choices(of_document, num_best)]
             for document, of_document in zip(documents, self.sentences, strict=True)
@@ -72,54 +62,35 @@ def _whole(document: Document, chosen: Sequence[Hypothesis]) -> Hypothesis:
     )
 
 
+@dataclass(eq=False)
 class Service:
-    """A service that translates documents of one language pair; its engine can be replaced.
+    """A service that translates documents of one language pair; its engine can be replaced."""
 
-    Attributes:
-      source: code of the source language.
-      target: code of the target language.
-      engine: the engine that translates sentences.
-    """
-
-    def __init__(self, source: str, target: str, engine: Engine, bounds: Bounds) -> None:
-        """Keep the engine.
-
-        Args:
-          source: code of the source language.
-          target: code of the target language.
-          engine: the engine that translates sentences.
-          bounds: the bounds on one request.
-        """
-        self.source, self.target, self.engine = source, target, engine
-        self._bounds = bounds
+    source: str
+    """The code of the source language."""
+    target: str
+    """The code of the target language."""
+    engine: Engine
+    """The engine that translates sentences."""
+    bounds: Bounds
+    """The bounds on one request."""
 
     @property
     def name(self) -> str:
         """Return the name of the language pair, such as `en-de`."""
         return f"{self.source}-{self.target}"
 
-    def replace(self, engine: Engine) -> Engine:
-        """Replace the engine for new requests; those under way keep the old one.
-
-        Args:
-          engine: the new engine.
-
-        Returns:
-          The old engine, which the caller has to close.
-        """
-        before, self.engine = self.engine, engine
-        return before
+    def load(self) -> Load:
+        """Return how busy the present engine is."""
+        return self.engine.load()
 
     async def translate(
         self, documents: Sequence[Document], wanted: Wanted, listener: Listener | None = None
     ) -> Translated:
         """Translate the sentences of documents; a cancelled call frees its rows.
 
-        Args:
-          documents: the documents.
-          wanted: the settings of the translation.
-          listener: is called with the text so far of each sentence in a greedy search; sentences
-            are counted over all documents.
+        A listener is called with the text so far of each sentence in a greedy search; sentences are
+        counted over all documents.
 
         Raises:
           RefusedError: there are too many sentences, or one is too long.
@@ -128,16 +99,16 @@ class Service:
           TimeoutError: the time for a request is over.
         """
         sentences = [one for document in documents for one in document.sentences]
-        if len(sentences) > self._bounds.max_lines:
+        if len(sentences) > self.bounds.max_lines:
             raise RefusedError(
                 400,
-                f"there are {len(sentences):,} sentences, more than {self._bounds.max_lines:,}; "
+                f"there are {len(sentences):,} sentences, more than {self.bounds.max_lines:,}; "
                 "send less at once",
             )
         wanted = wanted._replace(request=object())
         parts, futures = await self._submitted(sentences, wanted, listener)
         try:
-            async with asyncio.timeout(self._bounds.timeout):
+            async with asyncio.timeout(self.bounds.timeout):
                 found = await asyncio.gather(*map(asyncio.wrap_future, chain(*futures)))
         finally:
             for future in chain(*futures):
@@ -182,7 +153,7 @@ class Service:
                 so_far = [""] * len(of_sentence)
                 for part, tokens in enumerate(of_sentence):
                     told = listener and partial(_tell, listener, number, so_far, part)
-                    timeout = self._bounds.timeout
+                    timeout = self.bounds.timeout
                     asked = engine.submit(tokens, wanted, timeout=timeout, listener=told)
                     futures[-1].append(asked)
         except BaseException:

@@ -40,10 +40,8 @@ class RefusedError(Exception):
     def __init__(self, status: int, message: str, **headers: str) -> None:
         """Make a refusal.
 
-        Args:
-          status: the status of the answer.
-          message: what was wrong, and the way out: the client sees it.
-          headers: headers of the answer, with `_` for `-`.
+        The client sees the message: what was wrong, and the way out. Names of headers have `_` for
+        `-`.
         """
         super().__init__(message)
         self.status = status

@@ -87,8 +87,7 @@ class Cell:
     def result(self) -> dict[str, Any] | None:
         """Return the result of the cell; None if there is none, or it was scored in another way.
 
-        Raises:
-          UserError: the directory holds the result of another config, or a damaged one.
+        A damaged result, or one of another config, is refused with a `UserError`.
         """
         from t2t_jax.workdir import check_registered
 
@@ -120,14 +119,7 @@ class Cell:
 
 
 def measures_of(result: Mapping[str, Any]) -> "GridMeasures":
-    """Return the scores by which a result is compared with others.
-
-    Args:
-      result: the result of a cell.
-
-    Raises:
-      UserError: the result is of an unknown corpus.
-    """
+    """Return the scores by which a result of a known corpus is compared with others."""
     from t2t_jax.tasks import task_of
 
     return task_of(result["corpus"], result.get("task", "auto")).grid
@@ -164,10 +156,7 @@ def num_seeds_in(grid: Grid, workdir: Path) -> int:
 def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
     """Return all cells of a grid, seed by seed, so that a table is complete as early as possible.
 
-    Args:
-      grid: the variants.
-      workdir: the directory of the grid.
-      num_seeds: the number of seeds of each variant, counted from its own `training.seed`.
+    The seeds of a variant are counted from its own `training.seed`.
     """
     made = []
     for index in range(num_seeds):
@@ -181,12 +170,8 @@ def cells(grid: Grid, workdir: Path, num_seeds: int) -> list[Cell]:
 def check_cells(cells: Sequence[Cell]) -> None:
     """Refuse cells whose directories hold something else than their runs, before any is trained.
 
-    Args:
-      cells: the cells to train.
-
-    Raises:
-      UserError: a directory holds a run or a result of another config, or a damaged run, or
-        something else; or the directory cannot be written.
+    It may be a run or a result of another config, or a damaged one, or no run at all; or the
+    directory cannot be written.
     """
     from t2t_jax.workdir import check_workdir
 
@@ -236,18 +221,14 @@ def train_and_score(config: Config, workdir: Path) -> int:
     result = {
         "config": to_dict(config),
         **record,
-        "steps": _last_step(log),
+        # The last step of training may be later than the last averaged checkpoint.
+        "steps": max((record["step"] for record in log if record["of"] == "train"), default=0),
         "target_tokens_per_second": _speed(log),
         "hypotheses": evaluation.hypotheses,
         "references": evaluation.references,
     }
     write_whole(workdir / _RESULT, json.dumps(result).encode())
     return 0
-
-
-def _last_step(log: Sequence[Record]) -> int:
-    """Return the last step of training, which may be later than the last averaged checkpoint."""
-    return max((record["step"] for record in log if record["of"] == "train"), default=0)
 
 
 def _speed(log: Sequence[Record]) -> float:

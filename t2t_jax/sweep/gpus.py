@@ -28,11 +28,8 @@ def find_gpus(root: Path = Path("/")) -> Gpus:
     """Find the GPUs that a process in this environment would see, or their parts (MIG).
 
     They are the GPUs that a variable of the environment names, or else those that `nvidia-smi`
-    lists, or else those that the drivers of NVIDIA or AMD show. None are found where JAX_PLATFORMS
-    is set and names no GPU.
-
-    Args:
-      root: the directory below which the drivers show their GPUs.
+    lists, or else those that the drivers of NVIDIA or AMD show below `root`. None are found where
+    JAX_PLATFORMS is set and names no GPU.
     """
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms and not _PLATFORMS & {*platforms.split(",")}:

@@ -86,12 +86,8 @@ def run_grid(
 def collect(grid: Grid, workdir: Path, seeds: int, console: Console) -> GridOutcome:
     """Write the table of the finished cells in a grid's directory, and train nothing.
 
-    Args:
-      grid: the variants.
-      workdir: the directory of the grid.
-      seeds: the number of seeds of each variant to look for; results of further seeds are in the
-        table too.
-      console: shows a line for each result that is damaged or of another config, and left out.
+    Results of further seeds than those asked for are in the table too. The console shows a line for
+    each result that is left out, as it is damaged or of another config.
 
     Raises:
       UserError: no cell is finished, or the results cannot be compared.
@@ -114,8 +110,7 @@ def collect(grid: Grid, workdir: Path, seeds: int, console: Console) -> GridOutc
 def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
     """Return the variants that names or patterns such as `A-*` choose, in the grid's order.
 
-    Raises:
-      UserError: a pattern matches no variant.
+    A pattern that chooses none is refused.
     """
     patterns = list(patterns)
     for pattern in patterns:
@@ -130,10 +125,6 @@ def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
 
 
 def check_seeds(seeds: int) -> None:
-    """Refuse a number of seeds that is not positive.
-
-    Raises:
-      UserError: the number is below 1.
-    """
+    """Refuse a number of seeds that is not positive."""
     if seeds < 1:
         raise UserError(f"seeds={seeds} is not positive")

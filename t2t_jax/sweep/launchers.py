@@ -29,11 +29,6 @@ class Outcome(NamedTuple):
     message: str
     """The reason of a failure, in one line."""
 
-    @property
-    def was_stopped(self) -> bool:
-        """Return whether a signal stopped the process, which left a checkpoint to go on from."""
-        return self.code > 128
-
 
 @runtime_checkable
 class Job(Protocol):
@@ -72,11 +67,7 @@ class Local:
     """
 
     def __init__(self, num_jobs: int) -> None:
-        """Divide the machine into `num_jobs` shares, for as many cells at once.
-
-        Raises:
-          UserError: the machine has fewer cores, or fewer GPUs if it has any.
-        """
+        """Divide the machine into shares, for as many cells at once, or refuse too many."""
         cores = sorted(os.sched_getaffinity(0))
         if not 1 <= num_jobs <= len(cores):
             there = f"the {len(cores)} cores there are"
@@ -190,11 +181,7 @@ class Cluster:
             raise UserError(f"launcher {cluster}: {reason}; mend --slurm name=value") from error
 
     def launch(self, cell: Cell) -> Job | None:
-        """Submit a cell, unless its job is in the queue already.
-
-        Raises:
-          UserError: the cluster refuses the job, or the file that names an earlier one is damaged.
-        """
+        """Submit a cell, unless its job is in the queue already."""
         stored = cell.workdir.with_suffix(".job")
         if stored.is_file() and (job_id := _job_id(stored)):
             job = self._job_class(self._folder, job_id, [0])
@@ -212,11 +199,7 @@ class Cluster:
 
 
 def _job_id(stored: Path) -> str:
-    """Return the job that a file names; "" if the file is empty, as after a kill.
-
-    Raises:
-      UserError: the file has something that is no job.
-    """
+    """Return the job that a file names; "" if the file is empty, as after a kill."""
     content = stored.read_bytes().strip()
     if content and not re.fullmatch(rb"[0-9]+(_[0-9]+)?", content):
         raise UserError(

@@ -50,13 +50,9 @@ class _Status:
 def run_cells(cells: Sequence[Cell], launcher: Launcher, console: Console) -> int:
     """Train and score every cell that has no result yet; one that fails does not stop the others.
 
-    A signal, as of Ctrl-C, stops the processes of this machine, each with a checkpoint.
-
-    Args:
-      cells: the cells, in the order in which they are started.
-      launcher: the launcher of their processes.
-      console: shows a live table if it is a terminal, else a line for each event, and one a minute
-        with an estimate of the end.
+    A signal, as of Ctrl-C, stops the processes of this machine, each with a checkpoint. A console
+    that is a terminal shows a live table; others show a line for each event, and one a minute with
+    an estimate of the end.
 
     Returns:
       The number of the signal that stopped the sweep; 0 if none came.
@@ -115,7 +111,8 @@ def _advance(status: _Status, launcher: Launcher, console: Console) -> None:
             status.job = None
             _look_for_result(status)
             if status.state == "running":
-                status.state = "waiting" if outcome.was_stopped else "failed"
+                # One that a signal stopped has left a checkpoint to go on from.
+                status.state = "waiting" if outcome.code > 128 else "failed"
                 status.message = outcome.message or f"it ended with exit code {outcome.code}"
     if status.state != before and not console.is_terminal:
         console.print(_event(status), highlight=False, markup=False, soft_wrap=True)
@@ -140,14 +137,9 @@ def _look_for_result(status: _Status) -> None:
 
 
 def _seconds_left(statuses: Sequence[_Status], seconds: float) -> float | None:
-    """Estimate the seconds to the end of a sweep, as if all steps took equally long.
+    """Read the progress of running cells, and estimate the seconds to the end of a sweep.
 
-    Args:
-      statuses: the cells; the progress of running cells is read anew.
-      seconds: the seconds since the sweep began.
-
-    Returns:
-      The estimate; None as long as no step is logged.
+    All steps are taken to be equally long; None is returned as long as no step is logged.
     """
     for status in statuses:
         if status.state == "running":

@@ -23,21 +23,10 @@ _FILES = "table.md", "table.csv", "table.png"
 def write_tables(
     grid: Grid, results: Results, workdir: Path, left_out: Sequence[str] = ()
 ) -> list[VariantRow]:
-    """Write `table.md`, `table.csv` and `table.png` into a grid's directory.
+    """Write `table.md`, `table.csv` and `table.png` into a grid's directory, and return the rows.
 
-    Without matplotlib, `table.png` is left out with a warning.
-
-    Args:
-      grid: the variants.
-      results: the results of the finished seeds, by variant.
-      workdir: the directory of the grid.
-      left_out: the names of cells whose results are of another config, or damaged.
-
-    Returns:
-      The rows of the table.
-
-    Raises:
-      UserError: `compare` refuses the results.
+    Without matplotlib, `table.png` is left out with a warning. Cells that were left out, as their
+    results are of another config or damaged, are named below the table.
     """
     rows = compare(grid, results)
     columns = published_columns(grid.published, [row.variant for row in rows])
@@ -121,7 +110,7 @@ def _markdown(
         f"seeds (Student's t){also}. By chance alone, one of twenty rows is not.",
     ]
     if columns:
-        lines += columns.notes()
+        lines += columns.notes
     if missing:
         lines.append(f"- Not finished: {', '.join(missing)}.")
     return "\n".join(lines) + "\n"

@@ -38,8 +38,7 @@ class NamedFile(io.FileIO):
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file so that no reader ever sees a part of it, even if a kill ends the writing.
 
-    Raises:
-      UserError: the file cannot be written; what was there before is still there.
+    A `UserError` says that it cannot be written; what was there before is then still there.
     """
     with writing_whole(path) as file:
         file.write(content)
@@ -51,10 +50,8 @@ def writing_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     It is written beside its place under a hidden name that holds the number of this process, and
     that nobody else uses. After an error in the `with` block, and when a signal ends the program,
-    that file is removed. An object of a bucket is written on this machine, and sent at the end.
-
-    Raises:
-      UserError: the file cannot be written; what was there before is still there.
+    that file is removed. An object of a bucket is written on this machine, and sent at the end. A
+    `UserError` says that it cannot be written; what was there before is then still there.
     """
     path = as_path(path)
     with _sent(path) if isinstance(path, BucketPath) else _renamed(path) as file:
@@ -67,9 +64,6 @@ def writing_directory(path: Path) -> Iterator[Path]:
 
     It is filled beside its place under a hidden name. After an error in the `with` block, and when
     a signal ends the program, it is removed.
-
-    Args:
-      path: a directory of this machine that is not there yet, or is empty.
 
     Raises:
       UserError: the directory cannot be made, or is there and not empty, or is in a bucket.
@@ -100,10 +94,6 @@ def check_writable(directory: Path) -> None:
     """Refuse a directory, which need not be there yet, where nothing can be written.
 
     Whether the credentials allow writing to a bucket shows only once something is written.
-
-    Raises:
-      UserError: something other than a directory is there, or this user may not write to it, or
-        there is no such bucket.
     """
     if isinstance(directory, BucketPath):
         directory.exists()  # which refuses a bucket that is none

@@ -48,11 +48,7 @@ _EMPTY_DIRECTORY = ".directory"
 def as_path(name: str | os.PathLike[str]) -> Path:
     """Return the path of a file, a directory or an object, by its name.
 
-    Args:
-      name: a path of a file system, or `s3://bucket/name` or `gs://bucket/name`.
-
-    Returns:
-      A `BucketPath` for the latter two; otherwise an ordinary path.
+    A name `s3://bucket/name` or `gs://bucket/name` gives a `BucketPath`, another an ordinary path.
     """
     text = os.fspath(name)
     # An ordinary path that was made of such a name has lost one of the two slashes.
@@ -65,12 +61,8 @@ def as_path(name: str | os.PathLike[str]) -> Path:
 def on_this_machine(path: Path) -> Path:
     """Return a place on this machine for files beside a path, which cannot be in a bucket.
 
-    Args:
-      path: any path.
-
-    Returns:
-      The path itself, if it is of a file system; for one in a bucket, a path of the user's own
-      directory for states of programs, which is the same at every call.
+    It is the path itself, if that is of a file system; for one in a bucket, it is a path of the
+    user's own directory for states of programs, which is the same at every call.
     """
     if not isinstance(path, BucketPath):
         return path
@@ -112,20 +104,10 @@ class BucketPath(PosixPath):
 
     def resolve(self, strict: bool = False) -> "BucketPath":
         """Return the path itself: a store has no links."""
-        del strict
-        return self
-
-    def expanduser(self) -> "BucketPath":
-        """Return the path itself: a store has no home directories."""
         return self
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return the kind, the size and the time of change, as an ordinary path has them.
-
-        Raises:
-          FileNotFoundError: there is neither an object of this name nor one below it.
-        """
-        del follow_symlinks
+        """Return the kind, the size and the time of change, as an ordinary path has them."""
         with _reaching(self):
             found = self._store.info(self._key)
         kind = stat.S_IFDIR if found["type"] == "directory" else stat.S_IFREG
@@ -138,17 +120,14 @@ class BucketPath(PosixPath):
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
         """Return whether there is an object of this name, or one below it."""
-        del follow_symlinks
         return self._kind() is not None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
         """Return whether there is an object of this name."""
-        del follow_symlinks
         return self._kind() == stat.S_IFREG
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
         """Return whether there is an object below this name."""
-        del follow_symlinks
         return self._kind() == stat.S_IFDIR
 
     def _kind(self) -> int | None:
@@ -158,11 +137,7 @@ class BucketPath(PosixPath):
             return None
 
     def iterdir(self) -> Generator["BucketPath", None, None]:
-        """Yield the objects and the directories right below this name.
-
-        Raises:
-          FileNotFoundError: there is nothing below this name.
-        """
+        """Yield the objects and the directories right below this name."""
         with _reaching(self):
             listed = self._store.ls(self._key, detail=False)
         names = sorted({each.rstrip("/").rpartition("/")[2] for each in listed})
@@ -186,11 +161,7 @@ class BucketPath(PosixPath):
         """Open the object for reading, or for appending; `write_bytes` writes one.
 
         A reader gets a copy on this machine, which is whole before its first byte is read.
-
-        Raises:
-          FileNotFoundError: there is no object of this name to read.
         """
-        del buffering
         raw: Any
         if mode.startswith("a"):
             raw = _Appended(self)
@@ -206,17 +177,12 @@ class BucketPath(PosixPath):
         return raw if "b" in mode else io.TextIOWrapper(raw, encoding=encoding)
 
     def read_bytes(self) -> bytes:
-        """Return the content of the object.
-
-        Raises:
-          FileNotFoundError: there is no such object.
-        """
+        """Return the content of the object."""
         with _reaching(self):
             return bytes(self._store.cat_file(self._key))
 
     def read_text(self, encoding: Any = None, errors: Any = None, newline: Any = None) -> str:
         """Return the content of the object as text."""
-        del newline
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
     def write_bytes(self, data: Any) -> int:
@@ -225,26 +191,13 @@ class BucketPath(PosixPath):
             self._store.pipe_file(self._key, bytes(data))
         return len(data)
 
-    def write_text(self, data: str, encoding: Any = None, *_: Any, **others: Any) -> int:
-        """Write the object whole, as `write_bytes` does."""
-        del others
-        return self.write_bytes(data.encode(encoding or "utf-8"))
-
     def create(self, data: bytes) -> None:
-        """Write the object only if there is none: of several writers at once, one succeeds.
-
-        Raises:
-          FileExistsError: there is an object of this name.
-        """
+        """Write the object, or raise a `FileExistsError`: of several writers one succeeds."""
         with _reaching(self):
             self._store.pipe_file(self._key, data, mode="create")
 
     def fetch_to(self, local: Path) -> None:
-        """Copy the object into a file of this machine.
-
-        Raises:
-          FileNotFoundError: there is no such object.
-        """
+        """Copy the object into a file of this machine."""
         with _reaching(self):
             self._store.get_file(self._key, str(local))
 
@@ -255,7 +208,6 @@ class BucketPath(PosixPath):
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         """Make an empty directory, which is an object `.directory` below this name."""
-        del mode, parents
         if not self.exists():
             (self / _EMPTY_DIRECTORY).write_bytes(b"")
         elif not exist_ok:
@@ -286,13 +238,7 @@ class BucketPath(PosixPath):
 
 
 def send_tree(local: Path, target: BucketPath, last: str) -> None:
-    """Write the files below a directory of this machine as objects, one of them after all others.
-
-    Args:
-      local: the directory.
-      target: where the objects belong.
-      last: the name of the file that is sent when all others are in the store.
-    """
+    """Write the files below a directory of this machine as objects, `last` after all others."""
     files = [path for path in local.rglob("*") if path.is_file() and path != local / last]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for _ in pool.map(lambda path: (target / path.relative_to(local)).send(path), files):
@@ -301,15 +247,9 @@ def send_tree(local: Path, target: BucketPath, last: str) -> None:
 
 
 def fetch_objects(objects: Iterable[BucketPath], source: BucketPath, local: Path) -> None:
-    """Copy objects below a name into a directory of this machine.
+    """Copy objects below a name into a directory of this machine, unless one of them is gone.
 
-    Args:
-      objects: the objects.
-      source: the name that all names of the objects begin with.
-      local: the directory, in which files have the rest of these names afterwards.
-
-    Raises:
-      FileNotFoundError: one of the objects is gone.
+    Files have there what the names of the objects have beyond `source`.
     """
     places = [(each, local / str(each).removeprefix(f"{source}/")) for each in objects]
     for _, place in places:
@@ -349,7 +289,6 @@ class _Appended(io.RawIOBase):
 @functools.cache
 def _file_system(scheme: str, process: int) -> Any:
     """Return the store of a scheme, one for each process, as forks cannot share connections."""
-    del process
     package, extra = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}[scheme]
     with needs_extra(extra, f"{scheme}://"):
         import_module(package)

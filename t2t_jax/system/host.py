@@ -31,11 +31,7 @@ _ARM_SETS = ("asimd", "bf16", "i8mm", "sve")
 
 
 def processor_name(path: str | Path = "/proc/cpuinfo") -> str:
-    """Return the model of the processor, or its architecture if the system names no model.
-
-    Args:
-      path: the file in which Linux describes the processors.
-    """
+    """Return the model of the processor, or its architecture if the system names no model."""
     return _cpuinfo(path).get("model name") or platform.processor() or platform.machine()
 
 
@@ -43,9 +39,6 @@ def processor_vendor(path: str | Path = "/proc/cpuinfo") -> str:
     """Return the maker of an x86 processor in its own words: "GenuineIntel" or "AuthenticAMD".
 
     The name is empty where the system does not tell it as Linux does.
-
-    Args:
-      path: the file in which Linux describes the processors.
     """
     return _cpuinfo(path).get("vendor_id", "")
 
@@ -56,9 +49,6 @@ def instruction_sets(path: str | Path = "/proc/cpuinfo") -> tuple[str, ...]:
     On x86 they are those of avx2, fma, avx512f, avx512_bf16, avx512_vnni, avx512_fp16, avx_vnni,
     amx_tile, amx_bf16 and amx_int8 that the processor has, on ARM those of asimd, bf16, i8mm and
     sve, in this order. There are none where the system does not tell them as Linux does.
-
-    Args:
-      path: the file in which Linux describes the processors.
     """
     facts = _cpuinfo(path)
     known = f"{facts.get('flags', '')} {facts.get('Features', '')}".split()  # on x86, on ARM
@@ -77,14 +67,12 @@ def _cpuinfo(path: str | Path) -> Mapping[str, str]:
 
 
 def keep_freed_memory() -> bool:
-    """Let the C library keep the memory that a training step frees, for the next step.
+    """Let the C library keep the memory that a training step frees; return whether it does.
 
     By default glibc returns large blocks to the kernel at once, and every step pays for fresh,
     zeroed pages again: a quarter of its time for small models on CPU. The price is that the process
     stays as large as it once was. Call it at the start of a program, before threads are started.
-
-    Returns:
-      Whether the C library took it; libraries other than glibc are left as they are.
+    Libraries other than glibc are left as they are.
     """
     if sys.platform != "linux":
         return False
@@ -190,13 +178,10 @@ def _limits_of_group(controllers: str, group: str) -> Iterator[int]:
 
 
 def check_threads() -> None:
-    """Refuse to start JAX where the system gives this process less than JAX's runtime needs.
+    """Refuse to start JAX where a limit of the user, of a container or of addresses is too low.
 
     The runtime starts dozens of threads. Where a thread or a block of memory is refused, it ends
     the program without a message of its own, or waits for ever.
-
-    Raises:
-      UserError: a limit of the user, of a container or of addresses is too low.
     """
     told = os.environ.get("NPROC", "")
     cores = int(told) if told.isdecimal() else os.cpu_count() or 1

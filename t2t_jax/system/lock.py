@@ -28,10 +28,6 @@ def holding(path: Path, mark: str) -> Iterator[None]:
     killed, the next one takes it over: at once if it sees on its own machine that the owner is
     gone, and otherwise when nothing has been written for a minute.
 
-    Args:
-      path: the file or the object.
-      mark: the word.
-
     Raises:
       BlockingIOError: another process holds the lock.
     """
@@ -93,11 +89,7 @@ def _acquire(path: BucketPath, mark: str) -> None:
 
 
 def _is_abandoned(path: BucketPath) -> bool:
-    """Return whether a lock is there whose owner is gone; False if there is no lock any more.
-
-    Raises:
-      BlockingIOError: the owner of the lock lives.
-    """
+    """Return whether a lock is there whose owner is gone; raise a `BlockingIOError` if it lives."""
     seen = _content_of(path)
     if seen and len(seen.split()) == 1:
         return True  # the file of a directory, from which the run was copied

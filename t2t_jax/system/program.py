@@ -26,6 +26,8 @@ from t2t_jax.system.quiet import keep_orbax_quiet
 from t2t_jax.system.signals import watching
 
 _STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
+_TOO_LARGE = "failed to map segment", "annot allocate memory"
+"""The signs that a library was not loaded because memory or addresses for it are lacking."""
 _closed: set[str] = set()
 
 
@@ -69,11 +71,7 @@ def is_closed(name: str) -> bool:
 
 
 def command_line(command: str) -> str:
-    """Return the call of a command: `t2t-jax bleu`, or `eval.py bleu` from a clone's programs.
-
-    Args:
-      command: the name of the command.
-    """
+    """Return the call of a command: `t2t-jax bleu`, or `eval.py bleu` from a clone's programs."""
     called = os.path.basename(sys.argv[0])
     return f"eval.py {command}" if called in ("train.py", "eval.py") else f"t2t-jax {command}"
 
@@ -122,17 +120,11 @@ def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:
     except OSError as error:
         _refuse(f"{_name_in(error)}: {error.strerror or error}; {way_out_of(error)}")
     except (MemoryError, ImportError) as error:
-        if isinstance(error, ImportError) and not _is_too_large(error):
+        if isinstance(error, ImportError) and not any(sign in str(error) for sign in _TOO_LARGE):
             raise
         _refuse(f"the memory is used up ({error}); close other programs, or raise ulimit -v")
     except KeyboardInterrupt:  # of a config file
         return 128 + 2
-
-
-def _is_too_large(error: ImportError) -> bool:
-    """Return whether a library was not loaded because memory or addresses for it are lacking."""
-    signs = "failed to map segment", "annot allocate memory"
-    return any(sign in str(error) for sign in signs)
 
 
 def _name_in(error: OSError) -> str:

@@ -71,11 +71,7 @@ def as_line(record: Mapping[str, Any]) -> str:
 
 
 def parse_object(text: str | bytes, schema: Schema) -> Record:
-    """Return the JSON object that a text holds.
-
-    Raises:
-      ValueError: it holds no JSON object, or a field of the schema is missing or of another kind.
-    """
+    """Return the JSON object that a text holds, or raise a `ValueError` if it does not fit."""
     try:
         record = json.loads(text)
     except RecursionError as error:
@@ -150,13 +146,7 @@ def _names_of(kinds: Kinds) -> str:
 def read_object(path: Path, schema: Schema, way_out: str) -> Record:
     """Return the object that a JSON file of a run holds.
 
-    Args:
-      path: the file.
-      schema: the fields that the object has to have, and their kinds.
-      way_out: what the user can do where the file is damaged.
-
-    Raises:
-      UserError: the file cannot be read, or does not fit the schema.
+    A `UserError` says that it cannot be read, or does not fit the schema, and the way out.
     """
     try:
         return parse_object(regular(path).read_bytes(), schema)
@@ -176,9 +166,6 @@ def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
 
     A last line without its end was cut by a kill, or is still being written: it is left out. So is
     a line that does not fit the schema, with a warning that names it.
-
-    Raises:
-      UserError: the file cannot be read.
     """
     if not path.is_file():
         return []
@@ -198,11 +185,7 @@ def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Add a record to a log, on a line of its own even where a kill has cut the last one.
-
-    Raises:
-      OSError: the file cannot be written.
-    """
+    """Add a record to a log, on a line of its own even where a kill has cut the last one."""
     # Written in one call: of two processes that add a line at once, neither cuts the other's.
     with path.open("ab", buffering=0) as file:
         file.write(_end_of_cut_line(path) + as_line(record).encode() + b"\n")

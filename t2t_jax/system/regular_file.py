@@ -11,8 +11,7 @@ from t2t_jax.errors import UserError
 def regular(path: Path) -> Path:
     """Return the path itself, if it leads to a regular file, also over links.
 
-    Raises:
-      OSError: there is nothing, or something else, such as a directory or a named pipe.
+    A missing file is an `OSError`, and so is a directory, a named pipe or the like.
     """
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
@@ -25,11 +24,7 @@ def regular(path: Path) -> Path:
 def check_regular(path: Path) -> None:
     """Refuse a path to a directory, a pipe or a device, before it is opened.
 
-    Args:
-      path: a file, which may be missing: whoever opens it says so.
-
-    Raises:
-      UserError: a directory, a named pipe, a socket or a device is there.
+    The file may be missing: whoever opens it says so.
     """
     try:
         regular(path)

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, TypeVar
 
 from t2t_jax.system.atomic_file import remove_unfinished
@@ -82,12 +82,7 @@ class StopSignal:
                 self._before[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leave signals to whoever received them before."""
         if self in _stops:
             _stops.remove(self)
@@ -96,9 +91,7 @@ class StopSignal:
     def attempt(self, work: Callable[[], _T]) -> _T | None:
         """Do work that can be done again, such as an evaluation, as long as no signal comes.
 
-        Returns:
-          What `work` returned; None where a signal had come before, or came before the last of its
-          safe points.
+        Return None where a signal had come before, or came before the last of the safe points.
         """
         before = _attempt.set(self)
         try:

@@ -15,7 +15,7 @@ import pytest
 
 import t2t_jax
 from t2t_jax.__main__ import main
-from t2t_jax.commands.entry import COMMANDS, EVAL_COMMANDS
+from t2t_jax.commands.groups import COMMANDS, IN_EVAL
 from t2t_jax.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def test_the_map_has_every_command_in_one_line(capsys):
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= 80
         assert [line.split()[0] for line in lines if line.startswith("  ")] == [*NAMES, "t2t-jax"]
-    assert {*OTHER_COMMANDS, *EVAL_COMMANDS} == set(NAMES)
+    assert {*OTHER_COMMANDS, *IN_EVAL} == set(NAMES)
 
 
 @pytest.mark.parametrize("flag", ["--version", "-V"])

@@ -16,12 +16,11 @@ import pytest
 
 import t2t_jax.run.loading
 from t2t_jax.commands import model_flags, streams
-from t2t_jax.commands.entry import EVAL_COMMANDS, entry_command, eval_command
-from t2t_jax.commands.model_flags import DecodingFlags
+from t2t_jax.commands.entry import entry_command, eval_command
+from t2t_jax.commands.groups import IN_EVAL
 from t2t_jax.commands.streams import writing
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config, DecodingConfig, MeshConfig, walk
-from t2t_jax.config.registry import load_named
 from t2t_jax.data.vocabularies.learning import train_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.system.folders import user_folder
@@ -131,14 +130,7 @@ def test_help_of_train_lists_every_field_with_its_default_and_meaning(capsys, co
             assert len(helped.split()) > 2  # the type, and words of its docstring
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        for name, row in EVAL_COMMANDS.items()
-        if issubclass(load_named(f"t2t_jax.commands.{row.place}"), DecodingFlags)
-    ],
-)
+@pytest.mark.parametrize("name", ["translate", "parse", "bleu", "parseval"])
 def test_help_of_eval_lists_the_decoding_settings_of_the_run(capsys, workdir, name):
     text = show_help(capsys, eval_command, name, "--workdir", str(workdir))
     decoding = dataclasses.asdict(DecodingConfig())
@@ -158,7 +150,7 @@ def test_a_flag_of_several_values_takes_them_all(config_file):
 
 def test_help_of_eval_lists_the_commands(capsys):
     text = show_help(capsys, eval_command)
-    assert all(name in text for name in EVAL_COMMANDS)
+    assert all(name in text for name in IN_EVAL)
 
 
 def test_flags_change_the_fields_of_the_config(config_file):

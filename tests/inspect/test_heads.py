@@ -137,7 +137,7 @@ def test_kinds_are_those_of_the_attention_maps(translator):
         ):
             found = count_heads(getattr(maps, name), *sides, name)
             counts[name] = counts[name] + found if name in counts else found
-    measured = heads._measures(translator, None, "dev", 3, bleu=False).counts()
+    measured = heads._measures(translator, "dev", 3, bleu=False).counts()
     for name, expected in counts.items():
         assert measured[name].kinds() == expected.kinds()
         np.testing.assert_allclose(measured[name].shares, expected.shares, atol=1e-4)
@@ -149,7 +149,7 @@ def test_bleu_is_that_of_a_model_without_the_head(translator):
     params = _without_rows(translator.params, "encoder", "self_attention", 0, slice(0, 4))
     other = type(translator)(translator.config, translator.vocabulary, params)
     score = corpus_scores(other.translate(sources, beam_size=1), references, "de").bleu
-    measures = heads._measures(translator, None, "dev", _SENTENCES, bleu=True)
+    measures = heads._measures(translator, "dev", _SENTENCES, bleu=True)
     gates = without(open_gates(translator.config.model), [Head("encoder", 0, 0)])
     assert measures.bleu(gates) == score
 

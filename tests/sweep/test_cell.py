@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from t2t_jax.commands.sweep import sweep_command
+from t2t_jax.commands.entry import command_of
+from t2t_jax.commands.sweep import SweepCommand
 from t2t_jax.config import Config, to_dict
 from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
@@ -163,9 +164,8 @@ def grid_file(tmp_path):
 def test_a_directory_that_cannot_be_a_sweeps_is_refused(grid_file, tmp_path, workdir, message):
     for flags in ([], ["--report"]):
         place = ["--config", grid_file, "--workdir", f"{tmp_path}/{workdir}"]
-        command = sweep_command([*place, *flags])
         with pytest.raises(UserError, match=re.escape(message)):
-            command.run()
+            command_of(SweepCommand, [*place, *flags], "sweep").run()
 
 
 @pytest.mark.parametrize("content", [b"soon", b"12 13", b"../../1", b"\xff", b"1\n2"])

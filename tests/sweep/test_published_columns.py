@@ -29,7 +29,7 @@ def test_an_experiment_has_one_note_however_many_variants_are_from_it():
         "[2]",
         "[2]",
     ]
-    general, *notes = columns.notes()
+    general, *notes = columns.notes
     assert "a difference from another experiment" in general
     assert "not to be compared with those of this table" in general
     rotary, gelu = DIFFERENCES["rotary"], DIFFERENCES["gelu"]
@@ -41,7 +41,7 @@ def test_an_experiment_has_one_note_however_many_variants_are_from_it():
 
 def test_notes_are_of_the_variants_that_the_table_has():
     columns = published_columns(DIFFERING, ["base", "swish"])
-    assert [note.split()[1] for note in columns.notes()[1:]] == ["[1]"]
+    assert [note.split()[1] for note in columns.notes[1:]] == ["[1]"]
     assert columns.cells("swish")[0].endswith("[1]")
     assert published_columns(DIFFERING, ["base"]).fields == columns.fields
 

@@ -7,6 +7,7 @@ Attention weights are stored as bytes, in which 255 stands for 1.
 import base64
 import html
 import json
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from t2t_jax.config import ModelConfig
+from t2t_jax.config import ImageEncoderConfig, ModelConfig
+from t2t_jax.data.images import checked_image
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.inspect.attention_maps import AttentionMaps, attention_maps
 from t2t_jax.inspect.beam_record import BeamRecord, record_search
 from t2t_jax.inspect.encoder_maps import EncoderMaps, encoder_maps
-from t2t_jax.inspect.explorer.encoder_page import page_data
 from t2t_jax.inspect.head_kinds import Attention, count_heads, sides
 from t2t_jax.modules.position import PositionEncoding
 from t2t_jax.system.atomic_file import write_whole
@@ -30,32 +31,17 @@ _DISTANCES = 64  # positions whose dot products are drawn, at least
 _HEIGHT = 900  # of the page in a notebook, in pixels
 
 
+@dataclass(frozen=True, repr=False)
 class Exploration:
-    """A page about a model and a sentence. A notebook shows it; `save` writes it to a file.
+    """A page about a model and a sentence. A notebook shows it; `save` writes it to a file."""
 
-    Attributes:
-      page: the page, as HTML.
-      maps: the attention weights that the page shows.
-    """
-
-    def __init__(self, page: str, maps: AttentionMaps | EncoderMaps) -> None:
-        """Keep the page.
-
-        Args:
-          page: the page, as HTML.
-          maps: the attention weights that the page shows.
-        """
-        self.page, self.maps = page, maps
+    page: str
+    """The page, as HTML."""
+    maps: AttentionMaps | EncoderMaps
+    """The attention weights that the page shows."""
 
     def save(self, path: str | Path) -> None:
-        """Write the page, whole or not at all.
-
-        Args:
-          path: the file.
-
-        Raises:
-          UserError: the file cannot be written.
-        """
+        """Write the page, whole or not at all; raise a `UserError` if it cannot be written."""
         write_whole(path, self.page.encode())
 
     def _repr_html_(self) -> str:
@@ -99,13 +85,29 @@ def explore(translator: Translator, text: Any, references: str | None = None) ->
 
 
 def _explore_encoder(translator: Translator, given: Any, references: str | None) -> Exploration:
-    """Make the page about an encoder-only model."""
+    """Make the page about an encoder-only model, on what each position attends to."""
     if references is not None:
         raise UserError("an encoder alone translates nothing; leave the translation out")
-    maps = encoder_maps(translator, given)
-    data = page_data(translator, given, maps) | {"attention": _bytes(maps.encoder)}
-    if image := data["image"]:
-        image["values"] = _bytes(image["values"] / 255)
+    maps, config = encoder_maps(translator, given), translator.config
+    image: dict[str, Any] | None = None
+    if isinstance(config.model, ImageEncoderConfig):
+        pixels = checked_image(given, config.model, "image", config.data.image_resize)
+        image = {
+            "size": config.model.image_size,
+            "patch": config.model.patch_size,
+            "channels": config.model.image_channels,
+            "values": _bytes(pixels / 255),
+        }
+    data = {
+        "units": [
+            {"name": name, "label": maps.labels.get(place, "")}
+            for place, name in enumerate(maps.units)
+        ],
+        "answer": maps.labels.get(0, given if isinstance(given, str) else ""),
+        "shape": maps.encoder.shape[:3],
+        "image": image,
+        "attention": _bytes(maps.encoder),
+    }
     return Exploration(_page("encoder", data), maps)
 
 

@@ -40,9 +40,7 @@ class _Box(NamedTuple):
 def architecture(config: Config, vocab_size: int) -> Figure:
     """Draw the network of a config as in figure 1 of the paper, from below to above.
 
-    Args:
-      config: the config of a run.
-      vocab_size: the number of target entries of the run's vocabulary.
+    The target side of the run's vocabulary has `vocab_size` entries.
     """
     params = declared_parameters(make_model(config, vocab_size, None))
     stacks = config.model.stacks

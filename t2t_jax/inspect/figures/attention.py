@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from t2t_jax.functional.attention import attention_weights
@@ -74,24 +73,27 @@ def lines_between_words(
 ) -> Figure:
     """Draw the weights of a layer's heads as lines between words, as in the paper's figures 3 to 5.
 
-    Args:
-      words: the subwords, which are both keys and queries.
-      weights: the attention weights of the heads.
-      title: the title of the picture.
+    The words are the subwords that are both keys and queries.
     """
     figure, (axes,) = canvas(max(5, 2.2 + 0.32 * len(words)), 4)
-    _connect(axes, weights)
-    _label(axes, words, words)
+    for head, of_head in enumerate(weights):
+        color = COLORS[head % len(COLORS)]
+        for query, key in np.argwhere(of_head > 0.05):
+            strength = float(of_head[query, key])
+            axes.plot([query, key], [1, 0], color=color, alpha=strength, linewidth=1 + strength)
+    for y, side in ((1.03, "bottom"), (-0.03, "top")):
+        for x, word in enumerate(words):
+            axes.text(x, y, word, rotation=90, ha="center", va=side, fontsize=9, parse_math=False)
+    axes.set(xlim=(-0.5, len(words) - 0.5), ylim=(-0.6, 1.6))
+    axes.axis("off")
     axes.set_title(title, fontsize=10)
     return figure
 
 
 def cross_attention(maps: AttentionMaps, layer: int) -> Figure:
-    """Draw the weights of source subwords for each target subword, as the mean of a layer's heads.
+    """Draw the weights of source subwords for each target subword: the mean of a layer's heads.
 
-    Args:
-      maps: the attention weights of a sentence and its translation.
-      layer: the layer, from 0.
+    The layers are counted from 0.
     """
     weights = maps.cross[layer].mean(0)
     figure, (axes,) = canvas(max(5, 2.5 + 0.3 * len(maps.source)), 1.8 + 0.25 * len(maps.target))
@@ -101,19 +103,3 @@ def cross_attention(maps: AttentionMaps, layer: int) -> Figure:
     axes.set_title(f"cross-attention, layer {layer + 1}, mean of the heads", fontsize=10)
     figure.colorbar(image, ax=axes)
     return figure
-
-
-def _connect(axes: Axes, weights: Float[np.ndarray, "h q k"]) -> None:
-    for head, of_head in enumerate(weights):
-        color = COLORS[head % len(COLORS)]
-        for query, key in np.argwhere(of_head > 0.05):
-            strength = float(of_head[query, key])
-            axes.plot([query, key], [1, 0], color=color, alpha=strength, linewidth=1 + strength)
-
-
-def _label(axes: Axes, above: Sequence[str], below: Sequence[str]) -> None:
-    for y, words, side in ((1.03, above, "bottom"), (-0.03, below, "top")):
-        for x, word in enumerate(words):
-            axes.text(x, y, word, rotation=90, ha="center", va=side, fontsize=9, parse_math=False)
-    axes.set(xlim=(-0.5, len(above) - 0.5), ylim=(-0.6, 1.6))
-    axes.axis("off")

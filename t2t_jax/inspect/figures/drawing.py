@@ -13,24 +13,13 @@ MAP = "cividis"
 
 
 def canvas(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """Return a picture with axes beside each other, which needs no display.
-
-    Args:
-      width: the width in inches.
-      height: the height in inches.
-      columns: the number of axes.
-    """
+    """Return a picture, of a size in inches, with axes in columns; it needs no display."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, list(figure.subplots(1, columns, squeeze=False)[0])
 
 
 def encoded(figure: Figure, kind: str) -> bytes:
-    """Return the content of a picture's file.
-
-    Args:
-      figure: the picture.
-      kind: the format, svg or png.
-    """
+    """Return the content of a picture's file, which is of the kind svg or png."""
     content = io.BytesIO()
     # Keep text as text, and write the same picture as the same bytes.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "t2t_jax"}):

@@ -8,11 +8,7 @@ from t2t_jax.inspect.heads import ATTENTIONS, HeadReport
 
 
 def worth(report: HeadReport) -> Figure:
-    """Draw the importance of every head, and the scores without the least important heads.
-
-    Args:
-      report: the worth of the heads of a model.
-    """
+    """Draw the importance of every head, and the scores without the least important heads."""
     figure, (*maps, curve) = canvas(12, 3.2, len(ATTENTIONS) + 1)
     largest = max(head.importance for head in report.heads)
     for axes, name in zip(maps, ATTENTIONS, strict=True):

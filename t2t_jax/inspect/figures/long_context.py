@@ -24,12 +24,10 @@ LENGTHS = (128, 256, 512, 1024)
 
 
 def long_context(config: Config, lengths: Sequence[int] = LENGTHS) -> Figure:
-    """Draw the operations, memory and time of a layer, by the length of a row.
+    """Draw the operations, memory and time of a layer, by the length of a row in tokens.
 
-    Args:
-      config: the config of a run that reads text. The layer is one of the encoder, or of the
-        decoder of a decoder-only model.
-      lengths: lengths of the rows, in tokens.
+    The config is of a run that reads text. The layer is one of the encoder, or of the decoder of a
+    decoder-only model.
     """
     depths = (f"model.num_{name}_layers" for name in ("encoder", "decoder"))
     layer = config.replace({depth: 1 for depth in depths if config.value(depth)})
@@ -59,11 +57,7 @@ def long_context(config: Config, lengths: Sequence[int] = LENGTHS) -> Figure:
 
 
 def operations(config: Config, n: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the floating point operations of a layer's forward pass over one row.
-
-    Args:
-      config: the config of a run.
-      n: lengths of rows, in tokens.
+    """Compute the floating point operations of a layer's forward pass over one row of n tokens.
 
     Returns:
       The operations of attention's own products, which grow with n², and those of products with

@@ -8,12 +8,7 @@ from t2t_jax.inspect.figures.drawing import COLORS, MAP, canvas
 
 
 def waves(d_model: int, length: int = 100) -> Figure:
-    """Draw a few columns of the encodings: sine waves, slower from column to column.
-
-    Args:
-      d_model: width of the model.
-      length: number of positions.
-    """
+    """Draw a few columns of the encodings: sine waves, slower from column to column."""
     table = np.asarray(sinusoidal_positions(length, d_model))
     figure, (axes,) = canvas(8, 3)
     columns = sorted({min(d_model - 1, d_model * part // 64) for part in (0, 4, 8, 16)})
@@ -26,12 +21,7 @@ def waves(d_model: int, length: int = 100) -> Figure:
 
 
 def heat_map(d_model: int, length: int = 100) -> Figure:
-    """Draw all numbers of the encodings, with a row for each position.
-
-    Args:
-      d_model: width of the model.
-      length: number of positions.
-    """
+    """Draw all numbers of the encodings, with a row for each position."""
     figure, (axes,) = canvas(8, 3.5)
     table = np.asarray(sinusoidal_positions(length, d_model))
     image = axes.imshow(table, aspect="auto", cmap=MAP, vmin=-1, vmax=1, interpolation="nearest")
@@ -45,10 +35,6 @@ def products_by_distance(d_model: int, length: int = 100) -> Figure:
     """Draw the dot products of encodings, which depend on the distance of two positions alone.
 
     A pair of sine and cosine of the same frequency gives sin a sin b + cos a cos b = cos(a - b).
-
-    Args:
-      d_model: width of the model.
-      length: number of positions.
     """
     table = np.asarray(sinusoidal_positions(length, d_model))
     figure, (left, right) = canvas(9, 3.5, 2)

@@ -16,12 +16,7 @@ _ENTRIES = 12
 
 
 def schedule(training: TrainingConfig, d_model: int) -> Figure:
-    """Draw equation 3 for several lengths of the warmup, and the schedule of a run.
-
-    Args:
-      training: the recipe of the run.
-      d_model: width of the model.
-    """
+    """Draw equation 3 for several lengths of the warmup, and the schedule of a run."""
     warmup, last = training.warmup_steps, max(training.num_train_steps, 2)
     steps = np.unique(np.linspace(1, last, 500).astype(np.int32))
     figure, (axes,) = canvas(8, 3.5)
@@ -41,9 +36,6 @@ def label_smoothing(epsilon: float) -> Figure:
     """Draw the target with which the loss compares the model's probabilities (section 5.4).
 
     The target is computed from the loss, whose gradient by the logits is their softmax minus it.
-
-    Args:
-      epsilon: label smoothing eps_ls.
     """
     target = jnp.asarray(_ENTRIES // 3)
     figure, axes = canvas(8, 3, 2)

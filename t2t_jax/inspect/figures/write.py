@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -13,14 +12,13 @@ from t2t_jax.batch import Batch, one_a_row
 from t2t_jax.config import Config
 from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.inspect.attention_maps import AttentionMaps, attention_maps
+from t2t_jax.inspect.attention_maps import AttentionMaps, attention_maps, weights_of
 from t2t_jax.inspect.encoder_maps import encoder_maps
 from t2t_jax.inspect.figures import attention, positions, training
 from t2t_jax.inspect.figures.architecture import architecture
 from t2t_jax.inspect.figures.drawing import encoded
 from t2t_jax.inspect.figures.long_context import long_context
 from t2t_jax.modules.models import start_id
-from t2t_jax.parallel.mesh import on_host
 from t2t_jax.run.loading import load
 from t2t_jax.system.atomic_file import check_writable, write_whole
 
@@ -31,16 +29,13 @@ SENTENCE = "No devices were found."
 def write_figures(
     directory: Path, workdir: Path | None = None, sentence: str = SENTENCE
 ) -> list[Path]:
-    """Write every picture as NAME.svg and NAME.png.
+    """Write every picture as NAME.svg and NAME.png, over files of these names; return the paths.
 
     Args:
-      directory: the directory for the files; files of these names are overwritten.
+      directory: the directory for the files.
       workdir: directory of the run whose shapes, recipe and attention are drawn; None is the
         paper's base model, without attention, for which a trained model is needed.
       sentence: the sentence whose attention is drawn, unless the model reads images.
-
-    Returns:
-      The paths of the files.
 
     Raises:
       UserError: the run cannot be read, or nothing can be written in `directory`.
@@ -58,12 +53,7 @@ def write_figures(
 
 
 def figures(translator: Translator | None, sentence: str) -> Iterator[tuple[str, Figure]]:
-    """Yield every picture with its name.
-
-    Args:
-      translator: the model of a run; None is the paper's base model.
-      sentence: the source whose attention is drawn.
-    """
+    """Yield every picture with its name, of a run's model or (None) the paper's base model."""
     config = Config() if translator is None else translator.config
     vocab_size = config.data.vocab_size if translator is None else len(translator.vocabulary)
     model = config.model
@@ -112,7 +102,6 @@ def _of_language_model(
     check_one_pass("the sentence", len(tokens), translator.longest_sentence)
     read = [start_id(translator.config.model), *tokens[:-1]]
     rows = (one_a_row(jnp.asarray([ids], jnp.int32)) for ids in (read, tokens[-1:]))
-    look = jax.jit(translator.model.attention_weights)
-    weights = on_host(look(translator.params, Batch(*rows)))["encoder"]
+    weights = weights_of(translator, Batch(*rows))["encoder"]
     [words] = translator.vocabulary.pieces([read])
     return words, np.asarray(weights)[:, 0]
