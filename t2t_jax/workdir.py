@@ -129,7 +129,11 @@ def _keep_registered(config: Config, workdir: Path) -> None:
 
 
 def read_vocabulary(workdir: Path) -> Vocabulary:
-    """Read the vocabulary of a run, and check that it is that of the start of the run."""
+    """Read the vocabulary of a run, and check that it is that of the start of the run.
+
+    Raises:
+      UserError: the vocabulary is missing or damaged, or is not that of the start of the run.
+    """
     path, stored = workdir / _VOCABULARY, workdir / _VOCABULARY_HASH
     vocabulary = Vocabulary.load(path)
     expected = _first_word(stored)
@@ -368,6 +372,9 @@ def locked(workdir: Path) -> Iterator[None]:
 
     Process 0 holds the lock, and other processes check that they see the same directory. While
     another process trains in it, it is refused.
+
+    Raises:
+      UserError: another process trains in the directory, or not all processes see the same one.
     """
     if not is_main():
         _check_shared(workdir, of_main(0))

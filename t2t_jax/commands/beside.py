@@ -68,7 +68,11 @@ class FilesBeside:
 
 
 def head_of(flag: str | None) -> tuple[int, int] | None:
-    """Return the layer and the head that a flag names as LAYER:HEAD; None without the flag."""
+    """Return the layer and the head that a flag names as LAYER:HEAD; None without the flag.
+
+    Raises:
+      UserError: the value names no head.
+    """
     if flag is None:
         return None
     layer, colon, head = flag.partition(":")

@@ -126,6 +126,9 @@ def peek(arguments: Sequence[str]) -> tuple[str | None, Path | None]:
     """Return `--config` and (the first) `--workdir`, which give the defaults of all other flags.
 
     The name of a directory has to be UTF-8, as checkpoints cannot be in it otherwise.
+
+    Raises:
+      UserError: the name of a directory is not UTF-8, so checkpoints cannot be in it.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", nargs="?")
@@ -164,7 +167,11 @@ def with_family(config: Config, arguments: Sequence[str]) -> Config:
 
 
 def stored_config(workdir: Path | None) -> Config | None:
-    """Return the config of the run in a directory; None if there is no run."""
+    """Return the config of the run in a directory; None if there is no run.
+
+    Raises:
+      UserError: the config is damaged.
+    """
     if workdir is None or not workdir.is_dir():
         return None
     from t2t_jax.workdir import is_run, read_config
@@ -173,7 +180,11 @@ def stored_config(workdir: Path | None) -> Config | None:
 
 
 def parse_flags(command: Any, arguments: Sequence[str], **settings: Any) -> Any:
-    """Parse a command line into a dataclass: `tyro.cli` with settings, and with one-line errors."""
+    """Parse a command line into a dataclass: `tyro.cli` with settings, and with one-line errors.
+
+    Raises:
+      UserError: the command line is refused.
+    """
     printed = io.StringIO()
     try:
         # tyro's registry and the standard error belong to the whole process: one thread at a time.

@@ -116,7 +116,11 @@ def _open(name: str, config: DataConfig) -> Corpus:
 
 
 def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of parallel text; see `TaskFacts.corpora`."""
+    """Return the splits of parallel text; see `TaskFacts.corpora`.
+
+    Raises:
+      UserError: no corpus has this name, or files are missing.
+    """
     scheme, _, place = name.partition(":")
     languages = config.source_language, config.target_language
     if name == _BUNDLED:
@@ -133,7 +137,11 @@ def pair_splits(name: str, config: DataConfig) -> dict[str, Split]:
 
 
 def tree_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of sentences and their trees; see `TaskFacts.corpora`."""
+    """Return the splits of sentences and their trees; see `TaskFacts.corpora`.
+
+    Raises:
+      UserError: a directory is not named, or lacks its files.
+    """
     del config
     places = name.partition(":")[2].split("+")
     if not all(places):
@@ -283,6 +291,9 @@ def document_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of text of one language: `train.txt` and so on, or one bundled side.
 
     See `TaskFacts.corpora`.
+
+    Raises:
+      UserError: no such text has this name, or files are missing.
     """
     scheme, _, place = name.partition(":")
     if name == _BUNDLED:
@@ -311,6 +322,9 @@ def label_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of sentences with a label each: `train.txt` beside `train.label`.
 
     In the bundled corpus, each line's label is its language. See `TaskFacts.corpora`.
+
+    Raises:
+      UserError: no such text has this name, or files are missing.
     """
     if name == _BUNDLED:
         languages = config.source_language, config.target_language
@@ -322,6 +336,9 @@ def tag_splits(name: str, config: DataConfig) -> dict[str, Split]:
     """Return the splits of sentences with a tag for each word: `train.txt` beside `train.tags`.
 
     Trees give the tags of their words. See `TaskFacts.corpora`.
+
+    Raises:
+      UserError: no such text has this name, or files are missing.
     """
     scheme, _, place = name.partition(":")
     if scheme == "trees" and all(place.split("+")):

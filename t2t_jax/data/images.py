@@ -182,7 +182,11 @@ def _fitted(image: Image, size: int) -> UInt8[np.ndarray, "size size channels"]:
 
 
 def image_splits(name: str, config: DataConfig) -> dict[str, Split]:
-    """Return the splits of a corpus of images: source lines are arrays, and targets are labels."""
+    """Return the splits of a corpus of images: source lines are arrays, and targets are labels.
+
+    Raises:
+      UserError: there is no such corpus, or it has no images.
+    """
     scheme, _, place = name.partition(":")
     if scheme == "npz" and place:
         return _npz_splits(as_path(os.path.expanduser(place)))

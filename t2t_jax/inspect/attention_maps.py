@@ -46,6 +46,11 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
 
     Without a target, it is the model's own translation.
 
+    Args:
+      translator: the model.
+      source: a sentence.
+      target: the translation of `source`; None is the model's own.
+
     Raises:
       TypeError: an argument is of the wrong type.
       UserError: the model does not translate, or is an ensemble, whose members each have weights of

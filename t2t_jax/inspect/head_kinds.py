@@ -104,6 +104,13 @@ def count_heads(
 
     Each row of the weights sums to one. In the decoder, query i is the input of row i; in
     cross-attention, it is predicted by row i.
+
+    Args:
+      weights: attention weights; each row sums to one.
+      queries: the subwords that attend. In the decoder, subword i is the input of row i; in
+        cross-attention, subword i is predicted by row i.
+      keys: the subwords that are attended to.
+      which: the attention that the weights are of.
     """
     has_text = queries.words >= 0
     weights, words = weights[:, :, has_text], queries.words[has_text]

@@ -236,7 +236,11 @@ def weigh_heads(
 def importance_of_heads(
     translator: Translator, split: str = "dev", *, num_sentences: int | None = None
 ) -> HeadGates:
-    """Compute the importance of every head in one pass over sentences, as in `weigh_heads`."""
+    """Compute the importance of every head in one pass over sentences, as in `weigh_heads`.
+
+    Raises:
+      UserError: see `weigh_heads`.
+    """
     return _measures(translator, split, num_sentences, bleu=False).importance()
 
 

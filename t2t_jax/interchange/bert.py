@@ -64,7 +64,11 @@ def _places(model: ModelConfig) -> Iterator[Place]:
 
 
 def read(path: Path) -> PortableModel:
-    """Read a BERT model from what `save_pretrained` wrote, with tokenizer.json beside it."""
+    """Read a BERT model from what `save_pretrained` wrote, with tokenizer.json beside it.
+
+    Raises:
+      UserError: a file is missing or damaged, or is of another kind of model.
+    """
     others = Schema({"vocab_size": SIZE})
     theirs = pretrained.read_pretrained_config(path, "bert", _FIELDS, others, _FIXED)
     special, unknown = partial(_special_ids, path), _SPECIAL.index("[UNK]")

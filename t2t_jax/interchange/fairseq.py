@@ -39,6 +39,10 @@ def read(path: Path) -> PortableModel:
     """Read a checkpoint and the files of its vocabulary beside it.
 
     A directory stands for its `checkpoint_best.pt`, or for its only checkpoint.
+
+    Raises:
+      UserError: a file is missing or damaged, or is not of fairseq, or the model has an option that
+        models of this package cannot have, or a library is missing.
     """
     file = _checkpoint_file(path)
     checkpoint = read_torch_file(file)

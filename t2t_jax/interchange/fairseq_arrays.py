@@ -28,7 +28,11 @@ _RESERVED_POSITIONS = 2
 def renamed(
     arrays: Mapping[str, Shaped[np.ndarray, "..."]],
 ) -> Iterator[tuple[str, Shaped[np.ndarray, "..."]]]:
-    """Yield the parameters of any version under the names that later versions of fairseq have."""
+    """Yield the parameters of any version under the names that later versions of fairseq have.
+
+    Args:
+      arrays: the arrays of a checkpoint of any version.
+    """
     for name, array in arrays.items():
         if _NO_PARAMETERS.fullmatch(name):
             continue

@@ -81,7 +81,11 @@ def _places(model: ModelConfig) -> Iterator[Place]:
 
 
 def read(path: Path) -> PortableModel:
-    """Read a GPT-2 model from what `save_pretrained` wrote, with tokenizer.json beside it."""
+    """Read a GPT-2 model from what `save_pretrained` wrote, with tokenizer.json beside it.
+
+    Raises:
+      UserError: a file is missing or damaged, or is of another kind of model.
+    """
     theirs = pretrained.read_pretrained_config(path, "gpt2", _FIELDS, _OTHERS, _FIXED)
     special = partial(_special_ids, path, theirs.get("eos_token_id"))
     vocabulary = pretrained.read_pretrained_vocabulary(path, theirs, special, unknown=1)

@@ -49,7 +49,12 @@ _Named: TypeAlias = tuple[str, Float32[np.ndarray, "..."]]
 
 
 def read(path: Path) -> PortableModel:
-    """Read a model of marian-nmt, given its `.npz` file or a directory with one."""
+    """Read a model of marian-nmt, given its `.npz` file or a directory with one.
+
+    Raises:
+      UserError: a file is missing, or damaged, or of another kind; or the model has an option that
+        models of this package lack; or a file that is named lies outside of the directory.
+    """
     files = find_files(path)
     weights = _Weights(files.model)
     options = weights.options

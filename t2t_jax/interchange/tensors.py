@@ -94,6 +94,7 @@ class Tensors:
         """Take an array with a row for each entry of a vocabulary, and return it in our order.
 
         Args:
+          name: the name of the array.
           order: the row in the file of each of our entries; see `numbering.new_order`.
           width: the length of a row; nothing for an array with a number for each entry.
         """

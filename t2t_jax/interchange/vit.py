@@ -55,7 +55,11 @@ def _places(model: ModelConfig) -> Iterator[Place]:
 
 
 def read(path: Path) -> PortableModel:
-    """Read a ViT model from the directory that `save_pretrained` wrote."""
+    """Read a ViT model from the directory that `save_pretrained` wrote.
+
+    Raises:
+      UserError: a file is missing or damaged, or is of another kind of model.
+    """
     theirs = pretrained.read_pretrained_config(path, "vit", _FIELDS, _OTHERS, {"qkv_bias": True})
     vocabulary = labelled_vocabulary(None, _labels(path, theirs["id2label"]))
     changes = {

@@ -72,6 +72,9 @@ class Languages:
 
         The source may be `auto`: then the language of the texts is detected. A pair that is not
         served is refused.
+
+        Raises:
+          RefusedError: there is no such pair, or no detector.
         """
         source, target = source.strip().lower(), target.strip().lower()
         detected = None
@@ -91,6 +94,9 @@ class Languages:
         """Detect the language of texts among the source languages, the most probable one first.
 
         The first 2,000 characters are read.
+
+        Raises:
+          RefusedError: no detector is installed, or it knows too few of these languages.
         """
         if len(self.sources) == 1:
             return [Detected(self.sources[0], 1.0)]

@@ -35,7 +35,11 @@ class Searches:
         limits: Limits,
         calibration: Calibration | None = None,
     ) -> None:
-        """Start the searches of a model that translates; `limits` are those of the first one."""
+        """Start the searches of a model that translates; `limits` are those of the first one.
+
+        Raises:
+          UserError: the model does not translate.
+        """
         longest = min(limits.longest, decoding.max_source_length)
         limits = replace(limits, longest=longest)
         self._translator, self._calibration = translator, calibration

@@ -42,6 +42,9 @@ def bound_socket(host: str, port: int) -> socket.socket:
     """Make a socket that listens at an address, which no other program can take from now on.
 
     Port 0 is any that is free. An address at which the program cannot listen is refused.
+
+    Raises:
+      UserError: the program cannot listen at the address.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

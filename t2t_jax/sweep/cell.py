@@ -88,6 +88,9 @@ class Cell:
         """Return the result of the cell; None if there is none, or it was scored in another way.
 
         A damaged result, or one of another config, is refused with a `UserError`.
+
+        Raises:
+          UserError: the directory holds the result of another config, or a damaged one.
         """
         from t2t_jax.workdir import check_registered
 
@@ -119,7 +122,11 @@ class Cell:
 
 
 def measures_of(result: Mapping[str, Any]) -> "GridMeasures":
-    """Return the scores by which a result of a known corpus is compared with others."""
+    """Return the scores by which a result of a known corpus is compared with others.
+
+    Raises:
+      UserError: the result is of an unknown corpus.
+    """
     from t2t_jax.tasks import task_of
 
     return task_of(result["corpus"], result.get("task", "auto")).grid

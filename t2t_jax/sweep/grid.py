@@ -111,6 +111,9 @@ def chosen_variants(grid: Grid, patterns: Iterable[str]) -> list[str]:
     """Return the variants that names or patterns such as `A-*` choose, in the grid's order.
 
     A pattern that chooses none is refused.
+
+    Raises:
+      UserError: a pattern matches no variant.
     """
     patterns = list(patterns)
     for pattern in patterns:

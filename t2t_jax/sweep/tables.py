@@ -27,6 +27,9 @@ def write_tables(
 
     Without matplotlib, `table.png` is left out with a warning. Cells that were left out, as their
     results are of another config or damaged, are named below the table.
+
+    Raises:
+      UserError: `compare` refuses the results.
     """
     rows = compare(grid, results)
     columns = published_columns(grid.published, [row.variant for row in rows])

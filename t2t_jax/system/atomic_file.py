@@ -39,6 +39,9 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file so that no reader ever sees a part of it, even if a kill ends the writing.
 
     A `UserError` says that it cannot be written; what was there before is then still there.
+
+    Raises:
+      UserError: the file cannot be written; what was there before is still there.
     """
     with writing_whole(path) as file:
         file.write(content)
@@ -52,6 +55,9 @@ def writing_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     that nobody else uses. After an error in the `with` block, and when a signal ends the program,
     that file is removed. An object of a bucket is written on this machine, and sent at the end. A
     `UserError` says that it cannot be written; what was there before is then still there.
+
+    Raises:
+      UserError: the file cannot be written; what was there before is still there.
     """
     path = as_path(path)
     with _sent(path) if isinstance(path, BucketPath) else _renamed(path) as file:

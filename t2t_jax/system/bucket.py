@@ -107,7 +107,11 @@ class BucketPath(PosixPath):
         return self
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return the kind, the size and the time of change, as an ordinary path has them."""
+        """Return the kind, the size and the time of change, as an ordinary path has them.
+
+        Raises:
+          FileNotFoundError: there is neither an object of this name nor one below it.
+        """
         with _reaching(self):
             found = self._store.info(self._key)
         kind = stat.S_IFDIR if found["type"] == "directory" else stat.S_IFREG
@@ -137,7 +141,11 @@ class BucketPath(PosixPath):
             return None
 
     def iterdir(self) -> Generator["BucketPath", None, None]:
-        """Yield the objects and the directories right below this name."""
+        """Yield the objects and the directories right below this name.
+
+        Raises:
+          FileNotFoundError: there is nothing below this name.
+        """
         with _reaching(self):
             listed = self._store.ls(self._key, detail=False)
         names = sorted({each.rstrip("/").rpartition("/")[2] for each in listed})
@@ -161,6 +169,9 @@ class BucketPath(PosixPath):
         """Open the object for reading, or for appending; `write_bytes` writes one.
 
         A reader gets a copy on this machine, which is whole before its first byte is read.
+
+        Raises:
+          FileNotFoundError: there is no object of this name to read.
         """
         raw: Any
         if mode.startswith("a"):
@@ -177,7 +188,11 @@ class BucketPath(PosixPath):
         return raw if "b" in mode else io.TextIOWrapper(raw, encoding=encoding)
 
     def read_bytes(self) -> bytes:
-        """Return the content of the object."""
+        """Return the content of the object.
+
+        Raises:
+          FileNotFoundError: there is no such object.
+        """
         with _reaching(self):
             return bytes(self._store.cat_file(self._key))
 
@@ -197,7 +212,11 @@ class BucketPath(PosixPath):
             self._store.pipe_file(self._key, data, mode="create")
 
     def fetch_to(self, local: Path) -> None:
-        """Copy the object into a file of this machine."""
+        """Copy the object into a file of this machine.
+
+        Raises:
+          FileNotFoundError: there is no such object.
+        """
         with _reaching(self):
             self._store.get_file(self._key, str(local))
 
@@ -250,6 +269,9 @@ def fetch_objects(objects: Iterable[BucketPath], source: BucketPath, local: Path
     """Copy objects below a name into a directory of this machine, unless one of them is gone.
 
     Files have there what the names of the objects have beyond `source`.
+
+    Raises:
+      FileNotFoundError: one of the objects is gone.
     """
     places = [(each, local / str(each).removeprefix(f"{source}/")) for each in objects]
     for _, place in places:

@@ -147,6 +147,9 @@ def read_object(path: Path, schema: Schema, way_out: str) -> Record:
     """Return the object that a JSON file of a run holds.
 
     A `UserError` says that it cannot be read, or does not fit the schema, and the way out.
+
+    Raises:
+      UserError: the file cannot be read, or does not fit the schema.
     """
     try:
         return parse_object(regular(path).read_bytes(), schema)
@@ -166,6 +169,9 @@ def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
 
     A last line without its end was cut by a kill, or is still being written: it is left out. So is
     a line that does not fit the schema, with a warning that names it.
+
+    Raises:
+      UserError: the file cannot be read.
     """
     if not path.is_file():
         return []
@@ -185,7 +191,11 @@ def read_record_lines(path: Path, schema: Schema) -> list[tuple[str, Record]]:
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Add a record to a log, on a line of its own even where a kill has cut the last one."""
+    """Add a record to a log, on a line of its own even where a kill has cut the last one.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
     # Written in one call: of two processes that add a line at once, neither cuts the other's.
     with path.open("ab", buffering=0) as file:
         file.write(_end_of_cut_line(path) + as_line(record).encode() + b"\n")

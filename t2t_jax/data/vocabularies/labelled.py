@@ -15,7 +15,11 @@ class LabelledVocabulary(Vocabulary):
     """Labels, numbered from 0, and the vocabulary of the text that is labelled."""
 
     def __init__(self, serialized: bytes) -> None:
-        """Read the vocabulary as `labelled_vocabulary` has written it."""
+        """Read the vocabulary as `labelled_vocabulary` has written it.
+
+        Raises:
+          ValueError: the bytes are damaged; the message says in what way.
+        """
         super().__init__(serialized)
         content = parsed(serialized, _SCHEMA)
         try:

@@ -48,7 +48,12 @@ class MosesVocabulary(TableVocabulary):
     """
 
     def __init__(self, serialized: bytes) -> None:
-        """Read the vocabulary as `moses_vocabulary` has written it."""
+        """Read the vocabulary as `moses_vocabulary` has written it.
+
+        Raises:
+          ValueError: the bytes are damaged; the message says in what way.
+          UserError: subword-nmt is not installed.
+        """
         super().__init__(serialized, _SCHEMA, _SPECIAL)
         self._codes: str = self.content["codes"]
         self.splits_dashes: bool = self.content["splits_dashes"]

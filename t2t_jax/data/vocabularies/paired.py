@@ -35,7 +35,11 @@ class PairedVocabulary(TableVocabulary):
     """SentencePiece models that split text, and tables that say which id a subword has."""
 
     def __init__(self, serialized: bytes) -> None:
-        """Read the vocabulary as `paired_vocabulary` has written it."""
+        """Read the vocabulary as `paired_vocabulary` has written it.
+
+        Raises:
+          ValueError: the bytes are damaged; the message says in what way.
+        """
         super().__init__(serialized, _SCHEMA, _SPECIAL)
         try:
             self._models = [

@@ -24,7 +24,12 @@ class PretrainedVocabulary(Vocabulary):
     """A tokenizer of the library, and the order that its entries have in the model."""
 
     def __init__(self, serialized: bytes) -> None:
-        """Read the vocabulary as `pretrained_vocabulary` has written it."""
+        """Read the vocabulary as `pretrained_vocabulary` has written it.
+
+        Raises:
+          ValueError: the bytes are damaged; the message says in what way.
+          UserError: the library is missing.
+        """
         super().__init__(serialized)
         content = parsed(serialized, _SCHEMA)
         self._definition: str = content["tokenizer"]

@@ -74,6 +74,11 @@ def lines_between_words(
     """Draw the weights of a layer's heads as lines between words, as in the paper's figures 3 to 5.
 
     The words are the subwords that are both keys and queries.
+
+    Args:
+      words: the subwords, which are both keys and queries.
+      weights: the attention weights of the heads.
+      title: the title of the picture.
     """
     figure, (axes,) = canvas(max(5, 2.2 + 0.32 * len(words)), 4)
     for head, of_head in enumerate(weights):

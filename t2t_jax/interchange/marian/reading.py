@@ -84,6 +84,9 @@ def read(path: Path, *, positions: Positions = "huggingface") -> PortableModel:
 
     Args:
       positions: the sinusoids that the model is to have.
+
+    Raises:
+      UserError: a file is missing or damaged, or is of another kind of model.
     """
     theirs = pretrained.read_pretrained_config(path, "marian", FIELDS, _OTHERS, {})
     sides = "attention_heads", "ffn_dim"
