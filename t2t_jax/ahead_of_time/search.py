@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding
 
 from t2t_jax.ahead_of_time.hlo import parse_program
@@ -67,11 +68,13 @@ def compile_search(config: Config, devices: Sequence[jax.Device]) -> SearchRepor
     sizes = Sizes(rows, rows, _SOURCE_LENGTH, _ROOM, _ROOM)
     work = results_of(begin_work.lower(search, sizes, params))
 
-    def ints(*shape: int) -> Any:
+    def placed(x: Any) -> Any:
         place = NamedSharding(mesh, RULES.spec(["batch"]))
-        return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=place)
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
 
-    arrivals = Arrivals(ints(rows), ints(rows, _SOURCE_LENGTH), ints(rows), ints(rows))
+    numbers = placed(np.zeros(rows, np.int32))
+    inputs = jax.tree.map(placed, model.sources.padded([], rows, _SOURCE_LENGTH))
+    arrivals = Arrivals(numbers, inputs, numbers, numbers)
     seed, leave = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.int32))
     read = {name: part for name, part in params.items() if name != "encoder"}
     program = proceed.lower(search, params, work, arrivals, seed, leave).compile()

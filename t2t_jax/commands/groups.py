@@ -74,7 +74,8 @@ def wrong_command(command: str, what_it_is: str, facts: TaskFacts) -> UserError:
     models, or for every model.
     """
     [group] = (commands for commands in COMMANDS.values() if command in commands)
-    fits = next(name for name in (*facts.commands, *_FOR_EVERY_MODEL) if name in group)
+    known = (name for name in (*facts.commands, *_FOR_EVERY_MODEL) if name in group)
+    fits = next(known, facts.commands[0])
     return UserError(
         f"{what_it_is}, and t2t-jax {command} is not for such a model; use t2t-jax {fits}"
     )

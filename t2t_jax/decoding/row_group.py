@@ -52,10 +52,6 @@ class Sentence(NamedTuple):
         return max(len(self.source), len(self.prefix))
 
 
-_NOTHING = Sentence([], 0, 0)
-"""An empty sentence, which takes the row of one that was given up; its search ends at once."""
-
-
 class RowGroup(Generic[_Key]):
     """Rows of a search; when a sentence has ended, another one takes its row.
 
@@ -248,7 +244,8 @@ class RowGroup(Generic[_Key]):
             self._held[row] = arrival
         stopped = sorted(self._released.difference(rows))
         self._released.clear()
-        return rows + stopped, [one for _, one in arrivals] + [_NOTHING] * len(stopped)
+        nothing = Sentence(self._search.model.sources.blank(0), 0, 0)  # its search ends at once
+        return rows + stopped, [one for _, one in arrivals] + [nothing] * len(stopped)
 
     def _arrivals(
         self, rows: Sequence[int], sentences: Sequence[Sentence], places: int

@@ -26,6 +26,7 @@ from t2t_jax.modules.decoding_model import DecodingModel
 from t2t_jax.modules.ensemble import Ensemble, join_parameters
 from t2t_jax.modules.matrices import Parameters, Quantize
 from t2t_jax.modules.models import make_scoring_model
+from t2t_jax.modules.sources import TokenSources
 from t2t_jax.parallel.memory import within_memory
 from t2t_jax.parallel.mesh import mesh_of
 
@@ -101,12 +102,17 @@ class Translator:
             )
 
     def check_translates(self) -> None:
-        """Raise a `UserError` if the model was not trained to translate."""
+        """Raise a `UserError` if the model was not trained to translate text."""
         data = self.config.data
         if not data.facts.writes_text:
             raise UserError(
                 f"the model was trained with data.task={data.task}, not to translate; use: t2t-jax "
                 f"{data.facts.commands[0]}"
+            )
+        if not isinstance(self.model.sources, TokenSources):
+            raise UserError(
+                f"the model was trained with data.task={data.task}, whose sources are no text; "
+                "evaluate it on a split of its corpus"
             )
 
     def prepared(self, quantize: Quantize) -> Parameters:

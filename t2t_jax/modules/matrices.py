@@ -171,7 +171,14 @@ def transposed(params: Parameters, declared: Parameters) -> Parameters:
       params: the parameters of one layer.
       declared: the parameters of a stack of such layers as `init` returns them; see `quantized`.
     """
-    return _with_boxes(MatrixBox, lambda _, x: Transposed(transpose(x)), params, declared)
+
+    def turn(_: Any, x: Float[Array, "*stack m n"]) -> Transposed:
+        each = transpose
+        for _ in x.shape[2:]:
+            each = jax.vmap(each)
+        return Transposed(each(x))
+
+    return _with_boxes(MatrixBox, turn, params, declared)
 
 
 def _with_boxes(
