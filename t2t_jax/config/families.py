@@ -311,9 +311,6 @@ FAMILIES = Rows(
 def fields_of(architecture: str) -> dict[str, "dataclasses.Field[Any]"]:
     """Return the fields of a family's config by name.
 
-    Args:
-      architecture: the name of the family.
-
     Raises:
       UserError: there is no such family.
     """
@@ -348,12 +345,7 @@ def network_config(architecture: str = "encoder_decoder", **fields: Any) -> Mode
 
 
 def foreign_field(name: str, architecture: str) -> UserError:
-    """Return the error for a field of another family than that of a config.
-
-    Args:
-      name: the name of the field, which some family has.
-      architecture: the name of the config's family.
-    """
+    """Return the error for a field of another family than that of a config."""
     owners = " or ".join(repr(family) for family in FAMILIES if name in fields_of(family))
     return UserError(
         f"model.{name} is for model.architecture={owners}, not for {architecture!r}; leave it out, "
@@ -374,9 +366,6 @@ def without_foreign(values: Mapping[str, Any]) -> dict[str, Any]:
     Before each family had its own fields, every config had those of all: a network ignored some,
     and the others had to have their defaults. A network over images was an `encoder_only` with a
     `patch_size`, and one of a single stack could be told to share its target embedding.
-
-    Args:
-      values: values by the name of the field, each of which some family has.
 
     Raises:
       UserError: there is no such family, or a field of another family has a value that no config

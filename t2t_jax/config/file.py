@@ -118,8 +118,6 @@ def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Gri
     """Make a grid of variants, each of which is a config with a name that a directory can have.
 
     Args:
-      variants: configs by name, at least one.
-      published: the figures that papers report for variants of these names.
       shown: the name of the grid in errors, such as its file.
 
     Raises:

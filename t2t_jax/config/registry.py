@@ -92,11 +92,7 @@ class Entry:
 
 
 def load_named(place: str) -> Any:
-    """Return what `MODULE:NAME` names; its module is imported on the first call.
-
-    Args:
-      place: the place of a function or a class.
-    """
+    """Return what `MODULE:NAME` names; its module is imported on the first call."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
 
@@ -105,11 +101,7 @@ class Rows(Mapping[str, Row]):
     """A read-only mapping of names to rows of one kind."""
 
     def __init__(self, **rows: Row) -> None:
-        """Begin with the package's own rows.
-
-        Args:
-          rows: the rows by name.
-        """
+        """Begin with the package's own rows."""
         self._rows = rows
 
     def __iter__(self) -> Iterator[str]:
@@ -137,10 +129,6 @@ class Rows(Mapping[str, Row]):
     def check(self, label: str, name: Any) -> None:
         """Refuse a name that no row has.
 
-        Args:
-          label: the field of the config that has the name.
-          name: the name.
-
         Raises:
           UserError: no row has the name.
         """
@@ -158,7 +146,6 @@ class Table(Rows[Entry]):
 
         Args:
           kind: the name of the kind of the entries in errors, such as `activation`.
-          entries: the entries by name.
         """
         super().__init__(**entries)
         self.kind = kind
@@ -171,10 +158,6 @@ class Table(Rows[Entry]):
     def check(self, label: str, name: Any) -> None:
         """Refuse a name that is not registered.
 
-        Args:
-          label: the field of the config that has the name.
-          name: the name.
-
         Raises:
           UserError: no function of that name is registered.
         """
@@ -185,8 +168,6 @@ class Table(Rows[Entry]):
         """Add an entry to the table.
 
         Args:
-          name: the name of the entry.
-          function: the function of the entry.
           caller: how many calls up in the stack the file that registers is.
           facts: further fields of the `Entry`.
 
@@ -219,13 +200,7 @@ class UnregisteredError(UserError):
     """The error for a config that names a function which is not registered."""
 
     def __init__(self, table: Table, label: str, name: str) -> None:
-        """Make the message, which says how to register the name.
-
-        Args:
-          table: the table that lacks the name.
-          label: the field of the config that has the name.
-          name: the name.
-        """
+        """Make the message, which says how to register the name."""
         hint = did_you_mean(name, table, "use one of these.")
         super().__init__(
             f"{label}={name!r} is not one of {', '.join(map(repr, table))}; {hint} A name of your "

@@ -24,9 +24,6 @@ _seen: set[str] = set()
 def run_file(path: str) -> dict[str, Any]:
     """Run a Python file and return the names that it defines, with their values.
 
-    Args:
-      path: the path of the file.
-
     Raises:
       UserError: the file is not a .py file, or it cannot be run without an error.
     """
@@ -51,10 +48,6 @@ def run_registering_files() -> None:
 
 def guarded(path: str, work: Callable[[], _T]) -> _T:
     """Call a function that runs code of a user's file, and return its result.
-
-    Args:
-      path: the path of the file.
-      work: the function.
 
     Raises:
       UserError: the code raised anything; the error says where in the file.

@@ -124,12 +124,7 @@ class PairAligner:
             self._every_link((nothing, nothing), length)
 
     def links(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links]:
-        """Return each pair's links by the head that agrees most on these pairs; see `alignments`.
-
-        Args:
-          sources: sentences.
-          targets: a translation of each.
-        """
+        """Return each pair's links, by the head that agrees most on these; see `alignments`."""
         pairs = [*zip(*_sides(self._translator, sources, targets), strict=True)]
         found = {}
         for number, pair in enumerate(pairs):
@@ -164,8 +159,6 @@ def words_of(
     several words to the first.
 
     Args:
-      tokens: ids of the subwords.
-      vocabulary: the vocabulary of these ids.
       of_source: whether the ids are those of a source, which may differ from those of targets.
     """
     shapes = _shapes(vocabulary, of_source)[np.asarray(tokens, np.int64)]

@@ -74,12 +74,6 @@ def allowed_tokens(
     While a hypothesis is shorter than the prefix forced upon its sentence, only the next token of
     the prefix is allowed, whatever the other constraints say. Where these leave no token, the end
     of sentence is allowed: a hypothesis that cannot go on ends.
-
-    Args:
-      constraints: the constraints, if there are any.
-      state: the searches under way.
-      vocab_size: entries v of the vocabulary.
-      eos_id: id of the end of sentence.
     """
     if constraints is None and state.rows.prefixes is None:
         return None
@@ -108,7 +102,6 @@ def begin_matching(
     """Return the automaton's states before the first token; None if no phrases are forbidden.
 
     Args:
-      constraints: the constraints, if there are any.
       shape: numbers of sentences and of hypotheses of each.
     """
     if constraints is None or constraints.phrases is None:
@@ -121,7 +114,6 @@ def follow_automaton(constraints: Constraints | None, live: Hypotheses) -> Hypot
     """Return hypotheses in the automaton's states to which their last token leads.
 
     Args:
-      constraints: the constraints, if there are any.
       live: hypotheses in the states before their last token.
     """
     if constraints is None or constraints.phrases is None or live.matched is None:

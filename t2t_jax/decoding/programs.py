@@ -106,10 +106,7 @@ def begin_work(
     """Make a group of rows that are all free.
 
     Args:
-      search: the static arguments.
-      sizes: sizes of the arrays.
       params: the parameters, from `DecodingModel.prepare`.
-      constraints: which tokens may be chosen.
     """
     model, beam_size, room = search.model, search.strategy.beam_size, sizes.room
     free = jnp.zeros((sizes.rows,), jnp.int32)
@@ -173,11 +170,8 @@ def proceed(
     """Let sentences in, and search until at most `leave` are under way or one needs more room.
 
     Args:
-      search: the static arguments.
-      params: the parameters, from `DecodingModel.prepare`.
       work: the sentences under way; its arrays are overwritten.
       arrivals: sentences that come into rows that are free; None if there are none.
-      seed: seed of sampling.
       leave: how many sentences may still be under way in the end.
       constraints: which tokens may be chosen; those of `begin_work`.
       most_steps: the number of positions after which the search stops in any case; None is no
@@ -216,8 +210,6 @@ def encode(model: DecodingModel, params: Parameters, inputs: Any) -> Memory:
     """Encode sources, and return the model's memory of them.
 
     Args:
-      model: the model that decodes.
-      params: the parameters, from `DecodingModel.prepare`.
       inputs: the arrays of the sources, which `SourceForm.padded` has made.
     """
     return model.memory(params, model.sources.inputs(inputs))
@@ -225,13 +217,7 @@ def encode(model: DecodingModel, params: Parameters, inputs: Any) -> Memory:
 
 @partial(jax.jit, static_argnames=("model", "length"))
 def pad_memory(model: DecodingModel, memory: Memory, length: int) -> Memory:
-    """Pad the memory of sources to more positions.
-
-    Args:
-      model: the model that decodes.
-      memory: the memory, from `encode`.
-      length: the number of positions.
-    """
+    """Pad the memory of sources to more positions."""
     return _of_length(model, memory, length)
 
 
@@ -247,12 +233,9 @@ def let_in(
     """Let sentences in that are encoded already.
 
     Args:
-      search: the static arguments.
       work: the sentences under way; its arrays are overwritten.
       memory: the memory of the sentences that come in, with as many positions as that of `work`.
       arrivals: these sentences, which come into rows that are free.
-      seed: seed of sampling.
-      constraints: which tokens may be chosen; those of `begin_work`.
     """
     return _by_rows(_with_arrivals(search, work, memory, arrivals, seed, constraints), search.mesh)
 
@@ -262,12 +245,6 @@ def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> W
     """Copy the work into arrays of other sizes; where these have fewer rows, drop the last rows.
 
     The function takes no `Search`, so that searches with other settings share the program.
-
-    Args:
-      model: the model that decodes.
-      mesh: the devices, over which rows are split.
-      sizes: the new sizes.
-      work: the sentences under way.
     """
     beam_size = work.state.rows.live.last.shape[1]
     memory = add_rows(_of_length(model, work.memory, sizes.source_length), sizes.rows)

@@ -77,11 +77,7 @@ class RowGroup(Generic[_Key]):
         """Make a group of rows that are all free.
 
         Args:
-          search: the static arguments of the programs.
           params: the parameters, from `DecodingModel.prepare`.
-          sizes: sizes of the arrays.
-          seed: seed of sampling.
-          constraints: which tokens may be chosen; None allows all.
         """
         self.sizes = sizes
         self._search, self._params, self._constraints = search, params, constraints
@@ -197,9 +193,6 @@ class RowGroup(Generic[_Key]):
     def collect(self, progress: Progress) -> list[tuple[_Key, SearchResult]]:
         """Wait for the device, and take out the sentences that have ended.
 
-        Args:
-          progress: what `launch` returned.
-
         Returns:
           The keys of these sentences, with their hypotheses `[num_best, t]`.
         """
@@ -212,11 +205,7 @@ class RowGroup(Generic[_Key]):
         return ended
 
     def release(self, key: _Key) -> None:
-        """Give up the sentence with this key; its row is free for the next `launch`.
-
-        Args:
-          key: the key of the sentence.
-        """
+        """Give up the sentence with this key; its row is free for the next `launch`."""
         (row,) = (row for row, held in enumerate(self._held) if held and held[0] == key)
         self._held[row] = None
         self._released.add(row)

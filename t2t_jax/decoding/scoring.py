@@ -94,10 +94,6 @@ def score(
 def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
     """Refuse sources and targets that differ in number.
 
-    Args:
-      sources: sentences.
-      targets: a translation of each.
-
     Raises:
       UserError: there are more lines on one side.
     """
@@ -125,9 +121,7 @@ def batches(
     left out. Shapes come from short ladders, so that a corpus needs a handful of compilations.
 
     Args:
-      lengths: tokens of each line.
       tokens_per_batch: most positions of a batch, padding included, unless a line alone has more.
-      parts: number that divides the rows of every batch.
     """
     order = [line for line, length in enumerate(lengths) if length]
     order.sort(key=lambda line: -lengths[line])

@@ -154,7 +154,6 @@ def rewind(state: SearchState, slot_axes: Any) -> SearchState:
     A clock that counted all steps of a group of rows would pass 2**31 after some weeks in a server.
 
     Args:
-      state: the searches.
       slot_axes: for each array of the cache, the axis that has `k` slots for each place.
     """
     clock, rows = state.clock, state.rows
@@ -180,13 +179,9 @@ def advance(
     For a sentence that has filled the room, the caller makes more with `resize`.
 
     Args:
-      strategy: the strategy by which tokens are chosen.
-      step: the step function; see `StepFn`.
-      state: the searches under way.
       leave: how many sentences may still be under way in the end.
       constraints: which tokens may be chosen; the same that the state was begun with.
       most_steps: the most positions to compute; None is no bound.
-      kernels: the implementations for the devices.
     """
     first = state.clock
 
@@ -236,7 +231,6 @@ def results(
     Args:
       state: the searches after `advance`.
       alpha: the strategy's exponent of the length penalty.
-      pad_id: id that fills the places after a sentence.
       offset: the strategy's number in the length penalty; see `length_penalty`.
 
     Returns:
@@ -289,10 +283,8 @@ def _fit_ring(x: Array, clock: Int32[Array, ""], each: int, places: int, axis: i
 
     Args:
       x: an array with a ring along `axis`.
-      clock: number of the next step.
       each: entries of a place.
       places: number of places of the new ring.
-      axis: the axis.
     """
     old = x.shape[axis] // each
     oldest_first = jnp.roll(x, -(clock % old) * each, axis)
@@ -307,7 +299,6 @@ def put(tree: _Tree, new: _Tree, places: Int[Array, " n"]) -> _Tree:
 
     Args:
       tree: arrays with their rows on the first axis.
-      new: the same tree, with n rows in each array.
       places: number of the row that each new row replaces; a number beyond the last row drops it.
     """
     return jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), tree, new)

@@ -47,11 +47,9 @@ class Greedy:
         """Extend the live hypotheses of each sentence by one token.
 
         Args:
-          state: the searches under way.
           logits: logits of the tokens that follow the live hypotheses.
           choices: the logits by which tokens are chosen: -inf for tokens that are not allowed.
           place: the place of the ring for the new tokens.
-          kernels: the implementations for the devices.
 
         Returns:
           The live hypotheses, the finished ones, and whether each sentence is to go on.

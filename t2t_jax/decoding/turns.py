@@ -97,7 +97,6 @@ class Turns(Generic[_Kind]):
         """Add an item.
 
         Args:
-          one: the item.
           is_back: whether the item has been taken out, and gets back the turn that it had.
         """
         key = one.shares[self._level]
@@ -110,9 +109,6 @@ class Turns(Generic[_Kind]):
 
     def take(self, now: float) -> _Kind:
         """Take out the item that is due first.
-
-        Args:
-          now: the time.
 
         Raises:
           IndexError: no item waits.
@@ -129,11 +125,7 @@ class Turns(Generic[_Kind]):
         return one
 
     def leave_out(self, is_over: Callable[[_Kind], bool]) -> None:
-        """Remove all items that are over.
-
-        Args:
-          is_over: returns whether an item is over.
-        """
+        """Remove all items that are over."""
         for key, line in [*self._lines.items()]:
             line.leave_out(is_over)
             if not line:

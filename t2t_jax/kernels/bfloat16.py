@@ -42,12 +42,7 @@ def _float32(
 def linear(
     x: BFloat16[Array, "b t d_in"], kernel: BFloat16[Array, "d_in d_out"]
 ) -> BFloat16[Array, "b t d_out"]:
-    """Compute the product x W at every position.
-
-    Args:
-      x: one vector per position.
-      kernel: the matrix W.
-    """
+    """Compute the product x W at every position."""
     return _float32("bti,io->bto", x, kernel).astype(x.dtype)
 
 
@@ -70,12 +65,7 @@ linear.defvjp(_linear_forward, _linear_gradient)
 
 @jax.custom_vjp
 def add_bias(x: BFloat16[Array, "b t d"], bias: BFloat16[Array, " d"]) -> BFloat16[Array, "b t d"]:
-    """Add the same bias to x at every position.
-
-    Args:
-      x: one vector per position.
-      bias: the vector to add.
-    """
+    """Add the same bias to x at every position."""
     return x + bias
 
 
@@ -100,12 +90,7 @@ add_bias.defvjp(_add_bias_forward, _add_bias_gradient)
 def pre_softmax_logits(
     x: BFloat16[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
 ) -> Float32[Array, "b t vocab"]:
-    """Compute the pre-softmax linear transformation (section 3.4), summed in float32.
-
-    Args:
-      x: the decoder's output.
-      embedding: the matrix, with one row for every entry of the vocabulary.
-    """
+    """Compute the pre-softmax linear transformation (section 3.4), summed in float32."""
     return _float32("btd,vd->btv", x, embedding.astype(x.dtype))
 
 

@@ -73,11 +73,7 @@ class AxisRules:
         return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in split))
 
     def without(self, mesh_axes: Sequence[str]) -> "AxisRules":
-        """Return the rules by which nothing is split over some axes of the mesh.
-
-        Args:
-          mesh_axes: names of these axes.
-        """
+        """Return the rules by which nothing is split over some axes of the mesh."""
         kept = {
             field.name: tuple(axis for axis in getattr(self, field.name) if axis not in mesh_axes)
             for field in fields(self)
@@ -94,9 +90,7 @@ def sharding(
     """Return the layout of an array over a mesh, given its logical axes.
 
     Args:
-      mesh: the devices.
       names: the array's logical axes; None is an axis that is never split.
-      shape: the sizes of its axes.
       label: the name that errors call it by.
 
     Raises:
@@ -207,7 +201,6 @@ def shardings(mesh: Mesh, specs: Any, shapes: Any) -> Any:
     """Return the layouts of the arrays of a tree over a mesh.
 
     Args:
-      mesh: the devices.
       specs: a tree of the arrays' logical axes, each a `PartitionSpec`.
       shapes: the same tree, of arrays or of anything that has their shapes.
 

@@ -24,12 +24,7 @@ _EXHAUSTED = re.compile("RESOURCE_EXHAUSTED|Out of memory")
 
 
 def out_of_memory(error: BaseException, *, decoding: bool = False) -> UserError | None:
-    """Return the error to raise where memory did not suffice; None if the fault is another one.
-
-    Args:
-      error: the exception that compiling or computing has raised.
-      decoding: whether it was raised in decoding, and not in training.
-    """
+    """Return the error to raise where memory did not suffice; None if the fault is another one."""
     is_memory = isinstance(error, MemoryError)
     is_xla = isinstance(error, jax.errors.JaxRuntimeError)
     if not is_memory and not (is_xla and _EXHAUSTED.search(str(error))):

@@ -48,11 +48,7 @@ Rule = Callable[[Config, CorpusFigures, History], str | None]
 
 
 def corpus_figures(batches: Batches) -> CorpusFigures:
-    """Return the figures of a train split that the rules read.
-
-    Args:
-      batches: the batches of the train split.
-    """
+    """Return the figures of a train split that the rules read."""
     split, waste = batches.examples, batches.padding_waste
     tokens = {"source": int(split.source_lengths.sum()), "target": int(split.target_lengths.sum())}
     positions = sum(tokens[side] / (1 - share) for side, share in waste.items())
@@ -66,10 +62,6 @@ def unigram_nll(tokens: Integer[np.ndarray, " n"], most: int = _SAMPLED_TOKENS) 
 
     This loss is the entropy of the tokens' frequencies, in nats per token. If there are many
     tokens, a sample at even distances is counted, which is from all parts of the corpus.
-
-    Args:
-      tokens: the target tokens of all pairs.
-      most: the most tokens to count.
     """
     counts = np.bincount(tokens[:: -(-len(tokens) // most)])
     shares = counts[counts > 0] / counts.sum()
@@ -205,12 +197,7 @@ class Health:
     """The rules for one run, each of which warns at most once in a process."""
 
     def __init__(self, config: Config, corpus: CorpusFigures) -> None:
-        """Set up the rules for a run.
-
-        Args:
-          config: the config of the run.
-          corpus: the figures of its training text.
-        """
+        """Set up the rules for a run."""
         self._config, self._corpus = config, corpus
         self._said: set[str] = set()
 

@@ -133,10 +133,6 @@ def _planned(config: Config, workdir: Path) -> Plan:
 def open_run(config: Config, workdir: Path) -> Iterator[Run]:
     """Return a context with a run that is ready for its next step; it closes all that it opened.
 
-    Args:
-      config: the config that the user asked for.
-      workdir: the directory of the run.
-
     Raises:
       UserError: the config, the corpus or the directory does not fit, another process trains in
         the directory, or no checkpoint of the run can be read.

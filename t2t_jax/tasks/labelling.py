@@ -72,8 +72,6 @@ class Labelling(ABC):
         """Return examples for inputs without known labels, which a model can predict.
 
         Args:
-          config: the config of the model.
-          vocabulary: the vocabulary of the model.
           inputs: sentences or images, none of which is blank.
           first: number of the first input, by which errors name inputs.
         """
@@ -81,13 +79,7 @@ class Labelling(ABC):
     def predicted(
         self, translator: "Translator", inputs: Sequence[Any], first: int = 1
     ) -> list[list[Label]]:
-        """Predict the labels of each input; a blank sentence has none.
-
-        Args:
-          translator: a model of this task.
-          inputs: sentences or images.
-          first: number of the first input, by which errors name inputs.
-        """
+        """Predict the labels of each input; a blank sentence has none."""
         vocabulary = translator.vocabulary
         assert isinstance(vocabulary, LabelledVocabulary)
         kept = [n for n, one in enumerate(inputs) if not isinstance(one, str) or one.strip()]
@@ -170,12 +162,7 @@ def labels_in(corpus: Corpus, of_line: Callable[[str], list[str]]) -> list[str]:
 
 
 def nothing_to_score(corpus: Corpus, split: str) -> UserError:
-    """Make the error for a split none of whose labels occurs in the train split.
-
-    Args:
-      corpus: the corpus that has the split.
-      split: the split's name.
-    """
+    """Make the error for a split none of whose labels occurs in the train split."""
     return UserError(
         f"the {split} split of {corpus.name} has no label that its train split has, so there is "
         "nothing to score; check its labels, or remove it"

@@ -297,13 +297,7 @@ def _sentences(
 def continuations(
     vocabulary: Vocabulary, prompts: Sequence[list[int]], outputs: Sequence[list[int]]
 ) -> list[str]:
-    """Return the text that the subwords of outputs add to the text of their prompts.
-
-    Args:
-      vocabulary: the vocabulary of prompts and outputs.
-      prompts: the subwords of each prompt.
-      outputs: the subwords that continue each prompt.
-    """
+    """Return the text that the subwords of outputs add to the text of their prompts."""
     begins = vocabulary.decode(prompts)
     whole = vocabulary.decode([a + b for a, b in zip(prompts, outputs, strict=True)])
     return [text[len(begin) :] for begin, text in zip(begins, whole, strict=True)]

@@ -130,7 +130,6 @@ def beside_base_model(config: Config, corpus_has: str, paper_has_not: str) -> Pu
     """Return the paper's base model for comparison with a run of a task that the paper lacks.
 
     Args:
-      config: the config of the run.
       corpus_has: a predicate on the corpus, such as "has labels".
       paper_has_not: a predicate on the paper, such as "predicts no labels".
     """
@@ -151,7 +150,6 @@ def longest_rows(data: DataConfig, *, has_sources: bool = True) -> BatchShape:
     """Return the shape of a batch of text whose rows have the largest `data.max_length`.
 
     Args:
-      data: the section on data.
       has_sources: whether there are sources, which are as long as targets.
     """
     longest = length_ladder(data.max_length)[-1]
@@ -159,11 +157,7 @@ def longest_rows(data: DataConfig, *, has_sources: bool = True) -> BatchShape:
 
 
 def predicted_by(task: "Task") -> str:
-    """Return the name, in the plural, of the units in which the speed of training is reported.
-
-    Args:
-      task: the task.
-    """
+    """Return the name, in the plural, of the units in which the speed of training is reported."""
     return "target tokens" if task.unit == "subword" else f"{task.unit}s"
 
 
@@ -203,11 +197,7 @@ class Task(Protocol):
         """Return the scores that the report on a run shows, in the order of its columns."""
 
     def largest_shape(self, config: Config) -> BatchShape:
-        """Return the shape of a batch with rows of the largest length, one example in each.
-
-        Args:
-          config: the config of a run.
-        """
+        """Return the shape of a batch with rows of the largest length, one example in each."""
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
@@ -215,8 +205,6 @@ class Task(Protocol):
         """Make the vocabulary of a new run.
 
         Args:
-          config: the config of the run.
-          corpus: the corpus that the run is trained on.
           given: the vocabulary of the run that this one starts from (`training.init_from`), if any.
 
         Raises:
@@ -225,11 +213,6 @@ class Task(Protocol):
 
     def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
         """Return the examples that a model is trained on.
-
-        Args:
-          config: the config of the run.
-          corpus: the corpus that has the train split.
-          vocabulary: the vocabulary of the run.
 
         Raises:
           UserError: there is no train split, or it cannot be read.
@@ -241,10 +224,6 @@ class Task(Protocol):
         """Return the examples of a split over which a model's losses are taken.
 
         Args:
-          config: the config of the model.
-          corpus: the corpus that has the split.
-          vocabulary: the vocabulary of the model.
-          split: the split's name.
           longest: the most tokens of a sentence that the model has positions for.
 
         Raises:
@@ -264,13 +243,8 @@ class Task(Protocol):
         """Let a model answer the sentences of a split, and score its answers.
 
         Args:
-          translator: the model.
-          corpus: the corpus that has the split.
-          split: the split's name.
           loss: a function that returns the losses over `examples`.
           num_sentences: how many sentences, from the first on; None means all.
-          seed: seed of sampling.
-          decoding: the settings of the decoding.
 
         Raises:
           UserError: there are no sentences, or the model refuses something.
@@ -287,11 +261,7 @@ class Task(Protocol):
         """Return the experiment of the paper with which a run with this config is compared."""
 
     def kind_of_measure(self, records: Sequence[Record]) -> Compared | None:
-        """Compare the kind of a run's measure with the paper's; return None if there is one kind.
-
-        Args:
-          records: all evaluations of a run, as `scores.jsonl` keeps them.
-        """
+        """Compare the kind of a run's measure with the paper's; None if there is one kind."""
 
 
 @runtime_checkable
@@ -304,7 +274,6 @@ class Predicting(Protocol):
         """Return a model's prediction for each input, as a line of text.
 
         Args:
-          translator: a model of the task.
           inputs: lines of text, or images.
           first: number of the first input, by which errors name inputs.
           probabilities: whether each label stands with its probability.

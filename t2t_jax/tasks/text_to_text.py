@@ -97,12 +97,6 @@ class TextToText(ABC):
     ) -> Scored:
         """Score a model's outputs for the sentences of a split.
 
-        Args:
-          sources: the source lines of the corpus.
-          outputs: the model's output for each source line.
-          targets: the target lines of the corpus.
-          target_language: the language of the targets, as in `data.target_language`.
-
         Raises:
           UserError: there are no sentences.
         """

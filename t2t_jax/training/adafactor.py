@@ -48,10 +48,6 @@ def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
     Optax's Adafactor factors the two largest axes of an array. These may not be the axes of a
     matrix, as a stack may have more layers than a matrix has columns.
-
-    Args:
-      config: the section on training, of which Adafactor reads nothing.
-      declared: the parameters in the boxes that declare them.
     """
     del config
     are_stacked = whether_each(is_stacked, declared)

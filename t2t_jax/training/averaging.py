@@ -57,7 +57,6 @@ def reads_ema(config: Config, average: int | None) -> bool:
     """Return whether `load_parameters` reads the moving average that a run keeps of its parameters.
 
     Args:
-      config: the config of the run.
       average: the argument of `load_parameters`.
     """
     return average is None and config.training.ema_decay is not None
@@ -83,7 +82,6 @@ def load_parameters(
     are chosen again among those that exist by then.
 
     Args:
-      workdir: the run directory.
       like: a `jax.ShapeDtypeStruct` with a sharding for every parameter.
       average: how many checkpoints to average, up to and including `step`. None is the moving
         average, if the run keeps one, or else as many as `checkpoint.average` says, or all if

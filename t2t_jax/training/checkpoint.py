@@ -241,7 +241,6 @@ class Checkpoints:
         On return, the states that were saved before are on the disk, and so are the parameters.
 
         Args:
-          state: the state whose parameters were scored.
           score: their score; higher is better. The score of process 0 counts.
           measure: the settings that define the score. Scores by another measure are not compared.
 

@@ -66,11 +66,7 @@ def training_memory(
     all the attention weights, copies for other layouts, and buffers for exchanges between devices.
 
     Args:
-      config: the sizes of the model, and the layout of the work over devices.
-      vocab_size: entries of the shared vocabulary.
       rows: rows of a batch that a device computes in one pass.
-      source_length: source positions of each row.
-      target_length: target positions of each row.
       passes: number of passes in which a device computes its rows of a step.
     """
     model, parallel = config.model, config.parallel
@@ -153,9 +149,6 @@ def check_memory(
     too large by up to about a factor of two, and then ends as `parallel.memory.out_of_memory` says.
 
     Args:
-      config: the config of the run.
-      vocab_size: entries of the shared vocabulary.
-      mesh: the devices.
       shapes: the shapes of its batches: rows, source length, target length. Without shapes, only
         the state of the training is counted.
 
@@ -183,7 +176,6 @@ def check_gathering(state: Any, workdir: Path) -> None:
 
     Args:
       state: a `jax.ShapeDtypeStruct` for every array of the state of the training.
-      workdir: the run directory.
 
     Raises:
       UserError: in all processes, if the state is larger than the memory of process 0's host.

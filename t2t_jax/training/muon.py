@@ -35,10 +35,6 @@ def muon(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
     The direction of a matrix is 0.2 sqrt(max(m, n)) O, where O is Nesterov's momentum with all
     singular values brought near 1 (from 0.7 to 1.2) by five Newton-Schulz iterations.
-
-    Args:
-      config: the section on training, which has the constants of Adam.
-      declared: the parameters in the boxes that declare them.
     """
     of_layers = whether_each(is_matrix_of_layers, declared)
     return by_kind(of_layers, _orthogonal_momentum(), adam(config, declared))

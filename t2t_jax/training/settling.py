@@ -22,7 +22,6 @@ def settled(config: Config, mesh: Mesh) -> Config:
     Args:
       config: the config of a new run; `model.compute_dtype` and `parallel.tokens_per_device` may be
         "auto".
-      mesh: the devices that the run begins on.
     """
     if config.model.compute_dtype == "auto":
         config = config.replace({"model.compute_dtype": fast_compute_dtype(mesh)})

@@ -61,9 +61,6 @@ def remove_unfinished_states(directory: Path) -> None:
     Orbax's manager would do so in a thread that nobody waits for, unless it saves. `BucketManager`
     does so in a bucket.
 
-    Args:
-      directory: the directory, with one directory for each checkpoint, named by its step.
-
     Raises:
       OSError: a checkpoint cannot be removed.
     """
@@ -81,8 +78,6 @@ def _open_local(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointMan
     steps in another order on each process. Each process reads by itself.
 
     Args:
-      directory: the directory, with one directory for each checkpoint, named by its step.
-      keep: Orbax's policy of which checkpoints stay; None opens them for reading only.
       alone: whether this process works without the others.
     """
     read_only = keep is None
