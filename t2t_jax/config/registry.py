@@ -97,29 +97,13 @@ def load_named(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
-class Rows(Mapping[str, Row]):
-    """A read-only mapping of names to rows of one kind."""
-
-    def __init__(self, **rows: Row) -> None:
-        """Begin with the package's own rows."""
-        self._rows = rows
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names, in the order in which they were added."""
-        return iter(tuple(self._rows))
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self._rows)
-
-    def __getitem__(self, name: str) -> Row:
-        """Return the row of a name that `check` has accepted."""
-        return self._rows[name]
+class Rows(dict[str, Row]):
+    """The rows of one kind by their names, in the order in which flags and documents list them."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names that a config may give."""
-        return tuple(self._rows)
+        return tuple(self)
 
     @property
     def choice(self) -> Any:
@@ -127,11 +111,7 @@ class Rows(Mapping[str, Row]):
         return Literal[self.names]
 
     def check(self, label: str, name: Any) -> None:
-        """Refuse a name that no row has.
-
-        Raises:
-          UserError: no row has the name.
-        """
+        """Refuse a name that no row has."""
         if name not in self.names:
             hint = did_you_mean(str(name), self.names, "use one of these")
             names = ", ".join(map(repr, self.names))
@@ -156,12 +136,8 @@ class Table(Rows[Entry]):
         return name in self._own
 
     def check(self, label: str, name: Any) -> None:
-        """Refuse a name that is not registered.
-
-        Raises:
-          UserError: no function of that name is registered.
-        """
-        if name not in self._rows:
+        """Refuse a name that is not registered."""
+        if name not in self:
             raise UnregisteredError(self, label, name)
 
     def register(self, name: str, function: Any, *, caller: int = 2, **facts: Any) -> None:
@@ -187,7 +163,7 @@ class Table(Rows[Entry]):
         entry = Entry(function, title=title, source=source, **facts)
         if self.is_own(name):
             raise UserError(f"{title} is the package's own; register yours by another name")
-        before = self._rows.setdefault(name, entry)
+        before = self.setdefault(name, entry)
         if not _is_same(before, entry):
             where = f" by {before.source.path}" if before.source else ""
             raise UserError(

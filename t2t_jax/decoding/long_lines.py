@@ -94,9 +94,6 @@ def check_one_pass(name: str, length: int, longest_sentence: float) -> None:
 
     Args:
       name: the line's name in the error.
-
-    Raises:
-      UserError: the sentence is too long.
     """
     limit = min(longest_sentence, LONGEST_PASS)
     if length > limit:

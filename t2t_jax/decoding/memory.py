@@ -24,9 +24,6 @@ def check_search_memory(
 
     Args:
       sizes: sizes of the largest arrays.
-
-    Raises:
-      UserError: the caches and hypotheses of the search take more memory than a device has.
     """
     needed = search_bytes(model, vocab_size, decoding, sizes) / row_parts(mesh)
     memory = memory_of_a_device(mesh)

@@ -36,9 +36,6 @@ def predictions(translator: Translator, examples: Examples) -> list[Prediction]:
 
     Args:
       examples: the examples, whose inputs the model reads and whose targets are predicted.
-
-    Returns:
-      A prediction for each example, in their order.
     """
     translator.check_process()
     found: list[Prediction] = [_NOTHING] * len(examples)

@@ -31,14 +31,7 @@ from t2t_jax.parallel.mesh import replicated
 
 @dataclass(frozen=True)
 class Search:
-    """The static arguments of a search, which are compiled into its programs.
-
-    Attributes:
-      model: the model that decodes.
-      strategy: the strategy by which tokens are chosen.
-      mesh: the devices, over which rows are split.
-      num_best: hypotheses wanted of each sentence.
-    """
+    """The static arguments of a search, which are compiled into its programs."""
 
     model: DecodingModel
     strategy: Strategy
@@ -176,9 +169,6 @@ def proceed(
       constraints: which tokens may be chosen; those of `begin_work`.
       most_steps: the number of positions after which the search stops in any case; None is no
         bound.
-
-    Returns:
-      The sentences still under way, and the state of all rows.
     """
     model, strategy = search.model, search.strategy
     if arrivals is not None:

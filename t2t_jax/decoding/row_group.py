@@ -61,9 +61,6 @@ class RowGroup(Generic[_Key]):
 
     `launch` calls the compiled program, perhaps in another thread, and `collect` waits for it.
     A search that stays open calls `let_in` and `search_on` in place of `launch`.
-
-    Attributes:
-      sizes: sizes of the arrays.
     """
 
     def __init__(
@@ -151,9 +148,6 @@ class RowGroup(Generic[_Key]):
         Args:
           leave: the number of sentences under way at which the program stops.
           most_steps: the number of positions after which the program stops in any case.
-
-        Returns:
-          The state of the rows, which the device may still be computing.
         """
         return self._proceed(None, leave, np.int32(most_steps))
 

@@ -92,11 +92,7 @@ def score(
 
 
 def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
-    """Refuse sources and targets that differ in number.
-
-    Raises:
-      UserError: there are more lines on one side.
-    """
+    """Refuse sources and targets that differ in number."""
     if len(sources) != len(targets):
         raise UserError(
             f"{len(sources):,} sources and {len(targets):,} targets are not pairs; give a target "

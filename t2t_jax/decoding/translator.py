@@ -85,11 +85,7 @@ class Translator:
         self._process = os.getpid()
 
     def check_process(self) -> None:
-        """Refuse to work in a fork of the process that made the translator, which would hang.
-
-        Raises:
-          UserError: the process is another one.
-        """
+        """Refuse to work in a fork of the process that made the translator, which would hang."""
         if os.getpid() != self._process:
             raise UserError(
                 "this translator was made before the process was forked, and JAX's threads do not "
@@ -305,9 +301,6 @@ class Translator:
 
         Args:
           num_best: hypotheses wanted of each sentence, at most the beam size.
-
-        Raises:
-          UserError: the search cannot give so many hypotheses.
         """
         self.check_process()
         _check_num_best(num_best, decoding)

@@ -86,11 +86,7 @@ class Turns(Generic[_Kind]):
         return self._length
 
     def first(self) -> _Kind:
-        """Return the item that is due first, without taking it out.
-
-        Raises:
-          IndexError: no item waits.
-        """
+        """Return the item that is due first, without taking it out."""
         return self._lines[self._next()].first()
 
     def add(self, one: _Kind, *, is_back: bool = False) -> None:
@@ -108,11 +104,7 @@ class Turns(Generic[_Kind]):
         self._enter(key, one.turns[self._level] if is_back else one.due)
 
     def take(self, now: float) -> _Kind:
-        """Take out the item that is due first.
-
-        Raises:
-          IndexError: no item waits.
-        """
+        """Take out the item that is due first."""
         key = self._next()
         one = self._lines[key].take(now)
         one.turns[self._level] = heapq.heappop(self._queue)[0]

@@ -44,20 +44,18 @@ def einsum_float32(
 _Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
 
 
-def _forward(
-    equation: str, a: Float[Array, "..."], b: Float[Array, "..."]
-) -> tuple[Float32[Array, "..."], _Operands]:
-    return einsum_float32(equation, a, b), (a, b)
-
-
-def _backward(equation: str, operands: _Operands, cotangent: Float32[Array, "..."]) -> _Operands:
+def _einsum_gradient(
+    equation: str, operands: _Operands, cotangent: Float32[Array, "..."]
+) -> _Operands:
     a_bar, b_bar = jax.vjp(partial(jnp.einsum, equation), *operands)[1](
         cotangent.astype(operands[0].dtype)
     )
     return a_bar, b_bar
 
 
-einsum_float32.defvjp(_forward, _backward)
+einsum_float32.defvjp(
+    lambda equation, a, b: (einsum_float32(equation, a, b), (a, b)), _einsum_gradient
+)
 
 
 class Transposed(NamedTuple):
@@ -105,12 +103,6 @@ def _linear(
     return x @ kernel
 
 
-def _linear_forward(
-    x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"]
-) -> tuple[Float[Array, "b t d_out"], _Operands]:
-    return _linear(x, kernel), (x, kernel)
-
-
 def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) -> _Operands:
     x, kernel = operands
     # Both products read the cotangent, in one layout. Left to itself, XLA computes and writes it
@@ -121,7 +113,7 @@ def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) 
     return x_bar, kernel_bar
 
 
-_linear.defvjp(_linear_forward, _linear_gradient)
+_linear.defvjp(lambda x, kernel: (_linear(x, kernel), (x, kernel)), _linear_gradient)
 
 _LINEAR: dict[ProductForm, Callable[..., Array]] = {
     "plain": _linear,
@@ -166,12 +158,6 @@ def _logits(
     return einsum_float32("btd,vd->btv", x, embedding.astype(x.dtype))
 
 
-def _logits_forward(
-    x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
-) -> tuple[Float32[Array, "b t vocab"], _Operands]:
-    return _logits(x, embedding), (x, embedding)
-
-
 def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]) -> _Operands:
     x, embedding = operands
     # There is one copy of the largest array of a step, as in `linear`. The product whose wide side
@@ -182,7 +168,7 @@ def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]
     return x_bar, transposed.T.astype(embedding.dtype)
 
 
-_logits.defvjp(_logits_forward, _logits_gradient)
+_logits.defvjp(lambda x, embedding: (_logits(x, embedding), (x, embedding)), _logits_gradient)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -193,12 +179,6 @@ def _fused_logits(
 ) -> Float[Array, "b t vocab"]:
     embedding = embedding.astype(x.dtype)
     return jnp.einsum("btd,vd->btv", x, embedding, preferred_element_type=dtype)
-
-
-def _fused_logits_forward(
-    x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"], dtype: DTypeLike
-) -> tuple[Float[Array, "b t vocab"], _Operands]:
-    return _fused_logits(x, embedding, dtype), (x, embedding)
 
 
 def _fused_logits_gradient(
@@ -214,7 +194,10 @@ def _fused_logits_gradient(
     return x_bar, embedding_bar.astype(embedding.dtype)
 
 
-_fused_logits.defvjp(_fused_logits_forward, _fused_logits_gradient)
+_fused_logits.defvjp(
+    lambda x, embedding, dtype: (_fused_logits(x, embedding, dtype), (x, embedding)),
+    _fused_logits_gradient,
+)
 
 _LOGITS: dict[ProductForm, Callable[..., Array]] = {
     "plain": _logits,
@@ -262,6 +245,6 @@ def _einsum(
     form: ProductForm,
 ) -> Float[Array, "..."]:
     """Compute `jnp.einsum`, summed in float32, with a result in the operands' dtype or float32."""
-    if has_form(a, form):
-        return bfloat16.einsum(equation, a, b, dtype)
-    return (jnp.einsum if dtype == a.dtype else einsum_float32)(equation, a, b)
+    if dtype == a.dtype and not has_form(a, form):
+        return jnp.einsum(equation, a, b)
+    return einsum_float32(equation, a, b).astype(dtype)

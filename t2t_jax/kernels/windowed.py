@@ -41,9 +41,6 @@ def windowed_attention(
         query and key, the same in all blocks.
       mask: which positions may attend to which; it has a window.
       dropout_key: key of the dropout of weights; other weights are dropped than by the whole mask.
-
-    Returns:
-      The weighted values.
     """
     window = mask.window
     assert window is not None

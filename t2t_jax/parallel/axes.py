@@ -203,9 +203,6 @@ def shardings(mesh: Mesh, specs: Any, shapes: Any) -> Any:
     Args:
       specs: a tree of the arrays' logical axes, each a `PartitionSpec`.
       shapes: the same tree, of arrays or of anything that has their shapes.
-
-    Raises:
-      UserError: an array cannot be cut into that many equal parts.
     """
 
     def lay_out(path: Any, spec: PartitionSpec, array: Any) -> NamedSharding:

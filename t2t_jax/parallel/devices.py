@@ -22,11 +22,7 @@ def all_devices() -> Sequence[Any]:
 
 
 def local_devices() -> Sequence[Any]:
-    """Return the devices of this process.
-
-    Raises:
-      UserError: as for `all_devices`.
-    """
+    """Return the devices of this process."""
     import jax
 
     _check()

@@ -28,9 +28,6 @@ def laid_out(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray:
     Args:
       shape: the sizes of the axes `data`, `fsdp` and `tensor`.
 
-    Returns:
-      The devices as an array of that shape.
-
     Raises:
       UserError: slices have different numbers of devices, which `fsdp` times `tensor` does not
         divide.

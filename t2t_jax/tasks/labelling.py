@@ -1,6 +1,6 @@
 """The common part of the tasks whose models predict labels of words, sentences or images."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.rows import BatchShape, Examples
+from t2t_jax.data.rows import Examples
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.predictions import predictions
@@ -21,8 +21,8 @@ from t2t_jax.tasks.task import (
     Measure,
     PublishedExperiment,
     Scored,
+    Task,
     beside_base_model,
-    longest_rows,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Label(NamedTuple):
     """The probability of the label under the model."""
 
 
-class Labelling(ABC):
+class Labelling(Task):
     """The part of a `Task` that is common to labels of words, sentences and images."""
 
     command = "accuracy"
@@ -54,10 +54,6 @@ class Labelling(ABC):
     """The name of the things that are labelled, in the plural."""
     model: str
     """A noun for a model of this task, with its article; see `Task.model`."""
-
-    def largest_shape(self, config: Config) -> BatchShape:
-        """Return the shape for at most one label per position; see `Task.largest_shape`."""
-        return longest_rows(config.data)
 
     @abstractmethod
     def vocabulary(
@@ -125,10 +121,6 @@ class Labelling(ABC):
     def labels_of(self, target: str) -> list[str]:
         """Return the labels of a line of the corpus."""
         return [target.strip()] if target.strip() else []
-
-    def kind_of_measure(self, records: Sequence[Record]) -> None:
-        """Return None, as there is one kind of accuracy only."""
-        del records
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
         """Yield rows of accuracy, macro F1, and the F1 and predictions of each label."""

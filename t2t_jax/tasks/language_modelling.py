@@ -67,7 +67,7 @@ class LanguageModelScores:
         )
 
 
-class LanguageModelling:
+class LanguageModelling(Task):
     """The task of documents of one language; see `data.corpus`."""
 
     command = "perplexity"
@@ -100,11 +100,7 @@ class LanguageModelling:
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> TokenizedSplit:
-        """Return the windows of a split, which score each token once; see `data.windows`.
-
-        Raises:
-          UserError: there is no such split.
-        """
+        """Return the windows of a split, which score each token once; see `data.windows`."""
         del longest  # windows are as long as the sequences of training
         whole = prepare_text(config.data, corpus, vocabulary, split, bidirectional=False)
         if config.data.text_rows == "run_on" and len(whole):
@@ -155,9 +151,6 @@ class LanguageModelling:
     def experiment(self, config: Config) -> PublishedExperiment:
         """Return the base model on English-German, as the paper trains no language model."""
         return beside_base_model(config, "is text of one language", "trains no language model")
-
-    def kind_of_measure(self, records: Sequence[Record]) -> None:
-        """Return None, as there is one kind of likelihood only."""
 
 
 TASK: Task = LanguageModelling()

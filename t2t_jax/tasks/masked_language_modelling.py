@@ -62,7 +62,7 @@ class MaskedScores:
         return f"accuracy {self.accuracy:.2f}  NLL {self.masked_nll:.4f} ({self.definition})"
 
 
-class MaskedLanguageModelling:
+class MaskedLanguageModelling(Task):
     """The task of documents of one language with hidden subwords; see `data.masking`."""
 
     command = "perplexity"
@@ -168,9 +168,6 @@ class MaskedLanguageModelling:
     def experiment(self, config: Config) -> PublishedExperiment:
         """Return the base model on English-German, as the paper hides no words."""
         return beside_base_model(config, "is text of one language", "hides no words")
-
-    def kind_of_measure(self, records: Sequence[Record]) -> None:
-        """Return None, as there is one kind of accuracy only."""
 
 
 TASK: Task = MaskedLanguageModelling()

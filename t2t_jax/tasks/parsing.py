@@ -41,11 +41,7 @@ class Parsing(TextToText):
         targets: Sequence[str],
         target_language: str,
     ) -> Scored:
-        """Score the trees in a model's outputs by PARSEVAL, and show trees in brackets.
-
-        Raises:
-          UserError: there are no sentences.
-        """
+        """Score the trees in a model's outputs by PARSEVAL, and show trees in brackets."""
         del target_language
         scores, hypotheses, references = parse_scores(sources, outputs, targets)
         return Scored(scores, list(sources), hypotheses, references)
@@ -76,9 +72,6 @@ class Parsing(TextToText):
             unchecked={"data": f"Which trees {corpus} has cannot be checked."},
             figures=[f"The paper, {name}: an F1 of {paper.TABLE_4[row]} on section 23 (Table 4)."],
         )
-
-    def kind_of_measure(self, records: Sequence[Record]) -> None:
-        """Return None, as there is one kind of F1 only."""
 
 
 TASK: Task = Parsing()

@@ -165,6 +165,8 @@ def predicted_by(task: "Task") -> str:
 class Task(Protocol):
     """A task that models are trained for, which a module of `tasks` has as its `TASK`.
 
+    A class that inherits from it has the methods that are written out here.
+
     The facts that are needed before the module is imported are in `config.tasks.TASKS`.
     """
 
@@ -198,6 +200,7 @@ class Task(Protocol):
 
     def largest_shape(self, config: Config) -> BatchShape:
         """Return the shape of a batch with rows of the largest length, one example in each."""
+        return longest_rows(config.data)
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
@@ -262,6 +265,7 @@ class Task(Protocol):
 
     def kind_of_measure(self, records: Sequence[Record]) -> Compared | None:
         """Compare the kind of a run's measure with the paper's; None if there is one kind."""
+        return None
 
 
 @runtime_checkable

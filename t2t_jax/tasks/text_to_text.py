@@ -1,12 +1,11 @@
 """The common part of the tasks whose models read a sentence and write another."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.rows import BatchShape
 from t2t_jax.data.tokenized import (
     TokenizedSplit,
     after_first_tokens,
@@ -15,13 +14,13 @@ from t2t_jax.data.tokenized import (
 )
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.long_lines import check_one_pass, longest_source, too_long
-from t2t_jax.tasks.task import CorpusLoss, Scored, longest_rows
+from t2t_jax.tasks.task import CorpusLoss, Scored, Task
 
 if TYPE_CHECKING:
     from t2t_jax.decoding.translator import Translator
 
 
-class TextToText(ABC):
+class TextToText(Task):
     """The part of a `Task` that is common to translation and parsing."""
 
     inputs = "sentences"
@@ -29,10 +28,6 @@ class TextToText(ABC):
     searches = True
     across_scripts: ClassVar[bool] = False
     """Whether a subword of the vocabulary may have both letters and punctuation."""
-
-    def largest_shape(self, config: Config) -> BatchShape:
-        """Return the shape for sources and targets of most tokens; see `Task.largest_shape`."""
-        return longest_rows(config.data)
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None

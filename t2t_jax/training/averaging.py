@@ -39,11 +39,7 @@ def is_due(config: Config, step: int) -> bool:
 
 
 def check_average(config: Config) -> None:
-    """Refuse a config that averages checkpoints but writes none that averages may use.
-
-    Raises:
-      UserError: `checkpoint.every_steps` is None, and `checkpoint.average` is more than 1.
-    """
+    """Refuse a config that averages checkpoints but writes none that averages may use."""
     checkpoint = config.checkpoint
     if checkpoint.every_steps is None and checkpoint.average > 1 and not reads_ema(config, None):
         raise UserError(

@@ -89,9 +89,6 @@ class BucketManager:
 
         Args:
           force: always true; Orbax's own manager has steps at which it does not save.
-
-        Returns:
-          True.
         """
         assert force
         self.wait_until_finished()

@@ -146,14 +146,11 @@ def check_memory(
     """Refuse a run that cannot fit its devices, before anything is allocated, traced or compiled.
 
     The estimate is a lower bound (`training_memory`): a run that passes may still be
-    too large by up to about a factor of two, and then ends as `parallel.memory.out_of_memory` says.
+    too large by up to about a factor of two, and then ends as `parallel.memory.within_memory` says.
 
     Args:
       shapes: the shapes of its batches: rows, source length, target length. Without shapes, only
         the state of the training is counted.
-
-    Raises:
-      UserError: the training needs more memory than a device has.
     """
     needed = max(
         (_of_batch(config, vocab_size, mesh, *shape) for shape in shapes),

@@ -119,12 +119,7 @@ def joined_parameters(some: Parameters, others: Parameters) -> Parameters:
 
 
 class ByKind(NamedTuple):
-    """The states of two optimisers, each for its own parameters.
-
-    Attributes:
-      matrices: the state for the matrices.
-      others: the state for all other parameters.
-    """
+    """The states of two optimisers, each for its own parameters."""
 
     matrices: Any
     others: Any

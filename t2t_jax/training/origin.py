@@ -88,9 +88,6 @@ def check_origin(stored: Any, place: Path, identity: Identity) -> Record:
     Args:
       place: the directory of the checkpoint, which is named by its step.
 
-    Returns:
-      The checked record.
-
     Raises:
       UnreadableError: the record is not what was written.
       UserError: the checkpoint is whole, but belongs to another step or another run.

@@ -246,9 +246,6 @@ def update(
     Args:
       gradients: the gradients of the mean loss by the parameters that are trained.
       updates: the form of the update of parameters and optimiser state, from `kernels_of`.
-
-    Returns:
-      The state after the step, and the figures to report.
     """
     training = config.training
     norm = optax.tree.norm(gradients)
