@@ -10,8 +10,7 @@ has spelt them. `decoding.forbidden` makes the automaton of a vocabulary. Here i
 edges, and two that say in which states a hypothesis is before its first token, and at any time.
 """
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -42,11 +41,7 @@ class Phrases(NamedTuple):
     """The state that an edge leads to; a number beyond the last state is the end of a phrase."""
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["min_length", "never", "phrases"],
-    meta_fields=["no_repeat_ngram_size"],
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Constraints:
     """The constraints of a search. Programs depend on which are set, and on the size of n-grams.
@@ -63,7 +58,7 @@ class Constraints:
     min_length: Int32[Any, ""] | None = None
     never: Bool[Any, " v"] | None = None
     phrases: Phrases | None = None
-    no_repeat_ngram_size: int = 0
+    no_repeat_ngram_size: int = field(default=0, metadata={"static": True})
 
 
 def allowed_tokens(

@@ -75,7 +75,9 @@ def score(
     )
     encoded = translator.encode(sources), translator.encode_targets(targets)
     pairs = list(zip(*encoded, strict=True))
-    _check_lengths(pairs, translator.longest_sentence, first_line)
+    for number, pair in enumerate(pairs, first_line):
+        for side, tokens in zip(("source", "target"), pair, strict=True):
+            check_one_pass(f"{side} line {number}", len(tokens), translator.longest_sentence)
     lengths = [
         0 if is_blank(source) and is_blank(target) else max(len(source), len(target))
         for source, target in pairs
@@ -98,14 +100,6 @@ def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
             f"{len(sources):,} sources and {len(targets):,} targets are not pairs; give a target "
             "line for every source line"
         )
-
-
-def _check_lengths(
-    pairs: Sequence[tuple[list[int], list[int]]], longest: float, first_line: int
-) -> None:
-    for number, pair in enumerate(pairs, first_line):
-        for side, tokens in zip(("source", "target"), pair, strict=True):
-            check_one_pass(f"{side} line {number}", len(tokens), longest)
 
 
 def batches(

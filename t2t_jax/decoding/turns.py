@@ -52,12 +52,10 @@ class _Line(Generic[_Kind]):
 
     def add(self, one: _Kind, *, is_back: bool) -> None:
         """Add an item, which may have been taken out before."""
-        del is_back
         heapq.heappush(self._waiting, one)
 
     def take(self, now: float) -> _Kind:
         """Take out the item that is due first."""
-        del now
         return heapq.heappop(self._waiting)
 
     def leave_out(self, is_over: Callable[[_Kind], bool]) -> None:

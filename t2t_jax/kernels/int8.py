@@ -19,7 +19,6 @@ class Int8Matrix(NamedTuple):
 
     def astype(self, dtype: DTypeLike) -> "Int8Matrix":
         """Return the matrix itself: its products are of integers, whatever the vectors' dtype."""
-        del dtype
         return self
 
 

@@ -70,7 +70,6 @@ def unigram_nll(tokens: Integer[np.ndarray, " n"], most: int = _SAMPLED_TOKENS) 
 
 def many_pairs_skipped(config: Config, corpus: CorpusFigures, history: History) -> str | None:
     """Warn if more than 5% of the pairs are left out of training."""
-    del history
     skipped = sum(corpus.skipped.values())
     share = skipped / max(1, corpus.num_pairs_read)
     if share <= _MOST_SKIPPED:
@@ -90,7 +89,6 @@ def many_pairs_skipped(config: Config, corpus: CorpusFigures, history: History) 
 
 def much_padding(config: Config, corpus: CorpusFigures, history: History) -> str | None:
     """Warn if more than 40% of the positions of batches, on both sides together, hold padding."""
-    del history
     if corpus.padding <= _MOST_PADDING:
         return None
     way_out = (
@@ -132,7 +130,6 @@ def gradient_norm_grows(config: Config, corpus: CorpusFigures, history: History)
     that learn, both windows differ by less than a factor of 2. A line whose norm was not finite
     is left out of the medians.
     """
-    del corpus
     warmup = config.training.warmup_steps
     recent = [r for r in history.training[-3 * _WINDOW :] if r["step"] > warmup]
     if len(recent) < 3 * _WINDOW:
@@ -154,7 +151,6 @@ def devices_wait_for_data(config: Config, corpus: CorpusFigures, history: Histor
     One line is not enough, because the first line of a run has the time in which everything starts.
     A line of fewer than 5 seconds of training does not count.
     """
-    del corpus
     lines = history.training[-2:]
     waits = [r.get("data_wait") or 0.0 for r in lines if _seconds(r) >= _SHORTEST_WAIT]
     if len(waits) < 2 or min(waits) <= _MOST_WAITING:
@@ -168,7 +164,6 @@ def devices_wait_for_data(config: Config, corpus: CorpusFigures, history: Histor
 
 def dev_score_falls(config: Config, corpus: CorpusFigures, history: History) -> str | None:
     """Warn if none of the last 3 evaluations on dev has a better score than all before them."""
-    del corpus
     since = plateau(history.evaluations)
     if since is None or since.evaluations < _EVALUATIONS:
         return None

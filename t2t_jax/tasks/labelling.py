@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.data.corpus import Corpus
@@ -12,6 +12,7 @@ from t2t_jax.data.rows import Examples
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.predictions import predictions
+from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.measures.labels import f1_of_labels, label_scores
@@ -24,10 +25,6 @@ from t2t_jax.tasks.task import (
     Task,
     beside_base_model,
 )
-
-if TYPE_CHECKING:
-    from t2t_jax.decoding.translator import Translator
-
 
 _NUM_SHOWN = 6  # labels that another was taken for, in a table of scores
 
@@ -50,10 +47,8 @@ class Labelling(Task):
     searches = False
     measures = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"))
     grid = GridMeasures(*measures)
-    what: str
+    what: ClassVar[str]
     """The name of the things that are labelled, in the plural."""
-    model: str
-    """A noun for a model of this task, with its article; see `Task.model`."""
 
     @abstractmethod
     def vocabulary(
@@ -73,7 +68,7 @@ class Labelling(Task):
         """
 
     def predicted(
-        self, translator: "Translator", inputs: Sequence[Any], first: int = 1
+        self, translator: Translator, inputs: Sequence[Any], first: int = 1
     ) -> list[list[Label]]:
         """Predict the labels of each input; a blank sentence has none."""
         vocabulary = translator.vocabulary
@@ -89,7 +84,7 @@ class Labelling(Task):
         return found
 
     def lines(
-        self, translator: "Translator", inputs: Sequence[Any], first: int, probabilities: bool
+        self, translator: Translator, inputs: Sequence[Any], first: int, probabilities: bool
     ) -> list[str]:
         """Predict the labels of each input, as a line of text; see `Predicting.lines`."""
         shown = "{0.name}:{0.probability:.4f}" if probabilities else "{0.name}"
@@ -98,7 +93,7 @@ class Labelling(Task):
 
     def scored(
         self,
-        translator: "Translator",
+        translator: Translator,
         corpus: Corpus,
         split: str,
         loss: Callable[[], CorpusLoss],
@@ -107,7 +102,6 @@ class Labelling(Task):
         decoding: DecodingConfig,
     ) -> Scored:
         """Label the inputs of a split, and compare the labels with those of the corpus."""
-        del loss, seed, decoding
         inputs, targets = (lines[:num_sentences] for lines in corpus.lines(split))
         labels = [[label.name for label in one] for one in self.predicted(translator, inputs)]
         gold = [

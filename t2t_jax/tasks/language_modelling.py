@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from t2t_jax.config import Config, DecodingConfig
 from t2t_jax.data.corpus import Corpus
@@ -16,6 +16,7 @@ from t2t_jax.data.windows import windows
 from t2t_jax.decoding.arguments import texts, whole_number
 from t2t_jax.decoding.open_search import Limits
 from t2t_jax.decoding.row_group import Sentence
+from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import start_id
 from t2t_jax.parallel.memory import within_memory
@@ -30,9 +31,6 @@ from t2t_jax.tasks.task import (
     beside_base_model,
     longest_rows,
 )
-
-if TYPE_CHECKING:
-    from t2t_jax.decoding.translator import Translator
 
 _NAME = "language_modelling"
 _SHOWN_TOKENS = 32  # of the continuations in the log of training
@@ -113,7 +111,7 @@ class LanguageModelling(Task):
 
     def scored(
         self,
-        translator: "Translator",
+        translator: Translator,
         corpus: Corpus,
         split: str,
         loss: Callable[[], CorpusLoss],
@@ -158,7 +156,7 @@ TASK: Task = LanguageModelling()
 
 
 def generate(
-    translator: "Translator",
+    translator: Translator,
     prompts: Iterable[str],
     *,
     max_tokens: int = 64,
@@ -200,7 +198,7 @@ def generate(
 
 
 def stream(
-    translator: "Translator",
+    translator: Translator,
     prompt: str,
     *,
     max_tokens: int = 64,
@@ -258,7 +256,7 @@ def stream(
 
 
 def _sentences(
-    translator: "Translator",
+    translator: Translator,
     prompts: Iterable[str],
     max_tokens: int,
     stop: Sequence[str],
@@ -320,7 +318,7 @@ def _window(config: Config) -> tuple[int, int]:
     return config.data.max_length, max(1, config.data.max_length // 2)
 
 
-def _beginning(translator: "Translator", document: str, most: int) -> str:
+def _beginning(translator: Translator, document: str, most: int) -> str:
     """Return the first half of a document's words, or fewer, in at most `most` subwords."""
     words = document.split(" ")
     count = (len(words) + 1) // 2

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.predictions import predictions
+from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.task import (
@@ -31,9 +31,6 @@ from t2t_jax.tasks.task import (
     beside_base_model,
     longest_rows,
 )
-
-if TYPE_CHECKING:
-    from t2t_jax.decoding.translator import Translator
 
 _NAME = "masked_language_modelling"
 _NUM_SHOWN = 3
@@ -127,7 +124,7 @@ class MaskedLanguageModelling(Task):
 
     def scored(
         self,
-        translator: "Translator",
+        translator: Translator,
         corpus: Corpus,
         split: str,
         loss: Callable[[], CorpusLoss],
@@ -136,7 +133,6 @@ class MaskedLanguageModelling(Task):
         decoding: DecodingConfig,
     ) -> Scored:
         """Score the predictions of hidden subwords of a split, and fill in some documents."""
-        del seed, decoding
         config, vocabulary = translator.config, translator.vocabulary
         examples = self.examples(config, corpus, vocabulary, split, translator.longest_sentence)
         right = np.concatenate(
@@ -154,10 +150,9 @@ class MaskedLanguageModelling(Task):
         return Scored(scores, hidden, fill(translator, hidden), shown)
 
     def lines(
-        self, translator: "Translator", inputs: Sequence[str], first: int, probabilities: bool
+        self, translator: Translator, inputs: Sequence[str], first: int, probabilities: bool
     ) -> list[str]:
         """Return each line with its hidden subwords filled in; see `Predicting.lines`."""
-        del probabilities
         return fill(translator, inputs, first_line=first)
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
@@ -174,7 +169,7 @@ TASK: Task = MaskedLanguageModelling()
 """The task of masked language modelling."""
 
 
-def fill(translator: "Translator", lines: Iterable[str], *, first_line: int = 1) -> list[str]:
+def fill(translator: Translator, lines: Iterable[str], *, first_line: int = 1) -> list[str]:
     """Fill in every `<mask>` of some lines, each with the most probable subword in its place.
 
     Args:
@@ -220,7 +215,7 @@ def _hides_any(examples: MaskedText, config: DataConfig, seed: int) -> bool:
     return False
 
 
-def _fits(translator: "Translator", text: str) -> bool:
+def _fits(translator: Translator, text: str) -> bool:
     """Return whether the model has positions for the subwords of a text."""
     [ids] = translator.encode([text])
     return len(ids) < translator.longest_sentence

@@ -42,7 +42,6 @@ class Parsing(TextToText):
         target_language: str,
     ) -> Scored:
         """Score the trees in a model's outputs by PARSEVAL, and show trees in brackets."""
-        del target_language
         scores, hypotheses, references = parse_scores(sources, outputs, targets)
         return Scored(scores, list(sources), hypotheses, references)
 
@@ -66,8 +65,6 @@ class Parsing(TextToText):
             section="6.3",
             test_sets=paper.PARSING_TEST_SETS,
             test_sets_section="6.3",
-            comparable=frozenset(),
-            changes_on_dev={},
             # A treebank is named by its path, which does not tell what it is.
             unchecked={"data": f"Which trees {corpus} has cannot be checked."},
             figures=[f"The paper, {name}: an F1 of {paper.TABLE_4[row]} on section 23 (Table 4)."],

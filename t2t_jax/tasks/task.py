@@ -1,7 +1,7 @@
 """The interface of a task to the rest of the program, and the records that its methods return."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from t2t_jax import paper
@@ -103,22 +103,22 @@ class PublishedExperiment:
     model: str
     """The model's name in `paper.TRAINING`, which has the cost of training; another name if the
     paper states no cost."""
-    section: str | None
-    """The section with the settings; None if each has its own section in `paper.CONSTANTS`."""
-    test_sets: Mapping[str, str]
-    """The paper's test sets by split: dev and test."""
-    test_sets_section: str
-    """The section that names these test sets."""
-    comparable: frozenset[str]
-    """The reported names of test sets that count as the paper's. Empty if the corpus is not the
-    paper's, so that its test sets are no deviations of their own."""
-    changes_on_dev: Mapping[str, Any]
-    """Settings, by attribute of `Config`, that the paper changes where it scores on dev alone."""
-    unchecked: Mapping[str, str]
-    """Sentences, by the name of a constant of the paper, which say that a config does not tell
-    whether the run has that constant."""
     figures: list[str]
     """Sentences on the figures that the paper reports, and their measures."""
+    section: str | None = None
+    """The section with the settings; None if each has its own section in `paper.CONSTANTS`."""
+    test_sets: Mapping[str, str] = field(default_factory=dict)
+    """The paper's test sets by split: dev and test."""
+    test_sets_section: str = "6"
+    """The section that names these test sets."""
+    comparable: frozenset[str] = frozenset()
+    """The reported names of test sets that count as the paper's. Empty if the corpus is not the
+    paper's, so that its test sets are no deviations of their own."""
+    changes_on_dev: Mapping[str, Any] = field(default_factory=dict)
+    """Settings, by attribute of `Config`, that the paper changes where it scores on dev alone."""
+    unchecked: Mapping[str, str] = field(default_factory=dict)
+    """Sentences, by the name of a constant of the paper, which say that a config does not tell
+    whether the run has that constant."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -136,11 +136,6 @@ def beside_base_model(config: Config, corpus_has: str, paper_has_not: str) -> Pu
     return PublishedExperiment(
         name="base, English-German",
         model="base",
-        section=None,
-        test_sets={},
-        test_sets_section="6",
-        comparable=frozenset(),
-        changes_on_dev={},
         unchecked={"data": f"{config.data.corpus} {corpus_has}."},
         figures=[f"The paper {paper_has_not}; its base model is shown beside the run."],
     )
@@ -170,33 +165,20 @@ class Task(Protocol):
     The facts that are needed before the module is imported are in `config.tasks.TASKS`.
     """
 
-    @property
-    def command(self) -> str:
-        """Return the name of the command that scores a model of this task."""
-
-    @property
-    def model(self) -> str:
-        """Return a noun for a model of this task, with its article: "a tagger"."""
-
-    @property
-    def inputs(self) -> str:
-        """Return the name of a model's inputs: sentences, documents or images."""
-
-    @property
-    def unit(self) -> str:
-        """Return the unit that losses and perplexities are means over, such as "subword"."""
-
-    @property
-    def searches(self) -> bool:
-        """Return whether scores are of outputs of a search, and so depend on its settings."""
-
-    @property
-    def grid(self) -> GridMeasures:
-        """Return the scores, beside perplexity, by which the variants of a grid are compared."""
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """Return the scores that the report on a run shows, in the order of its columns."""
+    command: ClassVar[str]
+    """The name of the command that scores a model of this task."""
+    model: ClassVar[str]
+    """A noun for a model of this task, with its article: "a tagger"."""
+    inputs: ClassVar[str]
+    """The name of a model's inputs: sentences, documents or images."""
+    unit: ClassVar[str]
+    """The unit that losses and perplexities are means over, such as "subword"."""
+    searches: ClassVar[bool]
+    """Whether scores are of outputs of a search, and so depend on its settings."""
+    grid: ClassVar[GridMeasures]
+    """The scores, beside perplexity, by which the variants of a grid are compared."""
+    measures: ClassVar[tuple[Measure, ...]]
+    """The scores that the report on a run shows, in the order of its columns."""
 
     def largest_shape(self, config: Config) -> BatchShape:
         """Return the shape of a batch with rows of the largest length, one example in each."""

@@ -76,7 +76,6 @@ class TextToText(Task):
         decoding: DecodingConfig,
     ) -> Scored:
         """Let a model answer the sources of a split, and score its outputs."""
-        del loss
         sources, targets = (lines[:num_sentences] for lines in corpus.lines(split))
         outputs = translator.translate(sources, seed=seed, decoding=decoding)
         language = translator.config.data.target_language

@@ -57,12 +57,9 @@ class Translation(TextToText):
         return PublishedExperiment(
             name=name,
             model=size,
-            section=None,
             test_sets=paper.TEST_SETS,
-            test_sets_section="6",
             comparable=_newstest(data.corpus),
             changes_on_dev=paper.TABLE_3_CHANGES if german else {},
-            unchecked={},
             figures=_figures(config, size, name, german),
         )
 

@@ -192,9 +192,7 @@ def _choose(
     if not there:
         raise UserError(f"{directory} is empty: nothing was saved there yet")
     if step == "best":
-        there = there[
-            -1:
-        ]  # the one before is kept for a run that has to go back to an earlier state
+        there = there[-1:]  # the one before is for a run that has to go back to an earlier state
     wanted = usual if average is None else average
     if wanted == 1:
         return list(there[-1:])

@@ -76,7 +76,7 @@ def training_memory(
     size = 4 if model.dtype == "float32" else 2
     sources, targets = size * rows * source_length, size * rows * target_length
     # Queries, keys, values and heads of each attention, the hidden layer, and each sub-layer's sum.
-    hidden, width = _hidden(model) // parallel.tensor, model.d_model
+    hidden, width = (1 + model.is_gated) * model.d_ff // parallel.tensor, model.d_model
     activations = inputs = products = largest_layer = 0
     for stack in model.stacks:
         positions = sources * stack.reads_source + targets * stack.reads_target
@@ -96,11 +96,6 @@ def training_memory(
     activations = min(activations, kept[parallel.remat])
     logits = 4 * rows * target_length * vocab_size // (parallel.tensor * parallel.loss_chunks)
     return TrainingMemory(state, weights, activations, logits, passes)
-
-
-def _hidden(model: ModelConfig) -> int:
-    """Count the hidden numbers of a feed-forward network that its derivative needs."""
-    return (2 if model.is_gated else 1) * model.d_ff
 
 
 @cache

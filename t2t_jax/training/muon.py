@@ -50,7 +50,6 @@ def _orthogonal_momentum() -> Optimizer:
         return MomentumState(optax.safe_increment(state.updates), mean)
 
     def direction(gradients: Parameters, state: MomentumState, params: Parameters) -> Parameters:
-        del params
         ahead = jax.tree.map(
             lambda m, g: _MOMENTUM * m + (1 - _MOMENTUM) * g,
             optax.tree.bias_correction(state.mean, _MOMENTUM, state.updates + 1),

@@ -38,7 +38,6 @@ def adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
       config: gives the decay `adam_beta1` of the mean of the gradients, the decay `adam_beta2` of
         the mean of their squares, and the epsilon that is added to the divisor.
     """
-    del declared
     beta1, beta2, epsilon = config.adam_beta1, config.adam_beta2, config.adam_epsilon
     moments = optax.scale_by_adam(beta1, beta2, epsilon)
 
@@ -48,7 +47,6 @@ def adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
     def direction(
         gradients: Parameters, state: optax.ScaleByAdamState, params: Parameters
     ) -> Parameters:
-        del gradients, params
         mean = optax.tree.bias_correction(state.mu, beta1, state.count)
         square = optax.tree.bias_correction(state.nu, beta2, state.count)
         return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mean, square)
@@ -66,7 +64,6 @@ def lion(config: TrainingConfig, declared: Parameters) -> Optimizer:
       config: gives the weight `adam_beta1` of the momentum in the direction, and the decay
         `adam_beta2` of the momentum, which is above 0.
     """
-    del declared
     beta1, beta2 = config.adam_beta1, config.adam_beta2
     momentum = optax.scale_by_lion(beta1, beta2)
     share = beta1 / beta2
@@ -77,7 +74,6 @@ def lion(config: TrainingConfig, declared: Parameters) -> Optimizer:
     def direction(
         gradients: Parameters, state: optax.ScaleByLionState, params: Parameters
     ) -> Parameters:
-        del params
         return jax.tree.map(lambda m, g: jnp.sign(share * m + (1 - share) * g), state.mu, gradients)
 
     return Optimizer(momentum.init, accumulate, direction)

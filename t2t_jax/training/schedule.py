@@ -49,7 +49,6 @@ def _inverse_sqrt(config: TrainingConfig, n: _Number) -> _Number:
 
 
 def _constant(config: TrainingConfig, n: _Number) -> _Number:
-    del config
     return jnp.ones_like(n)
 
 
