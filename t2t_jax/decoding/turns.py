@@ -37,31 +37,25 @@ class Waiting:
 _Kind = TypeVar("_Kind", bound=Waiting)
 
 
-class _Line(Generic[_Kind]):
-    """The waiting items of one request, in the order in which they are due."""
-
-    def __init__(self) -> None:
-        self._waiting: list[_Kind] = []  # a heap
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+class _Line(list[_Kind]):
+    """A heap of the waiting items of one request, by the order in which they are due."""
 
     def first(self) -> _Kind:
         """Return the item that is due first."""
-        return self._waiting[0]
+        return self[0]
 
     def add(self, one: _Kind, *, is_back: bool) -> None:
         """Add an item, which may have been taken out before."""
-        heapq.heappush(self._waiting, one)
+        heapq.heappush(self, one)
 
     def take(self, now: float) -> _Kind:
         """Take out the item that is due first."""
-        return heapq.heappop(self._waiting)
+        return heapq.heappop(self)
 
     def leave_out(self, is_over: Callable[[_Kind], bool]) -> None:
         """Remove all items that are over."""
-        self._waiting = [one for one in self._waiting if not is_over(one)]
-        heapq.heapify(self._waiting)
+        self[:] = [one for one in self if not is_over(one)]
+        heapq.heapify(self)
 
 
 class Turns(Generic[_Kind]):

@@ -23,7 +23,7 @@ from t2t_jax.system.signals import safe_point
 from t2t_jax.tasks import task_of
 from t2t_jax.tasks.measures.newstest import name_of_test_set
 from t2t_jax.tasks.measures.perplexity import perplexity
-from t2t_jax.tasks.task import CorpusLoss, TaskScores
+from t2t_jax.tasks.task import CorpusLoss, Scoring, TaskScores
 from t2t_jax.training.step import LossSums, eval_step
 
 
@@ -100,8 +100,8 @@ def evaluate(
     pairs = prepare_evaluation(config, corpus, translator.vocabulary, split, longest=longest)
     loss = cache(partial(corpus_loss, translator, pairs))
     task = task_of(corpus.name, corpus.task)
-    scored = task.scored(translator, corpus, split, loss, num_sentences, seed, config.decoding)
-    return Evaluation(split, loss(), *scored, seconds=time.monotonic() - start)
+    asked = Scoring(translator, corpus, split, loss, num_sentences, seed, config.decoding)
+    return Evaluation(split, loss(), *task.scored(asked), seconds=time.monotonic() - start)
 
 
 def score_record(

@@ -6,7 +6,7 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple
 
-from t2t_jax.config import Config, DecodingConfig
+from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.rows import Examples
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary
@@ -17,11 +17,11 @@ from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.measures.labels import f1_of_labels, label_scores
 from t2t_jax.tasks.task import (
-    CorpusLoss,
     GridMeasures,
     Measure,
     PublishedExperiment,
     Scored,
+    Scoring,
     Task,
     beside_base_model,
 )
@@ -91,19 +91,10 @@ class Labelling(Task):
         found = self.predicted(translator, inputs, first)
         return [" ".join(map(shown.format, labels)) for labels in found]
 
-    def scored(
-        self,
-        translator: Translator,
-        corpus: Corpus,
-        split: str,
-        loss: Callable[[], CorpusLoss],
-        num_sentences: int | None,
-        seed: int,
-        decoding: DecodingConfig,
-    ) -> Scored:
+    def scored(self, asked: Scoring) -> Scored:
         """Label the inputs of a split, and compare the labels with those of the corpus."""
-        inputs, targets = (lines[:num_sentences] for lines in corpus.lines(split))
-        labels = [[label.name for label in one] for one in self.predicted(translator, inputs)]
+        inputs, targets = asked.lines
+        labels = [[label.name for label in one] for one in self.predicted(asked.translator, inputs)]
         gold = [
             self.labels_of(target) if one else []
             for target, one in zip(targets, labels, strict=True)

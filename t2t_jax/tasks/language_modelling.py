@@ -2,12 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from t2t_jax.config import Config, DecodingConfig
+from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.data.tokenized import TokenizedSplit, prepare_text, prepare_vocabulary
@@ -22,11 +22,11 @@ from t2t_jax.modules.models import start_id
 from t2t_jax.parallel.memory import within_memory
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.task import (
-    CorpusLoss,
     GridMeasures,
     Measure,
     PublishedExperiment,
     Scored,
+    Scoring,
     Task,
     beside_base_model,
     longest_rows,
@@ -109,20 +109,12 @@ class LanguageModelling(Task):
             )
         return windows(whole, *_window(config), start_id(config.model))
 
-    def scored(
-        self,
-        translator: Translator,
-        corpus: Corpus,
-        split: str,
-        loss: Callable[[], CorpusLoss],
-        num_sentences: int | None,
-        seed: int,
-        decoding: DecodingConfig,
-    ) -> Scored:
+    def scored(self, asked: Scoring) -> Scored:
         """Score the likelihood of a split, and let the model continue some documents."""
-        _, documents = corpus.lines(split)
+        translator, loss = asked.translator, asked.loss()
+        _, documents = asked.corpus.lines(asked.split)
         length, stride = _window(translator.config)
-        bits = loss().nll * loss().tokens / math.log(2)
+        bits = loss.nll * loss.tokens / math.log(2)
         num_bytes = sum(len(document.encode()) + 1 for document in documents)
         num_characters = sum(len(document) + 1 for document in documents)
         scores = LanguageModelScores(
@@ -132,11 +124,12 @@ class LanguageModelling(Task):
             num_characters,
             f"windows of {length} subwords, stride {stride}",
         )
-        shown = documents[: min(num_sentences or _NUM_SHOWN, _NUM_SHOWN)]
+        shown = documents[: min(asked.num_sentences or _NUM_SHOWN, _NUM_SHOWN)]
         begins = [_beginning(translator, document, length // 2) for document in shown]
         rests = [text[len(begin) :] for text, begin in zip(shown, begins, strict=True)]
         most = min(_SHOWN_TOKENS, length - length // 2)
-        continued = generate(translator, begins, max_tokens=most, seed=seed, decoding=decoding)
+        how: Any = {"seed": asked.seed, "decoding": asked.decoding}
+        continued = generate(translator, begins, max_tokens=most, **how)
         return Scored(scores, begins, continued, rests)
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
@@ -209,11 +202,6 @@ def stream(
     """Continue a text piece by piece; the pieces together are the result of `generate`.
 
     Args:
-      translator: a model trained with `data.task="language_modelling"`.
-      prompt: text to continue.
-      max_tokens: most subwords of the continuation.
-      stop: strings before whose first occurrence the continuation ends.
-      seed: seed of sampling.
       overrides: fields of `DecodingConfig`; `beam_size` has to be 1 unless the text is sampled.
 
     Raises:

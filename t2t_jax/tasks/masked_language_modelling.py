@@ -1,13 +1,13 @@
 """Masked language modelling, which predicts hidden subwords from both sides (BERT)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 
 from t2t_jax.batch import BOS_ID, EOS_ID
-from t2t_jax.config import Config, DataConfig, DecodingConfig
+from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.labelled import Labelled, LabelledText, flat
@@ -22,11 +22,11 @@ from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.task import (
-    CorpusLoss,
     GridMeasures,
     Measure,
     PublishedExperiment,
     Scored,
+    Scoring,
     Task,
     beside_base_model,
     longest_rows,
@@ -122,17 +122,9 @@ class MaskedLanguageModelling(Task):
             raise UserError(f"nothing of the {split} split of {corpus.name} can be hidden: {why}")
         return found
 
-    def scored(
-        self,
-        translator: Translator,
-        corpus: Corpus,
-        split: str,
-        loss: Callable[[], CorpusLoss],
-        num_sentences: int | None,
-        seed: int,
-        decoding: DecodingConfig,
-    ) -> Scored:
+    def scored(self, asked: Scoring) -> Scored:
         """Score the predictions of hidden subwords of a split, and fill in some documents."""
+        translator, corpus, split = asked[:3]
         config, vocabulary = translator.config, translator.vocabulary
         examples = self.examples(config, corpus, vocabulary, split, translator.longest_sentence)
         right = np.concatenate(
@@ -141,11 +133,11 @@ class MaskedLanguageModelling(Task):
         how = f"{config.data.masked_share:.0%} of the subwords"
         if config.data.whole_words:
             how += ", in whole words"
-        scores = MaskedScores(100 * float(right.mean()), loss().nll, len(right), how)
+        scores = MaskedScores(100 * float(right.mean()), asked.loss().nll, len(right), how)
         _, documents = corpus.lines(split)
         short = (one for one in documents if len(one.split()) < config.data.max_length // 4)
         fitting = (one for one in short if _fits(translator, _without_a_word(one)))
-        shown = list(islice(fitting, min(num_sentences or _NUM_SHOWN, _NUM_SHOWN)))
+        shown = list(islice(fitting, min(asked.num_sentences or _NUM_SHOWN, _NUM_SHOWN)))
         hidden = [_without_a_word(one) for one in shown]
         return Scored(scores, hidden, fill(translator, hidden), shown)
 

@@ -41,6 +41,29 @@ class CorpusLoss(NamedTuple):
     """Number of target subwords that both losses are means over, ends of sentences included."""
 
 
+class Scoring(NamedTuple):
+    """A model and the sentences on which it is to be scored."""
+
+    translator: "Translator"
+    corpus: Corpus
+    split: str
+    """The name of the split that has the sentences."""
+    loss: Callable[[], CorpusLoss]
+    """A function that returns the losses over `Task.examples` of the split."""
+    num_sentences: int | None
+    """How many sentences to score, from the first on; None means all."""
+    seed: int
+    """The seed of sampling."""
+    decoding: DecodingConfig
+    """The settings of the search."""
+
+    @property
+    def lines(self) -> tuple[list[Any], list[str]]:
+        """Return the inputs and the targets that are to be scored, as the corpus has them."""
+        inputs, targets = self.corpus.lines(self.split)
+        return inputs[: self.num_sentences], targets[: self.num_sentences]
+
+
 class Scored(NamedTuple):
     """A model's answers to the sentences of a split, with their scores, ready to be shown."""
 
@@ -215,21 +238,8 @@ class Task(Protocol):
           UserError: there is no such split, or a sentence is too long for the model.
         """
 
-    def scored(
-        self,
-        translator: "Translator",
-        corpus: Corpus,
-        split: str,
-        loss: Callable[[], CorpusLoss],
-        num_sentences: int | None,
-        seed: int,
-        decoding: DecodingConfig,
-    ) -> Scored:
+    def scored(self, asked: Scoring) -> Scored:
         """Let a model answer the sentences of a split, and score its answers.
-
-        Args:
-          loss: a function that returns the losses over `examples`.
-          num_sentences: how many sentences, from the first on; None means all.
 
         Raises:
           UserError: there are no sentences, or the model refuses something.

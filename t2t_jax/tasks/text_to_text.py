@@ -1,10 +1,10 @@
 """The common part of the tasks whose models read a sentence and write another."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from t2t_jax.config import Config, DecodingConfig
+from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.tokenized import (
     TokenizedSplit,
@@ -14,10 +14,10 @@ from t2t_jax.data.tokenized import (
 )
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.long_lines import check_one_pass, longest_source, too_long
-from t2t_jax.tasks.task import CorpusLoss, Scored, Task
+from t2t_jax.tasks.task import Scored, Scoring, Task
 
 if TYPE_CHECKING:
-    from t2t_jax.decoding.translator import Translator
+    pass
 
 
 class TextToText(Task):
@@ -65,20 +65,11 @@ class TextToText(Task):
                 raise too_long(name, length, config.decoding, longest)
         return pairs
 
-    def scored(
-        self,
-        translator: "Translator",
-        corpus: Corpus,
-        split: str,
-        loss: Callable[[], CorpusLoss],
-        num_sentences: int | None,
-        seed: int,
-        decoding: DecodingConfig,
-    ) -> Scored:
+    def scored(self, asked: Scoring) -> Scored:
         """Let a model answer the sources of a split, and score its outputs."""
-        sources, targets = (lines[:num_sentences] for lines in corpus.lines(split))
-        outputs = translator.translate(sources, seed=seed, decoding=decoding)
-        language = translator.config.data.target_language
+        sources, targets = asked.lines
+        outputs = asked.translator.translate(sources, seed=asked.seed, decoding=asked.decoding)
+        language = asked.translator.config.data.target_language
         return self.score_outputs(sources, outputs, targets, language)
 
     @abstractmethod
