@@ -48,7 +48,6 @@ def variants(base: Config, *, window: int = 16) -> dict[str, Config]:
     """Make a grid of a base config, every change of it by itself, and the usual changes together.
 
     Args:
-      base: a config of the paper's network, of any size.
       window: the window of the restricted self-attention; see `ModelConfig.attention_window`.
 
     Returns:

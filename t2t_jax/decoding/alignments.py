@@ -77,9 +77,6 @@ def alignments(
     over its subwords and their sum over those of the source word. An end of sentence is no word.
 
     Args:
-      translator: the model.
-      sources: sentences.
-      targets: a translation of each.
       head: the layer of the decoder and the head, both counted from 0. None chooses the head with
         the greatest agreement on the first ten thousand pairs: the share of target words whose link
         is also the strongest of its source word, as a mean over pairs.
@@ -102,7 +99,7 @@ def alignments(
     check_pairs(sources, targets)
     if head is not None:
         _check_head(translator, head)
-    pairs = [*zip(*_sides(translator, sources, targets), strict=True)]
+    pairs = _pairs(translator, sources, targets)
     if head is None:
         head = _best_head(translator, pairs[:_LINES_FOR_CHOICE])
     found: list[Links] = [[] for _ in pairs]
@@ -133,13 +130,12 @@ class PairAligner:
 
     def links(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links]:
         """Return each pair's links, by the head that agrees most on these; see `alignments`."""
-        pairs = [*zip(*_sides(self._translator, sources, targets), strict=True)]
+        pairs = _pairs(self._translator, sources, targets)
         found = {}
         for number, pair in enumerate(pairs):
-            longest = max(len(side.tokens) for side in pair)
-            blank = any(max(side.words, default=-1) < 0 for side in pair)
+            longest = _length(pair)
             length = next((one for one in self._lengths if one >= longest), None)
-            if length is not None and not blank:
+            if longest and length is not None:
                 found[number] = self._every_link(pair, length)
         if not found:
             return [[] for _ in pairs]
@@ -233,18 +229,21 @@ def agreement(
     return jnp.sum(agreed, axis=-1) / jnp.maximum(1, jnp.sum(has_word, axis=-1))
 
 
-def _sides(
+def _pairs(
     translator: Translator, sources: Sequence[str], targets: Sequence[str]
-) -> tuple[list[_Side], list[_Side]]:
-    """Return the sources and the targets as tokens, each with the number of its word."""
-    of_sources, of_targets = (
-        [_Side(ids, words_of(ids, translator.vocabulary, of_source=of_source)) for ids in encoded]
-        for encoded, of_source in (
-            (translator.encode(sources), True),
-            (translator.encode_targets(targets), False),
-        )
-    )
-    return of_sources, of_targets
+) -> list[tuple[_Side, _Side]]:
+    """Return each source and target as tokens, with the number of the word of each."""
+    encoded, vocabulary = translator.encode_targets(targets), translator.vocabulary
+    return [
+        (_Side(a, words_of(a, vocabulary, of_source=True)), _Side(b, words_of(b, vocabulary)))
+        for a, b in zip(translator.encode(sources), encoded, strict=True)
+    ]
+
+
+def _length(pair: tuple[_Side, _Side]) -> int:
+    """Return the number of tokens of the longer side; 0 if a side is blank."""
+    is_blank = any(max(side.words, default=-1) < 0 for side in pair)
+    return 0 if is_blank else max(len(side.tokens) for side in pair)
 
 
 def _pair_arrays(
@@ -291,12 +290,7 @@ def _passes(
 ) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
     """Yield the index of each pair that can be aligned, with what `compute` returns for it."""
     limit = min(_LONGEST, translator.longest_sentence)
-    lengths = [max(len(source.tokens), len(target.tokens)) for source, target in pairs]
-    blank = [max(source.words) < 0 or max(target.words) < 0 for source, target in pairs]
-    lengths = [
-        0 if nothing or length > limit else length
-        for nothing, length in zip(blank, lengths, strict=True)
-    ]
+    lengths = [length if (length := _length(pair)) <= limit else 0 for pair in pairs]
     maps = math.prod(_sizes(translator)) * max(1, *lengths, 8)
     tokens = max(1, _WEIGHTS_PER_BATCH // maps)
 

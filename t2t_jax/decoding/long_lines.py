@@ -90,11 +90,7 @@ grows with the square of the length."""
 
 
 def check_one_pass(name: str, length: int, longest_sentence: float) -> None:
-    """Refuse a sentence that cannot go through encoder and decoder in one pass, to be scored.
-
-    Args:
-      name: the line's name in the error.
-    """
+    """Refuse a sentence that cannot go through encoder and decoder in one pass, to be scored."""
     limit = min(longest_sentence, LONGEST_PASS)
     if length > limit:
         why = f"and at most {limit} can be scored"
@@ -115,11 +111,7 @@ def longest_source(decoding: DecodingConfig, longest_sentence: float) -> float:
 def too_long(
     name: str, length: int, decoding: DecodingConfig, longest_sentence: float
 ) -> UserError:
-    """Make the error for a line that is too long to be decoded as a whole.
-
-    Args:
-      name: the line's name in the error.
-    """
+    """Make the error for a line that is too long to be decoded as a whole."""
     limit = longest_source(decoding, longest_sentence)
     way_out = "split the line, or have it split with long_lines=split"
     if limit == decoding.max_source_length:

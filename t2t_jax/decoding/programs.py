@@ -119,16 +119,12 @@ def begin_work(
     return _by_rows(Work(state, memory), search.mesh)
 
 
+@dataclass(frozen=True)
 class SearchProgram:
     """A program that is compiled with the options for the devices of its search."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        """Make a program of a function.
-
-        Args:
-          function: takes a `search` and a `work` to overwrite, among other arguments.
-        """
-        self._function = function
+    function: Callable[..., Any]
+    """A function of a `search` and a `work` to overwrite, among other arguments."""
 
     def __call__(self, search: Search, *arguments: Any) -> Any:
         """Call the function with its arguments."""
@@ -142,7 +138,7 @@ class SearchProgram:
     def on(self, mesh: Mesh) -> Any:
         """Return the function, jitted for the devices of a mesh."""
         return jax.jit(
-            self._function,
+            self.function,
             static_argnames="search",
             donate_argnames="work",
             compiler_options=compiler_options(mesh, "search") or None,
@@ -166,7 +162,6 @@ def proceed(
       work: the sentences under way; its arrays are overwritten.
       arrivals: sentences that come into rows that are free; None if there are none.
       leave: how many sentences may still be under way in the end.
-      constraints: which tokens may be chosen; those of `begin_work`.
       most_steps: the number of positions after which the search stops in any case; None is no
         bound.
     """

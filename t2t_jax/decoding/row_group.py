@@ -146,7 +146,6 @@ class RowGroup(Generic[_Key]):
         """Have the device search on, for the sentences that `let_in` has let in.
 
         Args:
-          leave: the number of sentences under way at which the program stops.
           most_steps: the number of positions after which the program stops in any case.
         """
         return self._proceed(None, leave, np.int32(most_steps))

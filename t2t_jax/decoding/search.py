@@ -54,7 +54,7 @@ from t2t_jax.decoding.hypotheses import (
     is_possible,
     write_place,
 )
-from t2t_jax.decoding.strategies import Strategy
+from t2t_jax.decoding.strategies import Given, Strategy
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
 
 _Tree = TypeVar("_Tree")
@@ -123,27 +123,17 @@ def admit(
     state: SearchState,
     places: Int[Array, " n"],
     limits: Int[Array, " n"],
-    *,
-    bos_id: int,
-    keys: Key[Array, " n"] | None = None,
-    constraints: Constraints | None = None,
-    prefixes: Int32[Array, "n p"] | None = None,
+    **how: Any,
 ) -> SearchState:
-    """Begin to search for other sentences, in rows that are free; `begin` explains the arguments.
+    """Begin to search for other sentences, in rows that are free.
 
     Args:
       places: numbers of the rows; a number beyond the last row changes nothing.
+      limits: the most tokens to generate for each sentence.
+      how: `bos_id`, `keys`, `constraints` and `prefixes`, as `begin` takes them.
     """
-    new = begin(
-        (),
-        limits,
-        beam_size=state.rows.live.last.shape[1],
-        room=state.room,
-        bos_id=bos_id,
-        keys=keys,
-        constraints=constraints,
-        prefixes=prefixes,
-    ).rows
+    beam_size = state.rows.live.last.shape[1]
+    new = begin((), limits, beam_size=beam_size, room=state.room, **how).rows
     new = new._replace(starts=jnp.broadcast_to(state.clock, limits.shape))
     return state._replace(rows=put(state.rows, new, places))
 
@@ -214,7 +204,7 @@ def _step(
     allowed = allowed_tokens(constraints, state, logits.shape[-1], strategy.eos_id)
     if allowed is not None:
         choices = jnp.where(allowed, logits, -jnp.inf)
-    live, finished, more = strategy.extend(state, logits, choices, place, kernels)
+    live, finished, more = strategy.extend(Given(state, logits, choices, place, kernels))
     live = follow_automaton(constraints, live)
     # A row whose sentence has ended runs on with the others, and keeps what it had.
     live, finished = choose_rows(rows.searching, (live, finished), (rows.live, rows.finished))
@@ -322,20 +312,11 @@ def search(
     constraints: Constraints | None = None,
     prefixes: Int32[Array, "b p"] | None = None,
 ) -> SearchResult:
-    """Search for all sentences of a batch, from their begin to their end.
+    """Search for all sentences of a batch, from their begin to their end; see `begin`.
 
     Args:
-      strategy: the strategy by which tokens are chosen.
-      step: the step function; see `StepFn`.
-      cache: the cache that the first step takes.
       limits: the most tokens to generate for each sentence, end of sentence included; at most
         `room`.
-      room: places t for generated tokens.
-      bos_id: the token at position 0.
-      pad_id: id that fills the places after a sentence.
-      keys: a PRNG key for each sentence, where tokens are drawn.
-      constraints: which tokens may be chosen; None allows all.
-      prefixes: tokens with which each output must begin, then -1; None forces none.
     """
     state = begin(
         cache,

@@ -8,7 +8,6 @@ has all of them.
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -175,16 +174,14 @@ def dev_score_falls(config: Config, corpus: CorpusFigures, history: History) -> 
     )
 
 
-RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        "many_pairs_skipped": many_pairs_skipped,
-        "much_padding": much_padding,
-        "loss_above_unigram": loss_above_unigram,
-        "gradient_norm_grows": gradient_norm_grows,
-        "devices_wait_for_data": devices_wait_for_data,
-        "dev_score_falls": dev_score_falls,
-    }
-)
+RULES: Mapping[str, Rule] = {
+    "many_pairs_skipped": many_pairs_skipped,
+    "much_padding": much_padding,
+    "loss_above_unigram": loss_above_unigram,
+    "gradient_norm_grows": gradient_norm_grows,
+    "devices_wait_for_data": devices_wait_for_data,
+    "dev_score_falls": dev_score_falls,
+}
 """All rules, by the names under which the log records their warnings."""
 
 

@@ -41,7 +41,6 @@ def muon(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
 
 def _orthogonal_momentum() -> Optimizer:
-
     def init(params: Parameters) -> MomentumState:
         return MomentumState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params))
 

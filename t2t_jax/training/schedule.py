@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from t2t_jax.config import Config, TrainingConfig
+from t2t_jax.config import TrainingConfig
 
 _Number = Float[Array, ""]
 
@@ -83,17 +83,3 @@ _SHARES: dict[str, Callable[[TrainingConfig, _Number], _Number]] = {
     "wsd": _warmup_stable_decay,
 }
 """The functions that return the share of the peak rate at step n, by the schedule's name."""
-
-
-def settled_schedule(config: Config) -> Config:
-    """Settle the end of the schedule of a new run, where its config leaves that open.
-
-    The end then stays where it is, even if the run is later trained for more steps.
-
-    Args:
-      config: the config of a new run; `training.schedule_steps` may be None.
-    """
-    end = config.training.schedule_end
-    if config.training.schedule_steps == end:
-        return config
-    return config.replace({"training.schedule_steps": end})
