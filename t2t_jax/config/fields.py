@@ -17,11 +17,7 @@ SIZE = {"is_size": True}
 
 
 def read_where(condition: Callable[[Any], bool]) -> dict[str, Any]:
-    """Mark a field that is read only where other fields of its section have certain values.
-
-    Args:
-      condition: a function that returns whether a section reads the field.
-    """
+    """Mark a field that only those sections read for which a condition holds."""
     return {"read_where": condition}
 
 

@@ -65,7 +65,10 @@ _BFLOAT16_ON_CPUS = {"avx512_bf16", "amx_bf16"}
 
 @dataclass(frozen=True)
 class Kernels:
-    """The implementations that a model computes with. All of them compute the same formulas."""
+    """The implementations that a model computes with. All of them compute the same formulas.
+
+    The type of a field says what the field chooses.
+    """
 
     attention: AttentionKernel = "xla"
     products: ProductForm = "plain"
