@@ -185,15 +185,21 @@ class TinyRun(NamedTuple):
 
 
 @pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> None:
+def tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process that has registered nothing; what the test registers is forgotten after it."""
     from t2t_jax.config import registry, running, tables
 
-    for table in tables.TABLES.values():
-        own = {name: table[name] for name in table if table.is_own(name)}
-        monkeypatch.setattr(table, "_rows", own)
+    before = [(table, dict(table)) for table in tables.TABLES.values()]
+    for table, rows in before:
+        for name in rows:
+            if not table.is_own(name):
+                del table[name]
     monkeypatch.setattr(running, "_seen", set())
     monkeypatch.delenv(registry.FILES, raising=False)
+    yield
+    for table, rows in before:
+        table.clear()
+        table.update(rows)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -49,7 +49,7 @@ def trained(tiny_run, tmp_path_factory):
     yield path, folder / "run"
     for table in tables.TABLES.values():
         for name in ("doubled", "plain"):
-            table._rows.pop(name, None)
+            table.pop(name, None)
 
 
 def test_a_run_keeps_the_file_that_registered_what_its_config_names(trained):

@@ -58,7 +58,7 @@ def test_a_released_run_is_loaded_by_a_release_whose_model_has_a_new_field(golde
     expected = json.loads((golden / "expected.json").read_text())["tokens"][0]
     monkeypatch.setattr(t2t_jax.config.config, "Config", _LaterConfig)
     later = dataclasses.replace(FAMILIES["encoder_decoder"], config=_LaterModelConfig)
-    monkeypatch.setitem(FAMILIES._rows, "encoder_decoder", later)
+    monkeypatch.setitem(FAMILIES, "encoder_decoder", later)
     translator = t2t_jax.load(golden / "run")
     assert translator.config.model.num_experts == 1
     ((best,),) = translator.nbest([expected["line"]], 1, beam_size=1)

@@ -112,9 +112,6 @@ class AttentionConfig:
     def check_devices(self, tensor: int) -> None:
         """Refuse a number of devices that cannot share the heads equally.
 
-        Args:
-          tensor: devices along the mesh axis `tensor`.
-
         Raises:
           UserError: `tensor` does not divide the heads of queries, or those of keys and values.
         """

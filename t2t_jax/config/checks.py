@@ -1,5 +1,6 @@
 """Checks of the values of config fields. Each error names the field and the value."""
 
+import dataclasses
 import math
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -17,11 +18,7 @@ _LARGEST = 3.4028234e38
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise an error with a message unless a condition holds.
-
-    Raises:
-      UserError: the condition does not hold.
-    """
+    """Raise an error with a message unless a condition holds."""
     if not condition:
         raise UserError(message)
 
@@ -35,8 +32,10 @@ def _section(config: Any) -> str:
 def check_fields(config: Any) -> None:
     """Refuse a value that is not of the type its field declares (an int does for a float).
 
+    A field with the mark `SIZE` is checked for its range, too.
+
     Raises:
-      UserError: a value has another type; the error names the first such field.
+      UserError: a value has another type or is out of range; the error names the first such field.
     """
     for field_name, hint in get_type_hints(type(config)).items():
         value, name = getattr(config, field_name), f"{_section(config)}.{field_name}"
@@ -65,6 +64,9 @@ def check_fields(config: Any) -> None:
         )
         finite = not isinstance(value, float) or math.isfinite(value)
         require(finite, f"{name}={value} is not a finite number")
+    sizes = [leaf.name for leaf in dataclasses.fields(config) if "is_size" in leaf.metadata]
+    check_range(config, 1, INFINITY, *sizes)
+    check_fits(config, *sizes)
 
 
 def _is_one_of(value: Any, *kinds: Any) -> bool:
@@ -77,11 +79,7 @@ def _is_one_of(value: Any, *kinds: Any) -> bool:
 
 
 def check_range(config: Any, low: float, high: float, *names: str) -> None:
-    """Refuse a field of these names whose value is not within `[low, high]`.
-
-    Raises:
-      UserError: a value is outside the range; the error names the first such field.
-    """
+    """Refuse a field of these names whose value is not within `[low, high]`."""
     for name in names:
         value = getattr(config, name)
         label = f"{_section(config)}.{name}={value}"
@@ -92,9 +90,6 @@ def check_fits(config: Any, *names: str) -> None:
     """Refuse a field of these names whose value does not fit into 32 bits.
 
     Fields that are only compared, such as intervals of steps, need no such check.
-
-    Raises:
-      UserError: a value is too large; the error names the first such field.
     """
     for name in names:
         value = getattr(config, name)
@@ -105,11 +100,7 @@ def check_fits(config: Any, *names: str) -> None:
 
 
 def check_positive(config: Any, *names: str) -> None:
-    """Check that each of these fields is above 0 or None.
-
-    Raises:
-      UserError: a field is 0 or below.
-    """
+    """Check that each of these fields is above 0 or None."""
     for name in names:
         value = getattr(config, name)
         label = f"{_section(config)}.{name}={value}"

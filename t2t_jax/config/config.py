@@ -162,8 +162,6 @@ def differences(
     value than its default: the value of the old one is None. The names of the families differ too.
 
     Args:
-      old: the first config.
-      new: the second config.
       only_binding: leave out the fields under which a run may be continued (how often it logs,
         saves and evaluates, how long it trains, how it decodes, on how many devices it runs, when
         it gives up, where its corpus and cache are), and fields that one of the two leaves open

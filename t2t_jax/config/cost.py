@@ -7,12 +7,7 @@ from t2t_jax.config import ModelConfig
 
 
 def num_parameters(model: ModelConfig, vocab_size: int) -> int:
-    """Count the parameters of the network that `modules.models.make_model` makes.
-
-    Args:
-      model: sizes and options of the network.
-      vocab_size: entries of the shared vocabulary.
-    """
+    """Count the parameters of the network that `modules.models.make_model` makes."""
     norm = model.normalization.num_parameters(model.d_model)
     feed_forward = _feed_forward(model)
     if not model.is_gated:
@@ -51,10 +46,6 @@ def model_flops_per_step(
     embedding look-ups, biases, softmax, layer norm, dropout, loss and optimizer.
 
     Args:
-      model: sizes and options of the network.
-      vocab_size: entries of the shared vocabulary.
-      source_tokens: source tokens of the step.
-      target_tokens: target tokens of the step.
       source_length: positions that a token is compared with in the encoder's self-attention and in
         cross-attention, on average; 0 leaves these products out. Windows bound self-attention.
       target_length: the same for the decoder's self-attention.
@@ -80,11 +71,7 @@ def model_flops_per_step(
 
 
 def matrices_of_layers(model: ModelConfig) -> Iterator[tuple[int, int, int]]:
-    """Yield the number of matrices of each kind in the layers, and the two sizes of the kind.
-
-    Args:
-      model: sizes and options of the network.
-    """
+    """Yield the number of matrices of each kind in the layers, and the two sizes of the kind."""
     for stack in model.stacks:
         for attention in stack.attentions:
             of_output = attention.num_heads * attention.d_v

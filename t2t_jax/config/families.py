@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from t2t_jax.config.checks import INFINITY, check_fits, check_positive, check_range, require
-from t2t_jax.config.fields import added_later, left_open, read_where
+from t2t_jax.config.checks import check_fits, check_positive, require
+from t2t_jax.config.fields import SIZE, added_later, left_open, read_where
 from t2t_jax.config.model import LinearLayer, ModelConfig, Side, Stack, StartToken
 from t2t_jax.config.registry import Rows
 from t2t_jax.errors import UserError
@@ -23,36 +23,24 @@ from t2t_jax.errors import UserError
 class WithEncoder(ModelConfig):
     """The fields of networks that have an encoder."""
 
-    num_encoder_layers: int = 6
+    num_encoder_layers: int = field(default=6, metadata=SIZE)
     """Encoder layers N."""
     encoder_heads: int | None = field(default=None, metadata=added_later(before=None))
     """Heads of each layer's self-attention in the encoder, where they are fewer than num_heads, as
     after pruning; None means num_heads. The width of a head stays that of num_heads."""
-
-    def __post_init__(self) -> None:
-        """Check every field."""
-        super().__post_init__()
-        check_range(self, 1, INFINITY, "num_encoder_layers")
-        check_fits(self, "num_encoder_layers")
 
 
 @dataclass(frozen=True)
 class WithDecoder(ModelConfig):
     """The fields of networks that have a decoder."""
 
-    num_decoder_layers: int = 6
+    num_decoder_layers: int = field(default=6, metadata=SIZE)
     """Decoder layers N."""
     decoder_heads: int | None = field(default=None, metadata=added_later(before=None))
     """Heads of each layer's self-attention in the decoder; see encoder_heads."""
     start_token: StartToken = field(default="begin", metadata=added_later(before="begin"))
     """Token before the first token of a target: the id of begin, or, in models that come from
     other toolkits, that of the end of a sentence (fairseq) or of padding (Marian)."""
-
-    def __post_init__(self) -> None:
-        """Check every field."""
-        super().__post_init__()
-        check_range(self, 1, INFINITY, "num_decoder_layers")
-        check_fits(self, "num_decoder_layers")
 
     @property
     def first_token(self) -> StartToken:
@@ -65,19 +53,13 @@ class WithTokens(ModelConfig):
     """The fields of networks that read tokens."""
 
     max_positions: int = field(
-        default=1024, metadata=read_where(lambda model: model.positions.has_table)
+        default=1024, metadata=SIZE | read_where(lambda model: model.positions.has_table)
     )
     """Rows of the learned position table; other positions have no limit and do not read it."""
     share_embeddings: bool = True
     """Use one matrix for source and target embedding and output projection (section 3.4)."""
     scale_embeddings: bool = field(default=True, metadata=added_later(before=True))
     """Multiply embeddings by sqrt(d_model) (section 3.4)."""
-
-    def __post_init__(self) -> None:
-        """Check every field."""
-        super().__post_init__()
-        check_range(self, 1, INFINITY, "max_positions")
-        check_fits(self, "max_positions")
 
     @property
     def num_positions(self) -> int:
@@ -222,20 +204,17 @@ class ImageEncoderConfig(EncoderAloneConfig):
     architecture: Literal["image_encoder"] = field(
         default="image_encoder", metadata=added_later(before="encoder_decoder")
     )
-    patch_size: int = 16
+    patch_size: int = field(default=16, metadata=SIZE)
     """Side, in pixels, of the square patches of images, which are read behind a learned class
     token."""
-    image_size: int = field(default=224, metadata=added_later(before=224))
+    image_size: int = field(default=224, metadata=SIZE | added_later(before=224))
     """Pixels of an image on each side."""
-    image_channels: int = field(default=3, metadata=added_later(before=3))
+    image_channels: int = field(default=3, metadata=SIZE | added_later(before=3))
     """Numbers of a pixel: 3 for colours, 1 for grey."""
 
     def __post_init__(self) -> None:
         """Check every field."""
         super().__post_init__()
-        sizes = "patch_size", "image_size", "image_channels"
-        check_range(self, 1, INFINITY, *sizes)
-        check_fits(self, *sizes)
         require(
             self.image_size % self.patch_size == 0,
             f"model.image_size={self.image_size} is not a multiple of model.patch_size="
@@ -309,14 +288,7 @@ FAMILIES = Rows(
 
 
 def fields_of(architecture: str) -> dict[str, "dataclasses.Field[Any]"]:
-    """Return the fields of a family's config by name.
-
-    Args:
-      architecture: the name of the family.
-
-    Raises:
-      UserError: there is no such family.
-    """
+    """Return the fields of a family's config by name."""
     FAMILIES.check("model.architecture", architecture)
     return {leaf.name: leaf for leaf in dataclasses.fields(FAMILIES[architecture].config)}
 
@@ -348,12 +320,7 @@ def network_config(architecture: str = "encoder_decoder", **fields: Any) -> Mode
 
 
 def foreign_field(name: str, architecture: str) -> UserError:
-    """Return the error for a field of another family than that of a config.
-
-    Args:
-      name: the name of the field, which some family has.
-      architecture: the name of the config's family.
-    """
+    """Return the error for a field of another family than that of a config."""
     owners = " or ".join(repr(family) for family in FAMILIES if name in fields_of(family))
     return UserError(
         f"model.{name} is for model.architecture={owners}, not for {architecture!r}; leave it out, "
@@ -374,9 +341,6 @@ def without_foreign(values: Mapping[str, Any]) -> dict[str, Any]:
     Before each family had its own fields, every config had those of all: a network ignored some,
     and the others had to have their defaults. A network over images was an `encoder_only` with a
     `patch_size`, and one of a single stack could be told to share its target embedding.
-
-    Args:
-      values: values by the name of the field, each of which some family has.
 
     Raises:
       UserError: there is no such family, or a field of another family has a value that no config

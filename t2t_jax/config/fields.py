@@ -12,16 +12,12 @@ NOT_EXPORTED = {"exported": False}
 as it concerns training alone, is part of the vocabulary, or says how the work is laid out. Every
 format refuses any other field until the format claims it; see `interchange.carried`."""
 
+SIZE = {"is_size": True}
+"""Marks a field of type int that is at least 1, and fits into 32 bits."""
+
 
 def read_where(condition: Callable[[Any], bool]) -> dict[str, Any]:
-    """Mark a field that is read only where other fields of its section have certain values.
-
-    Args:
-      condition: a function that returns whether a section reads the field.
-
-    Returns:
-      The metadata of the field.
-    """
+    """Mark a field that only those sections read for which a condition holds."""
     return {"read_where": condition}
 
 
@@ -47,8 +43,5 @@ def left_open(value: Any) -> dict[str, Any]:
 
     Args:
       value: the value that leaves the choice open, such as "auto".
-
-    Returns:
-      The metadata of the field.
     """
     return {"left_open": value}

@@ -49,7 +49,6 @@ def product(base: Config, choices: Mapping[str, Sequence[Any]]) -> dict[str, Con
     """Make a grid of every combination of some values of some fields.
 
     Args:
-      base: the config that gives all other fields.
       choices: values by path, such as `{"model.num_heads": [1, 4], "model.d_ff": [1024, 2048]}`.
 
     Returns:
@@ -118,8 +117,6 @@ def checked_grid(variants: Mapping[Any, Any], published: Any, shown: str) -> Gri
     """Make a grid of variants, each of which is a config with a name that a directory can have.
 
     Args:
-      variants: configs by name, at least one.
-      published: the figures that papers report for variants of these names.
       shown: the name of the grid in errors, such as its file.
 
     Raises:

@@ -13,7 +13,7 @@ from t2t_jax.config.checks import (
     check_range,
     require,
 )
-from t2t_jax.config.fields import NOT_EXPORTED, added_later, left_open, read_where
+from t2t_jax.config.fields import NOT_EXPORTED, SIZE, added_later, left_open, read_where
 from t2t_jax.config.tables import ACTIVATIONS, POSITIONS, ROTARY_SCALINGS, PositionFacts
 
 StartToken: TypeAlias = Literal["begin", "end", "padding"]
@@ -85,9 +85,9 @@ class ModelConfig(ABC):
     """The family of the network, each of which has fields of its own (`config.families`): encoder
     and decoder (the paper); the decoder alone, which reads source and target as one sequence (Liu
     et al. 2018), as GPT does; the encoder alone, as BERT; or such an encoder of images, as ViT."""
-    d_model: int = 512
+    d_model: int = field(default=512, metadata=SIZE)
     """Width of every layer's output (section 3.1)."""
-    num_heads: int = 8
+    num_heads: int = field(default=8, metadata=SIZE)
     """Attention heads h (section 3.2.2)."""
     d_k: int | None = None
     """Width of a head's queries and keys; None means d_model / num_heads, as in the paper."""
@@ -110,7 +110,7 @@ class ModelConfig(ABC):
     """Add a learned bias in the projections of attention; the paper has none."""
     query_key_norm: bool = field(default=False, metadata=added_later(before=False))
     """Normalise the queries and the keys of each head (Henry et al. 2020, Dehghani et al. 2023)."""
-    d_ff: int = 2048
+    d_ff: int = field(default=2048, metadata=SIZE)
     """Inner width of the position-wise feed-forward network (section 3.3). A gated network has
     three matrices in place of two: 2/3 of the width keeps the number of parameters."""
     feed_forward: str = field(default="relu", metadata=added_later(before="relu"))
@@ -166,9 +166,7 @@ class ModelConfig(ABC):
     def __post_init__(self) -> None:
         """Check every field."""
         check_fields(self)
-        sizes = ("d_model", "num_heads", "d_ff")
-        check_range(self, 1, INFINITY, *sizes)
-        check_fits(self, *sizes, "d_k", "d_v")
+        check_fits(self, "d_k", "d_v")
         rates = "dropout_rate", "attention_dropout_rate", "activation_dropout_rate"
         check_range(self, 0, 0.99, *rates)
         check_range(self, 1e-12, 1, "norm_epsilon")

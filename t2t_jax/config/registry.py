@@ -92,42 +92,18 @@ class Entry:
 
 
 def load_named(place: str) -> Any:
-    """Return what `MODULE:NAME` names; its module is imported on the first call.
-
-    Args:
-      place: the place of a function or a class.
-    """
+    """Return what `MODULE:NAME` names; its module is imported on the first call."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
 
 
-class Rows(Mapping[str, Row]):
-    """A read-only mapping of names to rows of one kind."""
-
-    def __init__(self, **rows: Row) -> None:
-        """Begin with the package's own rows.
-
-        Args:
-          rows: the rows by name.
-        """
-        self._rows = rows
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names, in the order in which they were added."""
-        return iter(tuple(self._rows))
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self._rows)
-
-    def __getitem__(self, name: str) -> Row:
-        """Return the row of a name that `check` has accepted."""
-        return self._rows[name]
+class Rows(dict[str, Row]):
+    """The rows of one kind by their names, in the order in which flags and documents list them."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names that a config may give."""
-        return tuple(self._rows)
+        return tuple(self)
 
     @property
     def choice(self) -> Any:
@@ -135,15 +111,7 @@ class Rows(Mapping[str, Row]):
         return Literal[self.names]
 
     def check(self, label: str, name: Any) -> None:
-        """Refuse a name that no row has.
-
-        Args:
-          label: the field of the config that has the name.
-          name: the name.
-
-        Raises:
-          UserError: no row has the name.
-        """
+        """Refuse a name that no row has."""
         if name not in self.names:
             hint = did_you_mean(str(name), self.names, "use one of these")
             names = ", ".join(map(repr, self.names))
@@ -158,7 +126,6 @@ class Table(Rows[Entry]):
 
         Args:
           kind: the name of the kind of the entries in errors, such as `activation`.
-          entries: the entries by name.
         """
         super().__init__(**entries)
         self.kind = kind
@@ -169,24 +136,14 @@ class Table(Rows[Entry]):
         return name in self._own
 
     def check(self, label: str, name: Any) -> None:
-        """Refuse a name that is not registered.
-
-        Args:
-          label: the field of the config that has the name.
-          name: the name.
-
-        Raises:
-          UserError: no function of that name is registered.
-        """
-        if name not in self._rows:
+        """Refuse a name that is not registered."""
+        if name not in self:
             raise UnregisteredError(self, label, name)
 
     def register(self, name: str, function: Any, *, caller: int = 2, **facts: Any) -> None:
         """Add an entry to the table.
 
         Args:
-          name: the name of the entry.
-          function: the function of the entry.
           caller: how many calls up in the stack the file that registers is.
           facts: further fields of the `Entry`.
 
@@ -206,7 +163,7 @@ class Table(Rows[Entry]):
         entry = Entry(function, title=title, source=source, **facts)
         if self.is_own(name):
             raise UserError(f"{title} is the package's own; register yours by another name")
-        before = self._rows.setdefault(name, entry)
+        before = self.setdefault(name, entry)
         if not _is_same(before, entry):
             where = f" by {before.source.path}" if before.source else ""
             raise UserError(
@@ -219,13 +176,7 @@ class UnregisteredError(UserError):
     """The error for a config that names a function which is not registered."""
 
     def __init__(self, table: Table, label: str, name: str) -> None:
-        """Make the message, which says how to register the name.
-
-        Args:
-          table: the table that lacks the name.
-          label: the field of the config that has the name.
-          name: the name.
-        """
+        """Make the message, which says how to register the name."""
         hint = did_you_mean(name, table, "use one of these.")
         super().__init__(
             f"{label}={name!r} is not one of {', '.join(map(repr, table))}; {hint} A name of your "

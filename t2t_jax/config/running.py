@@ -24,9 +24,6 @@ _seen: set[str] = set()
 def run_file(path: str) -> dict[str, Any]:
     """Run a Python file and return the names that it defines, with their values.
 
-    Args:
-      path: the path of the file.
-
     Raises:
       UserError: the file is not a .py file, or it cannot be run without an error.
     """
@@ -37,11 +34,7 @@ def run_file(path: str) -> dict[str, Any]:
 
 
 def run_registering_files() -> None:
-    """Run the files that the environment variable `FILES` names, each once.
-
-    Raises:
-      UserError: a file cannot be run without an error.
-    """
+    """Run the files that the environment variable `FILES` names, each once."""
     named = os.environ.get(FILES, "")
     for path in filter(None, named.split(os.pathsep)):
         if path not in _seen:
@@ -51,10 +44,6 @@ def run_registering_files() -> None:
 
 def guarded(path: str, work: Callable[[], _T]) -> _T:
     """Call a function that runs code of a user's file, and return its result.
-
-    Args:
-      path: the path of the file.
-      work: the function.
 
     Raises:
       UserError: the code raised anything; the error says where in the file.

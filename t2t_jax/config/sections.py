@@ -12,7 +12,7 @@ from t2t_jax.config.checks import (
     check_range,
     require,
 )
-from t2t_jax.config.fields import MAY_CHANGE, NOT_EXPORTED, added_later
+from t2t_jax.config.fields import MAY_CHANGE, NOT_EXPORTED, SIZE, added_later
 from t2t_jax.config.tasks import TASKS, TaskFacts, task_name
 
 if TYPE_CHECKING:
@@ -260,9 +260,9 @@ class MeshConfig:
     data: int = field(default=-1, metadata=MAY_CHANGE)
     """Groups of devices that take different rows of a batch and hold the same parameters; -1 means
     as many as there are devices for."""
-    fsdp: int = field(default=1, metadata=MAY_CHANGE)
+    fsdp: int = field(default=1, metadata=MAY_CHANGE | SIZE)
     """Devices that share one copy of parameters and optimiser state, and take different rows."""
-    tensor: int = field(default=1, metadata=MAY_CHANGE)
+    tensor: int = field(default=1, metadata=MAY_CHANGE | SIZE)
     """Devices that share the work on the same rows: heads, d_ff and vocabulary are split."""
 
     def __post_init__(self) -> None:
@@ -272,8 +272,7 @@ class MeshConfig:
             self.data == -1 or self.data >= 1,
             f"parallel.data={self.data} is not a number of devices; use -1 for all",
         )
-        check_range(self, 1, INFINITY, "fsdp", "tensor")
-        check_fits(self, "data", "fsdp", "tensor")
+        check_fits(self, "data")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from t2t_jax.config.checks import (
     check_range,
     require,
 )
-from t2t_jax.config.fields import MAY_CHANGE, added_later, left_open
+from t2t_jax.config.fields import MAY_CHANGE, SIZE, added_later, left_open
 from t2t_jax.config.tables import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ _SCHEDULES_WITH_AN_END = ("cosine", "linear", "wsd")
 class TrainingConfig:
     """The optimiser, schedule and regularisation (sections 5.3 and 5.4, and docs/recipe.md)."""
 
-    num_train_steps: int = field(default=100_000, metadata=MAY_CHANGE)
+    num_train_steps: int = field(default=100_000, metadata=MAY_CHANGE | SIZE)
     """Steps to train (base: 100,000; big: 300,000)."""
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "wsd"] = field(
         default="inverse_sqrt", metadata=added_later(before="inverse_sqrt")
     )
     """How the learning rate falls after the warmup: with the inverse square root of the step
     (equation 3), as a cosine, linearly, not at all, or linearly at the end alone (wsd)."""
-    warmup_steps: int = 4000
+    warmup_steps: int = field(default=4000, metadata=SIZE)
     """Steps of linear warmup, after which the learning rate has its peak (equation 3)."""
     learning_rate_factor: float = 1.0
     """Factor on equation 3, which gives every schedule its peak; the paper has 1."""
@@ -89,9 +89,8 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         """Check every field."""
         check_fields(self)
-        check_range(self, 1, INFINITY, "num_train_steps", "warmup_steps", "log_every_steps")
-        check_range(self, 1, INFINITY, "max_nonfinite_steps")
-        check_fits(self, "num_train_steps", "warmup_steps", "learning_rate_factor", "adam_epsilon")
+        check_range(self, 1, INFINITY, "log_every_steps", "max_nonfinite_steps")
+        check_fits(self, "learning_rate_factor", "adam_epsilon")
         check_range(self, 0, 0.99, "label_smoothing")
         check_range(self, 0, 2**31 - 1, "seed")
         check_positive(self, "clip_gradient_norm", "stop_after_evaluations_without_gain")

@@ -41,11 +41,13 @@ PUBLISHED_DIFFERENCES: Mapping[str, PublishedDifference] = MappingProxyType(
 change, each in an experiment of its own."""
 
 
+_FEED_FORWARDS = "gelu", "silu", "glu", "reglu", "geglu", "swiglu"
+
+
 def variants(base: Config, *, window: int = 16) -> dict[str, Config]:
     """Make a grid of a base config, every change of it by itself, and the usual changes together.
 
     Args:
-      base: a config of the paper's network, of any size.
       window: the window of the restricted self-attention; see `ModelConfig.attention_window`.
 
     Returns:
@@ -54,66 +56,49 @@ def variants(base: Config, *, window: int = 16) -> dict[str, Config]:
     """
     model = base.model
     assert isinstance(model, EncoderDecoderConfig)
-    nothing: dict[str, Any] = {}
-    rows = {"base": nothing} | _norms() | _feed_forward() | _positions() | _attention(model, window)
-    rows |= _embeddings() | _depth(model)
-    rows["modern"] = {
-        "norm": "rms",
-        "norm_order": "pre",
-        "feed_forward": "swiglu",
-        "position": "rotary",
-        "num_kv_heads": _half(model.num_heads),
-    }
-    return {name: base.replace(_paths(_of_equal_size(model, row))) for name, row in rows.items()}
-
-
-def _norms() -> dict[str, dict[str, Any]]:
-    return {
+    half = model.num_heads // 2 if model.num_heads % 2 == 0 else 1
+    rows: dict[str, dict[str, Any]] = {
+        "base": {},
         "rms-norm": {"norm": "rms"},
         "pre-norm": {"norm_order": "pre"},
         "deep-norm": {"norm_order": "deep"},
-    }
-
-
-def _feed_forward() -> dict[str, dict[str, Any]]:
-    kinds = "gelu", "silu", "glu", "reglu", "geglu", "swiglu"
-    return {kind: {"feed_forward": kind} for kind in kinds}
-
-
-def _positions() -> dict[str, dict[str, Any]]:
-    return {
+        **{kind: {"feed_forward": kind} for kind in _FEED_FORWARDS},
         "t2t-sinusoids": {"position": "sinusoidal_t2t"},
         "learned-positions": {"position": "learned"},
         "rotary": {"position": "rotary"},
         "alibi": {"position": "alibi"},
         "relative-bias": {"position": "relative_bias"},
         "no-positions": {"position": "none"},
-    }
-
-
-def _attention(model: ModelConfig, window: int) -> dict[str, dict[str, Any]]:
-    return {
         "multi-query": {"num_kv_heads": 1},
-        "grouped-query": {"num_kv_heads": _half(model.num_heads)},
+        "grouped-query": {"num_kv_heads": half},
         "window": {"attention_window": window},
         "dot-product": {"score_function": "dot_product"},
         "additive": {"score_function": "additive"},
         "attention-bias": {"attention_bias": True},
         "query-key-norm": {"query_key_norm": True},
-    }
-
-
-def _embeddings() -> dict[str, dict[str, Any]]:
-    return {
         "untied": {"share_embeddings": False},
         "tied-target": {"share_embeddings": False, "share_target_embedding": True},
         "unscaled-embeddings": {"scale_embeddings": False},
         "embedding-norm": {"embedding_norm": True},
         "output-bias": {"output_bias": True},
+        **_depths(model),
+        "modern": {
+            "norm": "rms",
+            "norm_order": "pre",
+            "feed_forward": "swiglu",
+            "position": "rotary",
+            "num_kv_heads": half,
+        },
+    }
+    return {
+        name: base.replace(
+            {f"model.{field}": one for field, one in _of_equal_size(model, row).items()}
+        )
+        for name, row in rows.items()
     }
 
 
-def _depth(model: EncoderDecoderConfig) -> dict[str, dict[str, Any]]:
+def _depths(model: EncoderDecoderConfig) -> dict[str, dict[str, Any]]:
     """Return rows of other depths: two keep the head sizes, one has a decoder of one layer."""
     n, m, heads = model.num_encoder_layers, model.num_decoder_layers, model.num_heads
     sizes = {"d_k": model.key_size, "d_v": model.value_size}
@@ -136,10 +121,6 @@ def _depth(model: EncoderDecoderConfig) -> dict[str, dict[str, Any]]:
     }
 
 
-def _half(num_heads: int) -> int:
-    return num_heads // 2 if num_heads % 2 == 0 else 1
-
-
 def _of_equal_size(base: ModelConfig, row: dict[str, Any]) -> dict[str, Any]:
     """Add to a row the d_ff, a multiple of 8, that keeps the number of weights in the layers.
 
@@ -154,7 +135,3 @@ def _of_equal_size(base: ModelConfig, row: dict[str, Any]) -> dict[str, Any]:
     spared = 2 * base.d_ff + attentions * saved / (layers * base.d_model)
     width = spared / (3 if model.is_gated else 2)
     return row if width == base.d_ff else row | {"d_ff": 8 * round(width / 8)}
-
-
-def _paths(row: dict[str, Any]) -> dict[str, Any]:
-    return {f"model.{name}": value for name, value in row.items()}

@@ -6,9 +6,9 @@ that the target word attends to most, and no other target word attends to it mor
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +53,15 @@ class _Side(NamedTuple):
     """The number of the word of each token; -1 for the end of sentence."""
 
 
+class _Pairs(NamedTuple):
+    """The arrays of some sources and targets, with the number of each token's word or -1."""
+
+    sources: Int32[Array, "b s"]
+    source_words: Int32[Array, "b s"]
+    targets: Int32[Array, "b t"]
+    target_words: Int32[Array, "b t"]
+
+
 def alignments(
     translator: Translator,
     sources: Iterable[str],
@@ -68,9 +77,6 @@ def alignments(
     over its subwords and their sum over those of the source word. An end of sentence is no word.
 
     Args:
-      translator: the model.
-      sources: sentences.
-      targets: a translation of each.
       head: the layer of the decoder and the head, both counted from 0. None chooses the head with
         the greatest agreement on the first ten thousand pairs: the share of target words whose link
         is also the strongest of its source word, as a mean over pairs.
@@ -93,13 +99,12 @@ def alignments(
     check_pairs(sources, targets)
     if head is not None:
         _check_head(translator, head)
-    pairs = [*zip(*_sides(translator, sources, targets), strict=True)]
+    pairs = _pairs(translator, sources, targets)
     if head is None:
         head = _best_head(translator, pairs[:_LINES_FOR_CHOICE])
     found: list[Links] = [[] for _ in pairs]
-    for line, best in _passes(translator, pairs, head):
-        num_words = max(pairs[line][1].words) + 1
-        found[line] = [(int(best[word]), word) for word in range(num_words)]
+    for line, (best,) in _passes(translator, pairs, partial(_links, head=head)):
+        found[line] = _of_words(best, pairs[line])
     return Alignments(found, head)
 
 
@@ -124,35 +129,33 @@ class PairAligner:
             self._every_link((nothing, nothing), length)
 
     def links(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links]:
-        """Return each pair's links by the head that agrees most on these pairs; see `alignments`.
-
-        Args:
-          sources: sentences.
-          targets: a translation of each.
-        """
-        pairs = [*zip(*_sides(self._translator, sources, targets), strict=True)]
+        """Return each pair's links, by the head that agrees most on these; see `alignments`."""
+        pairs = _pairs(self._translator, sources, targets)
         found = {}
         for number, pair in enumerate(pairs):
-            longest = max(len(side.tokens) for side in pair)
-            blank = any(max(side.words, default=-1) < 0 for side in pair)
+            longest = _length(pair)
             length = next((one for one in self._lengths if one >= longest), None)
-            if length is not None and not blank:
+            if longest and length is not None:
                 found[number] = self._every_link(pair, length)
         if not found:
             return [[] for _ in pairs]
         layer, head = _most(np.sum([agreed for agreed, _ in found.values()], axis=0))
         aligned: list[Links] = [[] for _ in pairs]
         for number, (_, best) in found.items():
-            num_words = max(pairs[number][1].words) + 1
-            aligned[number] = [(int(best[layer, head, word]), word) for word in range(num_words)]
+            aligned[number] = _of_words(best[layer, head], pairs[number])
         return aligned
 
     def _every_link(self, pair: tuple[_Side, _Side], length: int) -> tuple[np.ndarray, np.ndarray]:
         translator = self._translator
         rows = row_parts(translator.mesh)
         arrays = _pair_arrays([pair], rows, length, translator.mesh)
-        agreed, links = on_host(_every_link(translator.model, translator.params, *arrays))
+        agreed, links = on_host(_every_link(translator.model, translator.params, arrays))
         return agreed[0], links[0]
+
+
+def _of_words(best: Int[np.ndarray, " t"], pair: tuple[_Side, _Side]) -> Links:
+    """Return the links of a pair, given the best source word of every target word."""
+    return [(int(best[word]), word) for word in range(max(pair[1].words) + 1)]
 
 
 def words_of(
@@ -164,8 +167,6 @@ def words_of(
     several words to the first.
 
     Args:
-      tokens: ids of the subwords.
-      vocabulary: the vocabulary of these ids.
       of_source: whether the ids are those of a source, which may differ from those of targets.
     """
     shapes = _shapes(vocabulary, of_source)[np.asarray(tokens, np.int64)]
@@ -228,38 +229,43 @@ def agreement(
     return jnp.sum(agreed, axis=-1) / jnp.maximum(1, jnp.sum(has_word, axis=-1))
 
 
-def _sides(
+def _pairs(
     translator: Translator, sources: Sequence[str], targets: Sequence[str]
-) -> tuple[list[_Side], list[_Side]]:
-    """Return the sources and the targets as tokens, each with the number of its word."""
-    of_sources, of_targets = (
-        [_Side(ids, words_of(ids, translator.vocabulary, of_source=of_source)) for ids in encoded]
-        for encoded, of_source in (
-            (translator.encode(sources), True),
-            (translator.encode_targets(targets), False),
-        )
-    )
-    return of_sources, of_targets
+) -> list[tuple[_Side, _Side]]:
+    """Return each source and target as tokens, with the number of the word of each."""
+    encoded, vocabulary = translator.encode_targets(targets), translator.vocabulary
+    return [
+        (_Side(a, words_of(a, vocabulary, of_source=True)), _Side(b, words_of(b, vocabulary)))
+        for a, b in zip(translator.encode(sources), encoded, strict=True)
+    ]
+
+
+def _length(pair: tuple[_Side, _Side]) -> int:
+    """Return the number of tokens of the longer side; 0 if a side is blank."""
+    is_blank = any(max(side.words, default=-1) < 0 for side in pair)
+    return 0 if is_blank else max(len(side.tokens) for side in pair)
 
 
 def _pair_arrays(
     pairs: Sequence[tuple[_Side, _Side]], rows: int, length: int, mesh: Mesh
-) -> list[Int32[Array, "rows length"]]:
-    """Return arrays of sources, of their word numbers, of targets and of theirs, a pair a row."""
-    return [
-        put_rows(array, mesh)
-        for side in zip(*pairs, strict=True)
-        for array in (
-            padded([one.tokens for one in side], rows, length),
-            _padded_words(side, rows, length),
+) -> _Pairs:
+    """Return the arrays of pairs, a pair a row."""
+    return _Pairs(
+        *(
+            put_rows(array, mesh)
+            for side in zip(*pairs, strict=True)
+            for array in (
+                padded([one.tokens for one in side], rows, length),
+                _padded_words(side, rows, length),
+            )
         )
-    ]
+    )
 
 
 def _best_head(translator: Translator, pairs: Sequence[tuple[_Side, _Side]]) -> tuple[int, int]:
     """Return the layer and the head with the greatest agreement, as a mean over pairs."""
     total = np.zeros(_sizes(translator))
-    for _, of_heads in _passes(translator, pairs, None):
+    for _, (of_heads, _) in _passes(translator, pairs, _every_link):
         total += of_heads
     return _most(total)
 
@@ -280,30 +286,23 @@ def _most(agreements: Float[np.ndarray, "n h"]) -> tuple[int, int]:
 def _passes(
     translator: Translator,
     pairs: Sequence[tuple[_Side, _Side]],
-    head: tuple[int, int] | None,
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the index of each pair that can be aligned, with its `_links` or its `_agreements`."""
+    compute: Callable[..., tuple[Array, ...]],
+) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
+    """Yield the index of each pair that can be aligned, with what `compute` returns for it."""
     limit = min(_LONGEST, translator.longest_sentence)
-    lengths = [max(len(source.tokens), len(target.tokens)) for source, target in pairs]
-    blank = [max(source.words) < 0 or max(target.words) < 0 for source, target in pairs]
-    lengths = [
-        0 if nothing or length > limit else length
-        for nothing, length in zip(blank, lengths, strict=True)
-    ]
+    lengths = [length if (length := _length(pair)) <= limit else 0 for pair in pairs]
     maps = math.prod(_sizes(translator)) * max(1, *lengths, 8)
     tokens = max(1, _WEIGHTS_PER_BATCH // maps)
 
-    def launch(lines: list[int], rows: int, length: int) -> Array:
+    def launch(lines: list[int], rows: int, length: int) -> Any:
         arrays = _pair_arrays([pairs[line] for line in lines], rows, length, translator.mesh)
-        if head is None:
-            return _agreements(translator.model, translator.params, *arrays)
-        return _links(translator.model, translator.params, *arrays, *map(np.int32, head))
+        return compute(translator.model, translator.params, arrays)
 
     launched = (
         (batch[0], launch(*batch)) for batch in batches(lengths, tokens, row_parts(translator.mesh))
     )
     for lines, result in one_ahead(launched):  # the padding rows of a batch are left out
-        yield from zip(lines, on_host(result), strict=False)
+        yield from zip(lines, zip(*on_host(result), strict=True), strict=False)
 
 
 def _padded_words(
@@ -316,71 +315,31 @@ def _padded_words(
 
 
 @partial(jax.jit, static_argnums=0)
-def _agreements(
-    model: DecodingModel,
-    params: Parameters,
-    sources: Int32[Array, "b s"],
-    source_words: Int32[Array, "b s"],
-    targets: Int32[Array, "b t"],
-    target_words: Int32[Array, "b t"],
-) -> Float[Array, "b n h"]:
-    """Compute the agreement of every layer and head for every pair."""
-    words = _words(model, params, sources, source_words, targets, target_words)
-    return _agreements_of(words, target_words)
-
-
-@partial(jax.jit, static_argnums=0)
 def _every_link(
-    model: DecodingModel,
-    params: Parameters,
-    sources: Int32[Array, "b s"],
-    source_words: Int32[Array, "b s"],
-    targets: Int32[Array, "b t"],
-    target_words: Int32[Array, "b t"],
+    model: DecodingModel, params: Parameters, pairs: _Pairs
 ) -> tuple[Float[Array, "b n h"], Int[Array, "b n h t"]]:
     """Compute every head's agreement, and its best source word for every target word."""
-    words = _words(model, params, sources, source_words, targets, target_words)
-    return _agreements_of(words, target_words), jnp.argmax(words, axis=-1)
-
-
-def _agreements_of(
-    words: Float[Array, "b n h v w"], target_words: Int32[Array, "b v"]
-) -> Float[Array, "b n h"]:
-    """Compute the agreement of every layer and head from their weights between words."""
-    positions = jnp.arange(words.shape[-2])
-    has_word = positions <= jnp.max(target_words, axis=1, keepdims=True)
-    return agreement(words, jnp.broadcast_to(has_word[:, None, None], words.shape[:-1]))
+    words = _words(model, params, pairs)
+    has_word = jnp.arange(words.shape[-2]) <= jnp.max(pairs.target_words, axis=1, keepdims=True)
+    agreed = agreement(words, jnp.broadcast_to(has_word[:, None, None], words.shape[:-1]))
+    return agreed, jnp.argmax(words, axis=-1)
 
 
 @partial(jax.jit, static_argnums=0)
 def _links(
-    model: DecodingModel,
-    params: Parameters,
-    sources: Int32[Array, "b s"],
-    source_words: Int32[Array, "b s"],
-    targets: Int32[Array, "b t"],
-    target_words: Int32[Array, "b t"],
-    layer: Int32[Array, ""],
-    head: Int32[Array, ""],
-) -> Int32[Array, "b t"]:
-    """Return the best source word of every target word, by one head."""
-    words = _words(model, params, sources, source_words, targets, target_words, (layer, head))
-    return jnp.argmax(words, axis=-1)
+    model: DecodingModel, params: Parameters, pairs: _Pairs, head: tuple[Any, Any]
+) -> tuple[Int32[Array, "b t"]]:
+    """Return the best source word of every target word, by one layer and head."""
+    return (jnp.argmax(_words(model, params, pairs, head), axis=-1),)
 
 
 def _words(
-    model: DecodingModel,
-    params: Parameters,
-    sources: Int32[Array, "b s"],
-    source_words: Int32[Array, "b s"],
-    targets: Int32[Array, "b t"],
-    target_words: Int32[Array, "b t"],
-    head: tuple[Int32[Array, ""], Int32[Array, ""]] | tuple[()] = (),
+    model: DecodingModel, params: Parameters, pairs: _Pairs, head: tuple[Any, ...] = ()
 ) -> Float[Array, "b *heads t s"]:
     """Compute the weights between words of one head, or of all layers `n` and heads `h`."""
-    batch = Batch(one_a_row(sources), one_a_row(targets))
+    batch = Batch(one_a_row(pairs.sources), one_a_row(pairs.targets))
     weights = jnp.moveaxis(model.attention_weights(params, batch)["cross"], 1, 0)
-    return word_weights(weights[:, *head], target_words, source_words)
+    return word_weights(weights[:, *head], pairs.target_words, pairs.source_words)
 
 
 def _check_head(translator: Translator, head: tuple[int, int]) -> None:

@@ -15,12 +15,6 @@ from t2t_jax.errors import UserError
 def whole_number(value: Any, name: str, low: float = -math.inf, high: float = math.inf) -> int:
     """Return an argument that is an integer of Python or NumPy as an `int`.
 
-    Args:
-      value: the argument.
-      name: the argument's name, for errors.
-      low: the least value allowed.
-      high: the greatest value allowed.
-
     Raises:
       TypeError: the argument is no integer.
       UserError: the argument is too low or too high.
@@ -38,10 +32,6 @@ def whole_number(value: Any, name: str, low: float = -math.inf, high: float = ma
 
 def text(value: Any, name: str) -> str:
     """Return an argument that is a string which UTF-8 can encode.
-
-    Args:
-      value: the argument.
-      name: the argument's name, for errors.
 
     Raises:
       TypeError: the argument is no string.
@@ -65,7 +55,6 @@ def texts(lines: Any, name: str, first_line: int = 1) -> list[str]:
 
     Args:
       lines: the argument, which is read once.
-      name: the argument's name, for errors.
       first_line: number of the first line, by which errors name them.
 
     Raises:

@@ -10,8 +10,7 @@ has spelt them. `decoding.forbidden` makes the automaton of a vocabulary. Here i
 edges, and two that say in which states a hypothesis is before its first token, and at any time.
 """
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -42,11 +41,7 @@ class Phrases(NamedTuple):
     """The state that an edge leads to; a number beyond the last state is the end of a phrase."""
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["min_length", "never", "phrases"],
-    meta_fields=["no_repeat_ngram_size"],
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Constraints:
     """The constraints of a search. Programs depend on which are set, and on the size of n-grams.
@@ -63,7 +58,7 @@ class Constraints:
     min_length: Int32[Any, ""] | None = None
     never: Bool[Any, " v"] | None = None
     phrases: Phrases | None = None
-    no_repeat_ngram_size: int = 0
+    no_repeat_ngram_size: int = field(default=0, metadata={"static": True})
 
 
 def allowed_tokens(
@@ -74,12 +69,6 @@ def allowed_tokens(
     While a hypothesis is shorter than the prefix forced upon its sentence, only the next token of
     the prefix is allowed, whatever the other constraints say. Where these leave no token, the end
     of sentence is allowed: a hypothesis that cannot go on ends.
-
-    Args:
-      constraints: the constraints, if there are any.
-      state: the searches under way.
-      vocab_size: entries v of the vocabulary.
-      eos_id: id of the end of sentence.
     """
     if constraints is None and state.rows.prefixes is None:
         return None
@@ -108,7 +97,6 @@ def begin_matching(
     """Return the automaton's states before the first token; None if no phrases are forbidden.
 
     Args:
-      constraints: the constraints, if there are any.
       shape: numbers of sentences and of hypotheses of each.
     """
     if constraints is None or constraints.phrases is None:
@@ -121,7 +109,6 @@ def follow_automaton(constraints: Constraints | None, live: Hypotheses) -> Hypot
     """Return hypotheses in the automaton's states to which their last token leads.
 
     Args:
-      constraints: the constraints, if there are any.
       live: hypotheses in the states before their last token.
     """
     if constraints is None or constraints.phrases is None or live.matched is None:

@@ -34,10 +34,6 @@ def constraints_of(decoding: DecodingConfig, vocabulary: Vocabulary) -> Constrai
     With forbidden phrases, subwords without a text, such as padding, are never chosen either: such
     a subword within a phrase would hide the phrase.
 
-    Args:
-      decoding: the settings of the search.
-      vocabulary: the vocabulary of the model.
-
     Raises:
       UserError: a forbidden id is the end of sentence, or is not in the vocabulary.
     """
@@ -72,7 +68,6 @@ def automaton(phrases: tuple[str, ...], vocabulary: Vocabulary) -> Phrases:
 
     Args:
       phrases: the phrases, none of them blank.
-      vocabulary: the vocabulary.
     """
     pieces = _Pieces.of(spelt_by(vocabulary))
     begin: list[bool] = []
@@ -98,11 +93,7 @@ def automaton(phrases: tuple[str, ...], vocabulary: Vocabulary) -> Phrases:
 
 @lru_cache(maxsize=4)
 def spelt_by(vocabulary: Vocabulary) -> Sequence[bytes]:
-    """Return the text that each id of a vocabulary spells, in bytes, with a space before words.
-
-    Args:
-      vocabulary: the vocabulary.
-    """
+    """Return the text that each id of a vocabulary spells, in bytes, with a space before words."""
     return [vocabulary.spelling(token) for token in range(len(vocabulary))]
 
 

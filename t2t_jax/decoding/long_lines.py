@@ -36,11 +36,7 @@ def with_prefixes(
     """Return the parts, with each line's prefix in the first part of the line.
 
     Args:
-      found: the parts of all lines.
       prefixes: ids of the prefix of each line, without an end of sentence.
-      decoding: the settings, among them those for long lines.
-      longest_sentence: most tokens that the model has positions for.
-      first_line: number of the first line.
 
     Raises:
       UserError: a prefix is longer than a source may be.
@@ -70,10 +66,6 @@ def parts(
 
     Args:
       sources: ids of the lines, with the end of sentence.
-      decoding: the settings, among them those for long lines.
-      vocabulary: the vocabulary of these ids.
-      longest_sentence: most tokens that the model has positions for.
-      first_line: number of the first line.
 
     Raises:
       UserError: a line is too long, and the settings refuse it or it cannot be split.
@@ -98,16 +90,7 @@ grows with the square of the length."""
 
 
 def check_one_pass(name: str, length: int, longest_sentence: float) -> None:
-    """Refuse a sentence that cannot go through encoder and decoder in one pass, to be scored.
-
-    Args:
-      name: the line's name in the error.
-      length: the sentence's length in tokens.
-      longest_sentence: most tokens that the model has positions for.
-
-    Raises:
-      UserError: the sentence is too long.
-    """
+    """Refuse a sentence that cannot go through encoder and decoder in one pass, to be scored."""
     limit = min(longest_sentence, LONGEST_PASS)
     if length > limit:
         why = f"and at most {limit} can be scored"
@@ -120,7 +103,6 @@ def longest_source(decoding: DecodingConfig, longest_sentence: float) -> float:
     """Return the most tokens of a source that is decoded as a whole.
 
     Args:
-      decoding: the settings, among them those for long lines.
       longest_sentence: most tokens that the model has positions for.
     """
     return min(decoding.max_source_length, longest_sentence - decoding.max_extra_length)
@@ -129,14 +111,7 @@ def longest_source(decoding: DecodingConfig, longest_sentence: float) -> float:
 def too_long(
     name: str, length: int, decoding: DecodingConfig, longest_sentence: float
 ) -> UserError:
-    """Make the error for a line that is too long to be decoded as a whole.
-
-    Args:
-      name: the line's name in the error.
-      length: the line's length in tokens.
-      decoding: the settings, among them those for long lines.
-      longest_sentence: most tokens that the model has positions for.
-    """
+    """Make the error for a line that is too long to be decoded as a whole."""
     limit = longest_source(decoding, longest_sentence)
     way_out = "split the line, or have it split with long_lines=split"
     if limit == decoding.max_source_length:
@@ -156,7 +131,6 @@ def split(source: list[int], vocabulary: Vocabulary, limit: int) -> Iterator[lis
 
     Args:
       source: ids of the source, with the end of sentence.
-      vocabulary: the vocabulary of these ids.
       limit: most tokens of a part, its end of sentence included.
 
     Yields:

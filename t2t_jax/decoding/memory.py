@@ -23,14 +23,7 @@ def check_search_memory(
     """Refuse a search that needs more memory than a device has in all.
 
     Args:
-      model: the model that decodes.
-      vocab_size: entries of the vocabulary.
-      decoding: the settings of the search.
       sizes: sizes of the largest arrays.
-      mesh: the devices, over which rows are split.
-
-    Raises:
-      UserError: the caches and hypotheses of the search take more memory than a device has.
     """
     needed = search_bytes(model, vocab_size, decoding, sizes) / row_parts(mesh)
     memory = memory_of_a_device(mesh)
@@ -53,12 +46,6 @@ def search_bytes(
     the ancestry mask, and the tokens and ancestry of live and finished hypotheses; each source has
     keys and values once, which take as much as those of a hypothesis of its length; each hypothesis
     has logits.
-
-    Args:
-      model: the model that decodes.
-      vocab_size: entries of the vocabulary.
-      decoding: the settings of the search.
-      sizes: sizes of the search's arrays.
     """
     beam = 1 if decoding.temperature > 0 else decoding.beam_size
     slots = sizes.most_room * beam

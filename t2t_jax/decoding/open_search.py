@@ -130,15 +130,9 @@ class OpenSearch:
         """Start the threads.
 
         Args:
-          model: the model that decodes.
           decoding: how tokens are chosen; outputs have up to `max_extra_length` tokens more than
             their sources.
           params: the parameters, from `DecodingModel.prepare`.
-          mesh: the devices of the parameters.
-          limits: sizes; None is the default.
-          num_best: hypotheses wanted of each sentence.
-          seed: seed of sampling.
-          constraints: which tokens may be chosen; None allows all.
         """
         self.limits = Limits() if limits is None else limits
         self._extra = decoding.max_extra_length

@@ -35,11 +35,7 @@ def predictions(translator: Translator, examples: Examples) -> list[Prediction]:
     """Predict the most probable label of every target of some examples, each by itself.
 
     Args:
-      translator: the model.
       examples: the examples, whose inputs the model reads and whose targets are predicted.
-
-    Returns:
-      A prediction for each example, in their order.
     """
     translator.check_process()
     found: list[Prediction] = [_NOTHING] * len(examples)

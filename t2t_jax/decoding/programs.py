@@ -31,14 +31,7 @@ from t2t_jax.parallel.mesh import replicated
 
 @dataclass(frozen=True)
 class Search:
-    """The static arguments of a search, which are compiled into its programs.
-
-    Attributes:
-      model: the model that decodes.
-      strategy: the strategy by which tokens are chosen.
-      mesh: the devices, over which rows are split.
-      num_best: hypotheses wanted of each sentence.
-    """
+    """The static arguments of a search, which are compiled into its programs."""
 
     model: DecodingModel
     strategy: Strategy
@@ -106,10 +99,7 @@ def begin_work(
     """Make a group of rows that are all free.
 
     Args:
-      search: the static arguments.
-      sizes: sizes of the arrays.
       params: the parameters, from `DecodingModel.prepare`.
-      constraints: which tokens may be chosen.
     """
     model, beam_size, room = search.model, search.strategy.beam_size, sizes.room
     free = jnp.zeros((sizes.rows,), jnp.int32)
@@ -129,16 +119,12 @@ def begin_work(
     return _by_rows(Work(state, memory), search.mesh)
 
 
+@dataclass(frozen=True)
 class SearchProgram:
     """A program that is compiled with the options for the devices of its search."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        """Make a program of a function.
-
-        Args:
-          function: takes a `search` and a `work` to overwrite, among other arguments.
-        """
-        self._function = function
+    function: Callable[..., Any]
+    """A function of a `search` and a `work` to overwrite, among other arguments."""
 
     def __call__(self, search: Search, *arguments: Any) -> Any:
         """Call the function with its arguments."""
@@ -152,7 +138,7 @@ class SearchProgram:
     def on(self, mesh: Mesh) -> Any:
         """Return the function, jitted for the devices of a mesh."""
         return jax.jit(
-            self._function,
+            self.function,
             static_argnames="search",
             donate_argnames="work",
             compiler_options=compiler_options(mesh, "search") or None,
@@ -173,18 +159,11 @@ def proceed(
     """Let sentences in, and search until at most `leave` are under way or one needs more room.
 
     Args:
-      search: the static arguments.
-      params: the parameters, from `DecodingModel.prepare`.
       work: the sentences under way; its arrays are overwritten.
       arrivals: sentences that come into rows that are free; None if there are none.
-      seed: seed of sampling.
       leave: how many sentences may still be under way in the end.
-      constraints: which tokens may be chosen; those of `begin_work`.
       most_steps: the number of positions after which the search stops in any case; None is no
         bound.
-
-    Returns:
-      The sentences still under way, and the state of all rows.
     """
     model, strategy = search.model, search.strategy
     if arrivals is not None:
@@ -216,8 +195,6 @@ def encode(model: DecodingModel, params: Parameters, inputs: Any) -> Memory:
     """Encode sources, and return the model's memory of them.
 
     Args:
-      model: the model that decodes.
-      params: the parameters, from `DecodingModel.prepare`.
       inputs: the arrays of the sources, which `SourceForm.padded` has made.
     """
     return model.memory(params, model.sources.inputs(inputs))
@@ -225,13 +202,7 @@ def encode(model: DecodingModel, params: Parameters, inputs: Any) -> Memory:
 
 @partial(jax.jit, static_argnames=("model", "length"))
 def pad_memory(model: DecodingModel, memory: Memory, length: int) -> Memory:
-    """Pad the memory of sources to more positions.
-
-    Args:
-      model: the model that decodes.
-      memory: the memory, from `encode`.
-      length: the number of positions.
-    """
+    """Pad the memory of sources to more positions."""
     return _of_length(model, memory, length)
 
 
@@ -247,12 +218,9 @@ def let_in(
     """Let sentences in that are encoded already.
 
     Args:
-      search: the static arguments.
       work: the sentences under way; its arrays are overwritten.
       memory: the memory of the sentences that come in, with as many positions as that of `work`.
       arrivals: these sentences, which come into rows that are free.
-      seed: seed of sampling.
-      constraints: which tokens may be chosen; those of `begin_work`.
     """
     return _by_rows(_with_arrivals(search, work, memory, arrivals, seed, constraints), search.mesh)
 
@@ -262,12 +230,6 @@ def resize_work(model: DecodingModel, mesh: Mesh, sizes: Sizes, work: Work) -> W
     """Copy the work into arrays of other sizes; where these have fewer rows, drop the last rows.
 
     The function takes no `Search`, so that searches with other settings share the program.
-
-    Args:
-      model: the model that decodes.
-      mesh: the devices, over which rows are split.
-      sizes: the new sizes.
-      work: the sentences under way.
     """
     beam_size = work.state.rows.live.last.shape[1]
     memory = add_rows(_of_length(model, work.memory, sizes.source_length), sizes.rows)

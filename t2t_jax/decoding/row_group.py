@@ -57,9 +57,6 @@ class RowGroup(Generic[_Key]):
 
     `launch` calls the compiled program, perhaps in another thread, and `collect` waits for it.
     A search that stays open calls `let_in` and `search_on` in place of `launch`.
-
-    Attributes:
-      sizes: sizes of the arrays.
     """
 
     def __init__(
@@ -73,11 +70,7 @@ class RowGroup(Generic[_Key]):
         """Make a group of rows that are all free.
 
         Args:
-          search: the static arguments of the programs.
           params: the parameters, from `DecodingModel.prepare`.
-          sizes: sizes of the arrays.
-          seed: seed of sampling.
-          constraints: which tokens may be chosen; None allows all.
         """
         self.sizes = sizes
         self._search, self._params, self._constraints = search, params, constraints
@@ -149,11 +142,7 @@ class RowGroup(Generic[_Key]):
         """Have the device search on, for the sentences that `let_in` has let in.
 
         Args:
-          leave: the number of sentences under way at which the program stops.
           most_steps: the number of positions after which the program stops in any case.
-
-        Returns:
-          The state of the rows, which the device may still be computing.
         """
         return self._proceed(None, leave, np.int32(most_steps))
 
@@ -193,9 +182,6 @@ class RowGroup(Generic[_Key]):
     def collect(self, progress: Progress) -> list[tuple[_Key, SearchResult]]:
         """Wait for the device, and take out the sentences that have ended.
 
-        Args:
-          progress: what `launch` returned.
-
         Returns:
           The keys of these sentences, with their hypotheses `[num_best, t]`.
         """
@@ -208,11 +194,7 @@ class RowGroup(Generic[_Key]):
         return ended
 
     def release(self, key: _Key) -> None:
-        """Give up the sentence with this key; its row is free for the next `launch`.
-
-        Args:
-          key: the key of the sentence.
-        """
+        """Give up the sentence with this key; its row is free for the next `launch`."""
         (row,) = (row for row, held in enumerate(self._held) if held and held[0] == key)
         self._held[row] = None
         self._released.add(row)

@@ -39,12 +39,7 @@ _WORTH = 8
 
 
 def strategy_of(decoding: DecodingConfig, num_best: int = 1) -> Strategy:
-    """Return the strategy that a config asks for.
-
-    Args:
-      decoding: the settings of the search.
-      num_best: hypotheses wanted of each sentence.
-    """
+    """Return the strategy that a config asks for."""
     if decoding.temperature > 0:
         return Sampling(EOS_ID, decoding.temperature, decoding.top_k, decoding.top_p)
     if decoding.beam_size == 1:
@@ -66,15 +61,10 @@ def decode(
     """Decode sentences.
 
     Args:
-      model: the model that decodes.
       decoding: the settings of the search. `tokens_per_batch` bounds the rows; the limit of a
         sentence is at most its length plus `max_extra_length`.
       params: the parameters, from `DecodingModel.prepare`.
       mesh: the devices of the parameters. Sentences decoded together are split over them by rows.
-      sentences: the sentences to decode.
-      num_best: hypotheses wanted of each sentence.
-      seed: seed of sampling.
-      constraints: which tokens may be chosen; None allows all.
 
     Yields:
       The index of a sentence and its hypotheses `[num_best, t]`, in the order in which they end.
@@ -114,7 +104,6 @@ def plan(lengths: Sequence[int], decoding: DecodingConfig, mesh: Mesh) -> list[S
     Args:
       lengths: numbers of tokens of the sources, longest first.
       decoding: the settings, of which `tokens_per_batch` and `max_extra_length` are used.
-      mesh: the devices.
     """
     if not lengths:
         return []
@@ -151,21 +140,12 @@ def _sizes(
 
 
 def rung(length: int) -> int:
-    """Return the length of arrays for so many tokens: a power of two, 16 at least.
-
-    Args:
-      length: number of tokens.
-    """
+    """Return the length of arrays for so many tokens: a power of two, 16 at least."""
     return max(16, 1 << max(0, length - 1).bit_length())
 
 
 def num_groups(capacity: int, mesh: Mesh) -> int:
-    """Return the number of groups that so many rows are divided into.
-
-    Args:
-      capacity: number of rows.
-      mesh: the devices.
-    """
+    """Return the number of groups that so many rows are divided into."""
     # A program on several devices waits for all of them: two at a time could wait for each other.
     return 2 if mesh.size == 1 and capacity > 1 else 1
 
@@ -178,10 +158,8 @@ def _decode_group(
     """Decode waiting sentences in a group of rows.
 
     Args:
-      make: makes a group of rows that are all free.
       waiting: the index of each sentence and the sizes planned for it; sentences are taken from the
         front.
-      sentences: all sentences.
 
     Yields:
       The sentences that have ended, with their hypotheses, whenever the device has work.

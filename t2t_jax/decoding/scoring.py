@@ -49,8 +49,6 @@ def score(
     sentence that ends at once.
 
     Args:
-      translator: the model.
-      sources: sentences.
       targets: a translation of each, as text, which the vocabulary encodes into the subwords that
         are scored.
       first_line: number of the first line, for lines that are a part of a longer text. Errors
@@ -75,7 +73,9 @@ def score(
     )
     encoded = translator.encode(sources), translator.encode_targets(targets)
     pairs = list(zip(*encoded, strict=True))
-    _check_lengths(pairs, translator.longest_sentence, first_line)
+    for number, pair in enumerate(pairs, first_line):
+        for side, tokens in zip(("source", "target"), pair, strict=True):
+            check_one_pass(f"{side} line {number}", len(tokens), translator.longest_sentence)
     lengths = [
         0 if is_blank(source) and is_blank(target) else max(len(source), len(target))
         for source, target in pairs
@@ -92,28 +92,12 @@ def score(
 
 
 def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
-    """Refuse sources and targets that differ in number.
-
-    Args:
-      sources: sentences.
-      targets: a translation of each.
-
-    Raises:
-      UserError: there are more lines on one side.
-    """
+    """Refuse sources and targets that differ in number."""
     if len(sources) != len(targets):
         raise UserError(
             f"{len(sources):,} sources and {len(targets):,} targets are not pairs; give a target "
             "line for every source line"
         )
-
-
-def _check_lengths(
-    pairs: Sequence[tuple[list[int], list[int]]], longest: float, first_line: int
-) -> None:
-    for number, pair in enumerate(pairs, first_line):
-        for side, tokens in zip(("source", "target"), pair, strict=True):
-            check_one_pass(f"{side} line {number}", len(tokens), longest)
 
 
 def batches(
@@ -125,9 +109,7 @@ def batches(
     left out. Shapes come from short ladders, so that a corpus needs a handful of compilations.
 
     Args:
-      lengths: tokens of each line.
       tokens_per_batch: most positions of a batch, padding included, unless a line alone has more.
-      parts: number that divides the rows of every batch.
     """
     order = [line for line, length in enumerate(lengths) if length]
     order.sort(key=lambda line: -lengths[line])

@@ -54,7 +54,7 @@ from t2t_jax.decoding.hypotheses import (
     is_possible,
     write_place,
 )
-from t2t_jax.decoding.strategies import Strategy
+from t2t_jax.decoding.strategies import Given, Strategy
 from t2t_jax.kernels.choice import XLA_KERNELS, Kernels
 
 _Tree = TypeVar("_Tree")
@@ -123,27 +123,17 @@ def admit(
     state: SearchState,
     places: Int[Array, " n"],
     limits: Int[Array, " n"],
-    *,
-    bos_id: int,
-    keys: Key[Array, " n"] | None = None,
-    constraints: Constraints | None = None,
-    prefixes: Int32[Array, "n p"] | None = None,
+    **how: Any,
 ) -> SearchState:
-    """Begin to search for other sentences, in rows that are free; `begin` explains the arguments.
+    """Begin to search for other sentences, in rows that are free.
 
     Args:
       places: numbers of the rows; a number beyond the last row changes nothing.
+      limits: the most tokens to generate for each sentence.
+      how: `bos_id`, `keys`, `constraints` and `prefixes`, as `begin` takes them.
     """
-    new = begin(
-        (),
-        limits,
-        beam_size=state.rows.live.last.shape[1],
-        room=state.room,
-        bos_id=bos_id,
-        keys=keys,
-        constraints=constraints,
-        prefixes=prefixes,
-    ).rows
+    beam_size = state.rows.live.last.shape[1]
+    new = begin((), limits, beam_size=beam_size, room=state.room, **how).rows
     new = new._replace(starts=jnp.broadcast_to(state.clock, limits.shape))
     return state._replace(rows=put(state.rows, new, places))
 
@@ -154,7 +144,6 @@ def rewind(state: SearchState, slot_axes: Any) -> SearchState:
     A clock that counted all steps of a group of rows would pass 2**31 after some weeks in a server.
 
     Args:
-      state: the searches.
       slot_axes: for each array of the cache, the axis that has `k` slots for each place.
     """
     clock, rows = state.clock, state.rows
@@ -180,13 +169,9 @@ def advance(
     For a sentence that has filled the room, the caller makes more with `resize`.
 
     Args:
-      strategy: the strategy by which tokens are chosen.
-      step: the step function; see `StepFn`.
-      state: the searches under way.
       leave: how many sentences may still be under way in the end.
       constraints: which tokens may be chosen; the same that the state was begun with.
       most_steps: the most positions to compute; None is no bound.
-      kernels: the implementations for the devices.
     """
     first = state.clock
 
@@ -219,7 +204,7 @@ def _step(
     allowed = allowed_tokens(constraints, state, logits.shape[-1], strategy.eos_id)
     if allowed is not None:
         choices = jnp.where(allowed, logits, -jnp.inf)
-    live, finished, more = strategy.extend(state, logits, choices, place, kernels)
+    live, finished, more = strategy.extend(Given(state, logits, choices, place, kernels))
     live = follow_automaton(constraints, live)
     # A row whose sentence has ended runs on with the others, and keeps what it had.
     live, finished = choose_rows(rows.searching, (live, finished), (rows.live, rows.finished))
@@ -236,7 +221,6 @@ def results(
     Args:
       state: the searches after `advance`.
       alpha: the strategy's exponent of the length penalty.
-      pad_id: id that fills the places after a sentence.
       offset: the strategy's number in the length penalty; see `length_penalty`.
 
     Returns:
@@ -289,10 +273,8 @@ def _fit_ring(x: Array, clock: Int32[Array, ""], each: int, places: int, axis: i
 
     Args:
       x: an array with a ring along `axis`.
-      clock: number of the next step.
       each: entries of a place.
       places: number of places of the new ring.
-      axis: the axis.
     """
     old = x.shape[axis] // each
     oldest_first = jnp.roll(x, -(clock % old) * each, axis)
@@ -307,7 +289,6 @@ def put(tree: _Tree, new: _Tree, places: Int[Array, " n"]) -> _Tree:
 
     Args:
       tree: arrays with their rows on the first axis.
-      new: the same tree, with n rows in each array.
       places: number of the row that each new row replaces; a number beyond the last row drops it.
     """
     return jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), tree, new)
@@ -331,20 +312,11 @@ def search(
     constraints: Constraints | None = None,
     prefixes: Int32[Array, "b p"] | None = None,
 ) -> SearchResult:
-    """Search for all sentences of a batch, from their begin to their end.
+    """Search for all sentences of a batch, from their begin to their end; see `begin`.
 
     Args:
-      strategy: the strategy by which tokens are chosen.
-      step: the step function; see `StepFn`.
-      cache: the cache that the first step takes.
       limits: the most tokens to generate for each sentence, end of sentence included; at most
         `room`.
-      room: places t for generated tokens.
-      bos_id: the token at position 0.
-      pad_id: id that fills the places after a sentence.
-      keys: a PRNG key for each sentence, where tokens are drawn.
-      constraints: which tokens may be chosen; None allows all.
-      prefixes: tokens with which each output must begin, then -1; None forces none.
     """
     state = begin(
         cache,

@@ -1,7 +1,7 @@
 """Strategies by which tokens are chosen: greedy search, sampling and beam search (section 6.1)."""
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,25 @@ from t2t_jax.kernels.normalizer import greatest_in_one_pass, in_one_pass
 _SMALLEST = float(jnp.finfo(jnp.float32).tiny)
 
 
+class Given(NamedTuple):
+    """The values from which a strategy chooses the next token of every live hypothesis."""
+
+    state: SearchState
+    """The searches under way."""
+    logits: Float32[Array, "b k v"]
+    """The logits of the tokens that follow the live hypotheses."""
+    choices: Float32[Array, "b k v"]
+    """The logits by which tokens are chosen: -inf for tokens that are not allowed."""
+    place: Int32[Array, ""]
+    """The place of the ring for the new tokens."""
+    kernels: Kernels
+    """The implementations for the devices."""
+
+
+Extended: TypeAlias = tuple[Hypotheses, SearchResult, Bool[Array, " b"]]
+"""The live hypotheses, the finished ones, and whether each sentence is to go on."""
+
+
 @dataclass(frozen=True)
 class Greedy:
     """The strategy that takes the most probable token at every position."""
@@ -36,32 +55,14 @@ class Greedy:
     offset: float = field(default=WU_OFFSET, init=False)
     draws: bool = field(default=False, init=False)
 
-    def extend(
-        self,
-        state: SearchState,
-        logits: Float32[Array, "b 1 v"],
-        choices: Float32[Array, "b 1 v"],
-        place: Int32[Array, ""],
-        kernels: Kernels,
-    ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
-        """Extend the live hypotheses of each sentence by one token.
-
-        Args:
-          state: the searches under way.
-          logits: logits of the tokens that follow the live hypotheses.
-          choices: the logits by which tokens are chosen: -inf for tokens that are not allowed.
-          place: the place of the ring for the new tokens.
-          kernels: the implementations for the devices.
-
-        Returns:
-          The live hypotheses, the finished ones, and whether each sentence is to go on.
-        """
-        if kernels.greatest == "in_one_pass":
-            chosen, normalizer = greatest_in_one_pass(logits, choices)
+    def extend(self, given: Given) -> Extended:
+        """Extend the live hypotheses of each sentence by one token."""
+        if given.kernels.greatest == "in_one_pass":
+            chosen, normalizer = greatest_in_one_pass(given.logits, given.choices)
         else:
-            chosen = top_k(choices, 1)[1][:, :, 0]  # on CPUs many times faster than argmax
-            normalizer = jax.nn.logsumexp(logits, axis=-1)
-        return _append(state, logits, normalizer, chosen, place, self.eos_id)
+            chosen = top_k(given.choices, 1)[1][:, :, 0]  # on CPUs many times faster than argmax
+            normalizer = jax.nn.logsumexp(given.logits, axis=-1)
+        return _append(given, normalizer, chosen, self.eos_id)
 
 
 @dataclass(frozen=True)
@@ -93,21 +94,13 @@ class Sampling:
         if self.temperature <= 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
             raise ValueError(f"there is no distribution for {self}")
 
-    def extend(
-        self,
-        state: SearchState,
-        logits: Float32[Array, "b 1 v"],
-        choices: Float32[Array, "b 1 v"],
-        place: Int32[Array, ""],
-        kernels: Kernels,
-    ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
+    def extend(self, given: Given) -> Extended:
         """Extend the hypothesis of each sentence by a drawn token; see `Greedy.extend`."""
-        own_keys: Any = state.rows.keys
-        keys = jax.vmap(jax.random.fold_in)(own_keys, state.positions)
-        chosen = _draw(keys, choices[:, 0], self.temperature, self.top_k, self.top_p)[:, None]
-        in_one = kernels.greatest == "in_one_pass"
-        normalizer = in_one_pass(logits)[0] if in_one else jax.nn.logsumexp(logits, axis=-1)
-        return _append(state, logits, normalizer, chosen, place, self.eos_id)
+        own_keys: Any = given.state.rows.keys
+        keys = jax.vmap(jax.random.fold_in)(own_keys, given.state.positions)
+        logits = given.choices[:, 0]
+        chosen = _draw(keys, logits, self.temperature, self.top_k, self.top_p)[:, None]
+        return _append(given, _normalizer(given), chosen, self.eos_id)
 
 
 @dataclass(frozen=True)
@@ -145,17 +138,10 @@ class BeamSearch:
         if not 1 <= self.num_best <= self.beam_size or self.alpha < 0:
             raise ValueError(f"cannot search with {self}")
 
-    def extend(
-        self,
-        state: SearchState,
-        logits: Float32[Array, "b k v"],
-        choices: Float32[Array, "b k v"],
-        place: Int32[Array, ""],
-        kernels: Kernels,
-    ) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
+    def extend(self, given: Given) -> Extended:
         """Extend the hypotheses of each sentence, and keep the best; see `Greedy.extend`."""
-        rows = state.rows
-        candidates = _expand(rows.live, logits, choices, place, kernels)
+        state, rows = given.state, given.state.rows
+        candidates = _expand(given)
         ended = candidates.last == self.eos_id
         lengths = state.positions + 1
         entering, farthest, wanted = ended, rows.limits, self.num_best
@@ -175,15 +161,18 @@ functions. Its fields say how many hypotheses a sentence has (`beam_size`), how 
 (`alpha`, the exponent of `length_penalty`), and whether it needs random numbers (`draws`)."""
 
 
+def _normalizer(given: Given) -> Float32[Array, "b k"]:
+    """Compute the logarithm of the sum of exponentials of each hypothesis's logits."""
+    if given.kernels.greatest == "in_one_pass":
+        return in_one_pass(given.logits)[0]
+    return jax.nn.logsumexp(given.logits, axis=-1)
+
+
 def _append(
-    state: SearchState,
-    logits: Float32[Array, "b 1 v"],
-    normalizer: Float32[Array, "b 1"],
-    chosen: Int32[Array, "b 1"],
-    place: Int32[Array, ""],
-    eos_id: int,
-) -> tuple[Hypotheses, SearchResult, Bool[Array, " b"]]:
-    """Append a token to the one hypothesis of each sentence; see `Greedy.extend`."""
+    given: Given, normalizer: Float32[Array, "b 1"], chosen: Int32[Array, "b 1"], eos_id: int
+) -> Extended:
+    """Append a token to the one hypothesis of each sentence."""
+    state, logits, _, place, _ = given
     log_probs = jnp.take_along_axis(logits, chosen[:, :, None], axis=2)[:, :, 0]
     log_probs -= normalizer
     log_probs += state.rows.live.log_probs
@@ -243,25 +232,17 @@ def _nucleus(logits: Float32[Array, "b v"], top_p: float) -> Bool[Array, "b v"]:
     return (bits > last) | (tied & (before < top_p - mass_of(bits > last)))
 
 
-def _expand(
-    live: Hypotheses,
-    logits: Float32[Array, "b k v"],
-    choices: Float32[Array, "b k v"],
-    place: Int32[Array, ""],
-    kernels: Kernels,
-) -> Hypotheses:
+def _expand(given: Given) -> Hypotheses:
     """Return the 2k best continuations by one allowed token, which is written at `place`.
 
     At most k of them end, one for each live hypothesis, so that at least k stay live.
     """
-    batch_size, beam_size, vocab_size = logits.shape
+    live, place = given.state.rows.live, given.place
+    batch_size, beam_size, vocab_size = given.logits.shape
     width = min(2 * beam_size, vocab_size)
     # Normalising shifts a whole row, so its best are found before that: no log-softmax over v.
-    best, tokens = top_k(choices, width, kernels.greatest)  # [b, k, width]
-    if kernels.greatest == "in_one_pass":
-        best -= in_one_pass(logits)[0][:, :, None]
-    else:
-        best -= jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    best, tokens = top_k(given.choices, width, given.kernels.greatest)  # [b, k, width]
+    best -= _normalizer(given)[:, :, None]
     best += live.log_probs[:, :, None]
     flat = (batch_size, beam_size * width)
     log_probs, chosen = jax.lax.top_k(best.reshape(flat), 2 * beam_size)  # [b, 2k]

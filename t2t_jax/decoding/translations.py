@@ -25,7 +25,6 @@ def joined_hypotheses(parts: Sequence[Sequence[Hypothesis]], num_best: int) -> l
 
     Args:
       parts: the hypotheses of each part, best first.
-      num_best: the most hypotheses of the line.
     """
 
     def followed(first: Hypothesis, second: Hypothesis) -> Hypothesis:
@@ -46,7 +45,6 @@ def best_choices(
 
     Args:
       parts: the hypotheses of each part, best first.
-      num_best: the most choices.
     """
     if num_best == 1:
         return [tuple(part[0] for part in parts)]

@@ -37,33 +37,25 @@ class Waiting:
 _Kind = TypeVar("_Kind", bound=Waiting)
 
 
-class _Line(Generic[_Kind]):
-    """The waiting items of one request, in the order in which they are due."""
-
-    def __init__(self) -> None:
-        self._waiting: list[_Kind] = []  # a heap
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+class _Line(list[_Kind]):
+    """A heap of the waiting items of one request, by the order in which they are due."""
 
     def first(self) -> _Kind:
         """Return the item that is due first."""
-        return self._waiting[0]
+        return self[0]
 
     def add(self, one: _Kind, *, is_back: bool) -> None:
         """Add an item, which may have been taken out before."""
-        del is_back
-        heapq.heappush(self._waiting, one)
+        heapq.heappush(self, one)
 
     def take(self, now: float) -> _Kind:
         """Take out the item that is due first."""
-        del now
-        return heapq.heappop(self._waiting)
+        return heapq.heappop(self)
 
     def leave_out(self, is_over: Callable[[_Kind], bool]) -> None:
         """Remove all items that are over."""
-        self._waiting = [one for one in self._waiting if not is_over(one)]
-        heapq.heapify(self._waiting)
+        self[:] = [one for one in self if not is_over(one)]
+        heapq.heapify(self)
 
 
 class Turns(Generic[_Kind]):
@@ -86,18 +78,13 @@ class Turns(Generic[_Kind]):
         return self._length
 
     def first(self) -> _Kind:
-        """Return the item that is due first, without taking it out.
-
-        Raises:
-          IndexError: no item waits.
-        """
+        """Return the item that is due first, without taking it out."""
         return self._lines[self._next()].first()
 
     def add(self, one: _Kind, *, is_back: bool = False) -> None:
         """Add an item.
 
         Args:
-          one: the item.
           is_back: whether the item has been taken out, and gets back the turn that it had.
         """
         key = one.shares[self._level]
@@ -109,14 +96,7 @@ class Turns(Generic[_Kind]):
         self._enter(key, one.turns[self._level] if is_back else one.due)
 
     def take(self, now: float) -> _Kind:
-        """Take out the item that is due first.
-
-        Args:
-          now: the time.
-
-        Raises:
-          IndexError: no item waits.
-        """
+        """Take out the item that is due first."""
         key = self._next()
         one = self._lines[key].take(now)
         one.turns[self._level] = heapq.heappop(self._queue)[0]
@@ -129,11 +109,7 @@ class Turns(Generic[_Kind]):
         return one
 
     def leave_out(self, is_over: Callable[[_Kind], bool]) -> None:
-        """Remove all items that are over.
-
-        Args:
-          is_over: returns whether an item is over.
-        """
+        """Remove all items that are over."""
         for key, line in [*self._lines.items()]:
             line.leave_out(is_over)
             if not line:

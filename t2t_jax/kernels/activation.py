@@ -11,12 +11,7 @@ from t2t_jax.kernels.choice import ActivationForm
 
 
 def activation_of(function: Callable[..., Any], form: ActivationForm) -> Callable[..., Any]:
-    """Return the form of an activation that suits the devices: same function, same derivative.
-
-    Args:
-      function: the function of each hidden activation.
-      form: how its derivative is found, from `kernels_of`.
-    """
+    """Return the form of an activation that suits the devices: same function, same derivative."""
     return _relu if form == "from_results" and function is jax.nn.relu else function
 
 
@@ -24,11 +19,6 @@ def activation_of(function: Callable[..., Any], form: ActivationForm) -> Callabl
 def _relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Compute max(0, x); for `jax.nn.relu`, a product would write x too, for the derivative."""
     return jnp.maximum(x, 0)
-
-
-def _forward(x: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    result = _relu(x)
-    return result, result
 
 
 def _gradient(
@@ -39,4 +29,4 @@ def _gradient(
     return (jnp.where(result > 0, cotangent, 0),)
 
 
-_relu.defvjp(_forward, _gradient)
+_relu.defvjp(lambda x: (_relu(x),) * 2, _gradient)

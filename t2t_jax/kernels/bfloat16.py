@@ -11,25 +11,11 @@ from functools import cache
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, BFloat16, DTypeLike, Float, Float32
+from jaxtyping import Array, BFloat16, Float, Float32
 
 _BLOCK = 16
 """Rows and columns of the blocks of a transposition."""
 _Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
-
-
-def einsum(
-    equation: str, a: BFloat16[Array, "..."], b: BFloat16[Array, "..."], dtype: DTypeLike
-) -> Float[Array, "..."]:
-    """Compute `jnp.einsum` in float32, and round the result; for decoding, without a derivative.
-
-    Args:
-      equation: the equation of the sum of products, as for `jnp.einsum`.
-      a: the first operand.
-      b: the second operand.
-      dtype: dtype of the result.
-    """
-    return _float32(equation, a, b).astype(dtype)
 
 
 def _float32(
@@ -42,19 +28,8 @@ def _float32(
 def linear(
     x: BFloat16[Array, "b t d_in"], kernel: BFloat16[Array, "d_in d_out"]
 ) -> BFloat16[Array, "b t d_out"]:
-    """Compute the product x W at every position.
-
-    Args:
-      x: one vector per position.
-      kernel: the matrix W.
-    """
+    """Compute the product x W at every position."""
     return _float32("bti,io->bto", x, kernel).astype(x.dtype)
-
-
-def _linear_forward(
-    x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"]
-) -> tuple[Float[Array, "b t d_out"], _Operands]:
-    return linear(x, kernel), (x, kernel)
 
 
 def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) -> _Operands:
@@ -65,24 +40,13 @@ def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) 
     return x_bar, kernel_bar.astype(kernel.dtype)
 
 
-linear.defvjp(_linear_forward, _linear_gradient)
+linear.defvjp(lambda x, kernel: (linear(x, kernel), (x, kernel)), _linear_gradient)
 
 
 @jax.custom_vjp
 def add_bias(x: BFloat16[Array, "b t d"], bias: BFloat16[Array, " d"]) -> BFloat16[Array, "b t d"]:
-    """Add the same bias to x at every position.
-
-    Args:
-      x: one vector per position.
-      bias: the vector to add.
-    """
+    """Add the same bias to x at every position."""
     return x + bias
-
-
-def _add_bias_forward(
-    x: Float[Array, "b t d"], bias: Float[Array, " d"]
-) -> tuple[Float[Array, "b t d"], None]:
-    return add_bias(x, bias), None
 
 
 def _add_bias_gradient(_: None, cotangent: Float[Array, "b t d"]) -> _Operands:
@@ -93,26 +57,15 @@ def _add_bias_gradient(_: None, cotangent: Float[Array, "b t d"]) -> _Operands:
     return cotangent, _float32("or,rd->od", ones, rows)[0].astype(rows.dtype)
 
 
-add_bias.defvjp(_add_bias_forward, _add_bias_gradient)
+add_bias.defvjp(lambda x, bias: (add_bias(x, bias), None), _add_bias_gradient)
 
 
 @jax.custom_vjp
 def pre_softmax_logits(
     x: BFloat16[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
 ) -> Float32[Array, "b t vocab"]:
-    """Compute the pre-softmax linear transformation (section 3.4), summed in float32.
-
-    Args:
-      x: the decoder's output.
-      embedding: the matrix, with one row for every entry of the vocabulary.
-    """
+    """Compute the pre-softmax linear transformation (section 3.4), summed in float32."""
     return _float32("btd,vd->btv", x, embedding.astype(x.dtype))
-
-
-def _logits_forward(
-    x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
-) -> tuple[Float32[Array, "b t vocab"], _Operands]:
-    return pre_softmax_logits(x, embedding), (x, embedding)
 
 
 def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]) -> _Operands:
@@ -125,7 +78,9 @@ def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]
     return x_bar, embedding_bar.astype(embedding.dtype)
 
 
-pre_softmax_logits.defvjp(_logits_forward, _logits_gradient)
+pre_softmax_logits.defvjp(
+    lambda x, embedding: (pre_softmax_logits(x, embedding), (x, embedding)), _logits_gradient
+)
 
 
 @cache

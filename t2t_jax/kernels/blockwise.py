@@ -71,10 +71,6 @@ def blockwise_attention(
     The results differ by roundings, and dropout drops the same weights.
 
     Args:
-      query: queries of each head.
-      key: keys of each head.
-      value: values of each head.
-      mask: which positions may attend to which.
       dropout_rate: share of the weights set to zero.
       dropout_key: key that decides which of them; None means no dropout.
 
@@ -133,10 +129,6 @@ def _tied(*arrays: Any) -> _Arrays:
     return _Arrays(*jax.lax.optimization_barrier(arrays))
 
 
-def _block_numbers(arrays: _Arrays) -> Int[Array, " n"]:
-    return arrays.zero + jnp.arange(len(arrays.query))
-
-
 def _weighted_values(
     options: _Options, arrays: _Arrays
 ) -> tuple[_Vectors, Float32[Array, "n b h block 1"]]:
@@ -169,7 +161,7 @@ def _weighted_values(
         total = jnp.where(total == 0, 1, total)  # for a query that may attend to nothing
         return (weighted / total).astype(arrays.value.dtype), greatest + jnp.log(total)
 
-    return jax.lax.map(of_queries, _block_numbers(arrays))
+    return jax.lax.map(of_queries, arrays.zero + jnp.arange(len(arrays.query)))
 
 
 def _forward(options: _Options, *arrays: Any) -> tuple[_Vectors, tuple[Any, ...]]:

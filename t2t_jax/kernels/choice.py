@@ -15,11 +15,12 @@ AttentionKernel: TypeAlias = Literal["xla", "xla_fused", "cudnn"]
 of the scores left in float32 to be fused with the products that read it; or cuDNN's kernel."""
 
 CachedAttentionKernel: TypeAlias = Literal["xla", "cudnn"]
-"""The implementation of attention of few queries to many keys, as in decoding."""
+"""The implementation of attention of few queries to many keys, as in decoding, of heads that cuDNN
+takes."""
 
 LongRowsKernel: TypeAlias = Literal["blockwise", "splash"]
-"""The implementation of attention of long rows: in loops over blocks, or by JAX's kernel for TPUs
-where it takes the arrays."""
+"""The implementation of attention of long rows, where cuDNN does not compute it: in loops over
+blocks, or by JAX's kernel for TPUs where it takes the arrays."""
 
 ProductForm: TypeAlias = Literal["plain", "fused", "float32_results"]
 """The form of products and their derivatives: with operands that are computed and kept once, as is
@@ -27,10 +28,13 @@ fast on CPUs; with operands that the compiler may fuse with what computes them, 
 need; or in bfloat16 as `kernels.bfloat16` has them for CPUs."""
 
 LogitsForm: TypeAlias = Literal["float32", "rounded"]
-"""The dtype of the logits from which training computes the loss: float32, or the activations'."""
+"""The dtype of the logits from which training computes the loss: float32, or the activations'. All
+sums over them are in float32."""
 
 LayerForm: TypeAlias = Literal["loop", "unrolled"]
-"""How the layers of a stack are compiled where they have derivatives: as a loop, or one by one."""
+"""How the layers of a stack are compiled where they have derivatives: as a loop, or one by one. In
+a loop, what a layer keeps for its derivative, and its gradients, are copied into arrays of all
+layers and out of them."""
 
 LossForm: TypeAlias = Literal["in_passes", "in_one_pass", "within_the_product"]
 """How the loss finds the sums of the logits over the vocabulary: by reading them several times, or
@@ -63,20 +67,7 @@ _BFLOAT16_ON_CPUS = {"avx512_bf16", "amx_bf16"}
 class Kernels:
     """The implementations that a model computes with. All of them compute the same formulas.
 
-    Attributes:
-      attention: the implementation of attention.
-      products: the form of matrix products.
-      layers: how layers with derivatives are compiled. In a loop, what a layer keeps for its
-        derivative, and its gradients, are copied into arrays of all layers and out of them.
-      loss: how the loss finds the sums of the logits.
-      logits: the dtype of the logits in training. All sums over them are in float32.
-      norms: how layer normalisation is computed in the layers.
-      activations: how the derivative of max(0, x) is found.
-      dropout: how the derivative of dropout in the layers knows what was dropped.
-      updates: how parameters and the optimiser's state are updated.
-      greatest: how a search finds the greatest logits and their sums.
-      cached_attention: the implementation of attention in decoding, where cuDNN takes the heads.
-      long_rows: the implementation of attention of long rows, where cuDNN does not compute it.
+    The type of a field says what the field chooses.
     """
 
     attention: AttentionKernel = "xla"
@@ -131,7 +122,6 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
 
     Args:
       mesh: the devices, attached or only described. None means any devices: XLA chooses everything.
-      compute_dtype: the dtype of activations and products.
     """
     if mesh is None:
         return XLA_KERNELS
@@ -155,9 +145,6 @@ def fast_compute_dtype(mesh: Mesh) -> Literal["float32", "bfloat16"]:
     instructions that multiply it faster than float32: AMX, and AVX-512 BF16 on AMD's processors.
     On Intel's, AVX-512 BF16 by itself multiplies no faster. `benchmarks/products.py` measures the
     products in both.
-
-    Args:
-      mesh: the devices.
     """
     has_bfloat16 = (
         device.platform == "tpu" or _capability(device) >= 8 or _is_fast_bfloat16_cpu(device)

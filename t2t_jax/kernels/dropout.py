@@ -30,12 +30,6 @@ def _dropout(
     return dropped(x, rate, mixed(*kept))
 
 
-def _forward(
-    x: Float[Array, "rows *inner"], kept: _Hashes, rate: float
-) -> tuple[Float[Array, "rows *inner"], _Hashes]:
-    return _dropout(x, kept, rate), kept
-
-
 def _gradient(
     rate: float, kept: _Hashes, cotangent: Float[Array, "rows *inner"]
 ) -> tuple[Float[Array, "rows *inner"], None]:
@@ -43,4 +37,4 @@ def _gradient(
     return _dropout(cotangent, jax.lax.optimization_barrier(kept), rate), None
 
 
-_dropout.defvjp(_forward, _gradient)
+_dropout.defvjp(lambda x, kept, rate: (_dropout(x, kept, rate), kept), _gradient)

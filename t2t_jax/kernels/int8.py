@@ -19,7 +19,6 @@ class Int8Matrix(NamedTuple):
 
     def astype(self, dtype: DTypeLike) -> "Int8Matrix":
         """Return the matrix itself: its products are of integers, whatever the vectors' dtype."""
-        del dtype
         return self
 
 
@@ -27,7 +26,6 @@ def quantize(x: Float[Array, "*shape"], axis: int) -> tuple[Int8[Array, "*shape"
     """Round each element to the nearest of 255 evenly spaced numbers, symmetric about 0.
 
     Args:
-      x: an array of vectors.
       axis: the axis that holds the elements of a vector. The element that is greatest in magnitude
         becomes 127 or -127.
 
@@ -47,7 +45,6 @@ def int8_product(
 
     Args:
       x: the vectors, which are quantised too, each by its own greatest element.
-      matrix: the matrix W.
       axis: the axis of the matrix that is summed over; its scales have size 1 along it.
     """
     values, scales = quantize(x, axis=-1)

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32
 
 _Moments = tuple[Float32[Array, "..."], Float32[Array, "..."], Float32[Array, "..."]]
-_Pair = tuple[Float32[Array, "..."], Float32[Array, "..."]]
 _Kept = tuple[
     Float[Array, "*t d"], Float32[Array, "*t 1"], Float32[Array, "*t 1"], Float32[Array, " d"]
 ]
@@ -32,9 +31,6 @@ def layer_norm(
     """Compute `functional.normalization.layer_norm`, with a derivative for GPUs and TPUs.
 
     Args:
-      x: vectors.
-      scale: the learned factor of each element.
-      bias: the learned summand of each element.
       epsilon: number added to the variance.
       with_products: whether to use sums that XLA for TPUs computes beside products, for vectors in
         bfloat16.
@@ -71,16 +67,14 @@ def _gradient(
         return of_x.astype(x.dtype), of_scale, of_bias
     # In one reduction, which reads the cotangent once.
     zero, rows = jnp.zeros((), jnp.float32), tuple(range(x.ndim - 1))
-    of_scale, of_bias = jax.lax.reduce((of_result * normal, of_result), (zero, zero), _add, rows)
+    of_scale, of_bias = jax.lax.reduce(
+        (of_result * normal, of_result), (zero, zero), partial(jax.tree.map, jnp.add), rows
+    )
     return of_x.astype(x.dtype), of_scale, of_bias
 
 
 def _sum_of_vectors(x: Float[Array, "*t d"]) -> Float32[Array, " d"]:
     return x.astype(jnp.float32).sum(tuple(range(x.ndim - 1)))
-
-
-def _add(one: _Pair, other: _Pair) -> _Pair:
-    return one[0] + other[0], one[1] + other[1]
 
 
 layer_norm.defvjp(_forward, _gradient)

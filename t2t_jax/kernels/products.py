@@ -19,12 +19,7 @@ not see into derivatives that are written out."""
 
 
 def has_form(x: Float[Array, "..."], form: ProductForm) -> bool:
-    """Return whether products of an array have the form of `kernels.bfloat16`.
-
-    Args:
-      x: the first operand.
-      form: the form of products, from `kernels_of`.
-    """
+    """Return whether products of an array have the form of `kernels.bfloat16`."""
     return _form_of(x, form) == "float32_results"
 
 
@@ -42,11 +37,6 @@ def einsum_float32(
     Its derivative multiplies in the operands' dtype. Left to itself, JAX would carry the float32 of
     the result back into both products of the derivative, which at bfloat16 are the largest of a
     training step (the output projection's) and run several times slower in float32.
-
-    Args:
-      equation: the equation of the sum of products, as for `jnp.einsum`.
-      a: the first operand.
-      b: the second operand.
     """
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 
@@ -54,20 +44,18 @@ def einsum_float32(
 _Operands = tuple[Float[Array, "..."], Float[Array, "..."]]
 
 
-def _forward(
-    equation: str, a: Float[Array, "..."], b: Float[Array, "..."]
-) -> tuple[Float32[Array, "..."], _Operands]:
-    return einsum_float32(equation, a, b), (a, b)
-
-
-def _backward(equation: str, operands: _Operands, cotangent: Float32[Array, "..."]) -> _Operands:
+def _einsum_gradient(
+    equation: str, operands: _Operands, cotangent: Float32[Array, "..."]
+) -> _Operands:
     a_bar, b_bar = jax.vjp(partial(jnp.einsum, equation), *operands)[1](
         cotangent.astype(operands[0].dtype)
     )
     return a_bar, b_bar
 
 
-einsum_float32.defvjp(_forward, _backward)
+einsum_float32.defvjp(
+    lambda equation, a, b: (einsum_float32(equation, a, b), (a, b)), _einsum_gradient
+)
 
 
 class Transposed(NamedTuple):
@@ -90,11 +78,8 @@ def linear(
     """Compute the product x W, or x W + b, at every position.
 
     Args:
-      x: one vector per position.
       kernel: the matrix W. If it is a plain array, as in training, the derivative is written for
         speed; the other forms are for decoding.
-      bias: the vector b; None means none.
-      form: the form of products, from `kernels_of`.
       rows: True for the positions that have an x; the product of the others is zero. None means
         that all have one.
     """
@@ -118,12 +103,6 @@ def _linear(
     return x @ kernel
 
 
-def _linear_forward(
-    x: Float[Array, "b t d_in"], kernel: Float[Array, "d_in d_out"]
-) -> tuple[Float[Array, "b t d_out"], _Operands]:
-    return _linear(x, kernel), (x, kernel)
-
-
 def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) -> _Operands:
     x, kernel = operands
     # Both products read the cotangent, in one layout. Left to itself, XLA computes and writes it
@@ -134,7 +113,7 @@ def _linear_gradient(operands: _Operands, cotangent: Float[Array, "b t d_out"]) 
     return x_bar, kernel_bar
 
 
-_linear.defvjp(_linear_forward, _linear_gradient)
+_linear.defvjp(lambda x, kernel: (_linear(x, kernel), (x, kernel)), _linear_gradient)
 
 _LINEAR: dict[ProductForm, Callable[..., Array]] = {
     "plain": _linear,
@@ -148,13 +127,7 @@ def pre_softmax_logits(
     embedding: Float[Array, "vocab d_model"],
     form: ProductForm = "plain",
 ) -> Float32[Array, "b t vocab"]:
-    """Compute pre-softmax logits (section 3.4) by products in the dtype of `x`, summed in float32.
-
-    Args:
-      x: the decoder's output.
-      embedding: the matrix, with one row for every entry of the vocabulary.
-      form: the form of products, from `kernels_of`.
-    """
+    """Compute pre-softmax logits (section 3.4) by products in `x`'s dtype, summed in float32."""
     return _LOGITS[_form_of(x, form)](x, embedding)
 
 
@@ -164,10 +137,6 @@ def rounded_logits(
     """Compute `pre_softmax_logits`, summed in float32 and rounded to the dtype of `x`.
 
     This suits devices whose memory is the bound: logits are the largest array of a training step.
-
-    Args:
-      x: the decoder's output.
-      embedding: the matrix, with one row for every entry of the vocabulary.
     """
     return _fused_logits(x, embedding, x.dtype)
 
@@ -177,13 +146,7 @@ def target_logits(
     targets: Int[Array, "b t"],
     embedding: Float[Array, "vocab d_model"],
 ) -> Float32[Array, "b t"]:
-    """Compute the logits of the targets alone, without those of the rest of the vocabulary.
-
-    Args:
-      x: the decoder's output.
-      targets: ids of the right tokens.
-      embedding: the matrix, with one row for every entry of the vocabulary.
-    """
+    """Compute the logits of the targets alone, without those of the rest of the vocabulary."""
     rows = jnp.take(embedding, targets, axis=0).astype(x.dtype)
     return (x.astype(jnp.float32) * rows.astype(jnp.float32)).sum(-1)
 
@@ -193,12 +156,6 @@ def _logits(
     x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
 ) -> Float32[Array, "b t vocab"]:
     return einsum_float32("btd,vd->btv", x, embedding.astype(x.dtype))
-
-
-def _logits_forward(
-    x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
-) -> tuple[Float32[Array, "b t vocab"], _Operands]:
-    return _logits(x, embedding), (x, embedding)
 
 
 def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]) -> _Operands:
@@ -211,7 +168,7 @@ def _logits_gradient(operands: _Operands, cotangent: Float32[Array, "b t vocab"]
     return x_bar, transposed.T.astype(embedding.dtype)
 
 
-_logits.defvjp(_logits_forward, _logits_gradient)
+_logits.defvjp(lambda x, embedding: (_logits(x, embedding), (x, embedding)), _logits_gradient)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -222,12 +179,6 @@ def _fused_logits(
 ) -> Float[Array, "b t vocab"]:
     embedding = embedding.astype(x.dtype)
     return jnp.einsum("btd,vd->btv", x, embedding, preferred_element_type=dtype)
-
-
-def _fused_logits_forward(
-    x: Float[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"], dtype: DTypeLike
-) -> tuple[Float[Array, "b t vocab"], _Operands]:
-    return _fused_logits(x, embedding, dtype), (x, embedding)
 
 
 def _fused_logits_gradient(
@@ -243,7 +194,10 @@ def _fused_logits_gradient(
     return x_bar, embedding_bar.astype(embedding.dtype)
 
 
-_fused_logits.defvjp(_fused_logits_forward, _fused_logits_gradient)
+_fused_logits.defvjp(
+    lambda x, embedding, dtype: (_fused_logits(x, embedding, dtype), (x, embedding)),
+    _fused_logits_gradient,
+)
 
 _LOGITS: dict[ProductForm, Callable[..., Array]] = {
     "plain": _logits,
@@ -257,13 +211,7 @@ def next_token_logits(
     embedding: Float[Array, "vocab d_model"] | Int8Matrix,
     form: ProductForm = "plain",
 ) -> Float32[Array, "b k vocab"]:
-    """Compute the pre-softmax linear transformation (section 3.4) in decoding, summed in float32.
-
-    Args:
-      x: the decoder's output, few vectors.
-      embedding: the matrix, with one row for every entry of the vocabulary.
-      form: the form of products, from `kernels_of`.
-    """
+    """Compute the pre-softmax logits (section 3.4) of decoding, summed in float32."""
     if isinstance(embedding, Int8Matrix):
         return jax.lax.optimization_barrier(int8_product(x, embedding, axis=1))
     return _product_with_rows(x, embedding.astype(x.dtype), jnp.float32, form)
@@ -297,6 +245,6 @@ def _einsum(
     form: ProductForm,
 ) -> Float[Array, "..."]:
     """Compute `jnp.einsum`, summed in float32, with a result in the operands' dtype or float32."""
-    if has_form(a, form):
-        return bfloat16.einsum(equation, a, b, dtype)
-    return (jnp.einsum if dtype == a.dtype else einsum_float32)(equation, a, b)
+    if dtype == a.dtype and not has_form(a, form):
+        return jnp.einsum(equation, a, b)
+    return einsum_float32(equation, a, b).astype(dtype)

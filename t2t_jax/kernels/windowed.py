@@ -13,7 +13,7 @@ memory are linear in the length of the row. The blocks become rows of an ordinar
 from collections.abc import Callable
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Shaped
+from jaxtyping import Array, Float, Shaped
 
 from t2t_jax.functional.dropout import DropoutKey
 from t2t_jax.functional.masks import (
@@ -39,39 +39,30 @@ def windowed_attention(
       attend: the attention of whole rows, `attend(query, key, value, mask, apart=,
         dropout_key=)`; it is called once, with blocks for rows. `apart` is the distance of each
         query and key, the same in all blocks.
-      query: queries of each head.
-      key: keys of each head.
-      value: values of each head.
       mask: which positions may attend to which; it has a window.
       dropout_key: key of the dropout of weights; other weights are dropped than by the whole mask.
-
-    Returns:
-      The weighted values.
     """
     window = mask.window
     assert window is not None
     batch, length, *_ = query.shape
     keys = keys_in_window(window, mask.causal)
     apart = distances(window, keys, first_key=-window)
-    visible = window_mask(apart, window)
+    near = window_mask(apart, window)
     if mask.causal:
-        visible &= apart >= 0
+        near &= apart >= 0
+    queries = _blocks(mask.query_segments, window)
+    alike = segment_mask(queries, _neighbours(mask.key_segments, window, keys))
     blocks = -(-length // window)
     if dropout_key is not None:
         dropout_key = dropout_key._replace(first_row=dropout_key.first_row * blocks)
     heads = attend(
         _blocks(query, window),
         *(_neighbours(x, window, keys) for x in (key, value)),
-        _mask(mask, window, keys) & visible,
+        alike & near,
         apart=apart,
         dropout_key=dropout_key,
     )
     return heads.reshape(batch, blocks * window, *heads.shape[2:])[:, :length]
-
-
-def _mask(mask: SegmentMask, window: int, keys: int) -> Bool[Array, "blocks 1 window keys"]:
-    queries = _blocks(mask.query_segments, window)
-    return segment_mask(queries, _neighbours(mask.key_segments, window, keys))
 
 
 def _blocks(x: Shaped[Array, "b t *d"], window: int) -> Shaped[Array, "blocks window *d"]:

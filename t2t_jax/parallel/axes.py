@@ -73,11 +73,7 @@ class AxisRules:
         return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in split))
 
     def without(self, mesh_axes: Sequence[str]) -> "AxisRules":
-        """Return the rules by which nothing is split over some axes of the mesh.
-
-        Args:
-          mesh_axes: names of these axes.
-        """
+        """Return the rules by which nothing is split over some axes of the mesh."""
         kept = {
             field.name: tuple(axis for axis in getattr(self, field.name) if axis not in mesh_axes)
             for field in fields(self)
@@ -86,32 +82,6 @@ class AxisRules:
 
 
 RULES = AxisRules()
-
-
-def sharding(
-    mesh: Mesh, names: Sequence[str | None], shape: Sequence[int], label: str
-) -> NamedSharding:
-    """Return the layout of an array over a mesh, given its logical axes.
-
-    Args:
-      mesh: the devices.
-      names: the array's logical axes; None is an axis that is never split.
-      shape: the sizes of its axes.
-      label: the name that errors call it by.
-
-    Raises:
-      UserError: an axis cannot be cut into that many equal parts.
-    """
-    spec = RULES.spec(names)
-    for name, size, axes in zip(names, shape, spec, strict=True):
-        chosen = (axes,) if isinstance(axes, str) else axes or ()
-        if size % math.prod(mesh.shape[axis] for axis in chosen):
-            flags = " times ".join(f"parallel.{axis}={mesh.shape[axis]}" for axis in chosen)
-            raise UserError(
-                f"{label} has {size} entries on its axis {name!r}, which {flags} does not divide; "
-                "choose a divisor of that size, or another size"
-            )
-    return NamedSharding(mesh, spec)
 
 
 def named(initialize: Any, *axes: str | None) -> Any:
@@ -207,19 +177,26 @@ def shardings(mesh: Mesh, specs: Any, shapes: Any) -> Any:
     """Return the layouts of the arrays of a tree over a mesh.
 
     Args:
-      mesh: the devices.
       specs: a tree of the arrays' logical axes, each a `PartitionSpec`.
       shapes: the same tree, of arrays or of anything that has their shapes.
 
     Raises:
-      UserError: an array cannot be cut into that many equal parts.
+      UserError: an axis cannot be cut into that many equal parts.
     """
 
-    def lay_out(path: Any, spec: PartitionSpec, array: Any) -> NamedSharding:
-        names = (*spec, *[None] * (len(array.shape) - len(spec)))
-        return sharding(
-            mesh, names, array.shape, jax.tree_util.keystr(path, simple=True, separator="/")
-        )
+    def lay_out(path: Any, axes: PartitionSpec, array: Any) -> NamedSharding:
+        names = (*axes, *[None] * (len(array.shape) - len(axes)))
+        spec = RULES.spec(names)
+        for name, size, split in zip(names, array.shape, spec, strict=True):
+            chosen = (split,) if isinstance(split, str) else split or ()
+            if size % math.prod(mesh.shape[axis] for axis in chosen):
+                label = jax.tree_util.keystr(path, simple=True, separator="/")
+                flags = " times ".join(f"parallel.{axis}={mesh.shape[axis]}" for axis in chosen)
+                raise UserError(
+                    f"{label} has {size} entries on its axis {name!r}, which {flags} does not "
+                    "divide; choose a divisor of that size, or another size"
+                )
+        return NamedSharding(mesh, spec)
 
     return jax.tree_util.tree_map_with_path(
         lay_out, specs, shapes, is_leaf=lambda x: isinstance(x, PartitionSpec)

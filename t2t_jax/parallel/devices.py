@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import jax
+
 from t2t_jax.errors import UserError
 from t2t_jax.system.host import check_threads
 
@@ -15,27 +17,17 @@ def all_devices() -> Sequence[Any]:
       UserError: JAX finds no device of the platform that is asked for, or computes in 64 bits, or
         the system lets it start too few threads.
     """
-    import jax
-
     _check()
     return jax.devices()
 
 
 def local_devices() -> Sequence[Any]:
-    """Return the devices of this process.
-
-    Raises:
-      UserError: as for `all_devices`.
-    """
-    import jax
-
+    """Return the devices of this process."""
     _check()
     return jax.local_devices()
 
 
 def _check() -> None:
-    import jax
-
     if jax.config.values["jax_enable_x64"]:
         raise UserError(
             "JAX computes in 64 bits here (JAX_ENABLE_X64), and the models of this program in 32; "
@@ -47,8 +39,6 @@ def _check() -> None:
 @cache
 def _start() -> None:
     """Have JAX start its platforms, which it does once in a process."""
-    import jax
-
     check_threads()
     try:
         jax.devices()

@@ -23,39 +23,21 @@ _LESS_TO_DECODE = "lower decoding.tokens_per_batch, decoding.beam_size or decodi
 _EXHAUSTED = re.compile("RESOURCE_EXHAUSTED|Out of memory")
 
 
-def out_of_memory(error: BaseException, *, decoding: bool = False) -> UserError | None:
-    """Return the error to raise where memory did not suffice; None if the fault is another one.
-
-    Args:
-      error: the exception that compiling or computing has raised.
-      decoding: whether it was raised in decoding, and not in training.
-    """
-    is_memory = isinstance(error, MemoryError)
-    is_xla = isinstance(error, jax.errors.JaxRuntimeError)
-    if not is_memory and not (is_xla and _EXHAUSTED.search(str(error))):
-        return None
-    way_out = _LESS_TO_DECODE if decoding else LESS_MEMORY
-    reason = " ".join(str(error).split("\n")[0].split())[:200]
-    return UserError(f"out of memory{f' ({reason})' if reason else ''}; {way_out}")
-
-
 @contextmanager
 def within_memory(*, decoding: bool = False) -> Iterator[None]:
-    """Turn an exception for lack of memory within the context into an error of one line.
+    """Turn an exception for lack of memory within the context into a `UserError` of one line.
 
     Args:
       decoding: whether the work is decoding, and not training.
-
-    Raises:
-      UserError: memory did not suffice.
     """
     try:
         yield
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
-        told = out_of_memory(error, decoding=decoding)
-        if told is None:
+        if not isinstance(error, MemoryError) and not _EXHAUSTED.search(str(error)):
             raise
-        raise told from error
+        way_out = _LESS_TO_DECODE if decoding else LESS_MEMORY
+        reason = " ".join(str(error).split("\n")[0].split())[:200]
+        raise UserError(f"out of memory{f' ({reason})' if reason else ''}; {way_out}") from error
 
 
 def memory_of_a_device(mesh: Mesh) -> int | None:

@@ -15,7 +15,11 @@ from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from t2t_jax.errors import UserError
 from t2t_jax.system.host import let_devices_wait
@@ -51,8 +55,6 @@ def join(
         raise UserError("--coordinator, --num-processes and --process-id go together; give all")
     elif not _has_others():
         return
-    import jax
-
     let_devices_wait()
     # JAX's own service would receive SIGTERM until the training loop does, and ignore it.
     jax.config.update("jax_enable_preemption_service", False)
@@ -96,8 +98,6 @@ def _tasks() -> int:
 
 
 def _is_on_tpu_pod() -> bool:
-    import jax
-
     # JAX puts `tpu` first where it finds chips and their library; elsewhere nothing is asked.
     if not (jax.config.values["jax_platforms"] or "").startswith("tpu"):
         return False
@@ -140,18 +140,12 @@ def _meet(initialize: Callable[[], None], coordinator: str | None) -> None:
 
 def is_main() -> bool:
     """Return whether this is process 0, which alone writes files that all processes share."""
-    import jax
-
     return jax.process_index() == 0
 
 
 @cache
 def _maximum() -> tuple[Any, Callable[[Any], Any]]:
     """Return a layout of one row a device, and a function that gives all devices the maximum."""
-    import jax
-    import jax.numpy as jnp
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
     mesh = Mesh(np.asarray(jax.devices()), ("devices",))
     rows, whole = (
         NamedSharding(mesh, PartitionSpec("devices")),
@@ -162,8 +156,6 @@ def _maximum() -> tuple[Any, Callable[[Any], Any]]:
 
 def _start_maximum(proposal: int) -> Any:
     """Start to compute the largest proposal; the array is ready once all processes have called."""
-    import jax
-
     rows, maximum = _maximum()
     own = np.full(jax.local_device_count(), proposal, np.int32)
     return maximum(jax.make_array_from_process_local_data(rows, own))
@@ -177,8 +169,6 @@ def agree(proposal: int) -> int:
     Args:
       proposal: an int32 other than -2**31.
     """
-    import jax
-
     return proposal if jax.process_count() == 1 else int(_start_maximum(proposal))
 
 
@@ -189,8 +179,6 @@ def of_main(value: int) -> int:
 
 def one_without(holds: bool) -> int | None:
     """Return the number of a process for which `holds` is False; None if there is none."""
-    import jax
-
     found = agree(-1 if holds else jax.process_index())
     return None if found < 0 else found
 
@@ -211,8 +199,6 @@ class Agreement:
         Args:
           proposal: a number as for `agree`; 0 stands for no proposal.
         """
-        import jax
-
         if jax.process_count() == 1:
             return proposal
         self._under_way.append(_start_maximum(proposal))
@@ -228,9 +214,6 @@ def check_same(facts: Mapping[str, str]) -> None:
     Raises:
       UserError: on every process, naming a fact and the first process that differs from process 0.
     """
-    import jax
-    from jax.experimental import multihost_utils
-
     if jax.process_count() == 1:
         return
     digests = [np.frombuffer(hashlib.sha256(v.encode()).digest(), np.uint8) for v in facts.values()]
@@ -246,13 +229,7 @@ def check_same(facts: Mapping[str, str]) -> None:
 
 @contextmanager
 def bound_together() -> Iterator[None]:
-    """Turn the loss of another process within the context into an error of one line.
-
-    Raises:
-      UserError: another process is gone, which ends the work of all.
-    """
-    import jax
-
+    """Turn the loss of another process within the context into an error of one line."""
     try:
         yield
     except UserError:

@@ -52,7 +52,6 @@ def confidence(hypothesis: Hypothesis, calibration: Calibration | None) -> float
     """Return the confidence in a translation, from 0 to 1; that in a blank line is 1.
 
     Args:
-      hypothesis: the translation.
       calibration: the calibration of the model; with None, the result is exp of `mean_log_prob`.
     """
     if not hypothesis.tokens:
@@ -69,7 +68,6 @@ def calibrate(translator: Translator, corpus: Corpus | None = None) -> Calibrati
     then fitted to all.
 
     Args:
-      translator: the model.
       corpus: where the dev split is; None is the corpus of the model's config.
 
     Raises:
@@ -114,11 +112,6 @@ def fit(x: np.ndarray, y: np.ndarray) -> Calibration:
 def save_calibration(calibration: Calibration, translator: Translator, workdir: Path) -> None:
     """Write a calibration into the run directory, with the steps of the model's checkpoints.
 
-    Args:
-      calibration: the calibration.
-      translator: the model that was calibrated.
-      workdir: the run directory.
-
     Raises:
       UserError: the file cannot be written.
     """
@@ -134,7 +127,6 @@ def read_calibration(workdirs: Sequence[Path], translator: Translator) -> Calibr
 
     Args:
       workdirs: the run directories that the model was loaded from.
-      translator: the model.
 
     Raises:
       UserError: the file is damaged.

@@ -59,10 +59,6 @@ def plateau(evaluations: Sequence[Record]) -> Plateau | None:
 def reason_to_stop(config: TrainingConfig, evaluations: Sequence[Record]) -> str | None:
     """Return why a run ends after the last of its evaluations, as the first half of a sentence.
 
-    Args:
-      config: how many evaluations without a better score end a run.
-      evaluations: the records of all evaluations on dev, the oldest first.
-
     Returns:
       The reason; None if the run goes on.
     """

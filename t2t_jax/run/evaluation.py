@@ -23,7 +23,7 @@ from t2t_jax.system.signals import safe_point
 from t2t_jax.tasks import task_of
 from t2t_jax.tasks.measures.newstest import name_of_test_set
 from t2t_jax.tasks.measures.perplexity import perplexity
-from t2t_jax.tasks.task import CorpusLoss, TaskScores
+from t2t_jax.tasks.task import CorpusLoss, Scoring, TaskScores
 from t2t_jax.training.step import LossSums, eval_step
 
 
@@ -79,7 +79,6 @@ def evaluate(
     Args:
       translator: the model; its config says how the corpus is read.
       corpus: where the split is; None is the corpus of the model's config.
-      split: the split's name.
       num_sentences: how many sentences to decode, from the first on; None means all. The losses
         do not depend on it.
       seed: seed of sampling (`temperature` above 0).
@@ -101,8 +100,8 @@ def evaluate(
     pairs = prepare_evaluation(config, corpus, translator.vocabulary, split, longest=longest)
     loss = cache(partial(corpus_loss, translator, pairs))
     task = task_of(corpus.name, corpus.task)
-    scored = task.scored(translator, corpus, split, loss, num_sentences, seed, config.decoding)
-    return Evaluation(split, loss(), *scored, seconds=time.monotonic() - start)
+    asked = Scoring(translator, corpus, split, loss, num_sentences, seed, config.decoding)
+    return Evaluation(split, loss(), *task.scored(asked), seconds=time.monotonic() - start)
 
 
 def score_record(
@@ -116,9 +115,6 @@ def score_record(
     """Return the record that `scores.jsonl` keeps: what was scored, how, and the figures.
 
     Args:
-      translator: the model that was evaluated.
-      corpus: where the split is.
-      evaluation: the evaluation of the model on the split.
       seed: the seed of the decoding, where it is to be recorded.
       decoding: the settings of the decoding; None where there was none.
     """
@@ -147,10 +143,6 @@ def prepare_evaluation(
     """Return the pairs of a split, and refuse a split that the model cannot translate and score.
 
     Args:
-      config: the config of the model.
-      corpus: where the split is.
-      vocabulary: the vocabulary of the model.
-      split: the split's name.
       longest: the most tokens of a sentence; None is the limit of the config's model.
 
     Raises:

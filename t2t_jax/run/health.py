@@ -8,7 +8,6 @@ has all of them.
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -48,11 +47,7 @@ Rule = Callable[[Config, CorpusFigures, History], str | None]
 
 
 def corpus_figures(batches: Batches) -> CorpusFigures:
-    """Return the figures of a train split that the rules read.
-
-    Args:
-      batches: the batches of the train split.
-    """
+    """Return the figures of a train split that the rules read."""
     split, waste = batches.examples, batches.padding_waste
     tokens = {"source": int(split.source_lengths.sum()), "target": int(split.target_lengths.sum())}
     positions = sum(tokens[side] / (1 - share) for side, share in waste.items())
@@ -66,10 +61,6 @@ def unigram_nll(tokens: Integer[np.ndarray, " n"], most: int = _SAMPLED_TOKENS) 
 
     This loss is the entropy of the tokens' frequencies, in nats per token. If there are many
     tokens, a sample at even distances is counted, which is from all parts of the corpus.
-
-    Args:
-      tokens: the target tokens of all pairs.
-      most: the most tokens to count.
     """
     counts = np.bincount(tokens[:: -(-len(tokens) // most)])
     shares = counts[counts > 0] / counts.sum()
@@ -78,7 +69,6 @@ def unigram_nll(tokens: Integer[np.ndarray, " n"], most: int = _SAMPLED_TOKENS) 
 
 def many_pairs_skipped(config: Config, corpus: CorpusFigures, history: History) -> str | None:
     """Warn if more than 5% of the pairs are left out of training."""
-    del history
     skipped = sum(corpus.skipped.values())
     share = skipped / max(1, corpus.num_pairs_read)
     if share <= _MOST_SKIPPED:
@@ -98,7 +88,6 @@ def many_pairs_skipped(config: Config, corpus: CorpusFigures, history: History) 
 
 def much_padding(config: Config, corpus: CorpusFigures, history: History) -> str | None:
     """Warn if more than 40% of the positions of batches, on both sides together, hold padding."""
-    del history
     if corpus.padding <= _MOST_PADDING:
         return None
     way_out = (
@@ -140,7 +129,6 @@ def gradient_norm_grows(config: Config, corpus: CorpusFigures, history: History)
     that learn, both windows differ by less than a factor of 2. A line whose norm was not finite
     is left out of the medians.
     """
-    del corpus
     warmup = config.training.warmup_steps
     recent = [r for r in history.training[-3 * _WINDOW :] if r["step"] > warmup]
     if len(recent) < 3 * _WINDOW:
@@ -162,7 +150,6 @@ def devices_wait_for_data(config: Config, corpus: CorpusFigures, history: Histor
     One line is not enough, because the first line of a run has the time in which everything starts.
     A line of fewer than 5 seconds of training does not count.
     """
-    del corpus
     lines = history.training[-2:]
     waits = [r.get("data_wait") or 0.0 for r in lines if _seconds(r) >= _SHORTEST_WAIT]
     if len(waits) < 2 or min(waits) <= _MOST_WAITING:
@@ -176,7 +163,6 @@ def devices_wait_for_data(config: Config, corpus: CorpusFigures, history: Histor
 
 def dev_score_falls(config: Config, corpus: CorpusFigures, history: History) -> str | None:
     """Warn if none of the last 3 evaluations on dev has a better score than all before them."""
-    del corpus
     since = plateau(history.evaluations)
     if since is None or since.evaluations < _EVALUATIONS:
         return None
@@ -188,16 +174,14 @@ def dev_score_falls(config: Config, corpus: CorpusFigures, history: History) -> 
     )
 
 
-RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        "many_pairs_skipped": many_pairs_skipped,
-        "much_padding": much_padding,
-        "loss_above_unigram": loss_above_unigram,
-        "gradient_norm_grows": gradient_norm_grows,
-        "devices_wait_for_data": devices_wait_for_data,
-        "dev_score_falls": dev_score_falls,
-    }
-)
+RULES: Mapping[str, Rule] = {
+    "many_pairs_skipped": many_pairs_skipped,
+    "much_padding": much_padding,
+    "loss_above_unigram": loss_above_unigram,
+    "gradient_norm_grows": gradient_norm_grows,
+    "devices_wait_for_data": devices_wait_for_data,
+    "dev_score_falls": dev_score_falls,
+}
 """All rules, by the names under which the log records their warnings."""
 
 
@@ -205,12 +189,7 @@ class Health:
     """The rules for one run, each of which warns at most once in a process."""
 
     def __init__(self, config: Config, corpus: CorpusFigures) -> None:
-        """Set up the rules for a run.
-
-        Args:
-          config: the config of the run.
-          corpus: the figures of its training text.
-        """
+        """Set up the rules for a run."""
         self._config, self._corpus = config, corpus
         self._said: set[str] = set()
 

@@ -6,7 +6,6 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -46,9 +45,6 @@ class RunLog:
         """Open the log after `start_step` steps.
 
         Args:
-          workdir: the run directory.
-          start_step: steps already taken.
-          num_train_steps: steps to take in all.
           health: the rules by which the records are checked; None checks nothing.
           predicted: the plural name of what the model predicts, in which its speed is printed.
         """
@@ -101,12 +97,7 @@ class RunLog:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Record a `UserError` that ended the run, remove the progress bar and close the files."""
         self._progress.stop()
         if isinstance(error, UserError):
@@ -137,7 +128,6 @@ class RunLog:
 
         Args:
           step: the last of these steps.
-          figures: the means and rates by their names.
           seconds_left: the estimated seconds until the last step of the run.
         """
         line = (
@@ -157,8 +147,6 @@ class RunLog:
         """Record the scores on a split and print some of the translations.
 
         Args:
-          step: the step after which the model was evaluated.
-          evaluation: the scores.
           num_samples: how many translations to print.
           measure: the settings that define the scores; scores by other settings are not compared.
         """
@@ -195,7 +183,6 @@ class RunLog:
         A run that had ended before keeps its record.
 
         Args:
-          step: the last step.
           reason: why it ended, as a sentence without its full stop.
           advice: what the user can do next, which is printed but not recorded.
         """

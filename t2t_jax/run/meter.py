@@ -29,14 +29,7 @@ class StepMeter:
     def __init__(
         self, log: RunLog, config: TrainingConfig, first_step: int, num_devices: int
     ) -> None:
-        """Start the clock.
-
-        Args:
-          log: where the records go.
-          config: how often to record, and how many non-finite steps in a row end the run.
-          first_step: the number of steps already taken.
-          num_devices: the number of devices that take part.
-        """
+        """Start the clock."""
         self._log, self._config, self._first_step = log, config, first_step
         self._num_devices = num_devices
         self._pending: deque[tuple[int, StepMetrics]] = deque()
@@ -69,9 +62,6 @@ class StepMeter:
         """Return a context in which to launch a step, so that compilation counts for no step.
 
         A step is compiled when it is launched for the first time on a batch of its shape.
-
-        Args:
-          shape: the shape of the step's batch.
         """
         if shape in self._compiled:
             return nullcontext()

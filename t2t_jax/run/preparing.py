@@ -38,7 +38,6 @@ from t2t_jax.training.averaging import check_average
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.memory import check_gathering, check_memory
 from t2t_jax.training.origin import Identity
-from t2t_jax.training.schedule import settled_schedule
 from t2t_jax.training.settling import settled
 from t2t_jax.training.state import TrainState, abstract_state
 from t2t_jax.training.step import training_mesh
@@ -133,10 +132,6 @@ def _planned(config: Config, workdir: Path) -> Plan:
 def open_run(config: Config, workdir: Path) -> Iterator[Run]:
     """Return a context with a run that is ready for its next step; it closes all that it opened.
 
-    Args:
-      config: the config that the user asked for.
-      workdir: the directory of the run.
-
     Raises:
       UserError: the config, the corpus or the directory does not fit, another process trains in
         the directory, or no checkpoint of the run can be read.
@@ -172,7 +167,7 @@ def _settled(config: Config, mesh: Mesh, workdir: Path | None) -> Config:
     `workdir` is the directory of the run that is resumed; None for a new run.
     """
     if workdir is None:
-        return settled_schedule(settled(config, mesh))
+        return settled(config, mesh)
     own = read_config(workdir)
     open_fields = (path for path, leaf, _ in walk(config) if "left_open" in leaf.metadata)
     chosen = {path: own.value(path) for path in open_fields}

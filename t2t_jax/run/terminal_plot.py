@@ -37,8 +37,6 @@ def plot_in_terminal(
     Args:
       title: the title of the plot; the last value of a single curve is added to it.
       curves: the curves, of which at least one has a value; one without any is left out.
-      width: characters of a line.
-      height: lines.
       coloured: draw each curve in its `colour_of`, by ANSI's escape codes, and in fine dots; else
         several curves are drawn with their `marker_of`.
 

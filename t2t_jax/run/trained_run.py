@@ -30,15 +30,5 @@ class TrainedRun:
         step: int | Literal["best"] | None = None,
         parallel: MeshConfig | None = None,
     ) -> Translator:
-        """Load the model of the run, as `t2t_jax.load` does.
-
-        Args:
-          average: how many of the last checkpoints to average; None is what the config says.
-          step: the last of these checkpoints; None is the newest, "best" the one with the best
-            score on dev.
-          parallel: the mesh of devices; None is all of this process, each with all parameters.
-
-        Raises:
-          UserError: there is no such checkpoint, or it is damaged, or the mesh does not fit.
-        """
+        """Load the model of the run, as `t2t_jax.load` does with these arguments."""
         return load(self.directory, average=average, step=step, parallel=parallel)

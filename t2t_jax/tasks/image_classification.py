@@ -32,7 +32,6 @@ class ImageClassification(Labelling):
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
     ) -> Vocabulary:
         """Make a vocabulary of the labels of train; see `Task.vocabulary`."""
-        del config, given
         return labelled_vocabulary(None, labels_in(corpus, self.labels_of))
 
     def training_examples(
@@ -58,7 +57,6 @@ class ImageClassification(Labelling):
         Raises:
           UserError: there is no such split, or none of its labels occurs in train.
         """
-        del longest
         images, labels = corpus.lines(split)
         assert isinstance(vocabulary, LabelledVocabulary)
         known = [n for n, label in enumerate(labels) if label in vocabulary.labels]

@@ -1,33 +1,30 @@
 """The common part of the tasks whose models predict labels of words, sentences or images."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from t2t_jax.config import Config, DecodingConfig
+from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.rows import BatchShape, Examples
+from t2t_jax.data.rows import Examples
 from t2t_jax.data.vocabularies.labelled import LabelledVocabulary
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.predictions import predictions
+from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.measures.labels import f1_of_labels, label_scores
 from t2t_jax.tasks.task import (
-    CorpusLoss,
     GridMeasures,
     Measure,
     PublishedExperiment,
     Scored,
+    Scoring,
+    Task,
     beside_base_model,
-    longest_rows,
 )
-
-if TYPE_CHECKING:
-    from t2t_jax.decoding.translator import Translator
-
 
 _NUM_SHOWN = 6  # labels that another was taken for, in a table of scores
 
@@ -41,7 +38,7 @@ class Label(NamedTuple):
     """The probability of the label under the model."""
 
 
-class Labelling(ABC):
+class Labelling(Task):
     """The part of a `Task` that is common to labels of words, sentences and images."""
 
     command = "accuracy"
@@ -50,14 +47,8 @@ class Labelling(ABC):
     searches = False
     measures = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"))
     grid = GridMeasures(*measures)
-    what: str
+    what: ClassVar[str]
     """The name of the things that are labelled, in the plural."""
-    model: str
-    """A noun for a model of this task, with its article; see `Task.model`."""
-
-    def largest_shape(self, config: Config) -> BatchShape:
-        """Return the shape for at most one label per position; see `Task.largest_shape`."""
-        return longest_rows(config.data)
 
     @abstractmethod
     def vocabulary(
@@ -72,22 +63,14 @@ class Labelling(ABC):
         """Return examples for inputs without known labels, which a model can predict.
 
         Args:
-          config: the config of the model.
-          vocabulary: the vocabulary of the model.
           inputs: sentences or images, none of which is blank.
           first: number of the first input, by which errors name inputs.
         """
 
     def predicted(
-        self, translator: "Translator", inputs: Sequence[Any], first: int = 1
+        self, translator: Translator, inputs: Sequence[Any], first: int = 1
     ) -> list[list[Label]]:
-        """Predict the labels of each input; a blank sentence has none.
-
-        Args:
-          translator: a model of this task.
-          inputs: sentences or images.
-          first: number of the first input, by which errors name inputs.
-        """
+        """Predict the labels of each input; a blank sentence has none."""
         vocabulary = translator.vocabulary
         assert isinstance(vocabulary, LabelledVocabulary)
         kept = [n for n, one in enumerate(inputs) if not isinstance(one, str) or one.strip()]
@@ -101,27 +84,17 @@ class Labelling(ABC):
         return found
 
     def lines(
-        self, translator: "Translator", inputs: Sequence[Any], first: int, probabilities: bool
+        self, translator: Translator, inputs: Sequence[Any], first: int, probabilities: bool
     ) -> list[str]:
         """Predict the labels of each input, as a line of text; see `Predicting.lines`."""
         shown = "{0.name}:{0.probability:.4f}" if probabilities else "{0.name}"
         found = self.predicted(translator, inputs, first)
         return [" ".join(map(shown.format, labels)) for labels in found]
 
-    def scored(
-        self,
-        translator: "Translator",
-        corpus: Corpus,
-        split: str,
-        loss: Callable[[], CorpusLoss],
-        num_sentences: int | None,
-        seed: int,
-        decoding: DecodingConfig,
-    ) -> Scored:
+    def scored(self, asked: Scoring) -> Scored:
         """Label the inputs of a split, and compare the labels with those of the corpus."""
-        del loss, seed, decoding
-        inputs, targets = (lines[:num_sentences] for lines in corpus.lines(split))
-        labels = [[label.name for label in one] for one in self.predicted(translator, inputs)]
+        inputs, targets = asked.lines
+        labels = [[label.name for label in one] for one in self.predicted(asked.translator, inputs)]
         gold = [
             self.labels_of(target) if one else []
             for target, one in zip(targets, labels, strict=True)
@@ -133,10 +106,6 @@ class Labelling(ABC):
     def labels_of(self, target: str) -> list[str]:
         """Return the labels of a line of the corpus."""
         return [target.strip()] if target.strip() else []
-
-    def kind_of_measure(self, records: Sequence[Record]) -> None:
-        """Return None, as there is one kind of accuracy only."""
-        del records
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
         """Yield rows of accuracy, macro F1, and the F1 and predictions of each label."""
@@ -170,12 +139,7 @@ def labels_in(corpus: Corpus, of_line: Callable[[str], list[str]]) -> list[str]:
 
 
 def nothing_to_score(corpus: Corpus, split: str) -> UserError:
-    """Make the error for a split none of whose labels occurs in the train split.
-
-    Args:
-      corpus: the corpus that has the split.
-      split: the split's name.
-    """
+    """Make the error for a split none of whose labels occurs in the train split."""
     return UserError(
         f"the {split} split of {corpus.name} has no label that its train split has, so there is "
         "nothing to score; check its labels, or remove it"

@@ -2,12 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from t2t_jax.config import Config, DecodingConfig
+from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.data.tokenized import TokenizedSplit, prepare_text, prepare_vocabulary
@@ -16,23 +16,21 @@ from t2t_jax.data.windows import windows
 from t2t_jax.decoding.arguments import texts, whole_number
 from t2t_jax.decoding.open_search import Limits
 from t2t_jax.decoding.row_group import Sentence
+from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import start_id
 from t2t_jax.parallel.memory import within_memory
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.task import (
-    CorpusLoss,
     GridMeasures,
     Measure,
     PublishedExperiment,
     Scored,
+    Scoring,
     Task,
     beside_base_model,
     longest_rows,
 )
-
-if TYPE_CHECKING:
-    from t2t_jax.decoding.translator import Translator
 
 _NAME = "language_modelling"
 _SHOWN_TOKENS = 32  # of the continuations in the log of training
@@ -67,7 +65,7 @@ class LanguageModelScores:
         )
 
 
-class LanguageModelling:
+class LanguageModelling(Task):
     """The task of documents of one language; see `data.corpus`."""
 
     command = "perplexity"
@@ -100,11 +98,7 @@ class LanguageModelling:
     def examples(
         self, config: Config, corpus: Corpus, vocabulary: Vocabulary, split: str, longest: float
     ) -> TokenizedSplit:
-        """Return the windows of a split, which score each token once; see `data.windows`.
-
-        Raises:
-          UserError: there is no such split.
-        """
+        """Return the windows of a split, which score each token once; see `data.windows`."""
         del longest  # windows are as long as the sequences of training
         whole = prepare_text(config.data, corpus, vocabulary, split, bidirectional=False)
         if config.data.text_rows == "run_on" and len(whole):
@@ -115,20 +109,12 @@ class LanguageModelling:
             )
         return windows(whole, *_window(config), start_id(config.model))
 
-    def scored(
-        self,
-        translator: "Translator",
-        corpus: Corpus,
-        split: str,
-        loss: Callable[[], CorpusLoss],
-        num_sentences: int | None,
-        seed: int,
-        decoding: DecodingConfig,
-    ) -> Scored:
+    def scored(self, asked: Scoring) -> Scored:
         """Score the likelihood of a split, and let the model continue some documents."""
-        _, documents = corpus.lines(split)
+        translator, loss = asked.translator, asked.loss()
+        _, documents = asked.corpus.lines(asked.split)
         length, stride = _window(translator.config)
-        bits = loss().nll * loss().tokens / math.log(2)
+        bits = loss.nll * loss.tokens / math.log(2)
         num_bytes = sum(len(document.encode()) + 1 for document in documents)
         num_characters = sum(len(document) + 1 for document in documents)
         scores = LanguageModelScores(
@@ -138,11 +124,12 @@ class LanguageModelling:
             num_characters,
             f"windows of {length} subwords, stride {stride}",
         )
-        shown = documents[: min(num_sentences or _NUM_SHOWN, _NUM_SHOWN)]
+        shown = documents[: min(asked.num_sentences or _NUM_SHOWN, _NUM_SHOWN)]
         begins = [_beginning(translator, document, length // 2) for document in shown]
         rests = [text[len(begin) :] for text, begin in zip(shown, begins, strict=True)]
         most = min(_SHOWN_TOKENS, length - length // 2)
-        continued = generate(translator, begins, max_tokens=most, seed=seed, decoding=decoding)
+        how: Any = {"seed": asked.seed, "decoding": asked.decoding}
+        continued = generate(translator, begins, max_tokens=most, **how)
         return Scored(scores, begins, continued, rests)
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
@@ -156,16 +143,13 @@ class LanguageModelling:
         """Return the base model on English-German, as the paper trains no language model."""
         return beside_base_model(config, "is text of one language", "trains no language model")
 
-    def kind_of_measure(self, records: Sequence[Record]) -> None:
-        """Return None, as there is one kind of likelihood only."""
-
 
 TASK: Task = LanguageModelling()
 """The task of language modelling."""
 
 
 def generate(
-    translator: "Translator",
+    translator: Translator,
     prompts: Iterable[str],
     *,
     max_tokens: int = 64,
@@ -207,7 +191,7 @@ def generate(
 
 
 def stream(
-    translator: "Translator",
+    translator: Translator,
     prompt: str,
     *,
     max_tokens: int = 64,
@@ -218,11 +202,6 @@ def stream(
     """Continue a text piece by piece; the pieces together are the result of `generate`.
 
     Args:
-      translator: a model trained with `data.task="language_modelling"`.
-      prompt: text to continue.
-      max_tokens: most subwords of the continuation.
-      stop: strings before whose first occurrence the continuation ends.
-      seed: seed of sampling.
       overrides: fields of `DecodingConfig`; `beam_size` has to be 1 unless the text is sampled.
 
     Raises:
@@ -265,7 +244,7 @@ def stream(
 
 
 def _sentences(
-    translator: "Translator",
+    translator: Translator,
     prompts: Iterable[str],
     max_tokens: int,
     stop: Sequence[str],
@@ -297,13 +276,7 @@ def _sentences(
 def continuations(
     vocabulary: Vocabulary, prompts: Sequence[list[int]], outputs: Sequence[list[int]]
 ) -> list[str]:
-    """Return the text that the subwords of outputs add to the text of their prompts.
-
-    Args:
-      vocabulary: the vocabulary of prompts and outputs.
-      prompts: the subwords of each prompt.
-      outputs: the subwords that continue each prompt.
-    """
+    """Return the text that the subwords of outputs add to the text of their prompts."""
     begins = vocabulary.decode(prompts)
     whole = vocabulary.decode([a + b for a, b in zip(prompts, outputs, strict=True)])
     return [text[len(begin) :] for begin, text in zip(begins, whole, strict=True)]
@@ -333,7 +306,7 @@ def _window(config: Config) -> tuple[int, int]:
     return config.data.max_length, max(1, config.data.max_length // 2)
 
 
-def _beginning(translator: "Translator", document: str, most: int) -> str:
+def _beginning(translator: Translator, document: str, most: int) -> str:
     """Return the first half of a document's words, or fewer, in at most `most` subwords."""
     words = document.split(" ")
     count = (len(words) + 1) // 2

@@ -1,14 +1,13 @@
 """Masked language modelling, which predicts hidden subwords from both sides (BERT)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from t2t_jax.batch import BOS_ID, EOS_ID
-from t2t_jax.config import Config, DataConfig, DecodingConfig
+from t2t_jax.config import Config, DataConfig
 from t2t_jax.data.batching import Batches
 from t2t_jax.data.corpus import Corpus
 from t2t_jax.data.labelled import Labelled, LabelledText, flat
@@ -19,21 +18,19 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.arguments import texts
 from t2t_jax.decoding.long_lines import check_one_pass
 from t2t_jax.decoding.predictions import predictions
+from t2t_jax.decoding.translator import Translator
 from t2t_jax.errors import UserError
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.task import (
-    CorpusLoss,
     GridMeasures,
     Measure,
     PublishedExperiment,
     Scored,
+    Scoring,
     Task,
     beside_base_model,
     longest_rows,
 )
-
-if TYPE_CHECKING:
-    from t2t_jax.decoding.translator import Translator
 
 _NAME = "masked_language_modelling"
 _NUM_SHOWN = 3
@@ -62,7 +59,7 @@ class MaskedScores:
         return f"accuracy {self.accuracy:.2f}  NLL {self.masked_nll:.4f} ({self.definition})"
 
 
-class MaskedLanguageModelling:
+class MaskedLanguageModelling(Task):
     """The task of documents of one language with hidden subwords; see `data.masking`."""
 
     command = "perplexity"
@@ -125,18 +122,9 @@ class MaskedLanguageModelling:
             raise UserError(f"nothing of the {split} split of {corpus.name} can be hidden: {why}")
         return found
 
-    def scored(
-        self,
-        translator: "Translator",
-        corpus: Corpus,
-        split: str,
-        loss: Callable[[], CorpusLoss],
-        num_sentences: int | None,
-        seed: int,
-        decoding: DecodingConfig,
-    ) -> Scored:
+    def scored(self, asked: Scoring) -> Scored:
         """Score the predictions of hidden subwords of a split, and fill in some documents."""
-        del seed, decoding
+        translator, corpus, split = asked[:3]
         config, vocabulary = translator.config, translator.vocabulary
         examples = self.examples(config, corpus, vocabulary, split, translator.longest_sentence)
         right = np.concatenate(
@@ -145,19 +133,18 @@ class MaskedLanguageModelling:
         how = f"{config.data.masked_share:.0%} of the subwords"
         if config.data.whole_words:
             how += ", in whole words"
-        scores = MaskedScores(100 * float(right.mean()), loss().nll, len(right), how)
+        scores = MaskedScores(100 * float(right.mean()), asked.loss().nll, len(right), how)
         _, documents = corpus.lines(split)
         short = (one for one in documents if len(one.split()) < config.data.max_length // 4)
         fitting = (one for one in short if _fits(translator, _without_a_word(one)))
-        shown = list(islice(fitting, min(num_sentences or _NUM_SHOWN, _NUM_SHOWN)))
+        shown = list(islice(fitting, min(asked.num_sentences or _NUM_SHOWN, _NUM_SHOWN)))
         hidden = [_without_a_word(one) for one in shown]
         return Scored(scores, hidden, fill(translator, hidden), shown)
 
     def lines(
-        self, translator: "Translator", inputs: Sequence[str], first: int, probabilities: bool
+        self, translator: Translator, inputs: Sequence[str], first: int, probabilities: bool
     ) -> list[str]:
         """Return each line with its hidden subwords filled in; see `Predicting.lines`."""
-        del probabilities
         return fill(translator, inputs, first_line=first)
 
     def score_rows(self, record: Record) -> Iterable[tuple[str, str, str]]:
@@ -169,15 +156,12 @@ class MaskedLanguageModelling:
         """Return the base model on English-German, as the paper hides no words."""
         return beside_base_model(config, "is text of one language", "hides no words")
 
-    def kind_of_measure(self, records: Sequence[Record]) -> None:
-        """Return None, as there is one kind of accuracy only."""
-
 
 TASK: Task = MaskedLanguageModelling()
 """The task of masked language modelling."""
 
 
-def fill(translator: "Translator", lines: Iterable[str], *, first_line: int = 1) -> list[str]:
+def fill(translator: Translator, lines: Iterable[str], *, first_line: int = 1) -> list[str]:
     """Fill in every `<mask>` of some lines, each with the most probable subword in its place.
 
     Args:
@@ -223,7 +207,7 @@ def _hides_any(examples: MaskedText, config: DataConfig, seed: int) -> bool:
     return False
 
 
-def _fits(translator: "Translator", text: str) -> bool:
+def _fits(translator: Translator, text: str) -> bool:
     """Return whether the model has positions for the subwords of a text."""
     [ids] = translator.encode([text])
     return len(ids) < translator.longest_sentence

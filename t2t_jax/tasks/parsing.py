@@ -41,12 +41,7 @@ class Parsing(TextToText):
         targets: Sequence[str],
         target_language: str,
     ) -> Scored:
-        """Score the trees in a model's outputs by PARSEVAL, and show trees in brackets.
-
-        Raises:
-          UserError: there are no sentences.
-        """
-        del target_language
+        """Score the trees in a model's outputs by PARSEVAL, and show trees in brackets."""
         scores, hypotheses, references = parse_scores(sources, outputs, targets)
         return Scored(scores, list(sources), hypotheses, references)
 
@@ -70,15 +65,10 @@ class Parsing(TextToText):
             section="6.3",
             test_sets=paper.PARSING_TEST_SETS,
             test_sets_section="6.3",
-            comparable=frozenset(),
-            changes_on_dev={},
             # A treebank is named by its path, which does not tell what it is.
             unchecked={"data": f"Which trees {corpus} has cannot be checked."},
             figures=[f"The paper, {name}: an F1 of {paper.TABLE_4[row]} on section 23 (Table 4)."],
         )
-
-    def kind_of_measure(self, records: Sequence[Record]) -> None:
-        """Return None, as there is one kind of F1 only."""
 
 
 TASK: Task = Parsing()

@@ -1,7 +1,7 @@
 """The interface of a task to the rest of the program, and the records that its methods return."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from t2t_jax import paper
@@ -39,6 +39,29 @@ class CorpusLoss(NamedTuple):
     """The negative log-likelihood."""
     tokens: int
     """Number of target subwords that both losses are means over, ends of sentences included."""
+
+
+class Scoring(NamedTuple):
+    """A model and the sentences on which it is to be scored."""
+
+    translator: "Translator"
+    corpus: Corpus
+    split: str
+    """The name of the split that has the sentences."""
+    loss: Callable[[], CorpusLoss]
+    """A function that returns the losses over `Task.examples` of the split."""
+    num_sentences: int | None
+    """How many sentences to score, from the first on; None means all."""
+    seed: int
+    """The seed of sampling."""
+    decoding: DecodingConfig
+    """The settings of the search."""
+
+    @property
+    def lines(self) -> tuple[list[Any], list[str]]:
+        """Return the inputs and the targets that are to be scored, as the corpus has them."""
+        inputs, targets = self.corpus.lines(self.split)
+        return inputs[: self.num_sentences], targets[: self.num_sentences]
 
 
 class Scored(NamedTuple):
@@ -103,22 +126,22 @@ class PublishedExperiment:
     model: str
     """The model's name in `paper.TRAINING`, which has the cost of training; another name if the
     paper states no cost."""
-    section: str | None
-    """The section with the settings; None if each has its own section in `paper.CONSTANTS`."""
-    test_sets: Mapping[str, str]
-    """The paper's test sets by split: dev and test."""
-    test_sets_section: str
-    """The section that names these test sets."""
-    comparable: frozenset[str]
-    """The reported names of test sets that count as the paper's. Empty if the corpus is not the
-    paper's, so that its test sets are no deviations of their own."""
-    changes_on_dev: Mapping[str, Any]
-    """Settings, by attribute of `Config`, that the paper changes where it scores on dev alone."""
-    unchecked: Mapping[str, str]
-    """Sentences, by the name of a constant of the paper, which say that a config does not tell
-    whether the run has that constant."""
     figures: list[str]
     """Sentences on the figures that the paper reports, and their measures."""
+    section: str | None = None
+    """The section with the settings; None if each has its own section in `paper.CONSTANTS`."""
+    test_sets: Mapping[str, str] = field(default_factory=dict)
+    """The paper's test sets by split: dev and test."""
+    test_sets_section: str = "6"
+    """The section that names these test sets."""
+    comparable: frozenset[str] = frozenset()
+    """The reported names of test sets that count as the paper's. Empty if the corpus is not the
+    paper's, so that its test sets are no deviations of their own."""
+    changes_on_dev: Mapping[str, Any] = field(default_factory=dict)
+    """Settings, by attribute of `Config`, that the paper changes where it scores on dev alone."""
+    unchecked: Mapping[str, str] = field(default_factory=dict)
+    """Sentences, by the name of a constant of the paper, which say that a config does not tell
+    whether the run has that constant."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -130,18 +153,12 @@ def beside_base_model(config: Config, corpus_has: str, paper_has_not: str) -> Pu
     """Return the paper's base model for comparison with a run of a task that the paper lacks.
 
     Args:
-      config: the config of the run.
       corpus_has: a predicate on the corpus, such as "has labels".
       paper_has_not: a predicate on the paper, such as "predicts no labels".
     """
     return PublishedExperiment(
         name="base, English-German",
         model="base",
-        section=None,
-        test_sets={},
-        test_sets_section="6",
-        comparable=frozenset(),
-        changes_on_dev={},
         unchecked={"data": f"{config.data.corpus} {corpus_has}."},
         figures=[f"The paper {paper_has_not}; its base model is shown beside the run."],
     )
@@ -151,7 +168,6 @@ def longest_rows(data: DataConfig, *, has_sources: bool = True) -> BatchShape:
     """Return the shape of a batch of text whose rows have the largest `data.max_length`.
 
     Args:
-      data: the section on data.
       has_sources: whether there are sources, which are as long as targets.
     """
     longest = length_ladder(data.max_length)[-1]
@@ -159,11 +175,7 @@ def longest_rows(data: DataConfig, *, has_sources: bool = True) -> BatchShape:
 
 
 def predicted_by(task: "Task") -> str:
-    """Return the name, in the plural, of the units in which the speed of training is reported.
-
-    Args:
-      task: the task.
-    """
+    """Return the name, in the plural, of the units in which the speed of training is reported."""
     return "target tokens" if task.unit == "subword" else f"{task.unit}s"
 
 
@@ -171,43 +183,29 @@ def predicted_by(task: "Task") -> str:
 class Task(Protocol):
     """A task that models are trained for, which a module of `tasks` has as its `TASK`.
 
+    A class that inherits from it has the methods that are written out here.
+
     The facts that are needed before the module is imported are in `config.tasks.TASKS`.
     """
 
-    @property
-    def command(self) -> str:
-        """Return the name of the command that scores a model of this task."""
-
-    @property
-    def model(self) -> str:
-        """Return a noun for a model of this task, with its article: "a tagger"."""
-
-    @property
-    def inputs(self) -> str:
-        """Return the name of a model's inputs: sentences, documents or images."""
-
-    @property
-    def unit(self) -> str:
-        """Return the unit that losses and perplexities are means over, such as "subword"."""
-
-    @property
-    def searches(self) -> bool:
-        """Return whether scores are of outputs of a search, and so depend on its settings."""
-
-    @property
-    def grid(self) -> GridMeasures:
-        """Return the scores, beside perplexity, by which the variants of a grid are compared."""
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """Return the scores that the report on a run shows, in the order of its columns."""
+    command: ClassVar[str]
+    """The name of the command that scores a model of this task."""
+    model: ClassVar[str]
+    """A noun for a model of this task, with its article: "a tagger"."""
+    inputs: ClassVar[str]
+    """The name of a model's inputs: sentences, documents or images."""
+    unit: ClassVar[str]
+    """The unit that losses and perplexities are means over, such as "subword"."""
+    searches: ClassVar[bool]
+    """Whether scores are of outputs of a search, and so depend on its settings."""
+    grid: ClassVar[GridMeasures]
+    """The scores, beside perplexity, by which the variants of a grid are compared."""
+    measures: ClassVar[tuple[Measure, ...]]
+    """The scores that the report on a run shows, in the order of its columns."""
 
     def largest_shape(self, config: Config) -> BatchShape:
-        """Return the shape of a batch with rows of the largest length, one example in each.
-
-        Args:
-          config: the config of a run.
-        """
+        """Return the shape of a batch with rows of the largest length, one example in each."""
+        return longest_rows(config.data)
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
@@ -215,8 +213,6 @@ class Task(Protocol):
         """Make the vocabulary of a new run.
 
         Args:
-          config: the config of the run.
-          corpus: the corpus that the run is trained on.
           given: the vocabulary of the run that this one starts from (`training.init_from`), if any.
 
         Raises:
@@ -225,11 +221,6 @@ class Task(Protocol):
 
     def training_examples(self, config: Config, corpus: Corpus, vocabulary: Vocabulary) -> Examples:
         """Return the examples that a model is trained on.
-
-        Args:
-          config: the config of the run.
-          corpus: the corpus that has the train split.
-          vocabulary: the vocabulary of the run.
 
         Raises:
           UserError: there is no train split, or it cannot be read.
@@ -241,36 +232,14 @@ class Task(Protocol):
         """Return the examples of a split over which a model's losses are taken.
 
         Args:
-          config: the config of the model.
-          corpus: the corpus that has the split.
-          vocabulary: the vocabulary of the model.
-          split: the split's name.
           longest: the most tokens of a sentence that the model has positions for.
 
         Raises:
           UserError: there is no such split, or a sentence is too long for the model.
         """
 
-    def scored(
-        self,
-        translator: "Translator",
-        corpus: Corpus,
-        split: str,
-        loss: Callable[[], CorpusLoss],
-        num_sentences: int | None,
-        seed: int,
-        decoding: DecodingConfig,
-    ) -> Scored:
+    def scored(self, asked: Scoring) -> Scored:
         """Let a model answer the sentences of a split, and score its answers.
-
-        Args:
-          translator: the model.
-          corpus: the corpus that has the split.
-          split: the split's name.
-          loss: a function that returns the losses over `examples`.
-          num_sentences: how many sentences, from the first on; None means all.
-          seed: seed of sampling.
-          decoding: the settings of the decoding.
 
         Raises:
           UserError: there are no sentences, or the model refuses something.
@@ -287,11 +256,8 @@ class Task(Protocol):
         """Return the experiment of the paper with which a run with this config is compared."""
 
     def kind_of_measure(self, records: Sequence[Record]) -> Compared | None:
-        """Compare the kind of a run's measure with the paper's; return None if there is one kind.
-
-        Args:
-          records: all evaluations of a run, as `scores.jsonl` keeps them.
-        """
+        """Compare the kind of a run's measure with the paper's; None if there is one kind."""
+        return None
 
 
 @runtime_checkable
@@ -304,7 +270,6 @@ class Predicting(Protocol):
         """Return a model's prediction for each input, as a line of text.
 
         Args:
-          translator: a model of the task.
           inputs: lines of text, or images.
           first: number of the first input, by which errors name inputs.
           probabilities: whether each label stands with its probability.

@@ -1,12 +1,11 @@
 """The common part of the tasks whose models read a sentence and write another."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from t2t_jax.config import Config, DecodingConfig
+from t2t_jax.config import Config
 from t2t_jax.data.corpus import Corpus
-from t2t_jax.data.rows import BatchShape
 from t2t_jax.data.tokenized import (
     TokenizedSplit,
     after_first_tokens,
@@ -15,13 +14,13 @@ from t2t_jax.data.tokenized import (
 )
 from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.decoding.long_lines import check_one_pass, longest_source, too_long
-from t2t_jax.tasks.task import CorpusLoss, Scored, longest_rows
+from t2t_jax.tasks.task import Scored, Scoring, Task
 
 if TYPE_CHECKING:
-    from t2t_jax.decoding.translator import Translator
+    pass
 
 
-class TextToText(ABC):
+class TextToText(Task):
     """The part of a `Task` that is common to translation and parsing."""
 
     inputs = "sentences"
@@ -29,10 +28,6 @@ class TextToText(ABC):
     searches = True
     across_scripts: ClassVar[bool] = False
     """Whether a subword of the vocabulary may have both letters and punctuation."""
-
-    def largest_shape(self, config: Config) -> BatchShape:
-        """Return the shape for sources and targets of most tokens; see `Task.largest_shape`."""
-        return longest_rows(config.data)
 
     def vocabulary(
         self, config: Config, corpus: Corpus, given: Vocabulary | None = None
@@ -70,21 +65,11 @@ class TextToText(ABC):
                 raise too_long(name, length, config.decoding, longest)
         return pairs
 
-    def scored(
-        self,
-        translator: "Translator",
-        corpus: Corpus,
-        split: str,
-        loss: Callable[[], CorpusLoss],
-        num_sentences: int | None,
-        seed: int,
-        decoding: DecodingConfig,
-    ) -> Scored:
+    def scored(self, asked: Scoring) -> Scored:
         """Let a model answer the sources of a split, and score its outputs."""
-        del loss
-        sources, targets = (lines[:num_sentences] for lines in corpus.lines(split))
-        outputs = translator.translate(sources, seed=seed, decoding=decoding)
-        language = translator.config.data.target_language
+        sources, targets = asked.lines
+        outputs = asked.translator.translate(sources, seed=asked.seed, decoding=asked.decoding)
+        language = asked.translator.config.data.target_language
         return self.score_outputs(sources, outputs, targets, language)
 
     @abstractmethod
@@ -96,12 +81,6 @@ class TextToText(ABC):
         target_language: str,
     ) -> Scored:
         """Score a model's outputs for the sentences of a split.
-
-        Args:
-          sources: the source lines of the corpus.
-          outputs: the model's output for each source line.
-          targets: the target lines of the corpus.
-          target_language: the language of the targets, as in `data.target_language`.
 
         Raises:
           UserError: there are no sentences.

@@ -36,11 +36,7 @@ class Translation(TextToText):
         targets: Sequence[str],
         target_language: str,
     ) -> Scored:
-        """Score translations by BLEU and chrF; references are the untouched lines of the corpus.
-
-        Raises:
-          UserError: there are no sentences.
-        """
+        """Score translations by BLEU and chrF; references are the untouched lines of the corpus."""
         from t2t_jax.tasks.measures.bleu import corpus_scores  # sacreBLEU is slow to import
 
         scores = corpus_scores(outputs, targets, target_language)
@@ -61,12 +57,9 @@ class Translation(TextToText):
         return PublishedExperiment(
             name=name,
             model=size,
-            section=None,
             test_sets=paper.TEST_SETS,
-            test_sets_section="6",
             comparable=_newstest(data.corpus),
             changes_on_dev=paper.TABLE_3_CHANGES if german else {},
-            unchecked={},
             figures=_figures(config, size, name, german),
         )
 

@@ -48,12 +48,7 @@ def adafactor(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
     Optax's Adafactor factors the two largest axes of an array. These may not be the axes of a
     matrix, as a stack may have more layers than a matrix has columns.
-
-    Args:
-      config: the section on training, of which Adafactor reads nothing.
-      declared: the parameters in the boxes that declare them.
     """
-    del config
     are_stacked = whether_each(is_stacked, declared)
     scaled = by_kind(whether_each(is_matrix, declared), _factored(), _unfactored())
 
@@ -76,7 +71,6 @@ def _factored() -> Optimizer:
         return FactoredState(updates, rows, columns)
 
     def direction(gradients: Parameters, state: FactoredState, params: Parameters) -> Parameters:
-        del params
         return jax.tree.map(_over_root, gradients, state.rows, state.columns)
 
     return Optimizer(init, accumulate, direction)
@@ -91,7 +85,6 @@ def _unfactored() -> Optimizer:
         return SquaresState(updates, _averaged(updates, state.squares, gradients))
 
     def direction(gradients: Parameters, state: SquaresState, params: Parameters) -> Parameters:
-        del params
         return jax.tree.map(lambda g, v: g * v**-0.5, gradients, state.squares)
 
     return Optimizer(init, accumulate, direction)

@@ -39,11 +39,7 @@ def is_due(config: Config, step: int) -> bool:
 
 
 def check_average(config: Config) -> None:
-    """Refuse a config that averages checkpoints but writes none that averages may use.
-
-    Raises:
-      UserError: `checkpoint.every_steps` is None, and `checkpoint.average` is more than 1.
-    """
+    """Refuse a config that averages checkpoints but writes none that averages may use."""
     checkpoint = config.checkpoint
     if checkpoint.every_steps is None and checkpoint.average > 1 and not reads_ema(config, None):
         raise UserError(
@@ -57,7 +53,6 @@ def reads_ema(config: Config, average: int | None) -> bool:
     """Return whether `load_parameters` reads the moving average that a run keeps of its parameters.
 
     Args:
-      config: the config of the run.
       average: the argument of `load_parameters`.
     """
     return average is None and config.training.ema_decay is not None
@@ -83,7 +78,6 @@ def load_parameters(
     are chosen again among those that exist by then.
 
     Args:
-      workdir: the run directory.
       like: a `jax.ShapeDtypeStruct` with a sharding for every parameter.
       average: how many checkpoints to average, up to and including `step`. None is the moving
         average, if the run keeps one, or else as many as `checkpoint.average` says, or all if
@@ -198,9 +192,7 @@ def _choose(
     if not there:
         raise UserError(f"{directory} is empty: nothing was saved there yet")
     if step == "best":
-        there = there[
-            -1:
-        ]  # the one before is kept for a run that has to go back to an earlier state
+        there = there[-1:]  # the one before is for a run that has to go back to an earlier state
     wanted = usual if average is None else average
     if wanted == 1:
         return list(there[-1:])

@@ -53,7 +53,6 @@ class BucketManager:
         """Open the checkpoints; for writing, also remove the remains of an interrupted save.
 
         Args:
-          directory: the place in the bucket with the objects of each checkpoint below its step.
           keep: Orbax's policy of which checkpoints stay; None opens them for reading only.
           open_local: a function that opens Orbax's manager of a local directory, under a policy.
         """
@@ -89,12 +88,7 @@ class BucketManager:
         """Begin to write a checkpoint, and to remove those that the policy does not keep after it.
 
         Args:
-          step: the step of the checkpoint.
-          args: the items of the checkpoint.
           force: always true; Orbax's own manager has steps at which it does not save.
-
-        Returns:
-          True.
         """
         assert force
         self.wait_until_finished()

@@ -35,7 +35,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import jax
@@ -84,7 +83,6 @@ class _NewestAndDue:
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
         """Return for each checkpoint, from the oldest on, whether it stays."""
-        del context
         steps = [checkpoint.step for checkpoint in checkpoints]
         settings = self.config.checkpoint
         due = [s for s in steps if settings.every_steps is None or is_due(self.config, s)]
@@ -104,7 +102,6 @@ class _BestAndSafe:
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
         """Return for each of the best parameters, from the oldest on, whether they stay."""
-        del context
         steps = [checkpoint.step for checkpoint in checkpoints]
         newest_state = self.newest_state()
         safe = [s for s in steps if newest_state is not None and s <= newest_state]
@@ -241,7 +238,6 @@ class Checkpoints:
         On return, the states that were saved before are on the disk, and so are the parameters.
 
         Args:
-          state: the state whose parameters were scored.
           score: their score; higher is better. The score of process 0 counts.
           measure: the settings that define the score. Scores by another measure are not compared.
 
@@ -283,12 +279,7 @@ class Checkpoints:
         """Return the checkpoints, which are closed at the end of the context."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Close the checkpoints, unless an error has ended one of several processes.
 
         A save would then wait for the other processes, which may never come to it.

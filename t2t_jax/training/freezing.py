@@ -45,7 +45,6 @@ def without_frozen(optimizer: Optimizer, frozen: Parameters) -> Optimizer:
     """Extend an optimiser of the trained parameters to all, with frozen ones that never change.
 
     Args:
-      optimizer: the optimiser of the trained parameters.
       frozen: the result of `are_frozen`.
     """
 

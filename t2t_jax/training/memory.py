@@ -66,11 +66,7 @@ def training_memory(
     all the attention weights, copies for other layouts, and buffers for exchanges between devices.
 
     Args:
-      config: the sizes of the model, and the layout of the work over devices.
-      vocab_size: entries of the shared vocabulary.
       rows: rows of a batch that a device computes in one pass.
-      source_length: source positions of each row.
-      target_length: target positions of each row.
       passes: number of passes in which a device computes its rows of a step.
     """
     model, parallel = config.model, config.parallel
@@ -80,7 +76,7 @@ def training_memory(
     size = 4 if model.dtype == "float32" else 2
     sources, targets = size * rows * source_length, size * rows * target_length
     # Queries, keys, values and heads of each attention, the hidden layer, and each sub-layer's sum.
-    hidden, width = _hidden(model) // parallel.tensor, model.d_model
+    hidden, width = (1 + model.is_gated) * model.d_ff // parallel.tensor, model.d_model
     activations = inputs = products = largest_layer = 0
     for stack in model.stacks:
         positions = sources * stack.reads_source + targets * stack.reads_target
@@ -100,11 +96,6 @@ def training_memory(
     activations = min(activations, kept[parallel.remat])
     logits = 4 * rows * target_length * vocab_size // (parallel.tensor * parallel.loss_chunks)
     return TrainingMemory(state, weights, activations, logits, passes)
-
-
-def _hidden(model: ModelConfig) -> int:
-    """Count the hidden numbers of a feed-forward network that its derivative needs."""
-    return (2 if model.is_gated else 1) * model.d_ff
 
 
 @cache
@@ -150,17 +141,11 @@ def check_memory(
     """Refuse a run that cannot fit its devices, before anything is allocated, traced or compiled.
 
     The estimate is a lower bound (`training_memory`): a run that passes may still be
-    too large by up to about a factor of two, and then ends as `parallel.memory.out_of_memory` says.
+    too large by up to about a factor of two, and then ends as `parallel.memory.within_memory` says.
 
     Args:
-      config: the config of the run.
-      vocab_size: entries of the shared vocabulary.
-      mesh: the devices.
       shapes: the shapes of its batches: rows, source length, target length. Without shapes, only
         the state of the training is counted.
-
-    Raises:
-      UserError: the training needs more memory than a device has.
     """
     needed = max(
         (_of_batch(config, vocab_size, mesh, *shape) for shape in shapes),
@@ -183,7 +168,6 @@ def check_gathering(state: Any, workdir: Path) -> None:
 
     Args:
       state: a `jax.ShapeDtypeStruct` for every array of the state of the training.
-      workdir: the run directory.
 
     Raises:
       UserError: in all processes, if the state is larger than the memory of process 0's host.

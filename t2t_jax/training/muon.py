@@ -35,17 +35,12 @@ def muon(config: TrainingConfig, declared: Parameters) -> Optimizer:
 
     The direction of a matrix is 0.2 sqrt(max(m, n)) O, where O is Nesterov's momentum with all
     singular values brought near 1 (from 0.7 to 1.2) by five Newton-Schulz iterations.
-
-    Args:
-      config: the section on training, which has the constants of Adam.
-      declared: the parameters in the boxes that declare them.
     """
     of_layers = whether_each(is_matrix_of_layers, declared)
     return by_kind(of_layers, _orthogonal_momentum(), adam(config, declared))
 
 
 def _orthogonal_momentum() -> Optimizer:
-
     def init(params: Parameters) -> MomentumState:
         return MomentumState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params))
 
@@ -54,7 +49,6 @@ def _orthogonal_momentum() -> Optimizer:
         return MomentumState(optax.safe_increment(state.updates), mean)
 
     def direction(gradients: Parameters, state: MomentumState, params: Parameters) -> Parameters:
-        del params
         ahead = jax.tree.map(
             lambda m, g: _MOMENTUM * m + (1 - _MOMENTUM) * g,
             optax.tree.bias_correction(state.mean, _MOMENTUM, state.updates + 1),

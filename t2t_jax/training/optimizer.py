@@ -37,9 +37,7 @@ def adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
     Args:
       config: gives the decay `adam_beta1` of the mean of the gradients, the decay `adam_beta2` of
         the mean of their squares, and the epsilon that is added to the divisor.
-      declared: the parameters in the boxes that declare them.
     """
-    del declared
     beta1, beta2, epsilon = config.adam_beta1, config.adam_beta2, config.adam_epsilon
     moments = optax.scale_by_adam(beta1, beta2, epsilon)
 
@@ -49,7 +47,6 @@ def adam(config: TrainingConfig, declared: Parameters) -> Optimizer:
     def direction(
         gradients: Parameters, state: optax.ScaleByAdamState, params: Parameters
     ) -> Parameters:
-        del gradients, params
         mean = optax.tree.bias_correction(state.mu, beta1, state.count)
         square = optax.tree.bias_correction(state.nu, beta2, state.count)
         return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mean, square)
@@ -66,9 +63,7 @@ def lion(config: TrainingConfig, declared: Parameters) -> Optimizer:
     Args:
       config: gives the weight `adam_beta1` of the momentum in the direction, and the decay
         `adam_beta2` of the momentum, which is above 0.
-      declared: the parameters in the boxes that declare them.
     """
-    del declared
     beta1, beta2 = config.adam_beta1, config.adam_beta2
     momentum = optax.scale_by_lion(beta1, beta2)
     share = beta1 / beta2
@@ -79,7 +74,6 @@ def lion(config: TrainingConfig, declared: Parameters) -> Optimizer:
     def direction(
         gradients: Parameters, state: optax.ScaleByLionState, params: Parameters
     ) -> Parameters:
-        del params
         return jax.tree.map(lambda m, g: jnp.sign(share * m + (1 - share) * g), state.mu, gradients)
 
     return Optimizer(momentum.init, accumulate, direction)
@@ -89,9 +83,7 @@ def with_weight_decay(optimizer: Optimizer, weight_decay: float, decayed: Parame
     """Add weight decay, which takes away a share of some parameters (Loshchilov and Hutter 2019).
 
     Args:
-      optimizer: the optimiser that decay is added to.
       weight_decay: the share, which the learning rate still multiplies.
-      decayed: for every parameter, whether it decays.
     """
 
     def direction(gradients: Parameters, state: Any, params: Parameters) -> Parameters:
@@ -110,7 +102,6 @@ def parted(tree: Parameters, condition: Parameters) -> tuple[Parameters, Paramet
 
     Args:
       tree: the parameters, or any values by parameter; some may be missing.
-      condition: for every parameter, whether the condition holds.
     """
     leaves, holds = flatten_dict(tree), flatten_dict(condition)
     some = {path: x for path, x in leaves.items() if holds[path]}
@@ -124,25 +115,14 @@ def joined_parameters(some: Parameters, others: Parameters) -> Parameters:
 
 
 class ByKind(NamedTuple):
-    """The states of two optimisers, each for its own parameters.
-
-    Attributes:
-      matrices: the state for the matrices.
-      others: the state for all other parameters.
-    """
+    """The states of two optimisers, each for its own parameters."""
 
     matrices: Any
     others: Any
 
 
 def by_kind(are_matrices: Parameters, of_matrices: Optimizer, of_others: Optimizer) -> Optimizer:
-    """Combine an optimiser of some parameters, which are matrices, with one of all others.
-
-    Args:
-      are_matrices: for every parameter, whether it is one of these matrices.
-      of_matrices: the optimiser of these matrices.
-      of_others: the optimiser of all other parameters.
-    """
+    """Combine an optimiser of some parameters, which are matrices, with one of all others."""
 
     def split(tree: Parameters) -> ByKind:
         return ByKind(*parted(tree, are_matrices))

@@ -68,8 +68,6 @@ def make_origin(
     """Make the record of its origin that is written into a checkpoint.
 
     Args:
-      identity: the identity of the run.
-      step: the number of training steps taken.
       arrays: the arrays to be saved, by the name of their item.
       for_safety: whether averages leave the checkpoint out, as the config does not ask for it.
     """
@@ -88,12 +86,7 @@ def check_origin(stored: Any, place: Path, identity: Identity) -> Record:
     """Refuse a checkpoint that comes from another step or another run than its directory.
 
     Args:
-      stored: the record of its origin in the checkpoint.
       place: the directory of the checkpoint, which is named by its step.
-      identity: the identity of the run.
-
-    Returns:
-      The checked record.
 
     Raises:
       UnreadableError: the record is not what was written.
@@ -126,13 +119,7 @@ def check_origin(stored: Any, place: Path, identity: Identity) -> Record:
 
 
 def warn_of_age(directory: Path, origins: Iterable[Record], identity: Identity) -> None:
-    """Warn in one line if checkpoints are too old to have the hashes of vocabulary and corpus.
-
-    Args:
-      directory: the directory of the checkpoints.
-      origins: the records of their origins.
-      identity: the identity of the run.
-    """
+    """Warn in one line if checkpoints are too old to have the hashes of vocabulary and corpus."""
     unknown = {
         name
         for origin in origins

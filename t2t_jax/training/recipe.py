@@ -22,7 +22,6 @@ def make_optimizer(config: TrainingConfig, declared: Parameters) -> Optimizer:
     update is skipped, and not the optimiser's own count of updates.
 
     Args:
-      config: the section on training, which names the optimiser and has its constants.
       declared: the parameters as a module's `init` returns them, each in the box that declares it.
     """
     if config.freeze:

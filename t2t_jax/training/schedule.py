@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from t2t_jax.config import Config, TrainingConfig
+from t2t_jax.config import TrainingConfig
 
 _Number = Float[Array, ""]
 
@@ -32,7 +32,6 @@ def scheduled_rate(config: TrainingConfig, d_model: int, step: int | Int[Array, 
     least 1 up to the peak and then falls by the rule of the schedule (docs/recipe.md).
 
     Args:
-      config: gives the schedule, its peak and its end.
       d_model: the width of the model, by which equation 3 sets the peak.
       step: the step number n, from 1.
     """
@@ -50,7 +49,6 @@ def _inverse_sqrt(config: TrainingConfig, n: _Number) -> _Number:
 
 
 def _constant(config: TrainingConfig, n: _Number) -> _Number:
-    del config
     return jnp.ones_like(n)
 
 
@@ -85,17 +83,3 @@ _SHARES: dict[str, Callable[[TrainingConfig, _Number], _Number]] = {
     "wsd": _warmup_stable_decay,
 }
 """The functions that return the share of the peak rate at step n, by the schedule's name."""
-
-
-def settled_schedule(config: Config) -> Config:
-    """Settle the end of the schedule of a new run, where its config leaves that open.
-
-    The end then stays where it is, even if the run is later trained for more steps.
-
-    Args:
-      config: the config of a new run; `training.schedule_steps` may be None.
-    """
-    end = config.training.schedule_end
-    if config.training.schedule_steps == end:
-        return config
-    return config.replace({"training.schedule_steps": end})

@@ -1,4 +1,4 @@
-"""The choices that a config leaves to the devices on which a run begins."""
+"""The choices that a config leaves to the start of a run, most of them to its devices."""
 
 from typing import Any
 
@@ -17,13 +17,17 @@ _SAFETY = 2.2
 
 
 def settled(config: Config, mesh: Mesh) -> Config:
-    """Return a config with the choices made that it leaves to the devices.
+    """Return a config with the choices made that it leaves to the start of a run.
+
+    The end of the schedule then stays where it is, even if the run is later trained for more steps.
 
     Args:
       config: the config of a new run; `model.compute_dtype` and `parallel.tokens_per_device` may be
-        "auto".
-      mesh: the devices that the run begins on.
+        "auto", and `training.schedule_steps` may be None.
     """
+    end = config.training.schedule_end
+    if config.training.schedule_steps != end:
+        config = config.replace({"training.schedule_steps": end})
     if config.model.compute_dtype == "auto":
         config = config.replace({"model.compute_dtype": fast_compute_dtype(mesh)})
     if config.parallel.tokens_per_device == "auto":

@@ -51,12 +51,7 @@ def _state_of(config: Config, declared: Parameters) -> TrainState:
 
 
 def init_state(config: Config, model: Network) -> TrainState:
-    """Make the state before the first step, which depends on the config and its seed alone.
-
-    Args:
-      config: the run's config.
-      model: the network of the run.
-    """
+    """Make the state before the first step, which depends on the config and its seed alone."""
     key = jax.random.key(config.training.seed)
     return nn.unbox(_state_of(config, init_parameters(model, key)))
 
@@ -66,8 +61,6 @@ def abstract_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
     """Return a `jax.ShapeDtypeStruct` for every array of the state, with its place on the mesh.
 
     Args:
-      config: the run's config.
-      model: the network of the run.
       mesh: the devices, which may be descriptions of devices that are not there.
 
     Raises:
@@ -85,23 +78,11 @@ def abstract_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
 
 
 def create_state(config: Config, model: Network, mesh: Mesh) -> TrainState:
-    """Make the state before the first step on a mesh, where each device makes only its own part.
-
-    Args:
-      config: the run's config.
-      model: the network of the run.
-      mesh: the devices.
-    """
+    """Make the state before the first step on a mesh, where each device makes only its own part."""
     shards = state_shardings(config, model, mesh)
     return jax.jit(partial(init_state, config, model), out_shardings=shards)()
 
 
 def state_shardings(config: Config, model: Network, mesh: Mesh) -> TrainState:
-    """Return the sharding of every array of the state.
-
-    Args:
-      config: the run's config.
-      model: the network of the run.
-      mesh: the devices.
-    """
+    """Return the sharding of every array of the state."""
     return jax.tree.map(lambda x: x.sharding, abstract_state(config, model, mesh))

@@ -65,7 +65,6 @@ def loss_sums(
 
     Args:
       losses: the label-smoothed loss and the negative log-likelihood of every target position.
-      batch: the batch, with arrays `[rows, t]`.
     """
     smoothed, nll = losses
     real = (batch.targets.segments != 0).astype(jnp.float32)
@@ -98,9 +97,7 @@ def eval_step(
     """Compute the losses of a batch, without dropout.
 
     Args:
-      model: the model of `params`.
       label_smoothing: the probability mass epsilon_ls (section 5.4).
-      params: the parameters as training has them.
       batch: the batch, with arrays `[passes, rows, t]`.
     """
 
@@ -118,8 +115,6 @@ def abstract_batch(
     Args:
       layout: passes and rows of the batch, and its mesh.
       example: a batch of the form that the network takes, from `Network.example`.
-      source_length: number of source positions of a row.
-      target_length: number of target positions of a row.
     """
 
     def array(length: int, like: Shaped[Array, "_ _ ..."]) -> jax.ShapeDtypeStruct:
@@ -147,9 +142,6 @@ def train_step(
     average stay as they were, and the step counts as skipped.
 
     Args:
-      config: the run's config.
-      model: the model of `state.params`.
-      state: the state before the step.
       batch: the global batch of step `state.step`, arrays `[passes, rows, t]`.
       axis_name: name of a mapped axis (`jax.pmap`), each of whose members has a contiguous part of
         the rows of every pass, in order. None means that `batch` has all rows.
@@ -252,15 +244,8 @@ def update(
     """End a step with the optimiser's update, unless the loss or the gradient is not finite.
 
     Args:
-      config: the run's config.
-      optimizer: the run's optimiser.
-      state: the state before the step.
       gradients: the gradients of the mean loss by the parameters that are trained.
-      sums: the losses of the step.
       updates: the form of the update of parameters and optimiser state, from `kernels_of`.
-
-    Returns:
-      The state after the step, and the figures to report.
     """
     training = config.training
     norm = optax.tree.norm(gradients)
@@ -301,9 +286,6 @@ def _where(condition: Bool[Array, ""], new: _Sums, old: _Sums) -> _Sums:
 def training_mesh(config: ParallelConfig) -> Mesh:
     """Make the mesh that a run is trained on, by default of all devices of all processes.
 
-    Args:
-      config: the section `parallel` of the run's config.
-
     Raises:
       UserError: the sizes do not fit the number of devices, or the backend does not fit several
         processes.
@@ -325,11 +307,6 @@ def compile_train_step(config: Config, model: Network, mesh: Mesh) -> _CompiledS
     The state that is passed in is donated: its arrays are overwritten. With
     `parallel.backend="jit"` the result is a function of `jax.jit`, which can also be lowered, and
     which is compiled with `compiler_options`.
-
-    Args:
-      config: the run's config.
-      model: the network of the run.
-      mesh: the devices.
     """
     updates = kernels_of(mesh, config.model.dtype).updates
     step = partial(train_step, config, model, updates=updates)

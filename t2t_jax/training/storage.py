@@ -60,12 +60,6 @@ def remove_unfinished_states(directory: Path) -> None:
 
     Orbax's manager would do so in a thread that nobody waits for, unless it saves. `BucketManager`
     does so in a bucket.
-
-    Args:
-      directory: the directory, with one directory for each checkpoint, named by its step.
-
-    Raises:
-      OSError: a checkpoint cannot be removed.
     """
     if not isinstance(directory, BucketPath):
         for unfinished in directory.glob(f"*{_UNFINISHED}*"):
@@ -81,8 +75,6 @@ def _open_local(directory: Path, keep: Any, *, alone: bool) -> ocp.CheckpointMan
     steps in another order on each process. Each process reads by itself.
 
     Args:
-      directory: the directory, with one directory for each checkpoint, named by its step.
-      keep: Orbax's policy of which checkpoints stay; None opens them for reading only.
       alone: whether this process works without the others.
     """
     read_only = keep is None
@@ -122,9 +114,6 @@ def writing_checkpoints(directory: Path) -> Iterator[None]:
     """Turn errors of Orbax in saving into an error of one line with the place and the way out.
 
     A save raises its error when it starts, or when the next save or the end of training waits.
-
-    Raises:
-      UserError: a checkpoint cannot be written.
     """
     try:
         with orbax_kept_quiet():

@@ -477,7 +477,7 @@ def later_release(monkeypatch):
     """Read configs as a release with more fields does."""
     monkeypatch.setattr(t2t_jax.config.config, "Config", LaterConfig)
     later = dataclasses.replace(FAMILIES["encoder_decoder"], config=LaterModelConfig)
-    monkeypatch.setitem(FAMILIES._rows, "encoder_decoder", later)
+    monkeypatch.setitem(FAMILIES, "encoder_decoder", later)
 
 
 def test_a_younger_field_has_the_value_that_older_runs_were_trained_with(later_release):

@@ -92,7 +92,7 @@ def test_an_option_of_training_is_no_matter_of_formats(section):
 def test_a_value_that_no_format_knows_of_is_refused_by_every_one(name, monkeypatch):
     model = _model(name)
     for rows in NAMED.values():
-        monkeypatch.setitem(rows._rows, "later_value", next(iter(rows.values())))
+        monkeypatch.setitem(rows, "later_value", next(iter(rows.values())))
     tried = set()
     for path, leaf, _ in walk(model.config):
         section, _, option = path.partition(".")

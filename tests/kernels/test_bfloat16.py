@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t2t_jax.kernels import bfloat16
+from t2t_jax.kernels.products import einsum_float32
 from t2t_jax.system.host import instruction_sets
 from tests.selection import thorough_after
 
@@ -87,7 +88,7 @@ def test_products_and_their_gradients_are_exact_sums_that_are_rounded(
 def test_products_of_decoding_are_exact_sums_that_are_rounded(equation, dtype, positions, d, v):
     x, rows = _normal(0, *positions, d), _normal(1, v, d)
     a, b = (x, rows) if equation.startswith("b") else (rows, x)
-    result = jax.jit(partial(bfloat16.einsum, equation, dtype=dtype))(a, b)
+    result = jax.jit(partial(einsum_float32, equation))(a, b).astype(dtype)
     assert result.dtype == dtype
     _assert_is_rounded(result, equation, a, b)
 

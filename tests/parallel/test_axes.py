@@ -22,7 +22,6 @@ from t2t_jax.parallel.axes import (
     constrain,
     named,
     on_mesh,
-    sharding,
     shardings,
 )
 
@@ -120,12 +119,17 @@ def test_two_axes_of_an_array_on_one_axis_of_the_mesh_are_refused(rules, names, 
     assert f"mesh axis {axis!r} would split the axes {both} of one array" in str(error.value)
 
 
+def _laid_out(mesh, names, shape):
+    """The layout of the array `it/kernel`."""
+    array = jax.ShapeDtypeStruct(shape, jnp.float32)
+    found = shardings(mesh, {"it": {"kernel": P(*names)}}, {"it": {"kernel": array}})
+    return found["it"]["kernel"]
+
+
 def test_an_array_that_divides_is_laid_out():
     mesh = _mesh(2, 2, 3)
-    assert sharding(mesh, ["vocab", "embed"], (9, 4), "kernel") == NamedSharding(
-        mesh, P("tensor", "fsdp")
-    )
-    assert sharding(mesh, ["batch", None], (8, 5), "rows").spec == P(("data", "fsdp"), None)
+    assert _laid_out(mesh, ["vocab", "embed"], (9, 4)) == NamedSharding(mesh, P("tensor", "fsdp"))
+    assert _laid_out(mesh, ["batch", None], (8, 5)).spec == P(("data", "fsdp"), None)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +147,7 @@ def test_an_array_that_divides_is_laid_out():
 )
 def test_an_array_that_does_not_divide_is_refused_in_one_line(names, shape, message):
     with pytest.raises(UserError) as error:
-        sharding(_mesh(2, 2, 3), names, shape, "it/kernel")
+        _laid_out(_mesh(2, 2, 3), names, shape)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 

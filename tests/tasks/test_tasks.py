@@ -120,12 +120,7 @@ class _Sorting(TextToText):
         return [("in order", f"{record['in_order']:.2f}", "share of the lines")]
 
     def experiment(self, config):
-        return PublishedExperiment(
-            "base, English-German", "none", None, {}, "6", frozenset(), {}, {}, ["Nobody sorts."]
-        )
-
-    def kind_of_measure(self, records):
-        return None
+        return PublishedExperiment("base, English-German", "none", ["Nobody sorts."])
 
 
 def _sorted_lines(name, config):
@@ -152,7 +147,7 @@ def sorting(monkeypatch):
             writes_text=True,
             **facts,
         )
-        monkeypatch.setitem(TASKS._rows, "sorting", row)
+        monkeypatch.setitem(TASKS, "sorting", row)
         return module.TASK
 
     return add

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from t2t_jax.config import Config, TrainingConfig
-from t2t_jax.training.schedule import learning_rate, scheduled_rate, settled_schedule
+from t2t_jax.config import TrainingConfig
+from t2t_jax.training.schedule import learning_rate, scheduled_rate
 
 
 def test_learning_rate_is_equation_3_at_hand_computed_steps():
@@ -61,13 +61,3 @@ def test_a_schedule_has_its_share_of_the_peak_at_hand_computed_steps(schedule, s
 def test_the_default_is_equation_3_bit_for_bit():
     for step in (1, 3999, 4000, 4001, 123_456):
         assert scheduled_rate(TrainingConfig(), 512, step) == learning_rate(step, 512, 4000)
-
-
-def test_the_end_of_a_schedule_is_settled_where_it_has_one_and_is_left_open():
-    config = Config().replace({"training.num_train_steps": 9000})
-    assert settled_schedule(config) == config
-    for schedule in ("cosine", "linear", "wsd"):
-        settled = settled_schedule(config.replace({"training.schedule": schedule}))
-        assert settled.training.schedule_steps == 9000
-        longer = settled.replace({"training.num_train_steps": 10_000})
-        assert settled_schedule(longer).training.schedule_steps == 9000

@@ -71,3 +71,14 @@ def test_on_cpus_and_where_memory_is_not_known_it_is_4096(mesh):
 def test_what_is_chosen_stays():
     chosen = _OPEN.replace({"parallel.tokens_per_device": 77, "model.compute_dtype": "float32"})
     assert settled(chosen, _mesh("gpu", 140 * _GIB)) == chosen
+
+
+def test_the_end_of_a_schedule_is_settled_where_it_has_one_and_is_left_open():
+    mesh = _mesh("gpu", 140 * _GIB)
+    config = Config().replace({"training.num_train_steps": 9000})
+    assert settled(config, mesh).training.schedule_steps is None
+    for schedule in ("cosine", "linear", "wsd"):
+        found = settled(config.replace({"training.schedule": schedule}), mesh)
+        assert found.training.schedule_steps == 9000
+        longer = found.replace({"training.num_train_steps": 10_000})
+        assert settled(longer, mesh).training.schedule_steps == 9000

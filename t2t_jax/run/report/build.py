@@ -19,7 +19,6 @@ def beside_the_paper(config: Config, scores: Sequence[Record]) -> list[str]:
     """Return what the paper reports for the experiment that a run repeats, and how it deviates.
 
     Args:
-      config: the config of the run.
       scores: evaluations of the run, as `scores.jsonl` keeps them.
 
     Returns:
@@ -38,7 +37,6 @@ def build_report(workdir: Path, sustained_tflops: float | None = None) -> RunRep
     """Build the report on a run, which may be still training or not have taken a step.
 
     Args:
-      workdir: the run directory.
       sustained_tflops: TFLOP/s that a device of the run sustains, for an estimate of the training
         cost by the paper's method (section 6.1); None leaves it out.
 

@@ -71,10 +71,7 @@ def cost_section(
     """Return the section with the cost of the run so far beside that of the paper's training.
 
     Args:
-      experiment: the experiment of the paper that the run is compared with.
-      config: the config of the run.
       published: the paper's settings, by attribute of `Config`.
-      log: the log of the run.
       sustained_tflops: TFLOP/s that a device of the run sustains; None if it is not known.
     """
     theirs = _published_training(published, experiment.model).figures()

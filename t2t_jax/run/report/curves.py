@@ -31,7 +31,6 @@ def series(log: Sequence[Record], of: str, *names: str) -> Float[np.ndarray, "na
     """Return figures of the records of one kind, without records that lack any of the figures.
 
     Args:
-      log: the log of a run.
       of: the kind of record: train, or the split that was evaluated.
       names: fields of the records; a record in which one of them is null lacks it.
     """

@@ -9,12 +9,7 @@ from t2t_jax.system.records import Record
 
 
 def health_sections(config: Config, log: Sequence[Record]) -> list[Section]:
-    """Return the section with a run's warnings and the reason of an early end; [] without any.
-
-    Args:
-      config: the config of the run.
-      log: the log of the run.
-    """
+    """Return the section with a run's warnings and the reason of an early end; [] without any."""
     history = History.of(log)
     rows: list[Row] = [(f"{one['step']:,}", one.get("text", "")) for one in history.warnings]
     end = history.end

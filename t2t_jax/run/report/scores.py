@@ -18,8 +18,6 @@ def scores_section(
     """Return the section with a row for each evaluation, and its scores in the task's measures.
 
     Args:
-      task: the task of the run's corpus.
-      experiment: the experiment of the paper that the run is compared with.
       scores: evaluations of the run, as `scores.jsonl` keeps them.
     """
     measures = [

@@ -26,10 +26,8 @@ def published_settings(
     """Return the paper's settings in an experiment, by attribute of `Config`.
 
     Args:
-      experiment: the experiment.
       config: the config of the run. If all scores are on dev and it averages as many checkpoints as
         the paper does for scores on dev, the settings are the paper's for scores on dev.
-      scores: all evaluations of the run.
     """
     changes = _changes(experiment, scores)
     if config.checkpoint.average == changes.get("checkpoint.average"):
@@ -47,11 +45,7 @@ def settings_section(
     """Return the section with the paper's settings, the sets that were scored, and the searches.
 
     Args:
-      task: the task of the run's corpus.
-      experiment: the experiment of the paper that the run is compared with.
-      config: the config of the run.
       published: the paper's settings, as `published_settings` has them.
-      scores: all evaluations of the run.
     """
     rows = [
         *_settings(task, experiment, config, published),

@@ -105,8 +105,6 @@ def tokenized_split_bleu(
     multi-bleu.perl. Case counts, and nothing is smoothed.
 
     Args:
-      hypotheses: translations, as plain text.
-      references: a reference for each, as plain text.
       language: their language, by which apostrophes and abbreviations are tokenised.
 
     Returns:

@@ -35,10 +35,6 @@ class LabelScores:
 def label_scores(gold: Sequence[str], predicted: Sequence[str]) -> LabelScores:
     """Score predicted labels; macro F1 is over the labels that occur on either side.
 
-    Args:
-      gold: the right labels.
-      predicted: the predicted label for each right one.
-
     Raises:
       UserError: there are no labels.
     """

@@ -33,9 +33,7 @@ def name_of_test_set(corpus: str, split: str, num_sentences: int) -> str:
     """Return the name of a test set under which a score is reported.
 
     Args:
-      corpus: the corpus's name, as in the config.
       split: the split that was scored: dev, test, or the name of another test set of the corpus.
-      num_sentences: how many sentences of the split were scored.
 
     Returns:
       For newstest2013 and newstest2014, that name with the version of the set: `newstest2013`,
