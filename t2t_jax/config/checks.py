@@ -100,7 +100,11 @@ def check_fits(config: Any, *names: str) -> None:
 
 
 def check_positive(config: Any, *names: str) -> None:
-    """Check that each of these fields is above 0 or None."""
+    """Check that each of these fields is above 0 or None.
+
+    Raises:
+      UserError: a field is 0 or below.
+    """
     for name in names:
         value = getattr(config, name)
         label = f"{_section(config)}.{name}={value}"

@@ -74,7 +74,7 @@ class Config:
     def _longest_row(self) -> tuple[int, str]:
         """Return the most positions that a row may need, and the fields that decide on it."""
         length, extra = self.data.max_length, self.decoding.max_extra_length
-        if "source" not in self.model.embeddings:  # what is read is no text, and all of one size
+        if not (self.model.decodes or "source" in self.model.embeddings):  # images of one size
             return 0, "nothing"
         fields = f"data.max_length={length}"
         if not self.data.facts.writes_text:  # a text that goes on beyond it can be cut

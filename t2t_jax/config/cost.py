@@ -9,10 +9,7 @@ from t2t_jax.config import ModelConfig
 def num_parameters(model: ModelConfig, vocab_size: int) -> int:
     """Count the parameters of the network that `modules.models.make_model` makes."""
     norm = model.normalization.num_parameters(model.d_model)
-    feed_forward = _feed_forward(model)
-    if not model.is_gated:
-        feed_forward += model.d_ff + model.d_model  # two biases
-    total = 0
+    total, feed_forward = 0, model.feed_forward_config.num_parameters
     for stack in model.stacks:
         attentions = sum(attention.num_parameters + norm for attention in stack.attentions)
         each = attentions + feed_forward + norm
@@ -50,7 +47,7 @@ def model_flops_per_step(
         cross-attention, on average; 0 leaves these products out. Windows bound self-attention.
       target_length: the same for the decoder's self-attention.
     """
-    feed_forward = _feed_forward(model)
+    feed_forward = model.feed_forward_config.products
     of_source: float = 0
     of_target: float = 0
     for stack in model.stacks:
@@ -77,14 +74,8 @@ def matrices_of_layers(model: ModelConfig) -> Iterator[tuple[int, int, int]]:
             of_output = attention.num_heads * attention.d_v
             for width in (*attention.projections.values(), of_output):
                 yield stack.num_layers, model.d_model, width
-        of_feed_forward = _feed_forward(model) // (model.d_model * model.d_ff)
-        yield stack.num_layers * of_feed_forward, model.d_model, model.d_ff
-
-
-def _feed_forward(model: ModelConfig) -> int:
-    """Count the weights of the matrices of a feed-forward network."""
-    matrices = 3 if model.is_gated else 2
-    return matrices * model.d_model * model.d_ff
+        inner = model.feed_forward_config
+        yield stack.num_layers * inner.matrices, inner.d_model, inner.d_ff
 
 
 def _compared(model: ModelConfig, length: float, causal: bool) -> float:

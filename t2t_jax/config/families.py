@@ -107,12 +107,9 @@ class WithSourceTokens(WithTokens):
 
 
 @dataclass(frozen=True)
-class EncoderDecoderConfig(WithEncoder, WithDecoder, WithSourceTokens):
-    """The Transformer of the paper (section 3.1)."""
+class EncoderAndDecoder(WithEncoder, WithDecoder, WithTokens):
+    """The fields of networks with both stacks, whatever the encoder reads."""
 
-    architecture: Literal["encoder_decoder"] = field(
-        default="encoder_decoder", metadata=added_later(before="encoder_decoder")
-    )
     cross_heads: int | None = field(default=None, metadata=added_later(before=None))
     """Heads of the decoder's attention to the encoder's output; see encoder_heads."""
     share_target_embedding: bool = field(default=False, metadata=added_later(before=False))
@@ -138,6 +135,15 @@ class EncoderDecoderConfig(WithEncoder, WithDecoder, WithSourceTokens):
             return super().embeddings
         output = "target_embedding" if self.share_target_embedding else "output_projection"
         return {"source": "source_embedding", "target": "target_embedding", "output": output}
+
+
+@dataclass(frozen=True)
+class EncoderDecoderConfig(EncoderAndDecoder, WithSourceTokens):
+    """The Transformer of the paper (section 3.1), whose encoder reads tokens."""
+
+    architecture: Literal["encoder_decoder"] = field(
+        default="encoder_decoder", metadata=added_later(before="encoder_decoder")
+    )
 
 
 @dataclass(frozen=True)
@@ -288,7 +294,11 @@ FAMILIES = Rows(
 
 
 def fields_of(architecture: str) -> dict[str, "dataclasses.Field[Any]"]:
-    """Return the fields of a family's config by name."""
+    """Return the fields of a family's config by name.
+
+    Raises:
+      UserError: there is no such family.
+    """
     FAMILIES.check("model.architecture", architecture)
     return {leaf.name: leaf for leaf in dataclasses.fields(FAMILIES[architecture].config)}
 

@@ -13,6 +13,7 @@ from t2t_jax.config.checks import (
     check_range,
     require,
 )
+from t2t_jax.config.feed_forward import FeedForwardConfig
 from t2t_jax.config.fields import NOT_EXPORTED, SIZE, added_later, left_open, read_where
 from t2t_jax.config.tables import ACTIVATIONS, POSITIONS, ROTARY_SCALINGS, PositionFacts
 
@@ -296,6 +297,11 @@ class ModelConfig(ABC):
     def is_gated(self) -> bool:
         """Return whether the feed-forward network has a gate: a third matrix, and no biases."""
         return ACTIVATIONS[self.feed_forward].is_gated
+
+    @property
+    def feed_forward_config(self) -> FeedForwardConfig:
+        """Return the config of the feed-forward network of each layer (section 3.3)."""
+        return FeedForwardConfig(self.d_model, self.d_ff, self.is_gated)
 
     @property
     def positions(self) -> PositionFacts:

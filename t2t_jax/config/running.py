@@ -34,7 +34,11 @@ def run_file(path: str) -> dict[str, Any]:
 
 
 def run_registering_files() -> None:
-    """Run the files that the environment variable `FILES` names, each once."""
+    """Run the files that the environment variable `FILES` names, each once.
+
+    Raises:
+      UserError: a file cannot be run without an error.
+    """
     named = os.environ.get(FILES, "")
     for path in filter(None, named.split(os.pathsep)):
         if path not in _seen:

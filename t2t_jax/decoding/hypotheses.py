@@ -119,6 +119,8 @@ def add_finished(
       hypotheses: candidates.
       entering: which of the candidates enter.
       lengths: tokens generated for the candidates of each sentence.
+      alpha: exponent of `length_penalty`.
+      offset: see `length_penalty`.
     """
     scores = scores_of(hypotheses.log_probs, lengths, alpha, offset)
     new = SearchResult(
@@ -144,6 +146,8 @@ def scores_of(
     Args:
       log_probs: log-probabilities of the hypotheses, in nats.
       lengths: tokens generated for the hypotheses of each sentence.
+      alpha: exponent of `length_penalty`.
+      offset: see `length_penalty`.
     """
     scores = log_probs / length_penalty(lengths, alpha, offset)[:, None]
     return jnp.where(is_possible(log_probs), scores, IMPOSSIBLE)
@@ -162,6 +166,7 @@ def write_place(
     Args:
       rows: tokens or slots of hypotheses, by place of the ring.
       column: the new entry of each hypothesis.
+      place: the place of the ring.
     """
     return jax.lax.dynamic_update_index_in_dim(rows, column, place, axis=2)
 

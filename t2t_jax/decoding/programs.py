@@ -159,11 +159,18 @@ def proceed(
     """Let sentences in, and search until at most `leave` are under way or one needs more room.
 
     Args:
+      search: the static arguments.
+      params: the parameters, from `DecodingModel.prepare`.
       work: the sentences under way; its arrays are overwritten.
       arrivals: sentences that come into rows that are free; None if there are none.
+      seed: seed of sampling.
       leave: how many sentences may still be under way in the end.
+      constraints: which tokens may be chosen; those of `begin_work`.
       most_steps: the number of positions after which the search stops in any case; None is no
         bound.
+
+    Returns:
+      The sentences still under way, and the state of all rows.
     """
     model, strategy = search.model, search.strategy
     if arrivals is not None:

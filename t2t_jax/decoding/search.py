@@ -169,9 +169,13 @@ def advance(
     For a sentence that has filled the room, the caller makes more with `resize`.
 
     Args:
+      strategy: the strategy by which tokens are chosen.
+      step: the step function; see `StepFn`.
+      state: the searches under way.
       leave: how many sentences may still be under way in the end.
       constraints: which tokens may be chosen; the same that the state was begun with.
       most_steps: the most positions to compute; None is no bound.
+      kernels: the implementations for the devices.
     """
     first = state.clock
 
@@ -289,6 +293,7 @@ def put(tree: _Tree, new: _Tree, places: Int[Array, " n"]) -> _Tree:
 
     Args:
       tree: arrays with their rows on the first axis.
+      new: the same tree, with n rows in each array.
       places: number of the row that each new row replaces; a number beyond the last row drops it.
     """
     return jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), tree, new)
@@ -315,8 +320,17 @@ def search(
     """Search for all sentences of a batch, from their begin to their end; see `begin`.
 
     Args:
+      strategy: the strategy by which tokens are chosen.
+      step: the step function; see `StepFn`.
+      cache: the cache that the first step takes.
       limits: the most tokens to generate for each sentence, end of sentence included; at most
         `room`.
+      room: places t for generated tokens.
+      bos_id: the token at position 0.
+      pad_id: id that fills the places after a sentence.
+      keys: a PRNG key for each sentence, where tokens are drawn.
+      constraints: which tokens may be chosen; None allows all.
+      prefixes: tokens with which each output must begin, then -1; None forces none.
     """
     state = begin(
         cache,

@@ -18,6 +18,7 @@ def top_k(
     so that one pass over the row finds the few numbers that have to be sorted.
 
     Args:
+      x: rows of n numbers.
       k: how many to find in each row, at most n.
       form: how the numbers are found; see `Kernels`.
 

@@ -64,6 +64,9 @@ class Translator:
         """Put the parameters on the device, unless they are there.
 
         Args:
+          config: the config the model was trained with.
+          vocabulary: the vocabulary it was trained with.
+          params: its parameters.
           others: more models of this vocabulary. The distribution of every token is then the mean
             of the distributions that the models give.
           steps: the training steps that the parameters are of.
@@ -109,7 +112,11 @@ class Translator:
             )
 
     def prepared(self, quantize: Quantize) -> Parameters:
-        """Return the parameters in the form that searches take; see `DecodingModel.prepare`."""
+        """Return the parameters in the form that searches take; see `DecodingModel.prepare`.
+
+        Args:
+          quantize: the form in which decoding holds matrices.
+        """
         if quantize not in self._for_decoding:
             self._for_decoding[quantize] = _prepare(self.model, self.params, quantize)
         return self._for_decoding[quantize]
@@ -197,6 +204,8 @@ class Translator:
         """Refuse the lines that `nbest` would refuse, without translating any.
 
         Args:
+          lines: sentences.
+          first_line: number of the first line.
           overrides: settings of the search, as `configured` takes them.
 
         Raises:
@@ -244,6 +253,12 @@ class Translator:
     ) -> list[LinePart]:
         """Return the parts in which each line is decoded: the whole line, unless it is too long.
 
+        Args:
+          lines: sentences.
+          decoding: the settings, among them those for long lines.
+          first_line: number of the first line, by which errors name them.
+          prefixes: for each line the text with which its translation must begin, or "".
+
         Raises:
           UserError: a line is too long, and the settings refuse it, or the prefixes do not fit.
         """
@@ -286,6 +301,9 @@ class Translator:
         Args:
           sentences: the sentences to decode, each with a limit of at most its length plus
             `decoding.max_extra_length`.
+          decoding: the settings of the search.
+          num_best: hypotheses for each sentence.
+          seed: seed of sampling.
 
         Yields:
           The index of each sentence, in any order, and the hypotheses found for it.
@@ -306,7 +324,13 @@ class Translator:
         """Start a search that sentences can join at any time; the caller has to close it.
 
         Args:
+          decoding: the settings of the search.
+          limits: the sizes of the search.
           num_best: hypotheses wanted of each sentence, at most the beam size.
+          seed: seed of sampling.
+
+        Raises:
+          UserError: the search cannot give so many hypotheses.
         """
         self.check_process()
         _check_num_best(num_best, decoding)
@@ -325,6 +349,7 @@ class Translator:
         """Read the hypotheses that a search has found, best first; empty slots are left out.
 
         Args:
+          best: the result of the search for one sentence.
           number: number of the line, for the error.
 
         Raises:

@@ -78,7 +78,11 @@ class Turns(Generic[_Kind]):
         return self._length
 
     def first(self) -> _Kind:
-        """Return the item that is due first, without taking it out."""
+        """Return the item that is due first, without taking it out.
+
+        Raises:
+          IndexError: no item waits.
+        """
         return self._lines[self._next()].first()
 
     def add(self, one: _Kind, *, is_back: bool = False) -> None:
@@ -96,7 +100,11 @@ class Turns(Generic[_Kind]):
         self._enter(key, one.turns[self._level] if is_back else one.due)
 
     def take(self, now: float) -> _Kind:
-        """Take out the item that is due first."""
+        """Take out the item that is due first.
+
+        Raises:
+          IndexError: no item waits.
+        """
         key = self._next()
         one = self._lines[key].take(now)
         one.turns[self._level] = heapq.heappop(self._queue)[0]

@@ -11,7 +11,12 @@ from t2t_jax.kernels.choice import ActivationForm
 
 
 def activation_of(function: Callable[..., Any], form: ActivationForm) -> Callable[..., Any]:
-    """Return the form of an activation that suits the devices: same function, same derivative."""
+    """Return the form of an activation that suits the devices: same function, same derivative.
+
+    Args:
+      function: the function of each hidden activation.
+      form: how its derivative is found, from `kernels_of`.
+    """
     return _relu if form == "from_results" and function is jax.nn.relu else function
 
 

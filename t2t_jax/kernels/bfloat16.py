@@ -28,7 +28,12 @@ def _float32(
 def linear(
     x: BFloat16[Array, "b t d_in"], kernel: BFloat16[Array, "d_in d_out"]
 ) -> BFloat16[Array, "b t d_out"]:
-    """Compute the product x W at every position."""
+    """Compute the product x W at every position.
+
+    Args:
+      x: one vector per position.
+      kernel: the matrix W.
+    """
     return _float32("bti,io->bto", x, kernel).astype(x.dtype)
 
 
@@ -45,7 +50,12 @@ linear.defvjp(lambda x, kernel: (linear(x, kernel), (x, kernel)), _linear_gradie
 
 @jax.custom_vjp
 def add_bias(x: BFloat16[Array, "b t d"], bias: BFloat16[Array, " d"]) -> BFloat16[Array, "b t d"]:
-    """Add the same bias to x at every position."""
+    """Add the same bias to x at every position.
+
+    Args:
+      x: one vector per position.
+      bias: the vector to add.
+    """
     return x + bias
 
 
@@ -64,7 +74,12 @@ add_bias.defvjp(lambda x, bias: (add_bias(x, bias), None), _add_bias_gradient)
 def pre_softmax_logits(
     x: BFloat16[Array, "b t d_model"], embedding: Float[Array, "vocab d_model"]
 ) -> Float32[Array, "b t vocab"]:
-    """Compute the pre-softmax linear transformation (section 3.4), summed in float32."""
+    """Compute the pre-softmax linear transformation (section 3.4), summed in float32.
+
+    Args:
+      x: the decoder's output.
+      embedding: the matrix, with one row for every entry of the vocabulary.
+    """
     return _float32("btd,vd->btv", x, embedding.astype(x.dtype))
 
 

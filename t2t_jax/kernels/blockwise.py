@@ -71,6 +71,10 @@ def blockwise_attention(
     The results differ by roundings, and dropout drops the same weights.
 
     Args:
+      query: queries of each head.
+      key: keys of each head.
+      value: values of each head.
+      mask: which positions may attend to which.
       dropout_rate: share of the weights set to zero.
       dropout_key: key that decides which of them; None means no dropout.
 

@@ -122,6 +122,7 @@ def kernels_of(mesh: Mesh | None, compute_dtype: DTypeLike) -> Kernels:
 
     Args:
       mesh: the devices, attached or only described. None means any devices: XLA chooses everything.
+      compute_dtype: the dtype of activations and products.
     """
     if mesh is None:
         return XLA_KERNELS
@@ -145,6 +146,9 @@ def fast_compute_dtype(mesh: Mesh) -> Literal["float32", "bfloat16"]:
     instructions that multiply it faster than float32: AMX, and AVX-512 BF16 on AMD's processors.
     On Intel's, AVX-512 BF16 by itself multiplies no faster. `benchmarks/products.py` measures the
     products in both.
+
+    Args:
+      mesh: the devices.
     """
     has_bfloat16 = (
         device.platform == "tpu" or _capability(device) >= 8 or _is_fast_bfloat16_cpu(device)

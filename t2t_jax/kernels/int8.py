@@ -26,6 +26,7 @@ def quantize(x: Float[Array, "*shape"], axis: int) -> tuple[Int8[Array, "*shape"
     """Round each element to the nearest of 255 evenly spaced numbers, symmetric about 0.
 
     Args:
+      x: an array of vectors.
       axis: the axis that holds the elements of a vector. The element that is greatest in magnitude
         becomes 127 or -127.
 
@@ -45,6 +46,7 @@ def int8_product(
 
     Args:
       x: the vectors, which are quantised too, each by its own greatest element.
+      matrix: the matrix W.
       axis: the axis of the matrix that is summed over; its scales have size 1 along it.
     """
     values, scales = quantize(x, axis=-1)

@@ -23,6 +23,9 @@ def in_one_pass(
     the differences to it, and the plain sum ("Online normalizer calculation for softmax",
     Milakov and Gimelshein 2018). In three reductions, as `functional.loss` has them, logits are
     read three times, and they are the largest array of a training step.
+
+    Args:
+      logits: scores over the vocabulary.
     """
 
     def add(one: _Sums, other: _Sums) -> _Sums:
@@ -44,6 +47,7 @@ def greatest_in_one_pass(
     Of equal choices the first is taken. One reduction finds both, as in `in_one_pass`.
 
     Args:
+      logits: scores over the vocabulary.
       choices: the same scores, with -inf for the entries that may not be chosen.
     """
 
@@ -75,6 +79,7 @@ def within_the_product(
     the greatest logit will do; if one is farther off, the sums are computed by `in_one_pass`.
 
     Args:
+      logits: scores over the vocabulary.
       near: a number near the greatest of each row, such as the logit of the target.
     """
     total = jnp.exp(logits - near[..., None]).sum(-1)

@@ -19,7 +19,12 @@ not see into derivatives that are written out."""
 
 
 def has_form(x: Float[Array, "..."], form: ProductForm) -> bool:
-    """Return whether products of an array have the form of `kernels.bfloat16`."""
+    """Return whether products of an array have the form of `kernels.bfloat16`.
+
+    Args:
+      x: the first operand.
+      form: the form of products, from `kernels_of`.
+    """
     return _form_of(x, form) == "float32_results"
 
 
@@ -37,6 +42,11 @@ def einsum_float32(
     Its derivative multiplies in the operands' dtype. Left to itself, JAX would carry the float32 of
     the result back into both products of the derivative, which at bfloat16 are the largest of a
     training step (the output projection's) and run several times slower in float32.
+
+    Args:
+      equation: the equation of the sum of products, as for `jnp.einsum`.
+      a: the first operand.
+      b: the second operand.
     """
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 
@@ -78,8 +88,11 @@ def linear(
     """Compute the product x W, or x W + b, at every position.
 
     Args:
+      x: one vector per position.
       kernel: the matrix W. If it is a plain array, as in training, the derivative is written for
         speed; the other forms are for decoding.
+      bias: the vector b; None means none.
+      form: the form of products, from `kernels_of`.
       rows: True for the positions that have an x; the product of the others is zero. None means
         that all have one.
     """
@@ -127,7 +140,13 @@ def pre_softmax_logits(
     embedding: Float[Array, "vocab d_model"],
     form: ProductForm = "plain",
 ) -> Float32[Array, "b t vocab"]:
-    """Compute pre-softmax logits (section 3.4) by products in `x`'s dtype, summed in float32."""
+    """Compute pre-softmax logits (section 3.4) by products in `x`'s dtype, summed in float32.
+
+    Args:
+      x: the decoder's output.
+      embedding: the matrix, with one row for every entry of the vocabulary.
+      form: the form of products, from `kernels_of`.
+    """
     return _LOGITS[_form_of(x, form)](x, embedding)
 
 
@@ -137,6 +156,10 @@ def rounded_logits(
     """Compute `pre_softmax_logits`, summed in float32 and rounded to the dtype of `x`.
 
     This suits devices whose memory is the bound: logits are the largest array of a training step.
+
+    Args:
+      x: the decoder's output.
+      embedding: the matrix, with one row for every entry of the vocabulary.
     """
     return _fused_logits(x, embedding, x.dtype)
 
@@ -146,7 +169,13 @@ def target_logits(
     targets: Int[Array, "b t"],
     embedding: Float[Array, "vocab d_model"],
 ) -> Float32[Array, "b t"]:
-    """Compute the logits of the targets alone, without those of the rest of the vocabulary."""
+    """Compute the logits of the targets alone, without those of the rest of the vocabulary.
+
+    Args:
+      x: the decoder's output.
+      targets: ids of the right tokens.
+      embedding: the matrix, with one row for every entry of the vocabulary.
+    """
     rows = jnp.take(embedding, targets, axis=0).astype(x.dtype)
     return (x.astype(jnp.float32) * rows.astype(jnp.float32)).sum(-1)
 
@@ -211,7 +240,13 @@ def next_token_logits(
     embedding: Float[Array, "vocab d_model"] | Int8Matrix,
     form: ProductForm = "plain",
 ) -> Float32[Array, "b k vocab"]:
-    """Compute the pre-softmax logits (section 3.4) of decoding, summed in float32."""
+    """Compute the pre-softmax logits (section 3.4) of decoding, summed in float32.
+
+    Args:
+      x: the decoder's output, few vectors.
+      embedding: the matrix, with one row for every entry of the vocabulary.
+      form: the form of products, from `kernels_of`.
+    """
     if isinstance(embedding, Int8Matrix):
         return jax.lax.optimization_barrier(int8_product(x, embedding, axis=1))
     return _product_with_rows(x, embedding.astype(x.dtype), jnp.float32, form)

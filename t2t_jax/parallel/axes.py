@@ -73,7 +73,11 @@ class AxisRules:
         return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in split))
 
     def without(self, mesh_axes: Sequence[str]) -> "AxisRules":
-        """Return the rules by which nothing is split over some axes of the mesh."""
+        """Return the rules by which nothing is split over some axes of the mesh.
+
+        Args:
+          mesh_axes: names of these axes.
+        """
         kept = {
             field.name: tuple(axis for axis in getattr(self, field.name) if axis not in mesh_axes)
             for field in fields(self)
@@ -177,6 +181,7 @@ def shardings(mesh: Mesh, specs: Any, shapes: Any) -> Any:
     """Return the layouts of the arrays of a tree over a mesh.
 
     Args:
+      mesh: the devices.
       specs: a tree of the arrays' logical axes, each a `PartitionSpec`.
       shapes: the same tree, of arrays or of anything that has their shapes.
 

@@ -103,6 +103,10 @@ def compiler_options(mesh: Mesh, kind: ProgramKind = "training") -> dict[str, bo
     """Return the options that a program on a mesh is compiled with, by their names.
 
     There are none for CPUs.
+
+    Args:
+      mesh: the devices, which may be described ones.
+      kind: what the program computes.
     """
     [device, *others] = mesh.devices.flat
     flags = " ".join(os.environ.get(name, "") for name in _VARIABLES)
@@ -132,5 +136,9 @@ def _is_known(option: CompilerOption, device: jax.Device) -> bool:
 
 
 def described_options(mesh: Mesh) -> str:
-    """Return the options of training on a mesh as flags that would set them, or an empty text."""
+    """Return the options of training on a mesh as flags that would set them, or an empty text.
+
+    Args:
+      mesh: the devices.
+    """
     return " ".join(f"--{name}={str(v).lower()}" for name, v in compiler_options(mesh).items())

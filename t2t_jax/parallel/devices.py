@@ -22,7 +22,11 @@ def all_devices() -> Sequence[Any]:
 
 
 def local_devices() -> Sequence[Any]:
-    """Return the devices of this process."""
+    """Return the devices of this process.
+
+    Raises:
+      UserError: as for `all_devices`.
+    """
     _check()
     return jax.local_devices()
 

@@ -29,6 +29,9 @@ def within_memory(*, decoding: bool = False) -> Iterator[None]:
 
     Args:
       decoding: whether the work is decoding, and not training.
+
+    Raises:
+      UserError: memory did not suffice.
     """
     try:
         yield

@@ -30,6 +30,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     (`parallel.slices`).
 
     Args:
+      config: the sizes of the axes.
       devices: the devices of the mesh; None is all devices of all processes.
 
     Raises:
@@ -167,6 +168,8 @@ def batch_layout(
     """Cut a global batch into passes small enough for the devices.
 
     Args:
+      mesh: the devices.
+      rows: the rows of the global batch.
       length: the length of the batch's longer side.
       tokens_per_device: most positions of one side that a device may hold in a pass; None puts
         everything in one pass.

@@ -229,7 +229,11 @@ def check_same(facts: Mapping[str, str]) -> None:
 
 @contextmanager
 def bound_together() -> Iterator[None]:
-    """Turn the loss of another process within the context into an error of one line."""
+    """Turn the loss of another process within the context into an error of one line.
+
+    Raises:
+      UserError: another process is gone, which ends the work of all.
+    """
     try:
         yield
     except UserError:

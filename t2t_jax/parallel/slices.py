@@ -27,6 +27,10 @@ def laid_out(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray:
 
     Args:
       shape: the sizes of the axes `data`, `fsdp` and `tensor`.
+      devices: as many devices as the mesh has.
+
+    Returns:
+      The devices as an array of that shape.
 
     Raises:
       UserError: slices have different numbers of devices, which `fsdp` times `tensor` does not
@@ -72,7 +76,11 @@ def _over_unequal_slices(
 
 
 def between_slices(mesh: Mesh) -> dict[str, int]:
-    """Return the number of slices along each axis of a mesh; 1 is an axis within a slice."""
+    """Return the number of slices along each axis of a mesh; 1 is an axis within a slice.
+
+    Args:
+      mesh: the devices, as `laid_out` arranges them.
+    """
     found = np.asarray(_slice_indices(list(mesh.devices.flat))[1]).reshape(mesh.devices.shape)
     first = found[:, 0, 0], found[0, :, 0], found[0, 0, :]
     return {
@@ -81,7 +89,11 @@ def between_slices(mesh: Mesh) -> dict[str, int]:
 
 
 def described_slices(mesh: Mesh) -> str:
-    """Return the axes of a mesh that cross the slow links, as text; empty for a single slice."""
+    """Return the axes of a mesh that cross the slow links, as text; empty for a single slice.
+
+    Args:
+      mesh: the devices, as `laid_out` arranges them.
+    """
     crossing = {name: parts for name, parts in between_slices(mesh).items() if parts > 1}
     if not crossing:
         return ""

@@ -30,5 +30,9 @@ class TrainedRun:
         step: int | Literal["best"] | None = None,
         parallel: MeshConfig | None = None,
     ) -> Translator:
-        """Load the model of the run, as `t2t_jax.load` does with these arguments."""
+        """Load the model of the run, as `t2t_jax.load` does with these arguments.
+
+        Raises:
+          UserError: there is no such checkpoint, or it is damaged, or the mesh does not fit.
+        """
         return load(self.directory, average=average, step=step, parallel=parallel)

@@ -36,7 +36,11 @@ class Translation(TextToText):
         targets: Sequence[str],
         target_language: str,
     ) -> Scored:
-        """Score translations by BLEU and chrF; references are the untouched lines of the corpus."""
+        """Score translations by BLEU and chrF; references are the untouched lines of the corpus.
+
+        Raises:
+          UserError: there are no sentences.
+        """
         from t2t_jax.tasks.measures.bleu import corpus_scores  # sacreBLEU is slow to import
 
         scores = corpus_scores(outputs, targets, target_language)

@@ -32,6 +32,7 @@ def scheduled_rate(config: TrainingConfig, d_model: int, step: int | Int[Array, 
     least 1 up to the peak and then falls by the rule of the schedule (docs/recipe.md).
 
     Args:
+      config: gives the schedule, its peak and its end.
       d_model: the width of the model, by which equation 3 sets the peak.
       step: the step number n, from 1.
     """

@@ -65,6 +65,7 @@ def loss_sums(
 
     Args:
       losses: the label-smoothed loss and the negative log-likelihood of every target position.
+      batch: the batch, with arrays `[rows, t]`.
     """
     smoothed, nll = losses
     real = (batch.targets.segments != 0).astype(jnp.float32)

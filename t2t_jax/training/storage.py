@@ -60,6 +60,9 @@ def remove_unfinished_states(directory: Path) -> None:
 
     Orbax's manager would do so in a thread that nobody waits for, unless it saves. `BucketManager`
     does so in a bucket.
+
+    Raises:
+      OSError: a checkpoint cannot be removed.
     """
     if not isinstance(directory, BucketPath):
         for unfinished in directory.glob(f"*{_UNFINISHED}*"):
@@ -114,6 +117,9 @@ def writing_checkpoints(directory: Path) -> Iterator[None]:
     """Turn errors of Orbax in saving into an error of one line with the place and the way out.
 
     A save raises its error when it starts, or when the next save or the end of training waits.
+
+    Raises:
+      UserError: a checkpoint cannot be written.
     """
     try:
         with orbax_kept_quiet():

@@ -637,6 +637,7 @@ _PROPERTIES = {
     "num_positions": ["max_positions"],
     "dtype": ["compute_dtype"],
     "is_gated": ["feed_forward"],
+    "feed_forward_config": ["d_model", "d_ff", "feed_forward"],
     "stacks": [
         "num_encoder_layers",
         "num_decoder_layers",

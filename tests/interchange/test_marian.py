@@ -25,7 +25,7 @@ _REFUSED = {
     "multi-query": "model.num_kv_heads=1 in place of None or 4",
     "wide-heads": "model.d_k=8 in place of None or 4.0 and model.d_v=8 in place of None or 4.0",
     "glu": "model.feed_forward='glu'",
-    "untied": "model.share_target_embedding=False in place of True and model.embedding_norm=True",
+    "untied": "model.embedding_norm=True in place of False and model.share_target_embedding=False",
     "window": "model.attention_window=4",
 }
 

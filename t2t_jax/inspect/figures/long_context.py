@@ -64,9 +64,8 @@ def operations(config: Config, n: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
       parameters, which grow with n: two for each weight and token.
     """
     model = config.model
-    matrices = 3 if model.is_gated else 2
     weights = model.attention.memory_parameters + model.attention.query_parameters
-    weights += matrices * model.d_model * model.d_ff
+    weights += model.feed_forward_config.products
     return 2.0 * model.attention.products_per_pair * n**2, 2.0 * weights * n
 
 

@@ -24,6 +24,7 @@ def isotonic_regression(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) 
 
     Args:
       x: places of at least one point; points at the same place count with their mean.
+      y: the values of the points.
     """
     from scipy import optimize  # slow to import
 
