@@ -1,5 +1,6 @@
 import ast
 import dataclasses
+import functools
 import json
 import re
 from pathlib import Path
@@ -617,6 +618,10 @@ _PROPERTIES = {
 }
 
 
+# The text of an expression, which is compared with the names of every section.
+_text = functools.cache(ast.unparse)
+
+
 def _assignments(tree):
     """`(target, value)` of every assignment in a module, those of tuples one by one."""
     for node in ast.walk(tree):
@@ -632,17 +637,17 @@ def _holders(tree, section):
     """Expressions of a module that hold a section: `config.model`, or what is annotated so."""
 
     def is_section(annotation):
-        return annotation and re.search(rf"\b({_SECTIONS[section]})\b", ast.unparse(annotation))
+        return annotation and re.search(rf"\b({_SECTIONS[section]})\b", _text(annotation))
 
     holders = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.arg) and is_section(node.annotation):
             holders.add(node.arg)
         elif isinstance(node, ast.AnnAssign) and is_section(node.annotation):
-            holders |= {ast.unparse(node.target), f"self.{ast.unparse(node.target)}"}
-        elif isinstance(node, ast.Attribute) and ast.unparse(node).endswith(f"config.{section}"):
-            holders.add(ast.unparse(node))
-    aliases = {ast.unparse(t) for t, v in _assignments(tree) if ast.unparse(v) in holders}
+            holders |= {_text(node.target), f"self.{_text(node.target)}"}
+        elif isinstance(node, ast.Attribute) and _text(node).endswith(f"config.{section}"):
+            holders.add(_text(node))
+    aliases = {_text(t) for t, v in _assignments(tree) if _text(v) in holders}
     return holders | aliases
 
 
@@ -655,7 +660,7 @@ def _fields_read(source):
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
         for section in _SECTIONS
-        if ast.unparse(node.value) in holders[section]
+        if _text(node.value) in holders[section]
         for name in _PROPERTIES.get(node.attr, [node.attr])
     }
 
