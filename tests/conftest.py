@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -140,6 +141,9 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> "TinyRun":
         "checkpoint.keep": 2,
         "checkpoint.average": 1,
     }
+    (folder / "without_dev").mkdir()
+    for language in ("en", "de"):
+        shutil.copy(folder / "corpus" / f"train.{language}", folder / "without_dev")
     (folder / "tiny.py").write_text(
         "from t2t_jax import Config\n\n\ndef get_config() -> Config:\n"
         f"    return Config().replace({fields!r})\n"
@@ -151,6 +155,11 @@ class TinyRun(NamedTuple):
     """Where the tiny run is, and how it is started as a user would."""
 
     folder: Path
+
+    @property
+    def without_dev(self) -> dict[str, str]:
+        """The field that leaves evaluations away, which take longer than a few steps."""
+        return {"data.corpus": f"text:{self.folder / 'without_dev'}"}
 
     def start(
         self, workdir: Path, *flags: str, devices: int = 1, processes: int = 1
