@@ -207,7 +207,8 @@ def test_sources_are_learned_as_if_they_were_text():
         }
     )
     model = build_model(config, 30, None)
-    params = nn.unbox(init_parameters(model, jax.random.key(0)))
+    params = nn.unbox(jax.jit(partial(init_parameters, model))(jax.random.key(0)))
+    losses = jax.jit(partial(model.apply, label_smoothing=0.0, method="losses"))
     sources, targets = [[7, 8, 9, 1], [11, 1]], [[20, 21, 1], [22, 23, 24, 1]]
     offsets = [np.cumsum([0, *map(len, side)]) for side in (sources, targets)]
     tokens = [np.concatenate(side) for side in (sources, targets)]
@@ -217,12 +218,7 @@ def test_sources_are_learned_as_if_they_were_text():
         batches = Batches(examples, data, seed=0)
         for step in range(batches.steps_per_epoch):
             batch = batches(step)
-            _, nll = model.apply(
-                {"params": params},
-                jax.tree.map(jnp.array, batch),
-                label_smoothing=0.0,
-                method="losses",
-            )
+            _, nll = losses({"params": params}, batch)
             for example, row, _ in zip(*batches.chosen(step), strict=True):
                 own = np.asarray(nll)[row][batch.targets.segments[row] != 0]
                 text = [*sources[example], *targets[example]]
@@ -230,9 +226,7 @@ def test_sources_are_learned_as_if_they_were_text():
                 alone = Batch(
                     one_a_row(jnp.array([text[:begin]])), one_a_row(jnp.array([text[begin:]]))
                 )
-                _, wanted = model.apply(
-                    {"params": params}, alone, label_smoothing=0.0, method="losses"
-                )
+                _, wanted = losses({"params": params}, alone)
                 np.testing.assert_allclose(own, wanted[0], rtol=1e-4)
                 assert len(own) == len(text) - begin
 
