@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # Before JAX is imported, for the workers of pytest and the programs that tests start as well.
 # A test compares exact numbers, which differ between kinds of device.
@@ -19,12 +20,16 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 if version("jaxlib").startswith("0.10."):
-    # Half the time: kernels are made without MLIR, which later versions always use.
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+    # A third of the time: kernels are made without MLIR, which later versions always use, and a
+    # program is compiled as one piece, where 32 would be spread over threads.
+    os.environ.setdefault(
+        "XLA_FLAGS",
+        "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+    )
 
 import hypothesis
+import jaxtyping
 import pytest
-from jaxtyping import install_import_hook
 
 import t2t_jax.config  # before the hook: it has no arrays, and refuses types by itself
 
@@ -32,10 +37,24 @@ import t2t_jax.config  # before the hook: it has no arrays, and refuses types by
 # those where shapes are the point, or with `T2T_JAX_CHECK_TYPES=all` in every module. With the
 # "tower", an int fits where a float is annotated, as in Python's typing rules.
 _SHAPES = ["t2t_jax.functional", "t2t_jax.kernels", "t2t_jax.modules"]
-install_import_hook(
-    "t2t_jax" if os.environ.get("T2T_JAX_CHECK_TYPES") == "all" else _SHAPES,
+_ALL = os.environ.get("T2T_JAX_CHECK_TYPES") == "all"
+jaxtyping.install_import_hook(
+    "t2t_jax" if _ALL else _SHAPES,
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
 )
+
+
+def _checked_unless_local(*, typechecker: Any, checked: Any = jaxtyping.jaxtyped) -> Any:
+    """Return what the hook decorates functions with, which leaves those within functions alone.
+
+    They are made anew at every call, and to make their checks takes a tenth of all tracing.
+    """
+    check = checked(typechecker=typechecker)
+    return lambda made: made if "<locals>" in made.__qualname__ else check(made)
+
+
+if not _ALL:
+    jaxtyping.jaxtyped = _checked_unless_local
 
 # A worker and the programs that it starts compile nothing twice. Workers do not share: JAX writes
 # an entry while others may read it.
@@ -122,6 +141,9 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> "TinyRun":
         "checkpoint.keep": 2,
         "checkpoint.average": 1,
     }
+    (folder / "without_dev").mkdir()
+    for language in ("en", "de"):
+        shutil.copy(folder / "corpus" / f"train.{language}", folder / "without_dev")
     (folder / "tiny.py").write_text(
         "from t2t_jax import Config\n\n\ndef get_config() -> Config:\n"
         f"    return Config().replace({fields!r})\n"
@@ -133,6 +155,11 @@ class TinyRun(NamedTuple):
     """Where the tiny run is, and how it is started as a user would."""
 
     folder: Path
+
+    @property
+    def without_dev(self) -> dict[str, str]:
+        """The field that leaves evaluations away, which take longer than a few steps."""
+        return {"data.corpus": f"text:{self.folder / 'without_dev'}"}
 
     def start(
         self, workdir: Path, *flags: str, devices: int = 1, processes: int = 1
@@ -220,13 +247,20 @@ def memory_limit() -> list[int]:
     return [_MEMORY]
 
 
+def pytest_runtest_logfinish() -> None:
+    """Leave what a test has made, if that is much, to no later search for garbage.
+
+    Every program that reads a checkpoint has Python's collector look for garbage. With all that JAX
+    keeps of the tests before, it would take a third of a second each time.
+    """
+    if any(gc.get_count()[1:]):  # the collector has run since: 100,000 objects were made
+        gc.collect(1)
+        gc.freeze()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forgotten_programs(memory_limit: list[int]) -> Iterator[None]:
-    """Compiled programs of all files together take gigabytes, so they are forgotten in between.
-
-    What stays is not looked at again by Python's collector of garbage, which every program calls
-    that reads a checkpoint: with all that JAX keeps, it would take seconds each time.
-    """
+    """Compiled programs of all files together take gigabytes, so they are forgotten in between."""
     yield
     if "jax" in sys.modules and _memory_taken() > memory_limit[0]:
         sys.modules["jax"].clear_caches()
@@ -234,8 +268,6 @@ def forgotten_programs(memory_limit: list[int]) -> Iterator[None]:
         gc.collect()
         trim_heap()
         memory_limit[0] = max(_MEMORY, _memory_taken() + _MORE_MEMORY)
-    gc.collect(1)
-    gc.freeze()
 
 
 def _memory_taken() -> int:

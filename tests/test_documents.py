@@ -156,7 +156,9 @@ CORPUS = "trees:DIR" if "parsing" in {path!r} else "text:DIR"
 def _small(config):
     sizes = {{"data.vocab_size": 70}} if CORPUS == "trees:DIR" else {{}}
     places = {{"data.corpus": CORPUS, "data.cache_dir": "cache"}}
-    return config.replace({{**SMALL, **sizes, **places}})
+    small = {{path: one for path, one in SMALL.items() if hasattr(config.model, path[6:])
+              or not path.startswith("model.")}}
+    return config.replace({{**small, **sizes, **places}})
 
 
 if "get_config" in MODULE:

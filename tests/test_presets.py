@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 
@@ -127,6 +128,7 @@ def _load(name):
     return load_config(str(_ROOT / "configs" / f"{name}.py"))
 
 
+@cache
 def _configs(path):
     """All configs of a file."""
     if "VARIANTS" in path.read_text():

@@ -33,6 +33,7 @@ def get_config():
     base = runpy.run_path("{tiny}")["get_config"]()
     return base.replace({{
         "model.feed_forward": "doubled", "model.norm": "plain", "training.num_train_steps": 2,
+        **{corpus},
     }})
 
 VARIANTS = {{"doubled": get_config()}}
@@ -44,7 +45,7 @@ def trained(tiny_run, tmp_path_factory):
     """The config file and the directory of a run of two steps."""
     folder = tmp_path_factory.mktemp("registration")
     path = folder / "own.py"
-    path.write_text(_FILE.format(tiny=tiny_run.folder / "tiny.py"))
+    path.write_text(_FILE.format(tiny=tiny_run.folder / "tiny.py", corpus=tiny_run.without_dev))
     assert train(load_config(str(path)), folder / "run").exit_code == 0
     yield path, folder / "run"
     for table in tables.TABLES.values():
@@ -104,7 +105,7 @@ def test_a_comment_in_the_file_makes_no_other_function(trained, tmp_path):
 def test_the_processes_of_a_grid_register_by_its_file(trained, tmp_path):
     path, _ = trained
     own = tmp_path / "grid.py"
-    own.write_text(path.read_text())
+    own.write_text(path.read_text().replace("without_dev", "corpus"))  # a grid compares on dev
     grid = load_grid(str(own))
     outcome = run_grid(grid, tmp_path / "grid", launcher=Local(1))
     assert len(outcome.results["doubled"]) == 1

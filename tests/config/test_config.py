@@ -1,5 +1,6 @@
 import ast
 import dataclasses
+import functools
 import json
 import re
 from pathlib import Path
@@ -651,9 +652,13 @@ _PROPERTIES = {
 }
 
 
-def _assignments(tree):
+# The text of an expression, which is compared with the names of every section.
+_text = functools.cache(ast.unparse)
+
+
+def _assignments(nodes):
     """`(target, value)` of every assignment in a module, those of tuples one by one."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
@@ -662,34 +667,35 @@ def _assignments(tree):
                     yield target, node.value
 
 
-def _holders(tree, section):
+def _holders(nodes, section):
     """Expressions of a module that hold a section: `config.model`, or what is annotated so."""
 
     def is_section(annotation):
-        return annotation and re.search(rf"\b({_SECTIONS[section]})\b", ast.unparse(annotation))
+        return annotation and re.search(rf"\b({_SECTIONS[section]})\b", _text(annotation))
 
     holders = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.arg) and is_section(node.annotation):
             holders.add(node.arg)
         elif isinstance(node, ast.AnnAssign) and is_section(node.annotation):
-            holders |= {ast.unparse(node.target), f"self.{ast.unparse(node.target)}"}
-        elif isinstance(node, ast.Attribute) and ast.unparse(node).endswith(f"config.{section}"):
-            holders.add(ast.unparse(node))
-    aliases = {ast.unparse(t) for t, v in _assignments(tree) if ast.unparse(v) in holders}
+            holders |= {_text(node.target), f"self.{_text(node.target)}"}
+        elif isinstance(node, ast.Attribute) and _text(node).endswith(f"config.{section}"):
+            holders.add(_text(node))
+    aliases = {_text(t) for t, v in _assignments(nodes) if _text(v) in holders}
     return holders | aliases
 
 
 def _fields_read(source):
     """Dotted paths of the config fields that a module reads."""
-    tree = ast.parse(source)
-    holders = {section: _holders(tree, section) for section in _SECTIONS}
+    of_interest = ast.arg | ast.AnnAssign | ast.Assign | ast.Attribute
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, of_interest)]
+    holders = {section: _holders(nodes, section) for section in _SECTIONS}
     return {
         f"{section}.{name}"
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
         for section in _SECTIONS
-        if ast.unparse(node.value) in holders[section]
+        if _text(node.value) in holders[section]
         for name in _PROPERTIES.get(node.attr, [node.attr])
     }
 

@@ -1,13 +1,16 @@
 """Each family of networks has fields of its own, and older configs had those of all."""
 
+import dataclasses
 import json
 
 import pytest
 
+from t2t_jax.commands.groups import wrong_command
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config, differences, from_dict, network_config, to_dict
 from t2t_jax.config.config import known_fields
-from t2t_jax.config.families import FAMILIES, all_model_fields, fields_of
+from t2t_jax.config.families import FAMILIES, EncoderAndDecoder, all_model_fields, fields_of
+from t2t_jax.config.tasks import TASKS
 from t2t_jax.errors import UserError
 
 _TASKS = {
@@ -115,3 +118,35 @@ def test_every_family_names_classes_that_exist_and_every_field_has_one_meaning()
         if section == "model" and field != "architecture":
             owners = [fields_of(family)[field] for family in FAMILIES if field in fields_of(family)]
             assert len({(one.type, one.default) for one in owners}) == 1, name
+
+
+@dataclasses.dataclass(frozen=True)
+class _Listener(EncoderAndDecoder):
+    """A network with a decoder over sources that are no tokens."""
+
+    architecture: str = "listener"
+
+    @property
+    def embeddings(self):
+        return {"target": "embedding", "output": "embedding"}
+
+
+def test_learned_positions_cover_the_outputs_of_a_network_that_reads_no_tokens():
+    short = _Listener(position="learned", max_positions=305)
+    with pytest.raises(UserError, match=r"raise model\.max_positions to 306"):
+        _unchecked(short)
+
+
+def _unchecked(model):
+    """A config of a network that the task of translation takes only because this says so."""
+    facts = dataclasses.replace(TASKS["translation"], architectures=(model.architecture,))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(TASKS, "translation", facts)
+        return Config(model=model)
+
+
+def test_a_command_for_other_models_names_one_even_where_none_of_its_group_fits():
+    facts = dataclasses.replace(TASKS["translation"], commands=("bleu",))
+    refusal = wrong_command("translate", "runs/a is a listener", facts)
+    assert str(refusal).startswith("runs/a is a listener, and t2t-jax translate is not for such")
+    assert "; use t2t-jax " in str(refusal)

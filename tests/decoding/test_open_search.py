@@ -89,7 +89,7 @@ def test_sentences_get_what_they_get_in_a_closed_list(
 
 
 def test_nothing_is_compiled_after_the_warm_up(tiny, opened, sources, monkeypatch):
-    search = opened(limits=Limits(rows=5, longest=32, most_steps=3))
+    search = opened(limits=Limits(rows=3, longest=32, most_steps=3))
     search.warm_up()
     names = "begin_work", "encode", "pad_memory", "let_in", "resize_work"
     programs = [getattr(row_group, name) for name in names]

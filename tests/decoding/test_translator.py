@@ -35,7 +35,7 @@ CONFIG = Config(
     decoding=DecodingConfig(max_extra_length=6, tokens_per_batch=128),
 )
 VOCAB_SIZE = 100
-ROOM = 32  # target positions of the reference forward pass
+ROOM = 32  # source and target positions of the reference forward pass
 
 
 def sentences(count: int, longest: int, seed: int = 0) -> list[str]:
@@ -93,7 +93,7 @@ def ensemble(translator: Translator) -> Translator:
 @pytest.fixture(scope="module")
 def decoder_alone(vocabulary: Vocabulary) -> Translator:
     """A decoder alone, whose outputs go on from their sources."""
-    changes = {"architecture": "decoder_only", "num_decoder_layers": 2, "position": "rotary"}
+    changes = {"architecture": "decoder_only", "position": "rotary"}
     return random_translator(
         vocabulary, CONFIG.replace({f"model.{name}": value for name, value in changes.items()})
     )
@@ -101,12 +101,13 @@ def decoder_alone(vocabulary: Vocabulary) -> Translator:
 
 @partial(jax.jit, static_argnums=0)
 def full_forward(config, params, source, target):
-    """Log-probabilities [t, v] from the training pass over one whole, unpadded source."""
+    """Log-probabilities [t, v] from the training pass over one source, with 0 for padding."""
     model = load_named(FAMILIES[config.architecture].network)(config, VOCAB_SIZE, 2)
+    segments = (source > 0).astype(jnp.int32), jnp.ones_like(target)
     batch = Batch(
         *(
-            Sequence(ids[None], jnp.ones_like(ids)[None], jnp.arange(len(ids))[None])
-            for ids in (source, target)
+            Sequence(ids[None], segment[None], (jnp.arange(len(ids)) * segment)[None])
+            for ids, segment in zip((source, target), segments, strict=True)
         )
     )
     logits = model.apply({"params": params}, batch, deterministic=True)
@@ -115,16 +116,16 @@ def full_forward(config, params, source, target):
 
 def log_probs(translator: Translator, line: str, tokens: list[int]) -> np.ndarray:
     """Of every token at every position; of an ensemble, by the mean of the probabilities."""
-    [source] = translator.vocabulary.encode([line])
-    target = np.zeros(ROOM, np.int32)
+    source, target = np.zeros((2, ROOM), np.int32)
+    [encoded] = translator.vocabulary.encode([line])
+    source[: len(encoded)] = encoded
     target[: len(tokens)] = tokens
     members = [(translator.config.model, translator.params)]
     if isinstance(translator.model, Ensemble):
         configs = (member.network.config for member in translator.model.members)
         members = list(zip(configs, translator.params.values(), strict=True))
     probabilities = [
-        np.exp(np.float64(full_forward(*member, jnp.array(source, jnp.int32), target)))
-        for member in members
+        np.exp(np.float64(full_forward(*member, source, target))) for member in members
     ]
     return np.log(np.mean(probabilities, axis=0))
 

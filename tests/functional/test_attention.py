@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -169,22 +171,23 @@ def test_attention_to_a_cache_is_attention():
 def test_attention_to_a_cache_in_other_orders_is_the_same(groups):
     """Of one query whose own position is not yet written, and of several, with cuDNN's formula."""
     query, key, value = (
-        _normal(0, 2, 3, 2, 8),
-        _normal(1, 2, 5, groups, 8),
-        _normal(2, 2, 5, groups, 8),
+        np.asarray(_normal(seed, *shape))
+        for seed, shape in enumerate([(2, 3, 2, 8), (2, 5, groups, 8), (2, 5, groups, 8)])
     )
-    mask = jnp.array(np.random.default_rng(3).random((2, 1, 3, 5)) < 0.6).at[..., 3].set(True)
+    mask = np.random.default_rng(3).random((2, 1, 3, 5)) < 0.6
+    mask[..., 3] = True
     turned = key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)
-    expected = cached_attention(query, *turned, mask)
-    fused = fused_cached_attention(query, key, value, mask, implementation="xla")
-    np.testing.assert_allclose(fused, expected, rtol=1e-5, atol=1e-6)
+    expected = jax.jit(cached_attention)(query, *turned, mask)
+    fused = jax.jit(partial(fused_cached_attention, implementation="xla"))
+    np.testing.assert_allclose(fused(query, key, value, mask), expected, rtol=1e-5, atol=1e-6)
     both = key.swapaxes(1, 2), value.swapaxes(1, 2)
-    unwritten, new = [x.at[:, :, 3].set(1e6) for x in both], [x[:, :, 3:4] for x in both]
-    bias = _normal(4, 2, 1, 5)
-    found = attention_with_new(
-        query[:, :1], tuple(unwritten), tuple(new), 3, mask[:, :, :1], bias=bias
-    )
-    expected = cached_attention(query[:, :1], *turned, mask[:, :, :1], bias=bias)
+    unwritten, new = [x.copy() for x in both], [x[:, :, 3:4] for x in both]
+    for x in unwritten:
+        x[:, :, 3] = 1e6
+    bias = np.asarray(_normal(4, 2, 1, 5))
+    with_new = jax.jit(attention_with_new, static_argnums=3)
+    found = with_new(query[:, :1], tuple(unwritten), tuple(new), 3, mask[:, :, :1], bias=bias)
+    expected = jax.jit(cached_attention)(query[:, :1], *turned, mask[:, :, :1], bias=bias)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 

@@ -34,7 +34,7 @@ def _logits(translator: Translator, params) -> jax.Array:
     vocabulary: Vocabulary = translator.vocabulary
     rows = vocabulary.encode(sources[:4]), vocabulary.encode_targets(targets[:4])
     sides = (one_a_row(jnp.asarray(padded(row, 4, max(map(len, row))))) for row in rows)
-    return translator.model.logits(params, Batch(*sides))
+    return jax.jit(translator.model.logits)(params, Batch(*sides))
 
 
 @pytest.mark.parametrize(

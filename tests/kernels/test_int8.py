@@ -8,8 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t2t_jax.kernels.int8 import Int8Matrix, int8_product, quantize
-from t2t_jax.kernels.products import linear, next_token_logits
+from t2t_jax.kernels import products
+from t2t_jax.kernels.int8 import Int8Matrix, int8_product
+from t2t_jax.kernels.int8 import quantize as quantize_by_operation
+
+linear, next_token_logits = jax.jit(products.linear), jax.jit(products.next_token_logits)
+quantize = jax.jit(quantize_by_operation, static_argnames="axis")
 
 
 def _normal(seed, *shape):

@@ -97,10 +97,10 @@ def test_axes_are_those_that_become_longer(model, make_batch, members):
     decoding = Ensemble((alone,) * members) if members > 1 else alone
     params = model.variables["params"]
     params = join_parameters([params] * members) if members > 1 else params
+    prepared = jax.eval_shape(partial(decoding.prepare, quantize="none"), params)
 
     def shapes(room, source_length):
         inputs, _ = make_batch(_SOURCES, [[], []], source_length)
-        prepared = jax.eval_shape(partial(decoding.prepare, quantize="none"), params)
         memory = jax.eval_shape(decoding.memory, prepared, inputs)
         return jax.eval_shape(partial(decoding.empty_cache, 2, _BEAMS, room)), memory
 

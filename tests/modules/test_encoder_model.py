@@ -50,18 +50,18 @@ KINDS = {
 def made(changes):
     config = Config().replace(changes)
     model = make_model(config, 5, None)
-    params = nn.unbox(init_parameters(model, jax.random.key(0)))
+    params = nn.unbox(jax.jit(partial(init_parameters, model))(jax.random.key(0)))
     return model, params
 
 
+@partial(jax.jit, static_argnums=0)
 def log_probs(model, params, batch):
-    logits = model.apply({"params": params}, batch, deterministic=True)
-    return np.asarray(jax.nn.log_softmax(logits))
+    return jax.nn.log_softmax(model.apply({"params": params}, batch, deterministic=True))
 
 
 def sentence(tokens, positions, labels):
     inputs = one_a_row(jnp.array([tokens], jnp.int32))
-    sides = (jnp.array([x], jnp.int32) for x in (labels, [1] * len(labels), positions))
+    sides = (np.array([x], np.int32) for x in (labels, [1] * len(labels), positions))
     return Batch(inputs, Sequence(*sides))
 
 
@@ -70,21 +70,20 @@ def test_sentences_of_a_row_are_predicted_as_if_each_were_alone(kind):
     model, params = made(KINDS[kind])
     first = sentence([2, 9, 8, 7, 1], [1, 3], [4, 0])
     second = sentence([2, 11, 12, 1], [0, 1, 2], [1, 2, 3])
-    alone = [log_probs(model, params, one)[0] for one in (first, second)]
+    alone = [np.asarray(log_probs(model, params, one))[0] for one in (first, second)]
 
     def joined(a, b, pad):
         fields = [np.concatenate([x[0], y[0], [0] * pad]) for x, y in zip(a, b, strict=True)]
         fields[1] = np.concatenate([np.ones(a[0].size), np.full(b[0].size, 2), np.zeros(pad)])
-        return Sequence(*(jnp.array(x, jnp.int32)[None] for x in fields))
+        return Sequence(*(np.array(x, np.int32)[None] for x in fields))
 
     row = Batch(joined(first.inputs, second.inputs, 3), joined(first.targets, second.targets, 2))
     assert places_of(row).tolist() == [[1, 3, 5, 6, 7, 0, 0]]
-    together = log_probs(model, params, row)[0]
+    together = np.asarray(log_probs(model, params, row))[0]
     np.testing.assert_allclose(together[:2], alone[0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(together[2:5], alone[1], rtol=1e-4, atol=1e-5)
-    smoothed, nll = model.apply(
-        {"params": params}, row, label_smoothing=0.1, deterministic=True, method="losses"
-    )
+    losses = partial(model.apply, label_smoothing=0.1, deterministic=True, method="losses")
+    smoothed, nll = jax.jit(losses)({"params": params}, row)
     wanted = [-alone[0][0, 4], -alone[0][1, 0], *(-alone[1][n, n + 1] for n in range(3))]
     np.testing.assert_allclose(nll[0, :5], wanted, rtol=1e-4, atol=1e-5)
     assert smoothed.shape == nll.shape
@@ -104,9 +103,9 @@ def test_images_of_a_row_are_predicted_as_if_each_were_alone():
     values[:, 0] = 0
 
     def batch(values, segments, positions):
-        patches = Patches(*map(jnp.array, (values, segments, positions)))
-        number = int(segments.max())
-        labels = jnp.arange(number)[None] + 1, jnp.arange(number)[None] * 0
+        patches = Patches(values, segments, positions)
+        number = np.arange(segments.max(), dtype=np.int32)[None]
+        labels = number + 1, number * 0
         return Batch(patches, Sequence(labels[1], labels[0], labels[1]))
 
     places = np.arange(5, dtype=np.int32)[None]

@@ -1,5 +1,7 @@
 """A decoder alone, against NumPy and brute force; `test_decoder_network` has its cached steps."""
 
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -69,13 +71,15 @@ def test_losses_are_those_of_the_logits_and_reach_every_parameter(make_model, ma
     model = make_model(architecture="decoder_only", share_embeddings=False)
     batch = make_batch([[[3, 4, 2], [5, 2]]], [[[6, 2], [7, 8, 2]]])
 
-    def nll(variables):
+    @jax.jit
+    @jax.value_and_grad
+    def nll(variables, batch):
         _, nll = model.module.apply(variables, batch, label_smoothing=0.1, method="losses")
         return nll[0, :5].sum()
 
     log_probs = jax.nn.log_softmax(model.logits(batch)[0, :5])
     expected = -log_probs[np.arange(5), [6, 2, 7, 8, 2]].sum()
-    found, gradient = jax.value_and_grad(nll)(model.variables)
+    found, gradient = nll(model.variables, batch)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert all(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
@@ -94,13 +98,17 @@ def _side(rows, which, length):
             tokens[here] = 100 * number + 50 * which + positions[here]
             segments[here] = number
             at += lengths[which]
-    return Sequence(*map(jnp.array, (tokens, segments, positions)))
+    return Sequence(tokens, segments, positions)
+
+
+_joined_pairs = jax.jit(joined_pairs)
+_prefix_mask = jax.jit(prefix_mask, static_argnames="window")
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(_LENGTHS, min_size=2, max_size=2))
 def test_targets_follow_their_sources_without_a_gap(rows):
-    found = joined_pairs(Batch(_side(rows, 0, 12), _side(rows, 1, 13)))
+    found = _joined_pairs(Batch(_side(rows, 0, 12), _side(rows, 1, 13)))
     for r, pairs in enumerate(rows):
         tokens, segments, positions, of_source, places = [], [], [], [], []
         for number, (source, target) in enumerate(pairs, start=1):
@@ -122,8 +130,8 @@ def test_targets_follow_their_sources_without_a_gap(rows):
     st.none() | st.integers(1, 6),
 )
 def test_prefix_mask_is_that_of_its_definition(places, window):
-    segments, of_source = (jnp.array([column]) for column in zip(*places, strict=True))
-    mask = prefix_mask(segments, of_source, window)
+    segments, of_source = (np.array([column]) for column in zip(*places, strict=True))
+    mask = np.asarray(_prefix_mask(segments, of_source, window=window))
     for q, (mine, in_source) in enumerate(places):
         for k, (its, in_its_source) in enumerate(places):
             near = window is None or abs(q - k) < window
@@ -138,21 +146,21 @@ def test_attention_to_two_sets_is_attention_to_both_in_one_array(groups, additiv
     rng = np.random.default_rng(0)
 
     def draw(*shape):
-        return jnp.array(rng.normal(size=shape), jnp.float32)
+        return rng.normal(size=shape).astype(np.float32)
 
     query = draw(rows, queries, heads, width)
     score = Partial(additive_scores, vector=draw(heads, width)) if additive else None
     key, value = draw(rows, groups, width, first + second), draw(rows, groups, first + second, 3)
-    mask = jnp.array(rng.random((rows, 1, queries, first + second)) < 0.6)
-    mask = mask.at[0, :, 1].set(False)  # a query that may attend to nothing
+    mask = rng.random((rows, 1, queries, first + second)) < 0.6
+    mask[0, :, 1] = False  # a query that may attend to nothing
     bias = draw(heads, queries, first + second)
-    expected = cached_attention(query, key, value, mask, bias=bias, score=score)
-    rowwise = jnp.broadcast_to(bias[..., :first], (rows, heads, queries, first))
+    expected = jax.jit(cached_attention)(query, key, value, mask, bias=bias, score=score)
+    rowwise = np.broadcast_to(bias[..., :first], (rows, heads, queries, first))
     parts = (
         Kept(key[..., :first], value[:, :, :first], mask[..., :first], rowwise),
         Kept(key[..., first:], value[:, :, first:], mask[..., first:], bias[..., first:]),
     )
-    found = attention_to_both(query, *parts, score=score)
+    found = jax.jit(attention_to_both)(query, *parts, score=score)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -163,18 +171,15 @@ def test_attention_of_source_and_target_is_cut_out_of_that_of_one_sequence(
     model = make_model(architecture="decoder_only", prefix_attention=prefix)
     batch = make_batch([[[8, 2]], [[3, 4, 5, 2]]], [[[6, 7, 2]], [[9, 2]]])
     params = model.variables["params"]
-    maps = {
-        name: np.asarray(x) for name, x in model.decoding.attention_weights(params, batch).items()
-    }
+    maps = jax.device_get(jax.jit(model.decoding.attention_weights)(params, batch))
     source, target = np.array([2, 4]), np.array([3, 2])
+    sow = jax.jit(partial(model.module.apply, deterministic=True, mutable=["intermediates"]))
     for row, (n, m) in enumerate(zip(source, target, strict=True)):
-        alone = jax.tree.map(lambda x, row=row: x[row : row + 1], batch)
+        alone = jax.tree.map(lambda x, row=row: np.asarray(x)[row : row + 1], batch)
         cut = Batch(
             *(Sequence(*(x[:, :k] for x in side)) for side, k in zip(alone, (n, m), strict=True))
         )
-        _, sown = model.module.apply(
-            model.variables, cut, deterministic=True, mutable=["intermediates"]
-        )
+        _, sown = sow(model.variables, cut)
         layers = sown["intermediates"]["decoder"]["layers"]
         whole = np.asarray(layers["self_attention"]["weights"][0])[:, 0]
         closely = {"rtol": 1e-4, "atol": 1e-6}
@@ -202,7 +207,8 @@ def test_sources_are_learned_as_if_they_were_text():
         }
     )
     model = build_model(config, 30, None)
-    params = nn.unbox(init_parameters(model, jax.random.key(0)))
+    params = nn.unbox(jax.jit(partial(init_parameters, model))(jax.random.key(0)))
+    losses = jax.jit(partial(model.apply, label_smoothing=0.0, method="losses"))
     sources, targets = [[7, 8, 9, 1], [11, 1]], [[20, 21, 1], [22, 23, 24, 1]]
     offsets = [np.cumsum([0, *map(len, side)]) for side in (sources, targets)]
     tokens = [np.concatenate(side) for side in (sources, targets)]
@@ -212,12 +218,7 @@ def test_sources_are_learned_as_if_they_were_text():
         batches = Batches(examples, data, seed=0)
         for step in range(batches.steps_per_epoch):
             batch = batches(step)
-            _, nll = model.apply(
-                {"params": params},
-                jax.tree.map(jnp.array, batch),
-                label_smoothing=0.0,
-                method="losses",
-            )
+            _, nll = losses({"params": params}, batch)
             for example, row, _ in zip(*batches.chosen(step), strict=True):
                 own = np.asarray(nll)[row][batch.targets.segments[row] != 0]
                 text = [*sources[example], *targets[example]]
@@ -225,9 +226,7 @@ def test_sources_are_learned_as_if_they_were_text():
                 alone = Batch(
                     one_a_row(jnp.array([text[:begin]])), one_a_row(jnp.array([text[begin:]]))
                 )
-                _, wanted = model.apply(
-                    {"params": params}, alone, label_smoothing=0.0, method="losses"
-                )
+                _, wanted = losses({"params": params}, alone)
                 np.testing.assert_allclose(own, wanted[0], rtol=1e-4)
                 assert len(own) == len(text) - begin
 

@@ -41,12 +41,14 @@ _KINDS = [
 
 def _model(config):
     model = Transformer(config, _VOCAB, 1)
-    return TransformerDecoding(model), nn.unbox(init_parameters(model, jax.random.key(0)))
+    params = jax.jit(partial(init_parameters, model))(jax.random.key(0))
+    return TransformerDecoding(model), nn.unbox(params)
 
 
-@partial(jax.jit, static_argnums=0)
-def _logits(model, params):
+@partial(jax.jit, static_argnums=0, static_argnames="quantize")
+def _logits(model, params, **prepared):
     """Of the second position, for two hypotheses each of three sentences."""
+    params = model.prepare(params, **prepared)
     sources = jax.random.randint(jax.random.key(1), (3, 6), 3, _VOCAB)
     memory = model.memory(params, one_a_row(sources))
     cache = model.empty_cache(3, 2, 4)
@@ -66,14 +68,17 @@ def _logits(model, params):
 )
 def test_a_quantized_model_computes_nearly_the_same(config):
     model, params = _model(config)
-    exact = np.float64(_logits(model, model.prepare(params)))
-    near = np.float64(_logits(model, model.prepare(params, "int8")))
+    exact = np.float64(_logits(model, params))
+    near = np.float64(_logits(model, params, quantize="int8"))
     assert 1e-3 < (near - exact).std() / exact.std() < 0.05
 
 
 def test_every_matrix_becomes_integers_and_nothing_else_changes():
     model, params = _model(_KINDS[1])
-    converted = quantized(params, declared_parameters(model.network))
+    declared = declared_parameters(model.network)
+    params, converted = jax.device_get(
+        (params, jax.jit(lambda params: quantized(params, declared))(params))
+    )
     held = jax.tree.leaves(converted, is_leaf=lambda x: isinstance(x, Int8Matrix))
     for (path, value), new in zip(jax.tree.leaves_with_path(params), held, strict=True):
         name = jax.tree_util.keystr(path)

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -69,9 +70,12 @@ def _write(workdir, config, log=(), scores=()):
     return workdir
 
 
+_loaded = cache(load_config)
+
+
 def _config(name, **changes):
     path, _, variant = name.partition(":")
-    config = load_config(f"{_CONFIGS / path}.py" + (f":{variant}" if variant else ""))
+    config = _loaded(f"{_CONFIGS / path}.py" + (f":{variant}" if variant else ""))
     return config.replace({path.replace("__", "."): value for path, value in changes.items()})
 
 

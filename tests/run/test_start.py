@@ -17,7 +17,7 @@ from t2t_jax.workdir import read_vocabulary, run_vocabulary
 @pytest.fixture(scope="module")
 def config(tiny_run):
     return load_config(str(tiny_run.folder / "tiny.py")).replace(
-        {"training.num_train_steps": 1, "checkpoint.every_steps": 1}
+        {"training.num_train_steps": 1, "checkpoint.every_steps": 1, **tiny_run.without_dev}
     )
 
 

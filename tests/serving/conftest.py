@@ -22,14 +22,14 @@ from t2t_jax.serving.searches import Searches
 from t2t_jax.serving.server import Entrance, bound_socket, settings
 from t2t_jax.serving.service import Service
 from t2t_jax.serving.settings import Bounds
-from tests.interchange.models import OPTIONS, portable, translator_of
+from tests.interchange.models import portable, translator_of
 
 DECODING = {"beam_size": 2, "max_extra_length": 5}
 
 
 @pytest.fixture(scope="session")
 def translator():
-    return translator_of(portable(OPTIONS["paper"]))
+    return translator_of(portable({"model.num_encoder_layers": 1, "model.num_decoder_layers": 2}))
 
 
 @pytest.fixture(scope="session")

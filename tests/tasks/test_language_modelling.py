@@ -5,11 +5,10 @@ from functools import partial
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t2t_jax.batch import Batch, Sequence, one_a_row
+from t2t_jax.batch import Batch, Sequence
 from t2t_jax.config import Config
 from t2t_jax.data.corpus import open_corpus
 from t2t_jax.data.tokenized import prepare_vocabulary
@@ -57,12 +56,18 @@ def translator(tmp_path_factory):
     return Translator(config, vocabulary, params, steps=[1])
 
 
+@partial(jax.jit, static_argnums=0)
+def _log_probs(model, params, batch):
+    return jax.nn.log_softmax(model.logits(params, batch)[0])
+
+
 def log_probs(translator, tokens):
-    """Of each token after the start, in a pass over them alone."""
-    none = Sequence(*(jnp.zeros((1, 0), jnp.int32),) * 3)
-    batch = Batch(none, one_a_row(jnp.array([tokens], jnp.int32)))
-    logits = translator.model.logits(translator.params, batch)
-    return np.asarray(jax.nn.log_softmax(logits[0]))
+    """Of each token after the start, in a pass over them alone, with empty places after them."""
+    none = Sequence(*(np.zeros((1, 0), np.int32),) * 3)
+    row, room = np.array([tokens], np.int32), ((0, 0), (0, 24 - len(tokens)))
+    text = Sequence(row, np.ones_like(row), np.arange(row.size, dtype=np.int32)[None])
+    batch = Batch(none, Sequence(*(np.pad(x, room) for x in text)))
+    return np.asarray(_log_probs(translator.model, translator.params, batch))
 
 
 def test_scores_are_the_likelihood_of_every_token_in_its_window(translator):

@@ -38,7 +38,8 @@ def _batch():
 def _step(fields):
     config = _CONFIG.replace(fields)
     model = make_model(config, _VOCAB, None)
-    return jax.jit(partial(train_step, config, model)), init_state(config, model)
+    state = jax.jit(partial(init_state, config, model))()
+    return jax.jit(partial(train_step, config, model)), state
 
 
 @pytest.mark.thorough

@@ -52,10 +52,16 @@ GRADIENTS = [_random(1, 10.0), _random(2, 0.1), _random(3, 1.0)]
 def _directions(config):
     """The directions of some steps, by parameter."""
     optimizer = make_optimizer(config, _declared())
+
+    @jax.jit
+    def direction(gradients, state):
+        state = optimizer.accumulate(gradients, state)
+        return optimizer.direction(gradients, state, PARAMS), state
+
     state, found = nn.unbox(optimizer.init(PARAMS)), []
     for gradients in GRADIENTS:
-        state = optimizer.accumulate(gradients, state)
-        found.append(optimizer.direction(gradients, state, PARAMS))
+        one, state = direction(gradients, state)
+        found.append(one)
     return _by_name(found)
 
 

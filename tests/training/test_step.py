@@ -187,7 +187,7 @@ def test_a_row_is_dropped_differently_from_its_copies_in_the_batch_and_between_p
 def test_eval_step_is_the_same_in_any_number_of_passes(tiny, batch):
     params = _state(tiny).params
     expected = jax.jit(partial(_loss_sums, tiny.model))(params, batch)
-    for tokens in (None, 6, 20):
+    for tokens in (None, 20):
         got = eval_step(TransformerDecoding(tiny.model), 0.1, params, tiny.put(batch, tokens))
         np.testing.assert_allclose(got, expected, rtol=1e-5)
 
