@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import types
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from t2t_jax.config.running import run_registering_files
@@ -37,36 +38,53 @@ def check_fields(config: Any) -> None:
     Raises:
       UserError: a value has another type or is out of range; the error names the first such field.
     """
-    for field_name, hint in get_type_hints(type(config)).items():
+    for field_name, hint in _hints(type(config)).items():
         value, name = getattr(config, field_name), f"{_section(config)}.{field_name}"
         if name in NAMED and isinstance(value, str):
             if value not in NAMED[name]:
                 run_registering_files()
             NAMED[name].check(name, value)
-            continue
-        origin, args = get_origin(hint), get_args(hint)
-        if origin is Literal:
-            choices = ", ".join(map(repr, args))
-            hint_text = did_you_mean(str(value), map(str, args), "use one of these")
-            known = any(value == one and type(value) is type(one) for one in args)
-            require(known, f"{name}={value!r} is not one of {choices}; {hint_text}")
-            continue
-        if origin is tuple:
-            known = isinstance(value, tuple) and all(_is_one_of(one, args[0]) for one in value)
-            kind = f"a tuple of values, each a {args[0].__name__}"
-            require(known, f"{name}={value!r} is a {type(value).__name__}, expected {kind}")
-            continue
-        allowed = args if origin in (types.UnionType, Union) else (hint,)
-        expected = getattr(hint, "__name__", str(hint))
-        require(
-            _is_one_of(value, *allowed),
-            f"{name}={value!r} is a {type(value).__name__}, expected {expected}",
-        )
-        finite = not isinstance(value, float) or math.isfinite(value)
-        require(finite, f"{name}={value} is not a finite number")
+        else:
+            _check_type(name, value, hint)
     sizes = [leaf.name for leaf in dataclasses.fields(config) if "is_size" in leaf.metadata]
     check_range(config, 1, INFINITY, *sizes)
     check_fits(config, *sizes)
+
+
+@cache
+def _hints(section: Any) -> dict[str, Any]:
+    """Return the types of the fields of a section, which take most of a check to find out."""
+    return get_type_hints(section)
+
+
+def _check_type(name: str, value: Any, hint: Any) -> None:
+    """Refuse a value that is not of a type, or is no finite number.
+
+    Args:
+      name: the dotted path of the field in errors.
+      value: its value.
+      hint: the type that the field declares.
+
+    Raises:
+      UserError: the value has another type.
+    """
+    origin, args = get_origin(hint), get_args(hint)
+    kind = type(value).__name__
+    if origin is Literal:
+        if not any(value == one and type(value) is type(one) for one in args):
+            choices = ", ".join(map(repr, args))
+            advice = did_you_mean(str(value), map(str, args), "use one of these")
+            raise UserError(f"{name}={value!r} is not one of {choices}; {advice}")
+    elif origin is tuple:
+        known = isinstance(value, tuple) and all(_is_one_of(one, args[0]) for one in value)
+        expected = f"a tuple of values, each a {args[0].__name__}"
+        require(known, f"{name}={value!r} is a {kind}, expected {expected}")
+    else:
+        allowed = args if origin in (types.UnionType, Union) else (hint,)
+        expected = getattr(hint, "__name__", str(hint))
+        require(_is_one_of(value, *allowed), f"{name}={value!r} is a {kind}, expected {expected}")
+        finite = not isinstance(value, float) or math.isfinite(value)
+        require(finite, f"{name}={value} is not a finite number")
 
 
 def _is_one_of(value: Any, *kinds: Any) -> bool:
