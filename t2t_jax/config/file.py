@@ -49,6 +49,7 @@ def product(base: Config, choices: Mapping[str, Sequence[Any]]) -> dict[str, Con
     """Make a grid of every combination of some values of some fields.
 
     Args:
+      base: the config that gives all other fields.
       choices: values by path, such as `{"model.num_heads": [1, 4], "model.d_ff": [1024, 2048]}`.
 
     Returns:

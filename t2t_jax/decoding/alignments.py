@@ -77,6 +77,9 @@ def alignments(
     over its subwords and their sum over those of the source word. An end of sentence is no word.
 
     Args:
+      translator: the model.
+      sources: sentences.
+      targets: a translation of each.
       head: the layer of the decoder and the head, both counted from 0. None chooses the head with
         the greatest agreement on the first ten thousand pairs: the share of target words whose link
         is also the strongest of its source word, as a mean over pairs.

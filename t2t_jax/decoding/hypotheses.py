@@ -115,9 +115,6 @@ def add_finished(
     """Return the k best of the finished hypotheses and of the candidates that enter.
 
     Args:
-      finished: the k best hypotheses that have ended so far.
-      hypotheses: candidates.
-      entering: which of the candidates enter.
       lengths: tokens generated for the candidates of each sentence.
     """
     scores = scores_of(hypotheses.log_probs, lengths, alpha, offset)
@@ -157,12 +154,7 @@ def is_possible(log_probs: Float32[Array, "*shape"]) -> Bool[Array, "*shape"]:
 def write_place(
     rows: Int32[Array, "b m t"], column: Int32[Array, "b m"], place: Int32[Array, ""]
 ) -> Int32[Array, "b m t"]:
-    """Return the rows with a new column at a place of the ring.
-
-    Args:
-      rows: tokens or slots of hypotheses, by place of the ring.
-      column: the new entry of each hypothesis.
-    """
+    """Return the rows of hypotheses with a new column at a place of the ring."""
     return jax.lax.dynamic_update_index_in_dim(rows, column, place, axis=2)
 
 
@@ -180,8 +172,6 @@ def choose_rows(condition: Bool[Array, " b"], new: Any, old: Any) -> Any:
 
     Args:
       condition: for each sentence, whether its row is taken from `new`.
-      new: a tree of arrays with a row for each sentence.
-      old: a tree of the same form, whose rows the other sentences keep.
     """
 
     def choose(new: Array, old: Array) -> Array:

@@ -49,6 +49,8 @@ def score(
     sentence that ends at once.
 
     Args:
+      translator: the model.
+      sources: sentences.
       targets: a translation of each, as text, which the vocabulary encodes into the subwords that
         are scored.
       first_line: number of the first line, for lines that are a part of a longer text. Errors

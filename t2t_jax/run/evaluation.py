@@ -79,6 +79,7 @@ def evaluate(
     Args:
       translator: the model; its config says how the corpus is read.
       corpus: where the split is; None is the corpus of the model's config.
+      split: the split's name.
       num_sentences: how many sentences to decode, from the first on; None means all. The losses
         do not depend on it.
       seed: seed of sampling (`temperature` above 0).

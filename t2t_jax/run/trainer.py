@@ -32,6 +32,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> TrainedRun:
     A config or corpus that does not fit is refused before anything in `workdir` changes.
 
     Args:
+      config: the config of the run.
       workdir: the directory for all that the run writes; in a bucket, `s3://bucket/name`.
 
     Returns:
