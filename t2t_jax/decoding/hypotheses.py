@@ -115,9 +115,6 @@ def add_finished(
     """Return the k best of the finished hypotheses and of the candidates that enter.
 
     Args:
-      finished: the k best hypotheses that have ended so far.
-      hypotheses: candidates.
-      entering: which of the candidates enter.
       lengths: tokens generated for the candidates of each sentence.
       alpha: exponent of `length_penalty`.
       offset: see `length_penalty`.
@@ -185,8 +182,6 @@ def choose_rows(condition: Bool[Array, " b"], new: Any, old: Any) -> Any:
 
     Args:
       condition: for each sentence, whether its row is taken from `new`.
-      new: a tree of arrays with a row for each sentence.
-      old: a tree of the same form, whose rows the other sentences keep.
     """
 
     def choose(new: Array, old: Array) -> Array:
