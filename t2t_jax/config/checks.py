@@ -38,7 +38,8 @@ def check_fields(config: Any) -> None:
     Raises:
       UserError: a value has another type or is out of range; the error names the first such field.
     """
-    for field_name, hint in _hints(type(config)).items():
+    section: Any = type(config)
+    for field_name, hint in _hints(section).items():
         value, name = getattr(config, field_name), f"{_section(config)}.{field_name}"
         if name in NAMED and isinstance(value, str):
             if value not in NAMED[name]:
