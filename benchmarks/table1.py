@@ -38,7 +38,7 @@ from workload import jax
 
 from t2t_jax.errors import UserError
 from t2t_jax.kernels.choice import Kernels, kernels_of
-from t2t_jax.parallel.memory import memory_of_a_device
+from t2t_jax.parallel.device_memory import memory_of_a_device
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.program import run

@@ -16,7 +16,7 @@ from on_accelerator.sizes import config_of, repeats, training_shape
 from t2t_jax.config import Config
 from t2t_jax.kernels.choice import Kernels, kernels_of
 from t2t_jax.parallel.mesh import make_mesh
-from t2t_jax.training.memory import training_memory
+from t2t_jax.training.step_memory import training_memory
 
 _GIB = 2**30
 _CASES = (

@@ -19,8 +19,8 @@ from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
 from t2t_jax.parallel.compiler_options import described_options
+from t2t_jax.parallel.device_memory import bytes_of_a_device
 from t2t_jax.parallel.hardware import peaks, usable_memory
-from t2t_jax.parallel.memory import bytes_of_a_device
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout, make_mesh
 from t2t_jax.parallel.slices import described_slices
 from t2t_jax.system.atomic_file import write_whole

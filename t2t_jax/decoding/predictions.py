@@ -16,7 +16,7 @@ from t2t_jax.data.rows import Chosen, Examples
 from t2t_jax.decoding.translator import Translator
 from t2t_jax.modules.decoding_model import ScoringModel
 from t2t_jax.modules.matrices import Parameters
-from t2t_jax.parallel.memory import within_memory
+from t2t_jax.parallel.device_memory import within_memory
 from t2t_jax.parallel.mesh import batch_layout, on_host, one_ahead
 
 

@@ -16,10 +16,10 @@ from t2t_jax.decoding.arguments import texts, whole_number
 from t2t_jax.decoding.forbidden import constraints_of
 from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.long_lines import LinePart, parts, with_prefixes
-from t2t_jax.decoding.memory import check_search_memory
 from t2t_jax.decoding.open_search import Limits, OpenSearch
 from t2t_jax.decoding.row_group import Sentence
 from t2t_jax.decoding.scheduler import decode, plan
+from t2t_jax.decoding.search_memory import check_search_memory
 from t2t_jax.decoding.translations import Hypothesis, joined_hypotheses
 from t2t_jax.errors import UserError
 from t2t_jax.modules.decoding_model import DecodingModel
@@ -27,7 +27,7 @@ from t2t_jax.modules.ensemble import Ensemble, join_parameters
 from t2t_jax.modules.matrices import Parameters, Quantize
 from t2t_jax.modules.models import make_scoring_model
 from t2t_jax.modules.sources import TokenSources
-from t2t_jax.parallel.memory import within_memory
+from t2t_jax.parallel.device_memory import within_memory
 from t2t_jax.parallel.mesh import mesh_of
 
 _NOTHING = Hypothesis("", 0.0, 0.0, ())

@@ -21,7 +21,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
 from t2t_jax.modules.network import Network
 from t2t_jax.parallel.compiler_options import described_options
-from t2t_jax.parallel.memory import within_memory
+from t2t_jax.parallel.device_memory import within_memory
 from t2t_jax.parallel.mesh import BatchLayout, batch_layout
 from t2t_jax.parallel.processes import bound_together, check_same
 from t2t_jax.parallel.slices import described_slices
@@ -36,11 +36,11 @@ from t2t_jax.tasks import task_of
 from t2t_jax.tasks.task import Task, predicted_by
 from t2t_jax.training.averaging import check_average
 from t2t_jax.training.checkpoint import Checkpoints
-from t2t_jax.training.memory import check_gathering, check_memory
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.settling import settled
 from t2t_jax.training.state import TrainState, abstract_state
 from t2t_jax.training.step import training_mesh
+from t2t_jax.training.step_memory import check_gathering, check_memory
 from t2t_jax.workdir import (
     begin_run,
     check_workdir,

@@ -8,7 +8,7 @@ that lacks it is ignored.
 
 Process 0 writes, and other processes send it their parts of the arrays. JAX gathers an array on all
 processes at once, so each process needs memory for the largest array, and process 0 for all arrays
-(`training.memory.check_gathering`). Each process fetches by itself the files that it reads.
+(`training.step_memory.check_gathering`). Each process fetches by itself the files that it reads.
 """
 
 import shutil

@@ -8,7 +8,7 @@ from t2t_jax.config import Config
 from t2t_jax.kernels.choice import fast_compute_dtype
 from t2t_jax.parallel.hardware import usable_memory
 from t2t_jax.parallel.mesh import row_parts
-from t2t_jax.training.memory import training_memory
+from t2t_jax.training.step_memory import training_memory
 
 _TOKENS_ON_CPUS = 4096
 """Positions of a pass on CPUs, where more make no product faster, or where memory is unknown."""

@@ -24,11 +24,11 @@ from t2t_jax.modules.network import declared_parameters
 from t2t_jax.parallel.mesh import make_mesh, on_host, replicated
 from t2t_jax.training.averaging import load_parameters
 from t2t_jax.training.checkpoint import Checkpoints
-from t2t_jax.training.memory import training_memory
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.recipe import make_optimizer
 from t2t_jax.training.state import TrainState, abstract_state
 from t2t_jax.training.step import LossSums, update
+from t2t_jax.training.step_memory import training_memory
 
 OPTIMIZERS = ["adam", "adamw", "adafactor", "lion", "muon"]
 ONE = {"parallel.data": 1}

@@ -8,8 +8,8 @@ import pytest
 from jax.sharding import Mesh
 
 from t2t_jax.config import Config
-from t2t_jax.training.memory import training_memory
 from t2t_jax.training.settling import settled
+from t2t_jax.training.step_memory import training_memory
 
 _GIB = 1 << 30
 _OPEN = Config().replace(

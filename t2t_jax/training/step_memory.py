@@ -17,7 +17,7 @@ from t2t_jax.config.registry import load_named
 from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import MatrixBox, Parameters
-from t2t_jax.parallel.memory import LESS_MEMORY, memory_of_a_device
+from t2t_jax.parallel.device_memory import LESS_MEMORY, memory_of_a_device
 from t2t_jax.parallel.mesh import batch_layout, row_parts
 from t2t_jax.parallel.processes import is_main, one_without
 from t2t_jax.system.bucket import BucketPath
@@ -140,8 +140,8 @@ def check_memory(
 ) -> None:
     """Refuse a run that cannot fit its devices, before anything is allocated, traced or compiled.
 
-    The estimate is a lower bound (`training_memory`): a run that passes may still be
-    too large by up to about a factor of two, and then ends as `parallel.memory.within_memory` says.
+    The estimate is a lower bound (`training_memory`): a run that passes may still be too large by
+    up to about a factor of two, and then ends as `parallel.device_memory.within_memory` says.
 
     Args:
       shapes: the shapes of its batches: rows, source length, target length. Without shapes, only

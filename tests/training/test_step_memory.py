@@ -24,15 +24,15 @@ from t2t_jax.config.tables import OPTIMIZERS, OptimizerFacts
 from t2t_jax.data.batching import batch_shape
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
-from t2t_jax.parallel import memory as memory_module
-from t2t_jax.parallel.memory import within_memory
+from t2t_jax.parallel import device_memory as memory_module
+from t2t_jax.parallel.device_memory import within_memory
 from t2t_jax.parallel.mesh import make_mesh
 from t2t_jax.system.bucket import as_path
 from t2t_jax.training import bucket_manager
-from t2t_jax.training.memory import check_gathering, check_memory, training_memory
 from t2t_jax.training.optimizer import Optimizer
 from t2t_jax.training.settling import settled
 from t2t_jax.training.state import abstract_state
+from t2t_jax.training.step_memory import check_gathering, check_memory, training_memory
 
 _GIB = 1 << 30
 _TINY = {
@@ -277,8 +277,10 @@ def test_a_state_that_process_0_cannot_gather_for_a_bucket_is_refused(
     monkeypatch.setattr(jax, "process_count", lambda: processes)
     monkeypatch.setattr(jax, "process_index", lambda: process)
     usable = None if gib is None else int(gib * _GIB)
-    monkeypatch.setattr("t2t_jax.training.memory.usable_host_memory", lambda: usable)
-    monkeypatch.setattr("t2t_jax.training.memory.one_without", lambda holds: None if holds else 0)
+    monkeypatch.setattr("t2t_jax.training.step_memory.usable_host_memory", lambda: usable)
+    monkeypatch.setattr(
+        "t2t_jax.training.step_memory.one_without", lambda holds: None if holds else 0
+    )
     state = {name: jax.ShapeDtypeStruct((2**27,), jnp.float32) for name in ("params", "moments")}
     with pytest.raises(UserError, match=r"is 1\.0 GiB, more than") if refused else nullcontext():
         check_gathering(state, as_path(workdir))
