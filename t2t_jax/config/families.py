@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from t2t_jax.config.checks import check_fits, check_positive, require
+from t2t_jax.config.checks import INFINITY, check_fits, check_positive, require
 from t2t_jax.config.fields import SIZE, added_later, left_open, read_where
 from t2t_jax.config.model import LinearLayer, ModelConfig, Side, Stack, StartToken
 from t2t_jax.config.registry import Rows
@@ -168,7 +168,7 @@ class DecoderOnlyConfig(WithDecoder, WithTokens):
     @property
     def longest_sentence(self) -> float:
         """Return half of the positions, as source and target are one sequence."""
-        return super().longest_sentence // 2
+        return self.num_positions // 2 if self.positions.has_table else INFINITY
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,15 @@ def test_every_family_names_classes_that_exist_and_every_field_has_one_meaning()
             assert len({(one.type, one.default) for one in owners}) == 1, name
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_only_a_table_of_positions_bounds_a_sentence(family):
+    endless = network_config(family, position="rotary")
+    assert endless.longest_sentence == float("inf")
+    shares = 2 if family == "decoder_only" else 1  # source and target are one sequence
+    table = network_config(family, position="learned")
+    assert table.longest_sentence == table.num_positions // shares
+
+
 @dataclasses.dataclass(frozen=True)
 class _Listener(EncoderAndDecoder):
     """A network with a decoder over sources that are no tokens."""

@@ -83,7 +83,7 @@ def evaluations():
     assert found == {**whole, ("all-reduce", "fsdp"): BYTES_OF_SUMS}
     assert model.sent(scoring._log_probs, *own, ids, ids) == whole
     assert model.sent(predictions._most_probable, *own, model.batch()) == whole
-    found = model.sent(alignments._every_link, *own, ids, ids, ids, ids)
+    found = model.sent(alignments._every_link, *own, alignments._Pairs(ids, ids, ids, ids))
     assert set(found) == {("all-gather", "fsdp")}
     assert found <= Counter(whole)  # the last layer's output is not needed
 

@@ -117,7 +117,7 @@ class OnOneDevice:
         config = make_config(width, **options)
         model = make_model(config, width, None)
         self.batch = make_batch(width)
-        if patch_values := config.model.patch_values:
+        if patch_values := config.value("model.patch_values"):
             self.batch = with_patches(self.batch, patch_values)
         self.start = jax.device_get(jax.jit(partial(init_state, config, model))())
         step = jax.jit(partial(train_step, config, model))
