@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,10 +83,14 @@ def check_heard(way_out: str) -> None:
 
 
 def _behind_links(path: Path) -> Path:
+    refusal = UserError(f"cannot write {path}: it is a link that leads back to itself")
     try:
-        return path.resolve()
-    except (OSError, RuntimeError) as error:  # the latter for links in a circle
-        raise UserError(f"cannot write {path}: it is a link that leads back to itself") from error
+        found = path.resolve()
+    except (OSError, RuntimeError) as error:  # the latter for links in a circle before Python 3.13
+        raise refusal from error
+    if os.path.islink(found):  # since then, such a link is returned
+        raise refusal
+    return found
 
 
 def _is_special(path: Path) -> bool:
