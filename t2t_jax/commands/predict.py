@@ -8,6 +8,7 @@ from typing import Any
 
 from t2t_jax.commands.model_flags import RunFlags, load_for
 from t2t_jax.commands.streams import reading, writing
+from t2t_jax.config import ImageEncoderConfig
 from t2t_jax.errors import UserError
 
 
@@ -35,10 +36,10 @@ class PredictCommand(RunFlags):
 
         with writing(self.output) as file:
             translator = load_for("predict", [self.run_directory], self)
-            data, done = translator.config.data, 0
-            task = task_of(data.corpus, data.task)
+            config, done = translator.config, 0
+            task = task_of(config.data.corpus, config.data.task)
             assert isinstance(task, Predicting)
-            with self._inputs(data.facts.reads_images) as chunks:
+            with self._inputs(isinstance(config.model, ImageEncoderConfig)) as chunks:
                 for inputs in chunks:
                     lines = task.lines(translator, inputs, done + 1, self.probabilities)
                     file.writelines(f"{line}\n".encode() for line in lines)

@@ -39,7 +39,7 @@ def check_fields(config: Any) -> None:
       UserError: a value has another type or is out of range; the error names the first such field.
     """
     section: Any = type(config)
-    for field_name, hint in _hints(section).items():
+    for field_name, hint in field_types(section).items():
         value, name = getattr(config, field_name), f"{_section(config)}.{field_name}"
         if name in NAMED and isinstance(value, str):
             if value not in NAMED[name]:
@@ -53,7 +53,7 @@ def check_fields(config: Any) -> None:
 
 
 @cache
-def _hints(section: Any) -> dict[str, Any]:
+def field_types(section: Any) -> dict[str, Any]:
     """Return the types of the fields of a section, which take most of a check to find out."""
     return get_type_hints(section)
 

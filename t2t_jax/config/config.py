@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_origin, get_type_hints
 
-from t2t_jax.config.checks import require
+from t2t_jax.config.checks import field_types, require
 from t2t_jax.config.families import (
     FAMILIES,
     EncoderDecoderConfig,
@@ -61,7 +61,7 @@ class Config:
         )
         require(
             not self.training.source_loss
-            or (facts.writes_text and getattr(model, "prefix_attention", None) is False),
+            or (facts.writes_text and model.stacks[-1].reads_source and model.stacks[-1].is_causal),
             "training.source_loss is for model.architecture='decoder_only' with causal attention, "
             "which predicts a source from left to right, and for data.task='auto'; leave it out",
         )
@@ -237,7 +237,7 @@ def from_dict(nested: Mapping[str, Any]) -> Config:
 
 def _tuples(section: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a section, with tuples in place of the lists that JSON has for them."""
-    several = {name for name, hint in get_type_hints(section).items() if get_origin(hint) is tuple}
+    several = {name for name, hint in field_types(section).items() if get_origin(hint) is tuple}
     return {
         name: tuple(value) if name in several and isinstance(value, list) else value
         for name, value in values.items()

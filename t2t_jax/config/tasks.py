@@ -34,8 +34,6 @@ class TaskFacts:
     """Whether models of the task search for a text that answers a source, as in translation."""
     predicts_labels: bool = False
     """Whether the targets of the task are labels, which share no matrix with subwords."""
-    reads_images: bool = False
-    """Whether the sources of the task are images."""
 
 
 class _Tasks(Rows[TaskFacts]):
@@ -98,7 +96,6 @@ TASKS = _Tasks(
         ("accuracy", "accuracy"),
         _OF_LABELS,
         predicts_labels=True,
-        reads_images=True,
     ),
 )
 """The tasks by the names of their modules."""
