@@ -1,0 +1,14 @@
+"""The exit codes of a training that has not ended, by which a scheduler starts it again."""
+
+import signal
+
+STOPPED = 128 + signal.SIGTERM
+"""The code after SIGTERM, with a checkpoint from which the same command goes on: 143."""
+HUNG = 75
+"""The code after no step ended in time, as one process did not come to it; see `run.watchdog`.
+
+`sysexits.h` calls it EX_TEMPFAIL: a failure that may be gone when the program is started again.
+"""
+EXCLUDED_HOSTS = "hangs/hosts"
+"""The file in a run directory with the host of the process that was missing, one line for each time
+that a training has ended with `HUNG`."""
