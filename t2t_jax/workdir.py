@@ -9,6 +9,7 @@ W/registered/          copies of the files that registered functions which the c
 W/imported.json        instead of corpus.sha256, for an imported model: the source of the import
 W/checkpoints, W/best  see `training.checkpoint`
 W/log.jsonl, events    see `run.log`
+W/jobs/NUMBER.json     what the time of each start of the training went to; see `run.job`
 W/scores.jsonl         the scores of commands such as `t2t-jax bleu`, one evaluation a line
 W/calibration.json     see `run.calibration`
 """

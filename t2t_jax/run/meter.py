@@ -1,10 +1,8 @@
 """The metrics of steps: they are read without making the device wait, and their means logged."""
 
-import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TypeVar
+from contextlib import AbstractContextManager, contextmanager
 
 import jax
 import numpy as np
@@ -12,11 +10,9 @@ import numpy as np
 from t2t_jax.config import TrainingConfig
 from t2t_jax.errors import UserError
 from t2t_jax.run.log import RunLog
-from t2t_jax.run.waiting import DataWait
+from t2t_jax.run.progress import COMPILATION, DATA, STEPS, Progress
 from t2t_jax.tasks.measures.perplexity import perplexity
 from t2t_jax.training.step import StepMetrics
-
-_T = TypeVar("_T")
 
 # The metrics of so many newest steps stay on the device. The host waits for older ones only, so the
 # device always has a step to go on with.
@@ -27,25 +23,22 @@ class StepMeter:
     """A meter of the means and rates of the steps since the last record of the log."""
 
     def __init__(
-        self, log: RunLog, config: TrainingConfig, first_step: int, num_devices: int
+        self,
+        log: RunLog,
+        progress: Progress,
+        config: TrainingConfig,
+        first_step: int,
+        num_devices: int,
     ) -> None:
-        """Start the clock."""
+        """Begin the steps."""
         self._log, self._config, self._first_step = log, config, first_step
         self._num_devices = num_devices
         self._pending: deque[tuple[int, StepMetrics]] = deque()
         self._read: list[StepMetrics] = []
         self._compiled: set[tuple[int, ...]] = set()
-        self._started = time.monotonic()
-        self._seconds = self._seconds_in_all = 0.0
-        self._data_wait = DataWait()
-
-    def timed(self, batches: Iterator[_T]) -> Iterator[_T]:
-        """Yield the batches of the steps, and measure for the log how long the devices wait."""
-        return self._data_wait.timed(batches)
-
-    def close(self) -> None:
-        """End the measurement of the time that the devices wait for data."""
-        self._data_wait.close()
+        self._progress = progress
+        progress.enter(STEPS)
+        self._before = self._begin = progress.seconds()
 
     def add(self, step: int, metrics: StepMetrics) -> None:
         """Keep the metrics of a step on the device, and read those of an earlier step.
@@ -53,7 +46,7 @@ class StepMeter:
         Raises:
           UserError: too many steps in a row were not finite.
         """
-        self._data_wait.launched(metrics)
+        self._progress.launch(metrics)
         self._pending.append((step, metrics))
         if len(self._pending) > _LAG:
             self._read_one()
@@ -64,24 +57,22 @@ class StepMeter:
         A step is compiled when it is launched for the first time on a batch of its shape.
         """
         if shape in self._compiled:
-            return nullcontext()
+            return self._progress.waiting()
         self._compiled.add(shape)
-        return self.paused()
+        return self.during(COMPILATION)
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def during(self, phase: str) -> Iterator[None]:
         """Return a context whose time counts for no step; all metrics are read before it begins."""
         while self._pending:
             self._read_one()
-        self._seconds += time.monotonic() - self._started
-        try:
+        with self._progress.during(phase):
             yield
-        finally:
-            self._started = time.monotonic()
 
     def _read_one(self) -> None:
         step, on_device = self._pending.popleft()
-        metrics: StepMetrics = jax.device_get(on_device)
+        with self._progress.waiting():
+            metrics: StepMetrics = jax.device_get(on_device)
         self._read.append(metrics)
         self._log.step(step)
         if metrics.nonfinite_in_a_row >= self._config.max_nonfinite_steps:
@@ -94,10 +85,11 @@ class StepMeter:
             self._record(step)
 
     def _record(self, step: int) -> None:
-        now = time.monotonic()
-        seconds, self._seconds, self._started = self._seconds + now - self._started, 0.0, now
-        self._seconds_in_all += seconds
-        per_step = self._seconds_in_all / (step - self._first_step)
+        now = self._progress.seconds()
+        waited = now[DATA] - self._before[DATA]
+        seconds = now[STEPS] - self._before[STEPS] + waited
+        so_far = sum(now[phase] - self._begin[phase] for phase in (STEPS, DATA))
+        per_step, self._before = so_far / (step - self._first_step), now
         smoothed, nll, tokens = np.asarray([m.losses for m in self._read], np.float64).T
         last = self._read[-1]
         figures = {
@@ -108,7 +100,7 @@ class StepMeter:
             "gradient_norm": float(last.gradient_norm),
             "target_tokens": tokens.sum(),
             "target_tokens_per_second": tokens.sum() / seconds,
-            "data_wait": min(1.0, self._data_wait.take() / seconds),
+            "data_wait": min(1.0, waited / seconds),
             "devices": self._num_devices,
             "nonfinite_steps": int(last.nonfinite_total),
         }

@@ -1,6 +1,5 @@
 """The preparation of a run: all that must exist, in memory and on the disk, before a step."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +27,9 @@ from t2t_jax.parallel.slices import described_slices
 from t2t_jax.run.early_stopping import reason_to_stop
 from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.run.health import Health, corpus_figures
+from t2t_jax.run.job import Job
 from t2t_jax.run.log import RunLog
+from t2t_jax.run.progress import Progress
 from t2t_jax.run.start import check_start, initial_state
 from t2t_jax.system.quiet import orbax_kept_quiet
 from t2t_jax.system.signals import StopSignal
@@ -96,6 +97,8 @@ class Run(Plan):
     """The state before the next step."""
     checkpoints: Checkpoints
     log: RunLog
+    job: Job
+    progress: Progress
     stop: StopSignal
 
     @property
@@ -136,7 +139,7 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
       UserError: the config, the corpus or the directory does not fit, another process trains in
         the directory, or no checkpoint of the run can be read.
     """
-    begun = time.monotonic()
+    progress = Progress()
     plan = _planned(config, workdir)
     owned = plan.config, plan.corpus, plan.vocabulary
     with locked(workdir), StopSignal() as stop:
@@ -155,8 +158,17 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
                 log.checkpoint(first or None)
                 log.say(describe_corpus(plan.batches))
                 log.look(first)
-                run = Run(**vars(plan), state=state, checkpoints=checkpoints, log=log, stop=stop)
-                for line in _introduction(run, begun):
+                job = Job(workdir, progress, plan.config, plan.batches, first)
+                run = Run(
+                    **vars(plan),
+                    state=state,
+                    checkpoints=checkpoints,
+                    log=log,
+                    job=job,
+                    progress=progress,
+                    stop=stop,
+                )
+                for line in _introduction(run):
                     log.say(line)
                 yield run
 
@@ -219,8 +231,8 @@ def _facts(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> dict[str, 
     }
 
 
-def _introduction(run: Run, begun: float) -> Iterator[str]:
-    """Yield the lines that describe the training that begins; `begun` is the program's start."""
+def _introduction(run: Run) -> Iterator[str]:
+    """Yield the lines that describe the training that begins."""
     config, training = run.config, run.config.training
     first, last, end = int(run.state.step), run.last, training.schedule_end
     if training.init_from is not None and not first:
@@ -247,5 +259,5 @@ def _introduction(run: Run, begun: float) -> Iterator[str]:
                 f"the learning rate is 0 from training.schedule_steps={end} on: the steps after it "
                 "change no parameter"
             )
-        seconds = time.monotonic() - begun
+        seconds = sum(run.progress.seconds().values())
         yield f"step {first + 1:,} of {last:,} begins {seconds:.1f} s after the start"

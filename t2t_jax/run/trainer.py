@@ -14,6 +14,7 @@ from t2t_jax.parallel.processes import Agreement, is_main, of_main
 from t2t_jax.run.evaluation import evaluate
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.preparing import Run, open_run
+from t2t_jax.run.progress import CHECKPOINTS, EVALUATION
 from t2t_jax.run.trained_run import TrainedRun
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.program import command_line
@@ -44,9 +45,13 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> TrainedRun:
     """
     with open_run(config, as_path(workdir)) as run:
         step, signal = _train(run)
-        run.log.checkpoint(run.checkpoints.wait())
-        run.log.end(step, *_last_words(run, step, signal))
-        return TrainedRun(run.workdir, 128 + signal if signal else 0, run.log.history)
+        with run.progress.during(CHECKPOINTS):
+            run.log.checkpoint(run.checkpoints.wait())
+        reason, advice = _last_words(run, step, signal)
+        exit_code = 128 + signal if signal else 0
+        run.log.end(step, reason, advice)
+        run.job.end(reason, exit_code)
+        return TrainedRun(run.workdir, exit_code, run.log.history)
 
 
 def _train(run: Run) -> tuple[int, int]:
@@ -55,35 +60,39 @@ def _train(run: Run) -> tuple[int, int]:
     Returns:
       The number of the last step, and of the signal; 0 for none.
     """
-    state, saver = run.state, _Saver(run)
+    state, saver, progress = run.state, _Saver(run), run.progress
     step = first = int(state.step)
     train_step = compile_train_step(run.config, run.model, run.mesh)
     if first and _evaluates(run, first) and not run.log.has_evaluation(first, "dev"):
-        _evaluate(run, first, state)  # a signal or a kill had interrupted this evaluation
+        with progress.during(EVALUATION):  # a signal or a kill had interrupted this one
+            _evaluate(run, first, state)
     if _is_over(run):
         return first, 0
+    meter = StepMeter(run.log, progress, run.config.training, first, run.mesh.size)
     with (
-        closing(StepMeter(run.log, run.config.training, first, run.mesh.size)) as meter,
         closing(run.batches.prefetch(first, run.last, run.local_rows)) as batches,
+        closing(progress.timed(batches)) as timed,
     ):
-        for step, batch in enumerate(meter.timed(batches), first + 1):
+        for step, batch in enumerate(timed, first + 1):
             shape = run.batches.shape(step - 1)
             with meter.launching(shape):
                 state, metrics = train_step(state, run.layout(shape).put(batch))
             meter.add(step, metrics)
-            saves, evaluates = is_due(run.config, step), _evaluates(run, step)
-            if saves or evaluates:
-                with meter.paused():
-                    if saves:
-                        saver.save(state)
-                    if evaluates:
-                        _evaluate(run, step, state)
-                if evaluates and _is_over(run):
+            run.job.step(step)
+            if is_due(run.config, step):
+                with meter.during(CHECKPOINTS):
                     saver.save(state)
+            if _evaluates(run, step):
+                with meter.during(EVALUATION):
+                    _evaluate(run, step, state)
+                if _is_over(run):
+                    with meter.during(CHECKPOINTS):
+                        saver.save(state)
                     return step, 0
-            agreed = saver.agreed()
+            with progress.waiting():
+                agreed = saver.agreed()
             if agreed != _NOTHING:
-                with meter.paused():
+                with meter.during(CHECKPOINTS):
                     saver.save(state)
             if agreed > _CHECKPOINT:
                 return step, agreed
@@ -107,8 +116,9 @@ def _evaluate(run: Run, step: int, state: TrainState) -> None:
     if evaluation is not None:
         measure = how | {"max_extra_length": run.config.decoding.max_extra_length}
         # In this order, as `training.checkpoint` says: states, the best, the log.
-        run.log.checkpoint(run.checkpoints.wait())
-        run.checkpoints.save_if_best(state, evaluation.scores.best, measure)
+        with run.progress.during(CHECKPOINTS):
+            run.log.checkpoint(run.checkpoints.wait())
+            run.checkpoints.save_if_best(state, evaluation.scores.best, measure)
         run.log.evaluation(step, evaluation, settings.num_samples, measure)
 
 
@@ -127,6 +137,7 @@ class _Saver:
     def save(self, state: TrainState) -> None:
         """Begin to write a state, once the one before is on the disk; log that one."""
         self._run.log.checkpoint(self._run.checkpoints.save(state))
+        self._run.job.checkpoint(int(state.step))
         self._saved, self._proposed = time.monotonic(), False
 
     def agreed(self) -> int:

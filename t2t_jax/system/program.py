@@ -10,6 +10,7 @@ import glob
 import io
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -29,6 +30,7 @@ _STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
 _TOO_LARGE = "failed to map segment", "annot allocate memory"
 """The signs that a library was not loaded because memory or addresses for it are lacking."""
 _closed: set[str] = set()
+_begun: float | None = None
 
 
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
@@ -38,12 +40,19 @@ def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
     A reader that goes away (`| head`) ends the program quietly, with the exit code that shells give
     it. A signal ends it in the same way, unless the program takes the signal for a wish to stop.
     """
+    global _begun
+    _begun = time.time()
     replace_closed_streams()
     keep_freed_memory()  # before there is a second thread: its memory would have rules of its own
     with watching():
         prepare_process()
         code = _code_of(main)
     sys.exit(code)
+
+
+def begun() -> float | None:
+    """Return when this program was started, in seconds since 1970; None in a user's own process."""
+    return _begun
 
 
 def replace_closed_streams() -> None:

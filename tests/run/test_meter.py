@@ -1,14 +1,13 @@
 """The speed and the time left of a log's lines, by a clock that the test moves."""
 
-from contextlib import closing
-
 import numpy as np
 import pytest
 
 from t2t_jax.config import TrainingConfig
-from t2t_jax.run import meter
+from t2t_jax.run import progress
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.meter import StepMeter
+from t2t_jax.run.progress import EVALUATION, Progress
 from t2t_jax.training.step import LossSums, StepMetrics
 
 TOKENS = 50.0
@@ -19,7 +18,7 @@ STEPS = 10
 def clock(monkeypatch):
     """The time that the meter sees, in a list of one number."""
     now = [0.0]
-    monkeypatch.setattr(meter.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -40,7 +39,8 @@ def test_what_compilation_takes_is_in_no_speed_and_in_no_time_left(
 
     monkeypatch.setattr(log, "training", keep)
     config = TrainingConfig(num_train_steps=STEPS, log_every_steps=2)
-    with log, closing(StepMeter(log, config, first_step, 1)) as one:
+    with log:
+        one = StepMeter(log, Progress(), config, first_step, 1)
         for step in range(first_step + 1, STEPS + 1):
             shape = (4, 8 * (1 + step // 7))  # another one from step 7 on
             with one.launching(shape):
@@ -49,7 +49,7 @@ def test_what_compilation_takes_is_in_no_speed_and_in_no_time_left(
                     clock[0] += 100.0
             one.add(step, _metrics())
             clock[0] += 1.0
-        with one.paused():
+        with one.during(EVALUATION):
             pass
     assert len(compiled) == 2
     assert [step for step, _, _ in lines] == [*range(first_step + 2, STEPS + 1, 2)]

@@ -1,0 +1,128 @@
+"""What a training is doing now, how far it is, and what its time went to."""
+
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
+
+import jax
+
+from t2t_jax.system.program import begun
+
+_T = TypeVar("_T")
+
+START, COMPILATION, STEPS, DATA = "start", "compilation", "steps", "data"
+EVALUATION, CHECKPOINTS = "evaluation", "checkpoints"
+PHASES = START, COMPILATION, STEPS, DATA, EVALUATION, CHECKPOINTS
+"""What a training spends its time on. DATA is the part of the steps in which the devices wait for a
+batch, and CHECKPOINTS what the training waits for them: they are written beside the steps."""
+
+
+class Progress:
+    """The phase of a training, its steps, and its seconds by phase.
+
+    The main thread is in one phase at any time. It launches a step while the devices compute the
+    one before, so it may wait for a batch at no cost as long as the devices are busy. DATA counts
+    from when the main thread waits and the last launched step is done, until the batch is ready. A
+    thread waits for each step to learn when it was done; the main thread never does.
+
+    Attributes:
+      begun: when the program was started, or the training in a notebook, in seconds since 1970.
+      phase: what the main thread is doing now.
+      launched: the number of steps that were launched.
+      done: the number of steps that the devices have done.
+    """
+
+    def __init__(self) -> None:
+        """Begin with the phase START and idle devices."""
+        self.begun = begun() or time.time()
+        self.phase, self.launched, self.done = START, 0, 0
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+        self._waits, self._waited, self._busy_since = 0, 0.0, time.monotonic()
+        self._since = time.monotonic() - max(0.0, time.time() - self.begun)
+        self._idle_since = time.monotonic()
+        self._results: SimpleQueue[Any] = SimpleQueue()
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase, which ends the one before."""
+        now = time.monotonic()
+        self._seconds[self.phase] += now - self._since
+        self.phase, self._since = phase, now
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """Return a context that is in a phase, and afterwards in the one that was left for it."""
+        before = self.phase
+        self.enter(phase)
+        try:
+            with self.waiting():
+                yield
+        finally:
+            self.enter(before)
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds by phase, whose sum is the time since the program was started."""
+        self.enter(self.phase)
+        return self._seconds | {STEPS: self._seconds[STEPS] - self._seconds[DATA]}
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Return a context in which the main thread may wait for devices or other processes."""
+        before, outer = time.monotonic(), self._waits == 0
+        self._waits += 1
+        try:
+            yield
+        finally:
+            self._waits -= 1
+            if outer:
+                self._waited += time.monotonic() - before
+
+    def take_busy(self) -> float:
+        """Return the seconds since the last call in which this process itself worked on its steps.
+
+        They leave out what `waiting` and phases other than the steps took.
+        """
+        now = time.monotonic()
+        busy = now - self._busy_since - self._waited
+        self._busy_since, self._waited = now, 0.0
+        return busy
+
+    def timed(self, batches: Iterator[_T]) -> Generator[_T, None, None]:
+        """Yield the batches of the steps, and count the time that the devices wait for each.
+
+        Close the generator after the last step.
+        """
+        # A daemon, as a step may never end if another process of the run is lost.
+        Thread(target=self._note_ends, daemon=True, name="ends of steps").start()
+        self._idle_since = time.monotonic()
+        try:
+            while True:
+                before = time.monotonic()
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+                now = time.monotonic()
+                if self.done == self.launched:
+                    self._seconds[DATA] += max(0.0, now - max(before, self._idle_since))
+                yield batch
+        finally:
+            self._results.put(None)  # the thread ends once it has seen the end of every step
+
+    def launch(self, result: Any) -> None:
+        """Take note of a step that was launched.
+
+        Args:
+          result: arrays that are ready when the step is done.
+        """
+        self.launched += 1
+        self._results.put(result)
+
+    def _note_ends(self) -> None:
+        while (result := self._results.get()) is not None:
+            with suppress(Exception):  # the loop reads the same arrays, and raises the error
+                jax.block_until_ready(result)
+            self._idle_since = time.monotonic()
+            self.done += 1
