@@ -297,6 +297,12 @@ class ParallelConfig(MeshConfig):
     loss_chunks: Literal[1, 2, 4, 8] = field(default=1, metadata=MAY_CHANGE)
     """Parts in which logits and loss are computed. More parts take less memory for logits and their
     gradient, and a third more work on the output projection than 1 part."""
+    rendezvous_minutes: float = field(default=30.0, metadata=MAY_CHANGE)
+    """Minutes that a process waits for the others when a run of several processes starts."""
+    hang_minutes: float | None = field(default=10.0, metadata=MAY_CHANGE)
+    """Minutes without the end of a step after which every process writes what it was doing to the
+    run directory and ends with exit code 75; 12 times as many for compilation, an evaluation and a
+    checkpoint. None waits for ever, as where somebody debugs."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -306,6 +312,7 @@ class ParallelConfig(MeshConfig):
             f"parallel.backend='pmap' holds all parameters on every device, so parallel.fsdp="
             f"{self.fsdp} and parallel.tensor={self.tensor} must be 1; use backend='jit'",
         )
+        check_positive(self, "rendezvous_minutes", "hang_minutes")
         if self.tokens_per_device != "auto":
             check_positive(self, "tokens_per_device")
             check_fits(self, "tokens_per_device")

@@ -7,31 +7,35 @@ which program comes next must be the same everywhere: the functions here see to 
 
 import hashlib
 import os
+import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Float, Int
 
 from t2t_jax.errors import UserError
+from t2t_jax.parallel.roll_call import RollCall
 from t2t_jax.system.host import let_devices_wait
 
-_PATIENCE_SECONDS = 300.0
 _LAG = 2
+_LONGEST = 1800.0
+_LONGEST_NAME = 64
 
 
 def join(
     coordinator: str | None = None,
     num_processes: int | None = None,
     process_id: int | None = None,
+    minutes: float = 30.0,
 ) -> None:
     """Connect to the other processes of this run; call it before JAX is asked for its devices.
 
@@ -43,6 +47,7 @@ def join(
       coordinator: HOST:PORT of process 0, where it listens and the others call.
       num_processes: number of processes; 1 trains alone, whatever the environment says.
       process_id: number of this process, from 0.
+      minutes: how long to wait for the others.
 
     Raises:
       UserError: the arguments do not fit, or the processes did not meet.
@@ -64,10 +69,11 @@ def join(
             coordinator,
             num_processes,
             process_id,
-            initialization_timeout=int(_PATIENCE_SECONDS) + 3600,
+            initialization_timeout=int(60 * minutes) + 3600,
             shutdown_timeout_seconds=60,  # how long a process waits that ends first
         ),
         coordinator,
+        60 * minutes,
     )
 
 
@@ -112,7 +118,7 @@ def _is_in_kubernetes_job() -> bool:
     return named and find_spec("kubernetes") is not None
 
 
-def _meet(initialize: Callable[[], None], coordinator: str | None) -> None:
+def _meet(initialize: Callable[[], None], coordinator: str | None, seconds: float) -> None:
     """Run `initialize` in a thread, which can be abandoned: JAX aborts the program on a timeout."""
     failures: list[Exception] = []
 
@@ -124,12 +130,14 @@ def _meet(initialize: Callable[[], None], coordinator: str | None) -> None:
 
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()
-    thread.join(_PATIENCE_SECONDS)
+    with RollCall() as roll_call:
+        thread.join(seconds)
     place = f"at {coordinator}" if coordinator else "where the environment says"
     if thread.is_alive():
         raise UserError(
-            f"the processes did not meet {place} within {_PATIENCE_SECONDS:.0f} s; start all of "
-            "them, each with its own --process-id, where they can reach that host and port"
+            f"the processes did not meet {place} within {seconds / 60:g} min "
+            f"(parallel.rendezvous_minutes): {roll_call.result()}; start all, each with its "
+            "own --process-id, where they can reach that host and port"
         )
     if failures:
         raise UserError(
@@ -144,21 +152,30 @@ def is_main() -> bool:
 
 
 @cache
-def _maximum() -> tuple[Any, Callable[[Any], Any]]:
-    """Return a layout of one row a device, and a function that gives all devices the maximum."""
+def _copies() -> tuple[Any, Callable[[Any], Any]]:
+    """Return a layout of one row a device, and a function that gives all devices all rows."""
     mesh = Mesh(np.asarray(jax.devices()), ("devices",))
     rows, whole = (
         NamedSharding(mesh, PartitionSpec("devices")),
         NamedSharding(mesh, PartitionSpec()),
     )
-    return rows, jax.jit(jnp.max, out_shardings=whole)
+    return rows, jax.jit(lambda x: x, out_shardings=whole)
 
 
-def _start_maximum(proposal: int) -> Any:
-    """Start to compute the largest proposal; the array is ready once all processes have called."""
-    rows, maximum = _maximum()
-    own = np.full(jax.local_device_count(), proposal, np.int32)
-    return maximum(jax.make_array_from_process_local_data(rows, own))
+@cache
+def _first_devices() -> Int[np.ndarray, " processes"]:
+    """Return the place of the first device of each process among all devices."""
+    return np.unique([device.process_index for device in jax.devices()], return_index=True)[1]
+
+
+def _start_exchange(numbers: Sequence[int]) -> Any:
+    """Start to tell all processes some numbers; the array is ready once all have called.
+
+    Its rows are those of the devices; all devices of a process have what that process said.
+    """
+    rows, copy = _copies()
+    own = np.tile(np.asarray(numbers, np.int32), (jax.local_device_count(), 1))
+    return copy(jax.make_array_from_process_local_data(rows, own))
 
 
 def agree(proposal: int) -> int:
@@ -169,7 +186,9 @@ def agree(proposal: int) -> int:
     Args:
       proposal: an int32 other than -2**31.
     """
-    return proposal if jax.process_count() == 1 else int(_start_maximum(proposal))
+    if jax.process_count() == 1:
+        return proposal
+    return int(np.asarray(_start_exchange([proposal])).max())
 
 
 def of_main(value: int) -> int:
@@ -184,13 +203,19 @@ def one_without(holds: bool) -> int | None:
 
 
 class Agreement:
-    """A form of `agree` that answers two calls late, so that no process waits for computations."""
+    """A form of `agree` that answers two calls late, so that no process waits for computations.
+
+    Attributes:
+      seconds: what each process, in their order, said in the call that was answered last; None
+        before there is an answer, and for a single process.
+    """
 
     def __init__(self) -> None:
         """Begin without any proposal."""
         self._under_way: deque[Any] = deque()
+        self.seconds: Float[np.ndarray, " processes"] | None = None
 
-    def __call__(self, proposal: int) -> int:
+    def __call__(self, proposal: int, seconds: float = 0.0) -> int:
         """Return the largest number that was proposed two calls ago; 0 in the first two calls.
 
         A single process gets its own number back at once. The answers to the last two calls are
@@ -198,11 +223,26 @@ class Agreement:
 
         Args:
           proposal: a number as for `agree`; 0 stands for no proposal.
+          seconds: a time that all processes learn, up to half an hour, in steps of a microsecond.
         """
         if jax.process_count() == 1:
             return proposal
-        self._under_way.append(_start_maximum(proposal))
-        return int(self._under_way.popleft()) if len(self._under_way) > _LAG else 0
+        self._under_way.append(_start_exchange([proposal, int(min(seconds, _LONGEST) * 1e6)]))
+        if len(self._under_way) <= _LAG:
+            return 0
+        told = np.asarray(self._under_way.popleft())
+        self.seconds = told[_first_devices(), 1] / 1e6
+        return int(told[:, 0].max())
+
+
+@cache
+def hosts() -> tuple[str, ...]:
+    """Return the name of each process's host; all processes make the first call together."""
+    own = np.zeros(_LONGEST_NAME, np.uint8)
+    name = socket.gethostname().encode()[:_LONGEST_NAME]
+    own[: len(name)] = np.frombuffer(name, np.uint8)
+    rows = np.reshape(multihost_utils.process_allgather(own), (-1, _LONGEST_NAME))
+    return tuple(bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows)
 
 
 def check_same(facts: Mapping[str, str]) -> None:

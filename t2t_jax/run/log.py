@@ -173,9 +173,13 @@ class RunLog:
         if self._health is None:
             return
         for rule, text in self._health.news(self.history):
-            self.say(f"warning: {text}")
-            if all(record.get("rule") != rule for record in self.history.warnings):
-                self._record(step, WARNING, {"rule": rule, "text": text})
+            self.warn(step, rule, text)
+
+    def warn(self, step: int, rule: str, text: str, **figures: float) -> None:
+        """Print a warning, and record it unless the run has one of the same rule."""
+        self.say(f"warning: {text}")
+        if all(record.get("rule") != rule for record in self.history.warnings):
+            self._record(step, WARNING, {"rule": rule, "text": text, **figures})
 
     def end(self, step: int, reason: str, advice: str) -> None:
         """Print and record why the training ended after a step.

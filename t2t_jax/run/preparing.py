@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -31,6 +32,8 @@ from t2t_jax.run.job import Job
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.progress import Progress
 from t2t_jax.run.start import check_start, initial_state
+from t2t_jax.run.watchdog import Watchdog
+from t2t_jax.system.exit_codes import HUNG
 from t2t_jax.system.quiet import orbax_kept_quiet
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
@@ -142,7 +145,8 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
     progress = Progress()
     plan = _planned(config, workdir)
     owned = plan.config, plan.corpus, plan.vocabulary
-    with locked(workdir), StopSignal() as stop:
+    watchdog = Watchdog(workdir, progress, plan.config.parallel.hang_minutes)
+    with locked(workdir), StopSignal() as stop, watchdog:
         begin_run(workdir, *owned)
         identity = Identity(plan.config, fingerprints(plan.corpus, plan.vocabulary))
         with (
@@ -159,6 +163,7 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
                 log.say(describe_corpus(plan.batches))
                 log.look(first)
                 job = Job(workdir, progress, plan.config, plan.batches, first)
+                watchdog.on_end = partial(job.end, exit_code=HUNG)
                 run = Run(
                     **vars(plan),
                     state=state,

@@ -40,7 +40,7 @@ class Progress:
         self.begun = begun() or time.time()
         self.phase, self.launched, self.done = START, 0, 0
         self._seconds = dict.fromkeys(PHASES, 0.0)
-        self._waits, self._waited, self._busy_since = 0, 0.0, time.monotonic()
+        self._waits, self._waited, self._lap_since = 0, 0.0, time.monotonic()
         self._since = time.monotonic() - max(0.0, time.time() - self.begun)
         self._idle_since = time.monotonic()
         self._results: SimpleQueue[Any] = SimpleQueue()
@@ -67,6 +67,11 @@ class Progress:
         self.enter(self.phase)
         return self._seconds | {STEPS: self._seconds[STEPS] - self._seconds[DATA]}
 
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether the main thread waits, or is in another phase than the steps."""
+        return self._waits > 0
+
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Return a context in which the main thread may wait for devices or other processes."""
@@ -79,15 +84,17 @@ class Progress:
             if outer:
                 self._waited += time.monotonic() - before
 
-    def take_busy(self) -> float:
-        """Return the seconds since the last call in which this process itself worked on its steps.
+    def take_lap(self) -> tuple[float, float]:
+        """Return what the time since the last call went to.
 
-        They leave out what `waiting` and phases other than the steps took.
+        Returns:
+          The seconds in which this process itself worked on its steps, without its waits and other
+          phases than the steps; and the seconds of all of these.
         """
         now = time.monotonic()
-        busy = now - self._busy_since - self._waited
-        self._busy_since, self._waited = now, 0.0
-        return busy
+        lap, waited = now - self._lap_since, self._waited
+        self._lap_since, self._waited = now, 0.0
+        return lap - waited, lap
 
     def timed(self, batches: Iterator[_T]) -> Generator[_T, None, None]:
         """Yield the batches of the steps, and count the time that the devices wait for each.

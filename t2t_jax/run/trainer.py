@@ -10,11 +10,12 @@ import jax
 
 from t2t_jax.config import Config
 from t2t_jax.decoding.translator import Translator
-from t2t_jax.parallel.processes import Agreement, is_main, of_main
+from t2t_jax.parallel.processes import Agreement, hosts, is_main, of_main
 from t2t_jax.run.evaluation import evaluate
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.preparing import Run, open_run
 from t2t_jax.run.progress import CHECKPOINTS, EVALUATION
+from t2t_jax.run.slow_hosts import SlowHosts
 from t2t_jax.run.trained_run import TrainedRun
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.program import command_line
@@ -89,8 +90,7 @@ def _train(run: Run) -> tuple[int, int]:
                     with meter.during(CHECKPOINTS):
                         saver.save(state)
                     return step, 0
-            with progress.waiting():
-                agreed = saver.agreed()
+            agreed = saver.agreed(step)
             if agreed != _NOTHING:
                 with meter.during(CHECKPOINTS):
                     saver.save(state)
@@ -131,7 +131,7 @@ class _Saver:
     """A saver of states, which agrees with the other processes on saves besides the due ones."""
 
     def __init__(self, run: Run) -> None:
-        self._run, self._agreement = run, Agreement()
+        self._run, self._agreement, self._slow_hosts = run, Agreement(), SlowHosts()
         self._saved, self._proposed = time.monotonic(), False
 
     def save(self, state: TrainState) -> None:
@@ -140,9 +140,22 @@ class _Saver:
         self._run.job.checkpoint(int(state.step))
         self._saved, self._proposed = time.monotonic(), False
 
-    def agreed(self) -> int:
+    def agreed(self, step: int) -> int:
         """Return what all processes do after this step: nothing, a checkpoint, or a stop."""
-        return self._agreement(self._run.stop.number or self._proposal())
+        proposal = self._run.stop.number or self._proposal()
+        busy, lap = self._run.progress.take_lap()
+        with self._run.progress.waiting():
+            agreed = self._agreement(proposal, busy)
+        if slow := self._slow_hosts.slowest(self._agreement.seconds, lap):
+            process, behind = slow
+            rule = f"slow_host_{process}"
+            text = (
+                f"process {process} on {hosts()[process]} keeps the others waiting: its host works "
+                f"{1000 * behind:,.0f} ms longer before each step than any other; see what else "
+                "runs there, and how fast it reads"
+            )
+            self._run.log.warn(step, rule, text, process=process, seconds_behind=behind)
+        return agreed
 
     def _proposal(self) -> int:
         """Return `_CHECKPOINT` once it is time, but only once, as an agreement takes a while."""

@@ -62,7 +62,8 @@ def resume(workdir, mesh):
 """
 
 _TOGETHER = f"""{_COMMON}
-from t2t_jax.parallel.processes import Agreement, agree, check_same, is_main, join, of_main
+import socket
+from t2t_jax.parallel.processes import Agreement, agree, check_same, hosts, is_main, join, of_main
 from t2t_jax.parallel.processes import one_without
 from t2t_jax.workdir import locked
 import t2t_jax.workdir
@@ -93,11 +94,13 @@ inputs = jax.jit(lambda: jnp.ones((16, 64)), out_shardings=rows)()
 agreement, agreed = Agreement(), []
 for number in range(120):
     weights = step(weights, inputs)
-    agreed.append(agreement(number if number % 10 == 3 + process else 0))
+    agreed.append(agreement(number if number % 10 == 3 + process else 0, number + process / 4))
     if number % 20 == 10 + process:
         assert sum(float(x) for x in np.ones(20000)) == 20000  # one is busy, the other ahead
 expected = [n if n % 10 in (3, 4) else 0 for n in range(118)]
 assert agreed == [0, 0, *expected], agreed
+assert agreement.seconds.tolist() == [117.0, 117.25], agreement.seconds
+assert hosts() == (socket.gethostname(),) * 2
 
 # A directory that both see, and one that each has for itself.
 with locked(root / "run"):
@@ -225,23 +228,31 @@ def test_processes_of_slurm_meet_and_one_that_is_killed_ends_the_other_in_a_line
 _WAITS = """
 import os, sys
 from t2t_jax.errors import UserError
-from t2t_jax.parallel import processes
-processes._PATIENCE_SECONDS = 2
+from t2t_jax.parallel.processes import join
 try:
-    processes.join(sys.argv[1], 2, int(sys.argv[2]))
+    join(sys.argv[1], 4, int(sys.argv[2]), minutes=0.15)
 except UserError as error:
     print(error, flush=True)
     os._exit(2)
 """
 
 
-@pytest.mark.parametrize("process", [0, 1])
-def test_others_that_do_not_come_are_an_error_in_one_line(process):
-    program = _start(_WAITS, f"127.0.0.1:{_free_port()}", process)
-    output, _ = program.communicate(timeout=300)
-    assert program.returncode == 2
-    (line,) = output.splitlines()
-    assert line.startswith("the processes did not meet at 127.0.0.1:")
+@pytest.mark.parametrize(
+    "named",
+    [
+        {0: "2 of 4 processes are missing: 1, 3", 2: "process 0 is there, and says who is missing"},
+        {1: "process 0 does not answer process 1"},
+    ],
+)
+def test_others_that_do_not_come_are_named_by_an_error_in_one_line(named):
+    place = f"127.0.0.1:{_free_port()}"
+    programs = [_start(_WAITS, place, process) for process in named]
+    for program, who in zip(programs, named.values(), strict=True):
+        output, _ = program.communicate(timeout=300)
+        assert program.returncode == 2
+        (line,) = output.splitlines()
+        assert line.startswith(f"the processes did not meet at {place} within 0.15 min (")
+        assert who in line
 
 
 @pytest.mark.parametrize(

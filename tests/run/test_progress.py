@@ -79,7 +79,7 @@ def test_each_second_is_in_one_phase_and_work_leaves_out_waits(clock, monkeypatc
     one = Progress()
     clock[0] += 1.0
     one.enter(STEPS)
-    one.take_busy()
+    one.take_lap()
     clock[0] += 2.0
     with one.waiting():
         clock[0] += 4.0
@@ -92,6 +92,6 @@ def test_each_second_is_in_one_phase_and_work_leaves_out_waits(clock, monkeypatc
         assert one.phase == EVALUATION
         clock[0] += 64.0
     clock[0] += 128.0
-    assert one.take_busy() == 2.0 + 128.0
+    assert one.take_lap() == (2.0 + 128.0, 254.0)
     found = {phase: seconds for phase, seconds in one.seconds().items() if seconds}
     assert found == {START: 8.0, STEPS: 142.0, EVALUATION: 80.0, CHECKPOINTS: 32.0}

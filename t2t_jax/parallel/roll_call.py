@@ -1,0 +1,85 @@
+"""Who has come to the rendezvous: JAX's own service does not tell whom it waits for.
+
+Process 0 listens on the port after that of JAX's service, and the others call there and say their
+number. All of this is for the error that names the missing: where the port cannot be had or
+reached, the error says less, and nothing else changes.
+"""
+
+import socket
+import threading
+from contextlib import suppress
+
+from jax._src.distributed import global_state
+
+_CALL_SECONDS = 1.0
+_MOST_NAMED = 16
+
+
+class RollCall:
+    """The processes that have come so far, heard of while JAX waits for the others."""
+
+    def __init__(self) -> None:
+        """Begin with nobody present."""
+        self._present: set[int] = set()
+        self._is_answered = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="roll call")
+
+    def __enter__(self) -> "RollCall":
+        """Begin to listen, or to call, once JAX knows where process 0 is."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End listening or calling."""
+        self._over.set()
+        self._thread.join(2 * _CALL_SECONDS)
+
+    def result(self) -> str:
+        """Return who is missing, as far as this process knows."""
+        count, own = global_state.num_processes, global_state.process_id
+        if not global_state.coordinator_address:
+            return "the place of process 0 is not known yet"
+        if own != 0:
+            if self._is_answered:
+                return "process 0 is there, and says who is missing"
+            return f"process 0 does not answer process {own}"
+        missing = sorted({*range(count)} - self._present - {0})
+        if not self._is_answered:
+            return f"process 0 waits for {count - 1} others"
+        named = ", ".join(map(str, missing[:_MOST_NAMED])) or "none"
+        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        return f"{len(missing)} of {count} processes are missing: {named}{more}"
+
+    def _run(self) -> None:
+        while not global_state.coordinator_address or global_state.client is None:
+            if self._over.wait(0.1):
+                return
+        host, _, port = global_state.coordinator_address.rpartition(":")
+        with suppress(OSError, OverflowError):
+            if global_state.process_id == 0:
+                self._listen(int(port) + 1)
+            else:
+                self._call(host.strip("[]"), int(port) + 1)
+
+    def _listen(self, port: int) -> None:
+        is_dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if is_dual else socket.AF_INET
+        with socket.create_server(("", port), family=family, dualstack_ipv6=is_dual) as server:
+            server.settimeout(_CALL_SECONDS)
+            self._is_answered = True
+            while not self._over.is_set():
+                with suppress(OSError, ValueError):
+                    caller, _ = server.accept()
+                    with caller:
+                        caller.settimeout(_CALL_SECONDS)
+                        self._present.add(int(caller.recv(16)))
+
+    def _call(self, host: str, port: int) -> None:
+        while not self._over.wait(_CALL_SECONDS if not self._is_answered else 30 * _CALL_SECONDS):
+            with (
+                suppress(OSError),
+                socket.create_connection((host, port), timeout=_CALL_SECONDS) as line,
+            ):
+                line.sendall(str(global_state.process_id).encode())
+                self._is_answered = True

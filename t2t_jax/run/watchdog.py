@@ -1,0 +1,231 @@
+"""The watchdog of a training: where no step ends any more, it says why, and ends the program.
+
+A process that is stuck without being dead keeps its connections alive, so that all others would
+wait for it for ever. Each process has a watchdog, a thread of its own. All of them see at about the
+same time that nothing goes on: they write the Python stacks of their threads to `W/hangs`, tell
+each other how far they came, name the process that came last, and end their programs.
+
+Times in which the watchdog itself does not run, as while the program is suspended, do not count.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+from jax._src.distributed import global_state
+
+from t2t_jax.parallel import processes
+from t2t_jax.run.progress import STEPS, Progress
+from t2t_jax.system.atomic_file import remove_unfinished, write_whole
+from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG
+from t2t_jax.system.program import begun
+
+_LONGER, _SLOWER = 12, 5
+_SECONDS_TO_ANSWER = 15.0
+_SECONDS_TO_WRITE = 30.0
+_NAME = "watchdog"
+_PHASES, _ACCOUNTS = "t2t_jax/phase/", "t2t_jax/hang/"
+
+
+class Account(NamedTuple):
+    """How far a process came."""
+
+    phase: str
+    """What its main thread does, of `run.progress.PHASES`."""
+    launched: int
+    """The number of steps that it has launched since it was started."""
+    waits: bool
+    """Whether its main thread waits for devices or for other processes."""
+
+
+class Watchdog:
+    """A watchdog over a training, within a `with` block.
+
+    It watches where there are several processes, and in programs. It does not end a notebook.
+
+    Attributes:
+      on_end: a function that is told the reason before the program ends.
+    """
+
+    def __init__(self, workdir: Path, progress: Progress, minutes: float | None) -> None:
+        """Make a watchdog that does not watch yet; all processes do so together.
+
+        Args:
+          minutes: the time without the end of a step after which it ends the program; 12 times as
+            long before the first step has ended, and for all that is no step. None never does.
+        """
+        self._workdir, self._progress = workdir, progress
+        self.on_end: Callable[[str], None] = lambda reason: None
+        self._seconds = 60 * (minutes or 0)
+        self._watches = self._seconds > 0 and (jax.process_count() > 1 or begun() is not None)
+        self._hosts = processes.hosts()
+        self._longest = 0.0  # that a step of this training took
+        self._over, self._ends = threading.Event(), False
+
+    def __enter__(self) -> "Watchdog":
+        """Begin to watch."""
+        if self._watches:
+            threading.Thread(target=self._watch, daemon=True, name=_NAME).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End watching; an error that comes as other processes end does not change the exit code.
+
+        It then never returns, and the watchdog ends the program.
+        """
+        self._over.set()
+        if self._ends:
+            threading.Event().wait()
+
+    def _watch(self) -> None:
+        tick = min(1.0, self._seconds / 20)
+        before, phase, still, last = ("", 0, 0), "", 0.0, time.monotonic()
+        while not self._over.wait(tick):
+            progress, now = self._progress, time.monotonic()
+            if phase != progress.phase:
+                phase = progress.phase
+                _tell(_PHASES, phase)
+            state = phase, progress.launched, progress.done
+            if state != before and before[0] == phase == STEPS:
+                self._longest = max(self._longest, still)
+            still = still + min(now - last, 2 * tick) if state == before else 0.0
+            before, last = state, now
+            if still >= self._bound([phase]):
+                others = _told(_PHASES).values()
+                if still >= self._bound([phase, *others]):
+                    self._end(still)
+
+    def _bound(self, phases: Iterable[str]) -> float:
+        """Return how long nothing may go on while the processes are in these phases."""
+        if not self._progress.done or {*phases} != {STEPS}:
+            return self._seconds * _LONGER
+        return max(self._seconds, _SLOWER * self._longest)
+
+    def _end(self, still: float) -> None:
+        """Write down where this process is, learn where the others are, and end the program."""
+        self._ends, progress = True, self._progress
+        own = Account(progress.phase, progress.launched, progress.is_waiting)
+        _within(_SECONDS_TO_WRITE, lambda: self._write_stacks(own))
+        accounts = self._accounts(own)
+        behind = those_behind(accounts, jax.process_count())
+        reason = f"no step has ended for {still / 60:.3g} min: {described(accounts, self._hosts)}"
+        if behind and jax.process_index() == min(set(accounts) - {*behind}, default=-1):
+            _within(_SECONDS_TO_WRITE, lambda: self._exclude(behind))
+        _within(_SECONDS_TO_WRITE, lambda: self.on_end(reason))
+        print(
+            f"error: {reason}; {self._workdir / 'hangs'} has the Python stacks; the same command "
+            "goes on from the last checkpoint, with another parallel.hang_minutes if need be",
+            file=sys.stderr,
+            flush=True,
+        )
+        if jax.process_index() == 0 and jax.process_count() > 1:
+            time.sleep(_SECONDS_TO_ANSWER / 3)  # its service has what the others still read
+        remove_unfinished()
+        os._exit(HUNG)
+
+    def _accounts(self, own: Account) -> dict[int, Account]:
+        """Return the accounts of all processes that give one in time."""
+        _tell(_ACCOUNTS, json.dumps(own))
+        accounts = {jax.process_index(): own}
+        until = time.monotonic() + _SECONDS_TO_ANSWER
+        while len(accounts) < jax.process_count() and time.monotonic() < until:
+            time.sleep(0.2)
+            accounts |= {n: Account(*json.loads(text)) for n, text in _told(_ACCOUNTS).items()}
+        return accounts
+
+    def _write_stacks(self, own: Account) -> None:
+        number, frames = jax.process_index(), sys._current_frames()
+        doing = "waits for devices or other processes" if own.waits else "works"
+        head = (
+            f"Process {number} on {self._hosts[number]} {doing}, in the phase {own.phase!r}.\n"
+            f"Since its start, it has launched {own.launched} steps, of which "
+            f"{self._progress.done} have ended.\n"
+        )
+        stacks = [
+            f"thread {thread.name}:\n{''.join(traceback.format_stack(frames[thread.ident]))}"
+            for thread in threading.enumerate()  # the main thread is the first
+            if thread.ident in frames and thread.name != _NAME
+        ]
+        (self._workdir / "hangs").mkdir(exist_ok=True)
+        path = self._workdir / "hangs" / f"process_{number}.txt"
+        write_whole(path, "\n".join([head, *stacks]).encode())
+
+    def _exclude(self, behind: Sequence[int]) -> None:
+        names = dict.fromkeys(self._hosts[process] for process in behind)
+        with (self._workdir / EXCLUDED_HOSTS).open("a", encoding="utf-8") as file:
+            file.writelines(f"{name}\n" for name in names)
+
+
+def those_behind(accounts: Mapping[int, Account], num_processes: int) -> list[int]:
+    """Return the numbers of the processes for which the others wait; [] if none of them is behind.
+
+    They are those without an account; else those that have launched the fewest steps; and of
+    these, those that do not wait themselves.
+    """
+    missing = [number for number in range(num_processes) if number not in accounts]
+    if missing:
+        return missing
+    least = min((account.launched, account.waits) for account in accounts.values())
+    behind = [n for n, a in sorted(accounts.items()) if (a.launched, a.waits) == least]
+    return behind if len(behind) < num_processes else []
+
+
+def described(accounts: Mapping[int, Account], hosts: Sequence[str]) -> str:
+    """Return which processes are behind, and what they do.
+
+    Args:
+      hosts: the name of each process's host.
+    """
+    if len(hosts) == 1:
+        return f"the program is stuck in the phase {accounts[0].phase!r}"
+    behind = those_behind(accounts, len(hosts))
+    if not behind:
+        return "no process is behind the others, so their devices or the network are stuck"
+    first, *others = behind
+    who = f"process {first} on {hosts[first]}" + (f" and {len(others)} more" if others else "")
+    if first not in accounts:
+        return f"{who} did not answer"
+    phase, launched, waits = accounts[first]
+    most = max(account.launched for account in accounts.values())
+    return (
+        f"{who} came last: {'waiting' if waits else 'working'} in the phase {phase!r}, it has "
+        f"launched {launched} steps since its start, and others {most}"
+    )
+
+
+def _tell(prefix: str, text: str) -> None:
+    """Tell the other processes a text, in the store of JAX's service."""
+    if global_state.client is not None:
+        with suppress(Exception):  # of many kinds, where the service is gone
+            key = f"{prefix}{global_state.process_id}"
+            global_state.client.key_value_set(key, text, allow_overwrite=True)
+
+
+def _told(prefix: str) -> dict[int, str]:
+    """Return what the processes have told under a prefix, by their numbers."""
+    if global_state.client is None:
+        return {}
+    with suppress(Exception):
+        found = global_state.client.key_value_dir_get(prefix)
+        return {int(key.rpartition("/")[2]): text for key, text in found}
+    return {}
+
+
+def _within(seconds: float, work: Callable[[], None]) -> None:
+    """Do work, whose failure does not matter, for no longer than a time: a disk may be away."""
+
+    def attempt() -> None:
+        with suppress(Exception):
+            work()
+
+    thread = threading.Thread(target=attempt, daemon=True, name=_NAME)
+    thread.start()
+    thread.join(seconds)

@@ -1,0 +1,168 @@
+"""A training that is stuck ends by itself and says why, and a slow host is named."""
+
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from t2t_jax.run import watchdog
+from t2t_jax.run.progress import EVALUATION, STEPS, Progress
+from t2t_jax.run.slow_hosts import SlowHosts
+from t2t_jax.run.watchdog import Account, Watchdog, described, those_behind
+from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG
+from tests.conftest import TinyRun
+
+HOSTS = ("a", "b", "c")
+WAITS, WORKS = Account(STEPS, 7, True), Account(STEPS, 7, False)
+
+
+@pytest.mark.parametrize(
+    ("accounts", "behind", "said"),
+    [
+        ({0: WAITS, 1: Account(STEPS, 4, False), 2: WAITS}, [1], "process 1 on b came last: work"),
+        ({0: WAITS, 1: WAITS, 2: WORKS}, [2], "process 2 on c came last: working"),
+        ({0: WORKS, 1: Account(STEPS, 9, True), 2: WORKS}, [0, 2], "process 0 on a and 1 more"),
+        ({0: WAITS, 2: WAITS}, [1], "process 1 on b did not answer"),
+        ({0: WAITS, 1: WAITS, 2: WAITS}, [], "no process is behind the others"),
+    ],
+)
+def test_the_process_that_the_others_wait_for_is_named(accounts, behind, said):
+    assert those_behind(accounts, 3) == behind
+    assert said in described(accounts, HOSTS)
+
+
+@pytest.fixture
+def one_stuck(tmp_path, monkeypatch):
+    """A function that lets one process be stuck in a phase, and returns whether it was ended."""
+
+    def stuck(phase, seconds, *, minutes=0.3 / 60, steps=1, is_program=True):
+        ended, codes = threading.Event(), []
+
+        def end(code):
+            codes.append(code)
+            ended.set()
+            one._over.wait()  # as the thread would go on
+
+        monkeypatch.setattr(watchdog.os, "_exit", end)
+        monkeypatch.setattr(watchdog, "begun", lambda: 1.0 if is_program else None)
+        progress = Progress()
+        one = Watchdog(tmp_path, progress, minutes)
+        one.on_end = reasons.append
+        one.__enter__()
+        progress.enter(phase)
+        progress.launched = progress.done = steps
+        ended.wait(seconds)
+        one._over.set()
+        return codes
+
+    reasons: list[str] = []
+    return stuck, reasons
+
+
+def test_a_program_that_is_stuck_in_a_step_ends_with_its_stacks(one_stuck, tmp_path, capsys):
+    stuck, reasons = one_stuck
+    assert stuck(STEPS, 30) == [HUNG]
+    (reason,) = reasons
+    assert reason.endswith("min: the program is stuck in the phase 'steps'")
+    assert capsys.readouterr().err.startswith(f"error: {reason}; {tmp_path / 'hangs'} has the ")
+    stacks = (tmp_path / "hangs" / "process_0.txt").read_text()
+    assert "thread MainThread:" in stacks
+    assert "ended.wait(seconds)" in stacks  # where this test is
+    assert not (tmp_path / EXCLUDED_HOSTS).exists()
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"phase": EVALUATION},
+        {"phase": STEPS, "steps": 0},  # the first step may take long
+        {"phase": STEPS, "minutes": None},
+        {"phase": STEPS, "is_program": False},  # a notebook
+    ],
+)
+def test_what_may_take_long_is_left_alone(one_stuck, where):
+    stuck, reasons = one_stuck
+    assert stuck(seconds=1.0, **where) == []
+    assert reasons == []
+
+
+def test_progress_is_no_hang_and_suspended_time_does_not_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(watchdog, "begun", lambda: 1.0)
+    monkeypatch.setattr(watchdog.os, "_exit", lambda code: pytest.fail("it was ended"))
+    clock = time.monotonic
+    leaps = [0.0]
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: clock() + leaps[0])
+    progress = Progress()
+    progress.enter(STEPS)
+    with Watchdog(tmp_path, progress, minutes=0.5 / 60):
+        for _ in range(10):
+            progress.launched = progress.done = progress.done + 1
+            time.sleep(0.1)
+            leaps[0] += 3600.0
+    assert not (tmp_path / "hangs").exists()
+
+
+def test_only_a_host_that_is_slower_beyond_noise_is_named_and_once():
+    rng = np.random.default_rng(0)
+    noise = rng.uniform(0.02, 0.03, (60, 4))
+    alike, spiky, slow = (SlowHosts() for _ in range(3))
+    assert [alike.slowest(times, 0.2) for times in noise] == [None] * 60
+    late = np.where(np.arange(60)[:, None] % 10 == 3, [0, 0, 5.0, 0], 0)  # now and then
+    assert [spiky.slowest(times, 0.2) for times in noise + late] == [None] * 60
+    added = noise + np.array([0, 0.1, 0, 0])
+    named = [slow.slowest(times, 0.2) for times in [*noise[:20], *added]]
+    ((step, (process, behind)),) = [(n, one) for n, one in enumerate(named) if one]
+    assert (process, round(behind, 1)) == (1, 0.1)
+    assert 20 + 8 <= step < 20 + 10  # 9 of 10 steps
+    tolerant = SlowHosts()
+    assert not any(tolerant.slowest(times, 2.0) for times in added)  # half of a tenth of a step
+    assert tolerant.slowest(None, 2.0) is None
+
+
+_PLANTED = """
+import os, runpy, sys, time
+from t2t_jax.data.batching import Batches
+
+prefetch = Batches.prefetch
+if "--process-id=1" in sys.argv:
+    def planted(self, first, *others):
+        for step, batch in enumerate(prefetch(self, first, *others), first + 1):
+            if os.environ["PLANTED"] == "asleep" and step == 5:
+                time.sleep(3600)
+            if os.environ["PLANTED"] == "slow":
+                time.sleep(0.1)
+            yield batch
+    Batches.prefetch = planted
+get_config = runpy.run_path({path!r})["get_config"]
+"""
+
+
+@pytest.mark.thorough
+def test_a_process_that_is_asleep_ends_all_and_the_run_goes_on_exactly(
+    tiny_run, tmp_path, monkeypatch
+):
+    path = str(tiny_run.folder / "tiny.py")
+    (tmp_path / "tiny.py").write_text(_PLANTED.format(path=path))
+    planted, workdir = TinyRun(tmp_path), tmp_path / "run"
+    flags = [f"--data.corpus={tiny_run.without_dev['data.corpus']}"]
+    flags += ["--training.num-train-steps=24", "--parallel.hang-minutes=0.1"]
+    monkeypatch.setenv("PLANTED", "asleep")
+    for program in planted.start(workdir, *flags, processes=2):
+        _, errors = program.communicate(timeout=300)
+        assert program.returncode == HUNG, errors
+        assert "process 1 on " in errors
+        assert "has launched 4 steps since its start" in errors
+    stacks = [(workdir / "hangs" / f"process_{n}.txt").read_text() for n in (0, 1)]
+    assert ["time.sleep(3600)" in stack for stack in stacks] == [False, True]
+    assert len((workdir / EXCLUDED_HOSTS).read_text().splitlines()) == 1
+    assert json.loads((workdir / "jobs" / "1.json").read_text())["exit_code"] == HUNG
+    monkeypatch.setenv("PLANTED", "slow")
+    printed = planted.finish(workdir, *flags, processes=2)
+    assert "step 5 of 24 begins" in printed
+    (warning,) = [line for line in printed.splitlines() if "keeps the others" in line]
+    assert warning.startswith("warning: process 1 on ")
+    monkeypatch.setenv("PLANTED", "")
+    planted.finish(tmp_path / "undisturbed", *flags, processes=2)
+    assert tiny_run.losses(workdir) == tiny_run.losses(tmp_path / "undisturbed")
