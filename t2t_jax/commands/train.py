@@ -56,7 +56,8 @@ class TrainCommand:
             raise UserError("--write-program is for --compile-only; add it, or leave it out")
         from t2t_jax.parallel.processes import join
 
-        minutes = self.fields.parallel.rendezvous_minutes
+        config: Config = self.fields
+        minutes = config.parallel.rendezvous_minutes
         join(self.coordinator, self.num_processes, self.process_id, minutes)
         from t2t_jax.run.trainer import train
 

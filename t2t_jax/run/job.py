@@ -23,7 +23,7 @@ from t2t_jax.data.batching import Batches
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.hardware import peaks
 from t2t_jax.parallel.processes import is_main
-from t2t_jax.run.progress import DATA, PHASES, STEPS, Progress
+from t2t_jax.run.progress import DATA, PHASES, STEPS, TrainingProgress
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.records import NUMBER, Each, Record, Schema, as_line, read_object
@@ -64,11 +64,16 @@ def _accounts(workdir: Path) -> Iterator[Path]:
     return (directory / f"{name}.json" for name in names)
 
 
-class Job:
+class JobAccount:
     """The account of the job of this process; those of several processes are one job."""
 
     def __init__(
-        self, workdir: Path, progress: Progress, config: Config, batches: Batches, first_step: int
+        self,
+        workdir: Path,
+        progress: TrainingProgress,
+        config: Config,
+        batches: Batches,
+        first_step: int,
     ) -> None:
         """Begin the account of a job that goes on after a step."""
         self._progress, self._directory = progress, workdir / _JOBS

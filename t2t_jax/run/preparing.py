@@ -28,9 +28,9 @@ from t2t_jax.parallel.slices import described_slices
 from t2t_jax.run.early_stopping import reason_to_stop
 from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.run.health import Health, corpus_figures
-from t2t_jax.run.job import Job
+from t2t_jax.run.job import JobAccount
 from t2t_jax.run.log import RunLog
-from t2t_jax.run.progress import Progress
+from t2t_jax.run.progress import TrainingProgress
 from t2t_jax.run.start import check_start, initial_state
 from t2t_jax.run.watchdog import Watchdog
 from t2t_jax.system.exit_codes import HUNG
@@ -100,8 +100,8 @@ class Run(Plan):
     """The state before the next step."""
     checkpoints: Checkpoints
     log: RunLog
-    job: Job
-    progress: Progress
+    job: JobAccount
+    progress: TrainingProgress
     stop: StopSignal
 
     @property
@@ -142,7 +142,7 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
       UserError: the config, the corpus or the directory does not fit, another process trains in
         the directory, or no checkpoint of the run can be read.
     """
-    progress = Progress()
+    progress = TrainingProgress()
     plan = _planned(config, workdir)
     owned = plan.config, plan.corpus, plan.vocabulary
     watchdog = Watchdog(workdir, progress, plan.config.parallel.hang_minutes)
@@ -162,7 +162,7 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
                 log.checkpoint(first or None)
                 log.say(describe_corpus(plan.batches))
                 log.look(first)
-                job = Job(workdir, progress, plan.config, plan.batches, first)
+                job = JobAccount(workdir, progress, plan.config, plan.batches, first)
                 watchdog.on_end = partial(job.end, exit_code=HUNG)
                 run = Run(
                     **vars(plan),

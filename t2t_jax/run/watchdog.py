@@ -23,7 +23,7 @@ import jax
 from jax._src.distributed import global_state
 
 from t2t_jax.parallel import processes
-from t2t_jax.run.progress import STEPS, Progress
+from t2t_jax.run.progress import STEPS, TrainingProgress
 from t2t_jax.system.atomic_file import remove_unfinished, write_whole
 from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG
 from t2t_jax.system.program import begun
@@ -55,7 +55,7 @@ class Watchdog:
       on_end: a function that is told the reason before the program ends.
     """
 
-    def __init__(self, workdir: Path, progress: Progress, minutes: float | None) -> None:
+    def __init__(self, workdir: Path, progress: TrainingProgress, minutes: float | None) -> None:
         """Make a watchdog that does not watch yet; all processes do so together.
 
         Args:

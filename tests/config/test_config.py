@@ -570,6 +570,8 @@ def test_only_binding_differences_leave_out_what_may_change_when_a_run_is_contin
         "parallel.tokens_per_device": 9,
         "parallel.remat": "layer",
         "parallel.loss_chunks": 2,
+        "parallel.rendezvous_minutes": 9.0,
+        "parallel.hang_minutes": 9.0,
     }
     binding = {"model.d_ff": 9, "training.seed": 9, "data.batching": "pack"}
     new = Config().replace(may_change | binding)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.run import watchdog
-from t2t_jax.run.progress import EVALUATION, STEPS, Progress
+from t2t_jax.run.progress import EVALUATION, STEPS, TrainingProgress
 from t2t_jax.run.slow_hosts import SlowHosts
 from t2t_jax.run.watchdog import Account, Watchdog, described, those_behind
 from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG
@@ -47,7 +47,7 @@ def one_stuck(tmp_path, monkeypatch):
 
         monkeypatch.setattr(watchdog.os, "_exit", end)
         monkeypatch.setattr(watchdog, "begun", lambda: 1.0 if is_program else None)
-        progress = Progress()
+        progress = TrainingProgress()
         one = Watchdog(tmp_path, progress, minutes)
         one.on_end = reasons.append
         one.__enter__()
@@ -89,18 +89,22 @@ def test_what_may_take_long_is_left_alone(one_stuck, where):
 
 
 def test_progress_is_no_hang_and_suspended_time_does_not_count(tmp_path, monkeypatch):
+    codes: list[int] = []
     monkeypatch.setattr(watchdog, "begun", lambda: 1.0)
-    monkeypatch.setattr(watchdog.os, "_exit", lambda code: pytest.fail("it was ended"))
-    clock = time.monotonic
-    leaps = [0.0]
+    monkeypatch.setattr(watchdog.os, "_exit", codes.append)
+    clock, leaps = time.monotonic, [0.0]
     monkeypatch.setattr(watchdog.time, "monotonic", lambda: clock() + leaps[0])
-    progress = Progress()
+    progress = TrainingProgress()
     progress.enter(STEPS)
-    with Watchdog(tmp_path, progress, minutes=0.5 / 60):
-        for _ in range(10):
-            progress.launched = progress.done = progress.done + 1
-            time.sleep(0.1)
-            leaps[0] += 3600.0
+    one = Watchdog(tmp_path, progress, minutes=4 / 60)  # which looks each 0.2 s
+    one.__enter__()
+    for _ in range(3):
+        progress.launched = progress.done = progress.done + 1
+        time.sleep(0.3)
+        leaps[0] += 3600.0
+        time.sleep(0.3)
+    one._over.set()
+    assert codes == []
     assert not (tmp_path / "hangs").exists()
 
 
