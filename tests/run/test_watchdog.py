@@ -46,6 +46,7 @@ def one_stuck(tmp_path, monkeypatch):
             one._over.wait()  # as the thread would go on
 
         monkeypatch.setattr(watchdog.os, "_exit", end)
+        monkeypatch.setattr(watchdog, "remove_unfinished", lambda: None)  # no file after it
         monkeypatch.setattr(watchdog, "begun", lambda: 1.0 if is_program else None)
         progress = TrainingProgress()
         one = Watchdog(tmp_path, progress, minutes)
