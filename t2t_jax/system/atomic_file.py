@@ -152,6 +152,17 @@ def _renamed(path: Path) -> Iterator[BinaryIO]:
         _unfinished.discard(unfinished)
 
 
+@contextmanager
+def removed_at_end(path: Path) -> Iterator[None]:
+    """Remove a file or an object at the end of a block, and when a signal ends the program."""
+    _unfinished.add(path)
+    try:
+        yield
+    finally:
+        _remove(path)
+        _unfinished.discard(path)
+
+
 def remove_unfinished() -> None:
     """Remove the unfinished files as a signal ends the program; no new one is begun afterwards."""
     _opening.acquire(timeout=1)  # and never released
