@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from t2t_jax.commands.tables import print_line, print_result
-from t2t_jax.commands.train import RunOfProcesses, command_of_run
+from t2t_jax.commands.train import TrainCommand, command_of_run
+from t2t_jax.errors import UserError
 
 if TYPE_CHECKING:
     from t2t_jax.run.preflight.report import PreflightReport
 
 
 @dataclass(frozen=True)
-class PreflightCommand(RunOfProcesses):
+class PreflightCommand(TrainCommand):
     """Check on all processes what a training needs, and train nothing.
 
     Takes the flags of train, and is started as train is: on every host, by the same launcher. Exit
@@ -24,9 +25,13 @@ class PreflightCommand(RunOfProcesses):
 
     def run(self) -> int:
         """Do the checks, print the report on process 0, and return the exit code."""
+        if self.compile_only is not None or self.write_program is not None:
+            raise UserError("--compile-only and --write-program are for t2t-jax train")
+        # Before the processes meet, as one that imports for long gives no sign of life.
+        from t2t_jax.parallel.processes import join
         from t2t_jax.run.preflight.rehearsal import rehearse
 
-        self.join()
+        join(self.coordinator, self.num_processes, self.process_id)
         outcome = rehearse(self.fields, self.workdir, _show)
         if outcome.leaves_threads:  # JAX would wait for those that are gone, and then abort
             with suppress(OSError):

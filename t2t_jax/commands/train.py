@@ -23,14 +23,20 @@ from t2t_jax.system.bucket import as_path
 
 
 @dataclass(frozen=True)
-class RunOfProcesses:
-    """Flags that say what is trained, where, and by which processes."""
+class TrainCommand:
+    """Train a Transformer, or go on with a run that was stopped."""
 
     workdir: Path = tyro.MISSING
     """Directory of the run, which may be in a bucket: s3://BUCKET/NAME or gs://BUCKET/NAME."""
     config: str | None = None
     """Config file: configs/base.py, or configs/grid.py:NAME; or the directory of another run, for a
     new run with the same config. A run that goes on needs none."""
+    compile_only: str | None = None
+    """Train nothing: compile the step and print whether it fits, and how fast it can be. The value
+    names devices that need not be present, TPUs as v5e:4x4, GPUs as h200:8 or h100:2x8; without a
+    value, it is those of this machine. Needs no --workdir."""
+    write_program: Path | None = None
+    """With --compile-only: the file for the text of the compiled program."""
     coordinator: str | None = None
     """For a run of several processes: HOST:PORT of process 0. Without these three flags, the
     environment (Slurm, Open MPI, a TPU pod) says whether there are several."""
@@ -42,38 +48,15 @@ class RunOfProcesses:
         default_factory=Config
     )
 
-    def join(self) -> None:
-        """Meet the other processes, before JAX is asked for its devices.
-
-        Raises:
-          UserError: the flags do not fit, or the processes did not meet.
-        """
-        from t2t_jax.parallel.processes import join
-
-        join(self.coordinator, self.num_processes, self.process_id)
-
-
-_Command = TypeVar("_Command", bound=RunOfProcesses)
-
-
-@dataclass(frozen=True)
-class TrainCommand(RunOfProcesses):
-    """Train a Transformer, or go on with a run that was stopped."""
-
-    compile_only: str | None = None
-    """Train nothing: compile the step and print whether it fits, and how fast it can be. The value
-    names devices that need not be present, TPUs as v5e:4x4, GPUs as h200:8 or h100:2x8; without a
-    value, it is those of this machine. Needs no --workdir."""
-    write_program: Path | None = None
-    """With --compile-only: the file for the text of the compiled program."""
-
     def run(self) -> int:
         """Train, or print what training would take, as the flags say, and return the exit code."""
         if self.compile_only is not None:
             return self._compile(self.compile_only)
         if self.write_program is not None:
             raise UserError("--write-program is for --compile-only; add it, or leave it out")
-        self.join()
+        from t2t_jax.parallel.processes import join
+
+        join(self.coordinator, self.num_processes, self.process_id)
         from t2t_jax.run.trainer import train
 
         return train(self.fields, self.workdir).exit_code
@@ -95,17 +78,20 @@ class TrainCommand(RunOfProcesses):
         return 0
 
 
+_Command = TypeVar("_Command", bound=TrainCommand)
+
+
 def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainCommand:
     """Return the command that a command line asks for; see `entry_command`.
 
     Raises:
       UserError: a flag or its value is refused, or there is no config.
     """
-    return command_of_run(TrainCommand, _with_empty_value(arguments, "--compile-only"), program)
+    return command_of_run(TrainCommand, arguments, program)
 
 
 def command_of_run(made: type[_Command], arguments: Sequence[str], program: str) -> _Command:
-    """Return a command about the run that a command line describes.
+    """Return a command that takes the flags of training.
 
     Fields that no flag names are those of the config file, or else of the run in the directory.
 
@@ -118,6 +104,7 @@ def command_of_run(made: type[_Command], arguments: Sequence[str], program: str)
             "configs/base.py --workdir runs/base; see --help"
         )
     check_flags(arguments, names(made))
+    arguments = _with_empty_value(arguments, "--compile-only")
     config_file, workdir = peek(arguments)
     base = stored_config(as_path(config_file) if config_file else workdir)
     if config_file and base is None:

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 OTHER_COMMANDS = {
     "data",
     "train",
+    "preflight",
     "sweep",
     "export",
     "import",

@@ -7,7 +7,7 @@ a sign of life on it every second, so that one that is gone is named, and nobody
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from jax._src.distributed import global_state
@@ -102,7 +102,7 @@ class Board:
             time.sleep(self._pause)
         return found
 
-    def farewell(self, lost: list[int]) -> None:
+    def farewell(self, lost: Sequence[int]) -> None:
         """Wait a while, on process 0, until all others have read what they were told.
 
         The others would be aborted by JAX, with a trace of its own, if process 0 ended first.

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import jax
 
-import t2t_jax
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.device_memory import gib
 from t2t_jax.parallel.devices import all_devices, local_devices
@@ -21,7 +20,7 @@ from t2t_jax.run.preflight.verdicts import VERSIONS
 from t2t_jax.system.host import usable_host_memory
 
 _PACKAGES = (
-    *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
+    *("t2t-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
     *("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin"),
 )
 _ROUNDS = 5
@@ -66,8 +65,7 @@ def check_devices(findings: Findings) -> None:
 
 def _versions() -> dict[str, str]:
     """Return the versions of what a run is computed by; a package that is missing is "none"."""
-    found = {"python": platform.python_version(), "t2t-jax": t2t_jax.__version__}
-    found["the code of t2t-jax"] = _code()
+    found = {"python": platform.python_version(), "the code of t2t-jax": _code()}
     for package in _PACKAGES:
         try:
             found[package] = version(package)
@@ -78,7 +76,7 @@ def _versions() -> dict[str, str]:
 
 def _code() -> str:
     """Return a hash of this package's own code, which clones of one version may not share."""
-    root = Path(t2t_jax.__file__).parent
+    root = Path(__file__).parents[2]
     found = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         found.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
