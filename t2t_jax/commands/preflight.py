@@ -26,7 +26,9 @@ class PreflightCommand(TrainCommand):
     def run(self) -> int:
         """Do the checks, print the report on process 0, and return the exit code."""
         if self.compile_only is not None or self.write_program is not None:
-            raise UserError("--compile-only and --write-program are for t2t-jax train")
+            raise UserError(
+                "--compile-only and --write-program are for t2t-jax train; leave them out"
+            )
         # Before the processes meet, as one that imports for long gives no sign of life.
         from t2t_jax.parallel.processes import join
         from t2t_jax.run.preflight.rehearsal import rehearse

@@ -172,9 +172,9 @@ def remove_unfinished() -> None:
 
 def _remove(unfinished: Path) -> None:
     """Remove an unfinished file or directory, if it is there and can be removed."""
-    if unfinished.is_dir():
-        shutil.rmtree(unfinished, ignore_errors=True)
-    with suppress(OSError):
+    with suppress(OSError, UserError):  # the latter where a store is away
+        if unfinished.is_dir():
+            shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.unlink(missing_ok=True)
 
 

@@ -41,6 +41,7 @@ _STUCK = {
 }
 """The ways out where a check does not end, by its name."""
 _BATCHES = 3
+_REMOVAL_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,11 @@ class _Rehearsal:
         self._check(_HOSTS, "the devices", self._find_devices, _LATER)
         self._check(_DATA, "the data", self._read_data, _LATE)
         probe = Probe(self._board, self._workdir)
-        with probe.removed():
+        try:
             self._check(_STORE, "writing", probe.write, _SOON)
             self._check(_STORE, "reading", probe.read, _SOON, self._obstacle("writing"))
+        finally:
+            begin(probe.remove, Findings()).join(_REMOVAL_SECONDS)
         self._check(_STORE, "room", partial(probe.room, self._plan), _SOON)
         self._check(_SPEED, "a matrix product", self._multiply, _LATER)
         self._check(_SPEED, "sums", self._add, _SOON, self._obstacle("the devices"))

@@ -5,7 +5,8 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
+from functools import cached_property
 from pathlib import Path
 
 import jax
@@ -32,31 +33,42 @@ class Probe:
     def __init__(self, board: Board, workdir: Path) -> None:
         """Choose the name, which is alike on all processes but for their numbers."""
         self._board, self._workdir = board, workdir
-        self.place = _existing(workdir)
-        mark = board.tell("mark", secrets.token_hex(4))
-        self._paths = [
-            self.place / f".preflight-{mark}-{process}" for process in range(board.processes)
-        ]
-        self._path = self._paths[board.process]
+        self._mark = board.tell("mark", secrets.token_hex(4))
         self._content = secrets.token_bytes(_PART_BYTES)
+        self._removal = ExitStack()
 
-    @contextmanager
-    def removed(self) -> Iterator[None]:
-        """Remove the object at the end of a block, and if a signal ends the program.
+    @cached_property
+    def place(self) -> Path:
+        """Return the directory, or the nearest above it that exists; a bucket has no directories.
 
-        Process 0 removes those of all, as others may have been killed.
+        To find it may take for ever, where a filesystem does not answer.
         """
-        with ExitStack() as stack:
-            for path in self._paths if self._board.process == 0 else [self._path]:
-                stack.enter_context(removed_at_end(path))
-            yield
+        if isinstance(self._workdir, BucketPath):
+            return self._workdir
+        above = self._workdir.absolute().parents
+        return next(path for path in (self._workdir, *above) if path.is_dir())
+
+    def _path(self, process: int | None = None) -> Path:
+        """Return the path of a process's object, by default of this one's."""
+        number = self._board.process if process is None else process
+        return self.place / f".preflight-{self._mark}-{number}"
+
+    def remove(self, findings: Findings) -> None:
+        """Remove the object; process 0 removes those of all, as others may have been killed."""
+        del findings
+        self._removal.close()
 
     def write(self, findings: Findings) -> None:
         """Write the object in some parts, and measure each.
 
+        It is removed by `remove`, and if a signal ends the program.
+
         Raises:
           UserError: it cannot be written.
         """
+        everyone = range(self._board.processes)
+        for process in everyone if self._board.process == 0 else [self._board.process]:
+            self._removal.enter_context(removed_at_end(self._path(process)))
         try:
             findings.rates["write MB/s"] = [
                 _rate(_PART_BYTES, seconds) for seconds in self._written()
@@ -69,13 +81,14 @@ class Probe:
             findings.notes.append(f"another process trains in {self._workdir}")
 
     def _written(self) -> Iterator[float]:
-        if isinstance(self._path, BucketPath):  # whole, each time
+        path = self._path()
+        if isinstance(path, BucketPath):  # whole, each time
             for _ in range(_PARTS):
                 begun = time.perf_counter()
-                self._path.write_bytes(self._content)
+                path.write_bytes(self._content)
                 yield time.perf_counter() - begun
             return
-        with self._path.open("wb", buffering=0) as file:
+        with path.open("wb", buffering=0) as file:
             for _ in range(_PARTS):
                 begun = time.perf_counter()
                 file.write(self._content)
@@ -90,7 +103,7 @@ class Probe:
             written.
         """
         latest = time.monotonic() + _SECONDS_TO_BE_SEEN
-        wanted = {path.name for path in self._paths}
+        wanted = {self._path(process).name for process in range(self._board.processes)}
         while True:
             begun = time.perf_counter()
             missing = wanted - {path.name for path in self.place.iterdir()}
@@ -107,13 +120,14 @@ class Probe:
             )
 
     def _read_back(self, findings: Findings) -> None:
-        if isinstance(self._path, BucketPath):
+        path = self._path()
+        if isinstance(path, BucketPath):
             begun = time.perf_counter()
-            parts = [self._path.read_bytes()]
+            parts = [path.read_bytes()]
             seconds = [time.perf_counter() - begun]
         else:
             parts, seconds = [], []
-            with self._path.open("rb", buffering=0) as file:
+            with path.open("rb", buffering=0) as file:
                 with suppress(OSError, AttributeError):  # so that it is not read from memory
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 for _ in range(_PARTS):
@@ -160,13 +174,6 @@ def _needed(plan: Plan) -> int:
 
 def _bytes(tree: object) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
-
-
-def _existing(workdir: Path) -> Path:
-    """Return the directory, or the nearest above it that exists; a bucket has no directories."""
-    if isinstance(workdir, BucketPath):
-        return workdir
-    return next(path for path in (workdir, *workdir.absolute().parents) if path.is_dir())
 
 
 def _rate(size: int, seconds: float) -> float:

@@ -62,10 +62,10 @@ def failures(
             f"{named(lost, hosts)} gave no sign of life any more; see what it said, and whether "
             "its host still answers"
         )
-    by_problem: dict[str, list[int]] = defaultdict(list)
+    by_problem: dict[str, set[int]] = defaultdict(set)
     for process, findings in sorted(found.items()):
         for problem in findings.problems:
-            by_problem[problem].append(process)
+            by_problem[problem].add(process)
     lines += [f"{named(those, hosts)}: {problem}" for problem, those in by_problem.items()]
     return [*lines, *differing(found, hosts)]
 
