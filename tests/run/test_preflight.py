@@ -8,12 +8,14 @@ import sys
 import threading
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from t2t_jax.config.file import load_config
-from t2t_jax.run.preflight import board, rehearsal
+from t2t_jax.errors import UserError
+from t2t_jax.run.preflight import board, rehearsal, store
 from t2t_jax.run.preflight.board import Board, LostError
 from t2t_jax.run.preflight.findings import Findings, begin
 from t2t_jax.run.preflight.rehearsal import rehearse
@@ -123,7 +125,7 @@ def test_an_error_of_a_check_is_a_problem_and_what_was_found_stays(error, proble
     assert findings.times == {"a": [1.0]}
 
 
-class Store:
+class Texts:
     """A store of keys and values, as JAX's coordination service is one for several processes."""
 
     def __init__(self):
@@ -141,9 +143,9 @@ def test_processes_tell_each_other_and_one_without_signs_of_life_is_named(monkey
     monkeypatch.setattr(board, "_BEAT_SECONDS", 0.02)
     monkeypatch.setattr(board, "_SILENT_SECONDS", 0.5)
     state = namedtuple("State", "client process_id num_processes coordinator_address")
-    store, boards = Store(), []
+    texts, boards = Texts(), []
     for process in range(2):  # the third never comes
-        monkeypatch.setattr(board, "global_state", state(store, process, 3, "host:1"))
+        monkeypatch.setattr(board, "global_state", state(texts, process, 3, "host:1"))
         boards.append(Board())
     assert boards[0].tell("question", "yes") == boards[1].tell("question", "ignored") == "yes"
     assert boards[1].collect("names", "b") == {}
@@ -206,6 +208,22 @@ def test_what_fails_is_named_and_ends_no_other_check(config, tmp_path, monkeypat
     assert "float32 product TFLOP/s" in refused.report.found[0].rates
 
 
+def test_a_directory_that_each_host_has_for_itself_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "_SECONDS_TO_BE_SEEN", 0.0)
+    places = [tmp_path / "of_0", tmp_path / "of_1"]
+    probes = []
+    for process, place in enumerate(places):
+        place.mkdir()
+        one_of_two = SimpleNamespace(process=process, processes=2, tell=lambda *_: "mark")
+        probes.append(Probe(one_of_two, place / "run"))
+        probes[-1].write(Findings())
+    for probe, place, other in zip(probes, places, (1, 0), strict=True):
+        with pytest.raises(UserError, match=f"{place} lacks what process {other} wrote there"):
+            probe.read(Findings())
+        probe.remove(Findings())
+        assert list(place.iterdir()) == []
+
+
 # Starts the command, where the board may have been told to be less patient.
 _PREFLIGHT = """
 import os, sys
@@ -215,11 +233,12 @@ from t2t_jax.system.program import run
 from t2t_jax.__main__ import main
 run(main)
 """
-# In the second process: another version of a package, and a disk on which nothing can be written,
-# or the end of the process instead.
+# In the second process: a clock that is ahead, another version of a package, and a disk on which
+# nothing can be written, or the end of the process instead.
 _SITE = """
-import errno, os
-real = os.fsync
+import errno, os, time
+real, real_time = os.fsync, time.time
+time.time = lambda: real_time() + 100
 def fsync(number):
     if ".preflight-" in os.readlink(f"/proc/self/fd/{number}"):
         if os.environ.get("DIES"):
@@ -300,6 +319,7 @@ def test_another_text_version_seed_and_a_full_disk_are_named(tiny_run, tmp_path,
     assert f"process 1 ({host}): cannot write in {tmp_path}: No space left on device" in text
     assert f"training.seed differs: 0 on process 0 ({host}); 5 on process 1 ({host}); " in text
     assert f"; 9.9 on process 1 ({host}); install the same on all hosts" in text
+    assert f"process 1 ({host}): the clock is 100 s ahead of that of process 0; set it" in text
     names = [line.split(" differs")[0].removeprefix("FAILED: ") for line in failed]
     assert {"optax", "the corpus", "the vocabulary", "the first batch"} <= {*names}
     assert "not tried: the step, as the processes differ" in printed[0]

@@ -5,11 +5,14 @@ an exchange between devices, it still answers when a process is dead or stuck. E
 a sign of life on it every second, so that one that is gone is named, and nobody waits for it.
 """
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
+import jax
 from jax._src.distributed import global_state
 
 _BEAT_SECONDS = 1.0
@@ -45,6 +48,7 @@ class Board:
         self._pause = min(1.0, max(0.05, self.processes / 200))
         self._seen: dict[int, tuple[str, float]] = {}
         self._begun = self._looked = time.monotonic()
+        self._ended = threading.Event()
         if self._client:
             threading.Thread(target=self._beat, daemon=True, name="signs of life").start()
 
@@ -121,12 +125,16 @@ class Board:
         found = self._client.key_value_dir_get(f"preflight/{key}/")
         return {int(name.rpartition("/")[2]): text for name, text in found}
 
+    def close(self) -> None:
+        """Leave no further signs of life."""
+        self._ended.set()
+
     def _beat(self) -> None:
-        count = 0
-        while True:
-            count += 1
-            self.put(f"alive/{self.process}", str(count))
-            time.sleep(_BEAT_SECONDS)
+        with suppress(jax.errors.JaxRuntimeError):  # process 0 is gone, as the others will see
+            for count in itertools.count():
+                self.put(f"alive/{self.process}", str(count))
+                if self._ended.wait(_BEAT_SECONDS):
+                    return
 
     def _look_for_lost(self) -> None:
         """Raise an error if a process is silent; process 0 finds that out, and tells the others."""

@@ -26,7 +26,7 @@ from t2t_jax.training.settling import settled
 from t2t_jax.training.step import training_mesh
 
 _HOSTS, _DATA, _STORE, _SPEED = "hosts", "data", "run directory", "speed"
-_SOON, _LATER, _LATE = 60.0, 600.0, 3600.0
+_SOON, _LATER, _LATE = 60.0, 300.0, 3600.0
 """Seconds in which a check has to end: one that only asks, that waits for others, that works."""
 _STUCK = {
     "the host": "see whether the filesystem of the package and the port of process 0 answer",
@@ -66,21 +66,33 @@ def rehearse(config: Config, workdir: Path, show: Callable[[PreflightReport], No
         processes if process 0 is gone.
     """
     board, report = Board(), PreflightReport()
-    try:
-        _Rehearsal(config, workdir, board, report).run()
-    except LostError as error:
-        report.lost = error.processes
-    except jax.errors.JaxRuntimeError:  # the board is gone, and so is process 0, which keeps it
-        report.lost = [0]
+    report.lost = _lost_in(_Rehearsal(config, workdir, board, report).run)
     code = int(bool(report.failures))
     leaves = bool(report.lost) or any(one.is_stuck for one in report.found.values())
     if board.process == 0 or report.lost == [0]:
         show(report)
-    if not report.lost:
+
+    def hear() -> None:
+        nonlocal code, leaves
         code, leaves = json.loads(board.tell("end", json.dumps([code, leaves])))
+
+    if not report.lost and _lost_in(hear):
+        code, leaves = 1, True
     if leaves:
         board.farewell(report.lost)
+    board.close()
     return Outcome(code, report, leaves)
+
+
+def _lost_in(work: Callable[[], None]) -> list[int]:
+    """Do work with the other processes, and return the numbers of those that were lost in it."""
+    try:
+        work()
+    except LostError as error:
+        return error.processes
+    except jax.errors.JaxRuntimeError:  # the board is gone, and so is process 0, which keeps it
+        return [0]
+    return []
 
 
 class _Rehearsal:
@@ -112,7 +124,7 @@ class _Rehearsal:
             begin(probe.remove, Findings()).join(_REMOVAL_SECONDS)
         self._check(_STORE, "room", partial(probe.room, self._plan), _SOON)
         self._check(_SPEED, "a matrix product", self._multiply, _LATER)
-        self._check(_SPEED, "sums", self._add, _SOON, self._obstacle("the devices"))
+        self._check(_SPEED, "sums", self._add, _LATER, self._obstacle("the devices"))
         self._check(_SPEED, "the step", self._compile, _LATE, self._obstacle("the data", "sums"))
 
     def _check(

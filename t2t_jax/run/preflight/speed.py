@@ -1,6 +1,5 @@
 """What a preflight finds of the devices at work: products, sums over the mesh, the compiler."""
 
-import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -34,12 +33,12 @@ def measure_product(config: Config, mesh: Mesh, findings: Findings) -> None:
     for device in mesh.local_devices:
         with jax.default_device(device), within_memory():
             x = jax.random.normal(jax.random.key(0), (size, size), dtype)
-            found[device.id] = _timed(partial(product, x))
-    if slow := slowest(found, is_rate=False):
+            seconds = _timed(partial(product, x))
+        found[device.id] = [2 * size**3 / each / 1e12 for each in seconds]
+    if slow := slowest(found, is_rate=True):
         findings.notes.append(f"device {slow[0]} is {slow[1]:.1f} times slower than the others")
     title = f"{dtype.name} product TFLOP/s"
-    worst = max(found.values(), key=min)
-    findings.rates[title] = [2 * size**3 / each / 1e12 for each in worst]
+    findings.rates[title] = min(found.values(), key=max)
     known = peaks([first])
     is_stated = dtype == jnp.bfloat16 or first.platform == "tpu"
     findings.peaks[title] = known.flops_per_s / 1e12 if known and is_stated else None
@@ -76,12 +75,12 @@ def _measure_sum(mesh: Mesh, axis: str, findings: Findings) -> None:
                 out_specs=others,
             )
         )
-        total = float(add(x).addressable_data(0).mean())
+        totals = [float(shard.data.mean()) for shard in add(x).addressable_shards]
         seconds = _timed(partial(add, x))
-    if not math.isclose(total, devices):
+    if any(total != devices for total in totals):
         raise UserError(
-            f"a sum of ones over the {devices} devices of the axis {axis} gives {total:g}; a "
-            "device or a link of this host is broken: leave this host out"
+            f"sums of ones over the {devices} devices of the axis {axis} are {totals}; a device or "
+            "a link of this host is broken: leave this host out"
         )
     sent = 2 * (devices - 1) / devices * 4 * each
     title = f"sum over {axis} GB/s"
