@@ -17,7 +17,7 @@ from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
 from t2t_jax.run.preflight import board, rehearsal, store
 from t2t_jax.run.preflight.board import Board, LostError
-from t2t_jax.run.preflight.findings import Findings, begin
+from t2t_jax.run.preflight.findings import Findings, begin_check
 from t2t_jax.run.preflight.rehearsal import rehearse
 from t2t_jax.run.preflight.report import PreflightReport
 from t2t_jax.run.preflight.store import Probe
@@ -119,7 +119,7 @@ def test_an_error_of_a_check_is_a_problem_and_what_was_found_stays(error, proble
         raise error
 
     findings = Findings()
-    begin(work, findings).join()
+    begin_check(work, findings).join()
     assert findings.problems[0].startswith(problem)
     assert Findings.from_json(findings.to_json()) == findings
     assert findings.times == {"a": [1.0]}

@@ -57,7 +57,7 @@ Work = Callable[[Findings], None]
 """The work of a check, which adds to findings what it finds."""
 
 
-def begin(work: Work, findings: Findings) -> Thread:
+def begin_check(work: Work, findings: Findings) -> Thread:
     """Start the work of a check in a thread, which can be left behind if it never ends.
 
     An error of the work becomes a problem of the findings.

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from t2t_jax.config import Config, walk
 from t2t_jax.run.preflight.board import Board, LostError
-from t2t_jax.run.preflight.findings import Findings, Work, begin
+from t2t_jax.run.preflight.findings import Findings, Work, begin_check
 from t2t_jax.run.preflight.host import check_devices, check_host
 from t2t_jax.run.preflight.report import PreflightReport
 from t2t_jax.run.preflight.speed import compile_plan, measure_product, measure_sums
@@ -45,7 +45,7 @@ _REMOVAL_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Rehearsed:
     """How a preflight has ended."""
 
     exit_code: int
@@ -56,7 +56,7 @@ class Outcome:
     """Whether some process is gone, or holds a thread that is stuck."""
 
 
-def rehearse(config: Config, workdir: Path, show: Callable[[PreflightReport], None]) -> Outcome:
+def rehearse(config: Config, workdir: Path, show: Callable[[PreflightReport], None]) -> Rehearsed:
     """Check on all processes what a run needs, and write nothing that stays.
 
     Args:
@@ -81,7 +81,7 @@ def rehearse(config: Config, workdir: Path, show: Callable[[PreflightReport], No
     if leaves:
         board.farewell(report.lost)
     board.close()
-    return Outcome(code, report, leaves)
+    return Rehearsed(code, report, leaves)
 
 
 def _lost_in(work: Callable[[], None]) -> list[int]:
@@ -121,7 +121,7 @@ class _Rehearsal:
             self._check(_STORE, "writing", probe.write, _SOON)
             self._check(_STORE, "reading", probe.read, _SOON, self._obstacle("writing"))
         finally:
-            begin(probe.remove, Findings()).join(_REMOVAL_SECONDS)
+            begin_check(probe.remove, Findings()).join(_REMOVAL_SECONDS)
         self._check(_STORE, "room", partial(probe.room, self._plan), _SOON)
         self._check(_SPEED, "a matrix product", self._multiply, _LATER)
         self._check(_SPEED, "sums", self._add, _LATER, self._obstacle("the devices"))
@@ -141,7 +141,7 @@ class _Rehearsal:
             self._report.skipped.append(f"{name}, as {obstacle}")
             return
         findings, latest = Findings(), time.monotonic() + seconds
-        thread = begin(work, findings)
+        thread = begin_check(work, findings)
         board.until(lambda: not thread.is_alive() or time.monotonic() > latest or None)
         if thread.is_alive():
             findings.is_stuck = True

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from rich.table import Table
 
 from t2t_jax.run.preflight.findings import Findings
-from t2t_jax.run.preflight.verdicts import VERSIONS, failures, named, slow_hosts
+from t2t_jax.run.preflight.verdicts import VERSIONS, failures, named_processes, slow_hosts
 
 
 @dataclass
@@ -61,7 +61,9 @@ class PreflightReport:
         if stated := [f"{t} {_amount(peak) if peak else 'not known'}" for t, peak in peaks.items()]:
             yield f"peaks: {', '.join(stated)}"
         for process, findings in found.items():
-            yield from (f"{named([process], self.hosts)}: {note}" for note in findings.notes)
+            yield from (
+                f"{named_processes([process], self.hosts)}: {note}" for note in findings.notes
+            )
         yield from (f"slow: {line}" for line in slow_hosts(found, self.hosts))
         yield from (f"not tried: {line}" for line in self.skipped)
         yield from (f"FAILED: {line}" for line in failed)

@@ -32,7 +32,7 @@ def numbered(processes: Iterable[int]) -> str:
     return f"process{'' if is_one else 'es'} {', '.join(parts)}"
 
 
-def named(processes: Iterable[int], hosts: Mapping[int, str]) -> str:
+def named_processes(processes: Iterable[int], hosts: Mapping[int, str]) -> str:
     """Return the numbers of processes as text, with the names of their hosts if they are few."""
     processes = list(processes)
     names = list(dict.fromkeys(hosts[one] for one in sorted(processes) if one in hosts))
@@ -48,7 +48,9 @@ def differing(found: Mapping[int, Findings], hosts: Mapping[int, str]) -> Iterat
                 values[kind, name][value].append(process)
     for (kind, name), groups in values.items():
         if len(groups) > 1:
-            parts = [f"{value} on {named(group, hosts)}" for value, group in groups.items()]
+            parts = [
+                f"{value} on {named_processes(group, hosts)}" for value, group in groups.items()
+            ]
             yield f"{name} differs: {'; '.join(parts)}; {WAYS_OUT[kind]}"
 
 
@@ -59,14 +61,16 @@ def failures(
     lines = []
     if lost:
         lines.append(
-            f"{named(lost, hosts)} gave no sign of life any more; see what it said, and whether "
+            f"{named_processes(lost, hosts)} gave no sign of life any more; see what it said, and whether "
             "its host still answers"
         )
     by_problem: dict[str, set[int]] = defaultdict(set)
     for process, findings in sorted(found.items()):
         for problem in findings.problems:
             by_problem[problem].add(process)
-    lines += [f"{named(those, hosts)}: {problem}" for problem, those in by_problem.items()]
+    lines += [
+        f"{named_processes(those, hosts)}: {problem}" for problem, those in by_problem.items()
+    ]
     return [*lines, *differing(found, hosts)]
 
 
@@ -109,4 +113,4 @@ def slow_hosts(found: Mapping[int, Findings], hosts: Mapping[int, str]) -> Itera
         for title, samples in by_title.items():
             if slow := slowest(samples, is_rate=is_rate):
                 process, times = slow
-                yield f"{title}: {named([process], hosts)} is {times:.1f} times slower than others"
+                yield f"{title}: {named_processes([process], hosts)} is {times:.1f} times slower than others"
