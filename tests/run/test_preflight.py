@@ -249,7 +249,7 @@ os.fsync = fsync
 """
 
 
-def _together(tiny_run, workdir, *flags, second=(), **of_second):
+def _together(tiny_run, workdirs, *flags, second=(), **of_second):
     """Run the command in two processes, and return their exit codes and what they printed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -257,7 +257,7 @@ def _together(tiny_run, workdir, *flags, second=(), **of_second):
     started = []
     for number in range(2):
         command = [sys.executable, "-c", _PREFLIGHT, "preflight", *flags]
-        command += [f"--config={tiny_run.folder / 'tiny.py'}", f"--workdir={workdir}"]
+        command += [f"--config={tiny_run.folder / 'tiny.py'}", f"--workdir={workdirs[number]}"]
         command += [f"--coordinator={place}", "--num-processes=2", f"--process-id={number}"]
         extra = of_second if number else {}
         root = str(Path(__file__).parents[2])
@@ -289,7 +289,7 @@ def stubs(tmp_path_factory):
 
 
 def test_two_processes_pass_together(tiny_run, tmp_path):
-    codes, printed, said = _together(tiny_run, tmp_path / "run", "--parallel.fsdp=2")
+    codes, printed, said = _together(tiny_run, [tmp_path / "run"] * 2, "--parallel.fsdp=2")
     assert codes == [0, 0], said
     assert list(tmp_path.iterdir()) == []
     host = socket.gethostname()
@@ -308,10 +308,9 @@ def test_another_text_version_seed_and_a_full_disk_are_named(tiny_run, tmp_path,
     with (tmp_path / "other" / "train.en").open("a") as english:
         english.write("One more line.\n")
     before = sorted(tmp_path.iterdir())
+    workdirs = [tmp_path / "run", tmp_path / "rnu"]
     second = [f"--data.corpus=text:{tmp_path / 'other'}", "--training.seed=5"]
-    codes, printed, said = _together(
-        tiny_run, tmp_path / "run", second=second, PYTHONPATH=str(stubs)
-    )
+    codes, printed, said = _together(tiny_run, workdirs, second=second, PYTHONPATH=str(stubs))
     assert codes == [1, 1], said
     host = socket.gethostname()
     failed = [line for line in printed[0].splitlines() if line.startswith("FAILED: ")]
@@ -322,13 +321,16 @@ def test_another_text_version_seed_and_a_full_disk_are_named(tiny_run, tmp_path,
     assert f"process 1 ({host}): the clock is 100 s ahead of that of process 0; set it" in text
     names = [line.split(" differs")[0].removeprefix("FAILED: ") for line in failed]
     assert {"optax", "the corpus", "the vocabulary", "the first batch"} <= {*names}
+    assert "'/rnu' on process 1" in text
     assert "not tried: the step, as the processes differ" in printed[0]
     assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.thorough
 def test_a_process_that_is_killed_ends_the_other_by_name(tiny_run, tmp_path, stubs):
-    codes, printed, said = _together(tiny_run, tmp_path / "run", PYTHONPATH=str(stubs), DIES="yes")
+    codes, printed, said = _together(
+        tiny_run, [tmp_path / "run"] * 2, PYTHONPATH=str(stubs), DIES="yes"
+    )
     assert codes == [1, -9], said
     assert "optax differs" in printed[0]
     assert f"process 1 ({socket.gethostname()}) gave no sign of life any more" in printed[0]

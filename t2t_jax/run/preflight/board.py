@@ -2,7 +2,7 @@
 
 It is the store of keys and values that process 0 keeps for JAX (the coordination service). Unlike
 an exchange between devices, it still answers when a process is dead or stuck. Every process leaves
-a sign of life on it every second, so that one that is gone is named_processes, and nobody waits for it.
+a sign of life on it every second, so that one that is gone is named, and nobody waits for it.
 """
 
 import itertools

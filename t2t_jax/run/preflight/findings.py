@@ -46,8 +46,10 @@ class Findings:
 
     def join(self, others: "Findings") -> None:
         """Add the findings of a further check."""
-        for name in ("texts", "times", "rates", "peaks", "facts"):
+        for name in ("texts", "times", "rates", "peaks"):
             getattr(self, name).update(getattr(others, name))
+        for kind, facts in others.facts.items():
+            self.facts.setdefault(kind, {}).update(facts)
         self.problems += others.problems
         self.notes += others.notes
         self.is_stuck |= others.is_stuck

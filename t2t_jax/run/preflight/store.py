@@ -15,7 +15,7 @@ from t2t_jax.errors import UserError, way_out_of
 from t2t_jax.parallel.device_memory import gib
 from t2t_jax.run.preflight.board import Board
 from t2t_jax.run.preflight.findings import Findings
-from t2t_jax.run.preflight.verdicts import numbered
+from t2t_jax.run.preflight.verdicts import CONFIG, numbered
 from t2t_jax.run.preparing import Plan
 from t2t_jax.system.atomic_file import removed_at_end
 from t2t_jax.system.bucket import BucketPath
@@ -32,7 +32,7 @@ class Probe:
 
     def __init__(self, board: Board, workdir: Path) -> None:
         """Choose the name, which is alike on all processes but for their numbers."""
-        self._board, self._workdir = board, workdir
+        self._board, self._workdir = board, workdir.absolute()
         self._mark = board.tell("mark", secrets.token_hex(4))
         self._content = secrets.token_bytes(_PART_BYTES)
         self._removal = ExitStack()
@@ -45,8 +45,7 @@ class Probe:
         """
         if isinstance(self._workdir, BucketPath):
             return self._workdir
-        above = self._workdir.absolute().parents
-        return next(path for path in (self._workdir, *above) if path.is_dir())
+        return next(path for path in (self._workdir, *self._workdir.parents) if path.is_dir())
 
     def _path(self, process: int | None = None) -> Path:
         """Return the path of a process's object, by default of this one's."""
@@ -66,6 +65,9 @@ class Probe:
         Raises:
           UserError: it cannot be written.
         """
+        # Hosts may know the same place by other names, but not what is to be made in it.
+        new = str(self._workdir).removeprefix(str(self.place))
+        findings.facts[CONFIG] = {"the part of --workdir that is not there yet": repr(new)}
         everyone = range(self._board.processes)
         for process in everyone if self._board.process == 0 else [self._board.process]:
             self._removal.enter_context(removed_at_end(self._path(process)))

@@ -61,8 +61,8 @@ def failures(
     lines = []
     if lost:
         lines.append(
-            f"{named_processes(lost, hosts)} gave no sign of life any more; see what it said, and whether "
-            "its host still answers"
+            f"{named_processes(lost, hosts)} gave no sign of life any more; see what it said, and "
+            "whether its host still answers"
         )
     by_problem: dict[str, set[int]] = defaultdict(set)
     for process, findings in sorted(found.items()):
@@ -113,4 +113,5 @@ def slow_hosts(found: Mapping[int, Findings], hosts: Mapping[int, str]) -> Itera
         for title, samples in by_title.items():
             if slow := slowest(samples, is_rate=is_rate):
                 process, times = slow
-                yield f"{title}: {named_processes([process], hosts)} is {times:.1f} times slower than others"
+                who = named_processes([process], hosts)
+                yield f"{title}: {who} is {times:.1f} times slower than others"
