@@ -31,7 +31,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.parallel.processes import is_main, of_main, one_without
 from t2t_jax.system.atomic_file import check_writable, write_whole
 from t2t_jax.system.bucket import as_path
-from t2t_jax.system.lock import holding
+from t2t_jax.system.lock import holding, is_held
 from t2t_jax.system.records import NUMBER, Record, Schema, append_line, read_records
 
 CHECKPOINTS, BEST = "checkpoints", "best"
@@ -392,6 +392,11 @@ def locked(workdir: Path) -> Iterator[None]:
             ) from error
         _check_shared(workdir, of_main(mark))
         yield
+
+
+def is_trained_in(workdir: Path) -> bool:
+    """Return whether another process trains in a directory."""
+    return is_held(workdir / _LOCK)
 
 
 def _check_shared(workdir: Path, mark: int) -> None:

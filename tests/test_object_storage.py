@@ -28,6 +28,7 @@ from t2t_jax.data.tokenized import prepare_pairs, prepare_vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.run.loading import load
 from t2t_jax.run.log import RunLog
+from t2t_jax.run.preflight.rehearsal import rehearse
 from t2t_jax.run.trainer import train
 from t2t_jax.sweep.cell import cells, train_and_score
 from t2t_jax.sweep.grid import collect, run_grid
@@ -38,6 +39,7 @@ from t2t_jax.system.bucket import BucketPath, as_path, on_this_machine
 from t2t_jax.system.records import Schema, append_line, read_records
 from t2t_jax.training import bucket_manager
 from t2t_jax.training.storage import steps_in
+from t2t_jax.workdir import locked
 
 pytestmark = pytest.mark.thorough
 
@@ -410,6 +412,26 @@ def test_commands_take_a_run_in_a_bucket(trained, capsys, tmp_path):
     assert train_command(["--workdir", str(there)]).workdir == there
     with pytest.raises(UserError, match="copy it into the bucket afterwards"):
         entry_command(["data", "multi30k-en-de", "s3://bucket/corpus"]).run()
+
+
+def test_a_preflight_writes_lists_and_reads_an_object_and_leaves_none(config, place):
+    config = config.replace({"parallel.backend": "pmap"})  # whose step is not compiled
+
+    def lines(workdir, code):
+        outcome = rehearse(config, workdir, print)
+        assert outcome.exit_code == code, [*outcome.report.lines()]
+        return "\n".join(outcome.report.lines()), outcome.report.found[0]
+
+    _, found = lines(place, 0)
+    assert {"write MB/s", "read MB/s"} <= found.rates.keys()
+    assert found.texts["free room"] == "unlimited"
+    assert place.objects() == []
+    with locked(place):
+        before = place.objects()
+        assert f"another process trains in {place}" in lines(place, 0)[0]
+        assert place.objects() == before
+    said, _ = lines(as_path("s3://nobucket/run"), 1)
+    assert "cannot be reached: there is no bucket nobucket; make it, or check its name" in said
 
 
 def test_a_damaged_checkpoint_is_set_aside(trained, config, place, capsys):

@@ -18,6 +18,7 @@ from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.data.rows import BatchShape
 from t2t_jax.errors import UserError
 from t2t_jax.modules.models import make_model
+from t2t_jax.modules.network import Network
 from t2t_jax.parallel.compiler_options import described_options
 from t2t_jax.parallel.device_memory import bytes_of_a_device
 from t2t_jax.parallel.hardware import peaks, usable_memory
@@ -54,8 +55,22 @@ def compile_ahead(
     config = settled(config, mesh)
     model = make_model(config, config.data.vocab_size, mesh)
     shape = task_of(config.data.corpus, config.data.task).largest_shape(config)
-    longest = max(shape[1:])
-    layout = batch_layout(mesh, shape.rows, longest, config.parallel.pass_tokens)
+    layout = batch_layout(mesh, shape.rows, max(shape[1:]), config.parallel.pass_tokens)
+    return compile_step(config, model, layout, shape, write_program)
+
+
+def compile_step(
+    config: Config,
+    model: Network,
+    layout: BatchLayout,
+    shape: BatchShape,
+    write_program: Path | None = None,
+) -> StepReport:
+    """Compile the training step for batches of one shape and layout, and return a report.
+
+    The text of the compiled program is written to the file `write_program`, if one is given.
+    """
+    mesh, devices = layout.mesh, list(layout.mesh.devices.flat)
     state = abstract_state(config, model, mesh)
     batch = abstract_batch(layout, model.example(), shape.source_length, shape.target_length)
     step: Any = compile_train_step(config, model, mesh)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import tyro
 
@@ -54,14 +54,18 @@ class TrainCommand:
             return self._compile(self.compile_only)
         if self.write_program is not None:
             raise UserError("--write-program is for --compile-only; add it, or leave it out")
+        self.meet()
+        from t2t_jax.run.trainer import train
+
+        return train(self.fields, self.workdir).exit_code
+
+    def meet(self) -> None:
+        """Connect to the other processes of the run, if there are any."""
         from t2t_jax.parallel.processes import join
 
         config: Config = self.fields
         minutes = config.parallel.rendezvous_minutes
         join(self.coordinator, self.num_processes, self.process_id, minutes)
-        from t2t_jax.run.trainer import train
-
-        return train(self.fields, self.workdir).exit_code
 
     def _compile(self, topology: str) -> int:
         """Print what a step of training and of search takes; return 1 if training does not fit."""
@@ -80,8 +84,20 @@ class TrainCommand:
         return 0
 
 
+_Command = TypeVar("_Command", bound=TrainCommand)
+
+
 def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainCommand:
     """Return the command that a command line asks for; see `entry_command`.
+
+    Raises:
+      UserError: a flag or its value is refused, or there is no config.
+    """
+    return command_of_run(TrainCommand, arguments, program)
+
+
+def command_of_run(made: type[_Command], arguments: Sequence[str], program: str) -> _Command:
+    """Return a command that takes the flags of training.
 
     Fields that no flag names are those of the config file, or else of the run in the directory.
 
@@ -93,16 +109,16 @@ def train_command(arguments: Sequence[str], program: str = "train.py") -> TrainC
             f"{program} takes a config and the directory of the run, as in --config "
             "configs/base.py --workdir runs/base; see --help"
         )
-    check_flags(arguments, names(TrainCommand))
+    check_flags(arguments, names(made))
     arguments = _with_empty_value(arguments, "--compile-only")
     config_file, workdir = peek(arguments)
     base = stored_config(as_path(config_file) if config_file else workdir)
     if config_file and base is None:
         base = load_config(config_file)
-    defaults = TrainCommand(fields=with_family(base or Config(), arguments))
+    defaults = made(fields=with_family(base or Config(), arguments))
     if "--compile-only" in arguments:
         defaults = dataclasses.replace(defaults, workdir=Path())  # not read
-    command = parse_flags(TrainCommand, arguments, prog=program, default=defaults)
+    command: _Command = parse_flags(made, arguments, prog=program, default=defaults)
     if base is None:
         without = f"{workdir} holds no run to go on with" if workdir else "there is no config"
         raise UserError(f"{without}; name a config, as in --config configs/base.py")

@@ -73,3 +73,8 @@ def bytes_of_a_device(tree: object) -> int:
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
     )
+
+
+def gib(size: int | None) -> str:
+    """Return a number of bytes, which may not be known, as text."""
+    return "not known" if size is None else f"{size / 2**30:,.1f} GiB"

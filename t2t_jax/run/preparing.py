@@ -110,8 +110,14 @@ class Run(Plan):
         return reason_to_stop(self.config.training, self.log.history.evaluations)
 
 
-def _planned(config: Config, workdir: Path) -> Plan:
-    """Make the plan of a run, and refuse what does not fit, before anything is written."""
+def planned(config: Config, workdir: Path) -> Plan:
+    """Make the plan of a run, and refuse what does not fit, before anything is written.
+
+    Each process does so by itself.
+
+    Raises:
+      UserError: the config, the corpus or the directory does not fit.
+    """
     goes_on = workdir if check_workdir(config, workdir) else None
     mesh = training_mesh(config.parallel)
     config = _settled(config, mesh, goes_on)
@@ -128,9 +134,7 @@ def _planned(config: Config, workdir: Path) -> Plan:
     check_memory(config, len(vocabulary), mesh, batches.shapes)
     _check_dev(config, corpus, vocabulary)
     health = Health(config, corpus_figures(batches))
-    check_same(_facts(config, corpus, vocabulary))
     model = make_model(config, len(vocabulary), mesh)
-    check_gathering(abstract_state(config, model, mesh), workdir)
     return Plan(workdir, config, mesh, corpus, task, vocabulary, batches, health, model)
 
 
@@ -143,7 +147,9 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
         the directory, or no checkpoint of the run can be read.
     """
     progress = TrainingProgress()
-    plan = _planned(config, workdir)
+    plan = planned(config, workdir)
+    check_same({"the config": shared_config(plan.config).to_json()} | shared_files(plan))
+    check_gathering(abstract_state(plan.config, plan.model, plan.mesh), workdir)
     owned = plan.config, plan.corpus, plan.vocabulary
     watchdog = Watchdog(workdir, progress, plan.config.parallel.hang_minutes)
     with locked(workdir), StopSignal() as stop, watchdog:
@@ -226,13 +232,20 @@ def _check_dev(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> None:
         )
 
 
-def _facts(config: Config, corpus: Corpus, vocabulary: Vocabulary) -> dict[str, str]:
-    """Return the facts that must be equal in all processes, without the paths of their data."""
-    places = {"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1}
+def shared_config(config: Config) -> Config:
+    """Return the config as it must be equal in all processes: without the paths of their data."""
+    return config.replace({"data.corpus": "", "data.cache_dir": "", "data.prefetch": 1})
+
+
+def shared_files(plan: Plan) -> dict[str, str]:
+    """Return the hashes of files that must be equal in all processes, by their names."""
+    hashes = fingerprints(plan.corpus, plan.vocabulary)
     return {
-        "the config": config.replace(places).to_json(),
-        **{f"the {name}": one for name, one in fingerprints(corpus, vocabulary).items()},
-        **{f"the file of {one.title}": str(one.source) for one in named_entries(config).values()},
+        **{f"the {name}": one for name, one in hashes.items()},
+        **{
+            f"the file of {one.title}": str(one.source)
+            for one in named_entries(plan.config).values()
+        },
     }
 
 

@@ -152,6 +152,17 @@ def _renamed(path: Path) -> Iterator[BinaryIO]:
         _unfinished.discard(unfinished)
 
 
+@contextmanager
+def removed_at_end(path: Path) -> Iterator[None]:
+    """Remove a file or an object at the end of a block, and when a signal ends the program."""
+    _unfinished.add(path)
+    try:
+        yield
+    finally:
+        _remove(path)
+        _unfinished.discard(path)
+
+
 def remove_unfinished() -> None:
     """Remove the unfinished files as a signal ends the program; no new one is begun afterwards."""
     _opening.acquire(timeout=1)  # and never released
@@ -161,9 +172,9 @@ def remove_unfinished() -> None:
 
 def _remove(unfinished: Path) -> None:
     """Remove an unfinished file or directory, if it is there and can be removed."""
-    if unfinished.is_dir():
-        shutil.rmtree(unfinished, ignore_errors=True)
-    with suppress(OSError):
+    with suppress(OSError, UserError):  # the latter where a store is away
+        if unfinished.is_dir():
+            shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.unlink(missing_ok=True)
 
 

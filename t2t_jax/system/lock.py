@@ -35,6 +35,25 @@ def holding(path: Path, mark: str) -> Iterator[None]:
         yield
 
 
+def is_held(path: Path) -> bool:
+    """Return whether another process holds a lock, or seems to: an object that is still written.
+
+    A file is locked for a moment to find out, and nothing is written.
+    """
+    if isinstance(path, BucketPath):
+        with suppress(FileNotFoundError):
+            return time.time() - path.stat().st_mtime < _SILENT_SECONDS
+        return False
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no file, or the filesystem has no locks
+        return False
+    return False
+
+
 @contextmanager
 def _holding_file(path: Path, mark: str) -> Iterator[None]:
     with path.open("a") as file:

@@ -17,7 +17,7 @@ from t2t_jax.config.registry import load_named
 from t2t_jax.config.tables import OPTIMIZERS
 from t2t_jax.errors import UserError
 from t2t_jax.modules.matrices import MatrixBox, Parameters
-from t2t_jax.parallel.device_memory import LESS_MEMORY, memory_of_a_device
+from t2t_jax.parallel.device_memory import LESS_MEMORY, gib, memory_of_a_device
 from t2t_jax.parallel.mesh import batch_layout, row_parts
 from t2t_jax.parallel.processes import is_main, one_without
 from t2t_jax.system.bucket import BucketPath
@@ -156,10 +156,10 @@ def check_memory(
     if available is not None and needed.total > available:
         platform = mesh.devices.flat[0].platform
         raise UserError(
-            f"training needs at least {_gib(needed.total)} on each {platform} device (parameters "
-            f"and optimizer {_gib(needed.state)}, gradients {_gib(needed.gradients)}, activations "
-            f"{_gib(needed.activations)}, logits {_gib(needed.logits)}), but there are "
-            f"{_gib(available)}; {LESS_MEMORY}"
+            f"training needs at least {gib(needed.total)} on each {platform} device (parameters "
+            f"and optimizer {gib(needed.state)}, gradients {gib(needed.gradients)}, activations "
+            f"{gib(needed.activations)}, logits {gib(needed.logits)}), but there are "
+            f"{gib(available)}; {LESS_MEMORY}"
         )
 
 
@@ -179,7 +179,7 @@ def check_gathering(state: Any, workdir: Path) -> None:
     fits = not is_main() or available is None or needed <= available
     if one_without(fits) is not None:
         raise UserError(
-            f"the state of the training is {_gib(needed)}, more than the memory that the host of "
+            f"the state of the training is {gib(needed)}, more than the memory that the host of "
             f"process 0 has left, where a checkpoint for a bucket is gathered; give a --workdir on "
             "a filesystem that the hosts share, where each writes its own part"
         )
@@ -192,7 +192,3 @@ def _of_batch(
     layout = batch_layout(mesh, rows, longest, config.parallel.pass_tokens)
     rows = layout.rows_per_pass // row_parts(mesh)
     return training_memory(config, vocab_size, rows, source_length, target_length, layout.passes)
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:,.1f} GiB"

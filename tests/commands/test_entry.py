@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 OTHER_COMMANDS = {
     "data",
     "train",
+    "preflight",
     "sweep",
     "export",
     "import",
@@ -79,6 +80,11 @@ def test_every_command_explains_itself_under_the_name_it_was_called_by(capsys, n
         (["--workdir", "w", "bleu"], "t2t-jax takes a command before its flags, as in t2t-jax"),
         (["train"], "t2t-jax train takes a config and the directory of the run"),
         (["train", "--workdir", "w", "--stpe"], "unknown flag --stpe; "),
+        (["preflight"], "t2t-jax preflight takes a config and the directory of the run"),
+        (
+            ["preflight", "--config", "configs/quickstart.py", "--compile-only"],
+            "--compile-only and --write-program are for t2t-jax train; leave them out",
+        ),
         (["sweep"], "a sweep takes a config file with VARIANTS and a directory"),
         (["sweep", "--seeds", "2"], "Missing from t2t-jax sweep: --config"),
         (["bleu"], "Missing from t2t-jax bleu: --workdir"),
