@@ -9,6 +9,7 @@ W/registered/          copies of the files that registered functions which the c
 W/imported.json        instead of corpus.sha256, for an imported model: the source of the import
 W/checkpoints, W/best  see `training.checkpoint`
 W/log.jsonl, events    see `run.log`
+W/trackers             see `run.trackers`
 W/scores.jsonl         the scores of commands such as `t2t-jax bleu`, one evaluation a line
 W/calibration.json     see `run.calibration`
 """
@@ -35,6 +36,8 @@ from t2t_jax.system.records import NUMBER, Record, Schema, append_line, read_rec
 
 CHECKPOINTS, BEST = "checkpoints", "best"
 """The two directories of a run that have one directory for each checkpoint, named by its step."""
+TRACKERS_FOLDER = "trackers"
+"""The directory of a run with how far the run was sent to each tracker."""
 
 _CONFIG, _VOCABULARY, _CORPUS = "config.json", "vocabulary.model", "corpus.sha256"
 _VOCABULARY_HASH, _IMPORTED = "vocabulary.sha256", "imported.json"

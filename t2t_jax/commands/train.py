@@ -37,6 +37,9 @@ class TrainCommand:
     value, it is those of this machine. Needs no --workdir."""
     write_program: Path | None = None
     """With --compile-only: the file for the text of the compiled program."""
+    track: tuple[str, ...] = ()
+    """Trackers to which the log is sent: wandb:PROJECT, mlflow:EXPERIMENT, trackio:PROJECT. A run
+    that goes on is sent where it was sent before. A tracker in trouble disturbs no training."""
     coordinator: str | None = None
     """For a run of several processes: HOST:PORT of process 0. Without these three flags, the
     environment (Slurm, Open MPI, a TPU pod) says whether there are several."""
@@ -51,15 +54,19 @@ class TrainCommand:
     def run(self) -> int:
         """Train, or print what training would take, as the flags say, and return the exit code."""
         if self.compile_only is not None:
+            if self.track:
+                raise UserError("--track is for a training, not for --compile-only; leave it out")
             return self._compile(self.compile_only)
         if self.write_program is not None:
             raise UserError("--write-program is for --compile-only; add it, or leave it out")
         from t2t_jax.parallel.processes import join
 
         join(self.coordinator, self.num_processes, self.process_id)
+        from t2t_jax.run.trackers.following import followed
         from t2t_jax.run.trainer import train
 
-        return train(self.fields, self.workdir).exit_code
+        with followed(self.workdir, self.track):
+            return train(self.fields, self.workdir).exit_code
 
     def _compile(self, topology: str) -> int:
         """Print what a step of training and of search takes; return 1 if training does not fit."""
