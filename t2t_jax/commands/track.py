@@ -59,9 +59,11 @@ class TrackCommand:
                         f"another process sends {self.run_directory} to {follower.target}, such as "
                         "that of its training; wait for it"
                     ) from error
-            while self.follow and not all(follower.has_ended for follower in followers):
+            while self.follow:
                 for follower in followers:
                     follower.follow()
+                if all(follower.has_ended for follower in followers):
+                    break
                 time.sleep(self.interval)
             for follower in followers:
                 follower.follow(is_over=True)

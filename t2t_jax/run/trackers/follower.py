@@ -73,7 +73,7 @@ def _read_place(path: Path) -> Record:
     return read_object(path, _SCHEMA, "remove it, and the run is sent again, under a new id")
 
 
-def settled(records: Sequence[Record], is_over: bool) -> list[Record]:
+def sendable(records: Sequence[Record], is_over: bool) -> list[Record]:
     """Return the records of a log that can be sent, as no step of theirs is taken again.
 
     Args:
@@ -149,7 +149,7 @@ class Follower:
                 records = read_log(self._workdir)
             ends = [str(one.get("text", "")) for one in records if one["of"] == END]
             self.has_ended = bool(ends)
-            self._send(settled(records, is_over))
+            self._send(sendable(records, is_over))
             if is_over and self._tracker:
                 self._tracker.close(ends[-1] if ends else None)
                 self._tracker = None

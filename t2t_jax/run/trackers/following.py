@@ -14,7 +14,6 @@ from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.trackers.child import READY, SECONDS_AT_END
 from t2t_jax.run.trackers.follower import check_target, remembered
 from t2t_jax.run.trackers.tracker import Target, targets_of
-from t2t_jax.system.program import command_line
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.workdir import is_run
 
@@ -111,5 +110,5 @@ class _Child:
         self._process.kill()
         self._process.__exit__(None, None, None)
         if code != 0 and self._is_ready and is_run(self._workdir):
-            rest = command_line(f"track {self._workdir} {self.target}")
+            rest = f"t2t-jax track {self._workdir} {self.target}"
             warn(f"{self.target} has not got all of the log yet; this sends the rest: {rest}")
