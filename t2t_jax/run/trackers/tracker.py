@@ -94,7 +94,7 @@ def targets_of(texts: Sequence[str]) -> list[Target]:
         name, _, project = text.partition(":")
         if name not in TRACKERS:
             hint = did_you_mean(name, TRACKERS, f"trackers are {', '.join(TRACKERS)}")
-            raise UserError(f"{text!r} names no tracker; {hint}, as in wandb:PROJECT")
+            raise UserError(f"{text!r} names no tracker as wandb:PROJECT does; {hint}")
         if not project.strip():
             raise UserError(f"{text!r} names no project; give one, as in {name}:translation")
         if found.setdefault(name, Target(name, project)).project != project:

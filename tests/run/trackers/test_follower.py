@@ -222,7 +222,7 @@ def test_what_cannot_be_sent_is_refused_in_one_line(workdir, service):
         (workdir,): "was sent to no tracker yet; name one, as in track",
         (workdir, "wandb"): "'wandb' names no project",
         (workdir, "wandb: "): "names no project; give one",
-        (workdir, "wand:demo"): r"names no tracker; did you mean wandb\?",
+        (workdir, "wand:demo"): r"names no tracker as wandb:PROJECT does; did you mean wandb\?",
         (workdir, "wandb:a,wandb:b"): "two projects of wandb",
         (workdir, "wandb:a", "--interval=0"): "--interval 0.0 is no time",
     }.items():
