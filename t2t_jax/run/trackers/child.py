@@ -17,8 +17,9 @@ from t2t_jax.system.signals import ENDING
 
 READY = "ready"
 """The line that the process prints when it can work."""
-SECONDS_AT_END = 60.0
-"""The longest time for which the process sends what is left once it is to end."""
+SECONDS_AT_END = 15.0
+"""The longest time for which the process sends what is left once it is to end. A scheduler such as
+Slurm ends a job by force half a minute after it has asked it to stop."""
 _INTERVAL = 2.0  # seconds between two looks at the log
 
 
@@ -64,16 +65,15 @@ def _follow(workdir: Path, named: str, ended: threading.Event, own: int) -> int:
         # The process of an earlier start may still send what was left at its end.
         with suppress(BlockingIOError), follower.held():
             _print_to(on_this_machine(workdir / TRACKERS_FOLDER) / f"{target.tracker}.log")
-            reported = False
-            while not ended.wait(_INTERVAL):
-                follower.follow()
-                if follower.error and not reported:
-                    line = f"warning: {named} is behind, and is tried again: {follower.error}\n"
+            is_over = is_reported = False
+            while not is_over:
+                is_over = ended.wait(_INTERVAL)
+                follower.follow(is_over=is_over)
+                if follower.error and not is_reported:
                     with suppress(OSError):  # nobody reads it any more
-                        os.write(own, line.encode())
-                reported = bool(follower.error)
-            follower.follow(is_over=True)
-            return int(follower.error is not None)
+                        os.write(own, f"warning: {named} is behind: {follower.error}\n".encode())
+                is_reported = follower.error is not None
+            return int(is_reported)
         if ended.wait(_INTERVAL):
             return 1
 

@@ -25,7 +25,7 @@ def followed(workdir: Path, trackers: Sequence[str]) -> Iterator[None]:
     """Have a run followed within a block, by the trackers named and by those of an earlier start.
 
     Only process 0 does so. Whatever happens to a tracker within the block is at most a warning. At
-    the end, trackers have a minute to send the rest; a signal ends the waiting.
+    the end, trackers have 15 seconds to send the rest; a signal ends the waiting.
 
     Args:
       workdir: the directory of the run, which need not be there yet.
