@@ -40,6 +40,9 @@ class TrainCommand:
     track: tuple[str, ...] = ()
     """Trackers to which the log is sent: wandb:PROJECT, mlflow:EXPERIMENT, trackio:PROJECT. A run
     that goes on is sent where it was sent before. A tracker in trouble disturbs no training."""
+    profile_steps: str | None = None
+    """Write a profile of these steps, FIRST:LAST as 100:105, into the run directory, for xprof and
+    Perfetto."""
     coordinator: str | None = None
     """For a run of several processes: HOST:PORT of process 0. Without these three flags, the
     environment (Slurm, Open MPI, a TPU pod) says whether there are several."""
@@ -54,19 +57,25 @@ class TrainCommand:
     def run(self) -> int:
         """Train, or print what training would take, as the flags say, and return the exit code."""
         if self.compile_only is not None:
-            if self.track:
-                raise UserError("--track is for a training, not for --compile-only; leave it out")
+            if self.track or self.profile_steps:
+                raise UserError(
+                    "--track and --profile-steps are for a training, not for --compile-only; leave "
+                    "them out"
+                )
             return self._compile(self.compile_only)
         if self.write_program is not None:
             raise UserError("--write-program is for --compile-only; add it, or leave it out")
         from t2t_jax.parallel.processes import join
 
         join(self.coordinator, self.num_processes, self.process_id)
+        from t2t_jax.run.profile import check_profiled, steps_of
         from t2t_jax.run.trackers.following import followed
         from t2t_jax.run.trainer import train
 
+        profile_steps = steps_of(self.profile_steps) if self.profile_steps else None
+        check_profiled(profile_steps, self.fields.training.num_train_steps)
         with followed(self.workdir, self.track):
-            return train(self.fields, self.workdir).exit_code
+            return train(self.fields, self.workdir, profile_steps=profile_steps).exit_code
 
     def _compile(self, topology: str) -> int:
         """Print what a step of training and of search takes; return 1 if training does not fit."""

@@ -14,6 +14,7 @@ from t2t_jax.parallel.processes import Agreement, is_main, of_main
 from t2t_jax.run.evaluation import evaluate
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.preparing import Run, open_run
+from t2t_jax.run.profile import check_profiled, profiled
 from t2t_jax.run.trained_run import TrainedRun
 from t2t_jax.system.bucket import as_path
 from t2t_jax.system.program import command_line
@@ -26,7 +27,11 @@ from t2t_jax.training.step import compile_train_step
 _NOTHING, _CHECKPOINT = 0, 1
 
 
-def train(config: Config, workdir: str | os.PathLike[str]) -> TrainedRun:
+def train(
+    config: Config,
+    workdir: str | os.PathLike[str],
+    profile_steps: tuple[int, int] | None = None,
+) -> TrainedRun:
     """Train a model, or go on with a run that was stopped.
 
     A config or corpus that does not fit is refused before anything in `workdir` changes.
@@ -34,6 +39,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> TrainedRun:
     Args:
       config: the config of the run.
       workdir: the directory for all that the run writes; in a bucket, `s3://bucket/name`.
+      profile_steps: the first and the last of the steps of which a profile is written.
 
     Returns:
       The run, whose exit code is 0 at its end (its last step, or an early end by its evaluations)
@@ -42,14 +48,15 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> TrainedRun:
     Raises:
       UserError: the config, the corpus or the run directory does not fit, or the loss diverged.
     """
+    check_profiled(profile_steps, config.training.num_train_steps)
     with open_run(config, as_path(workdir)) as run:
-        step, signal = _train(run)
+        step, signal = _train(run, profile_steps)
         run.log.checkpoint(run.checkpoints.wait())
         run.log.end(step, *_last_words(run, step, signal))
         return TrainedRun(run.workdir, 128 + signal if signal else 0, run.log.history)
 
 
-def _train(run: Run) -> tuple[int, int]:
+def _train(run: Run, profile_steps: tuple[int, int] | None) -> tuple[int, int]:
     """Train to the last step, an early end or a signal.
 
     Returns:
@@ -65,8 +72,18 @@ def _train(run: Run) -> tuple[int, int]:
     with (
         closing(StepMeter(run.log, run.config.training, first, run.mesh.size)) as meter,
         closing(run.batches.prefetch(first, run.last, run.local_rows)) as batches,
+        closing(
+            profiled(
+                meter.timed(batches),
+                profile_steps,
+                first,
+                run.workdir,
+                pause=meter.paused,
+                say=run.log.say,
+            )
+        ) as watched,
     ):
-        for step, batch in enumerate(meter.timed(batches), first + 1):
+        for step, batch in enumerate(watched, first + 1):
             shape = run.batches.shape(step - 1)
             with meter.launching(shape):
                 state, metrics = train_step(state, run.layout(shape).put(batch))
