@@ -42,7 +42,10 @@ def followed(workdir: Path, trackers: Sequence[str]) -> Iterator[None]:
                 check_target(workdir, target)
             known = [target for target in remembered(workdir) if target not in asked]
             for target in (*asked, *known):
-                children.append(_Child(workdir, target))
+                try:
+                    children.append(_Child(workdir, target))
+                except OSError as error:  # there is no room for another process
+                    warn(f"the run is not sent to {target}: {error.strerror}")
             for child in children:
                 child.wait_until_ready(is_asked=child.target in asked)
         yield

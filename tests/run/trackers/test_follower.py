@@ -251,6 +251,8 @@ class SQLiteStorage:
     @staticmethod
     def bulk_log(project, run, metrics, steps, *others, run_id):
         print("a library prints")
+        if project == "down":
+            raise ConnectionError("nobody answers")
         with open(os.environ["STORE"], "a") as file:
             file.writelines(json.dumps([run_id, step]) + "\\n" for step in steps)
 
@@ -284,6 +286,16 @@ def test_a_training_is_followed_by_a_process_of_its_own(workdir, libraries, capf
     printed = capfd.readouterr()
     assert (printed.err, "a library prints" in printed.out) == ("", False)
     assert "a library prints" in (workdir / "trackers" / "trackio.log").read_text()
+
+
+def test_a_tracker_that_is_down_to_the_end_is_a_warning_with_the_way_out(workdir, libraries, capfd):
+    with followed(workdir, ["trackio:down"]):
+        _train(workdir, 0, 3, checkpoints=[2], end="stopped after step 3")
+    assert capfd.readouterr().err.splitlines() == [
+        "warning: trackio:down is behind: ConnectionError: nobody answers",
+        "warning: trackio:down has not got all of the log yet; this sends the rest: "
+        f"t2t-jax track {workdir} trackio:down",
+    ]
 
 
 def test_a_tracker_that_cannot_work_is_refused_before_the_training(tmp_path, libraries):
