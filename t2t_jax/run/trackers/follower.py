@@ -74,7 +74,7 @@ def _read_place(path: Path) -> Record:
 
 
 def sendable(records: Sequence[Record], is_over: bool) -> list[Record]:
-    """Return the records of a log that can be sent, as no step of theirs is taken again.
+    """Return the records of a log that can be sent, as their steps are not taken again.
 
     Args:
       records: all records of the log.
@@ -113,7 +113,7 @@ class Follower:
         self._kind.check(target.project)
         self._tracker: Tracker | None = None
         self._seen: object = None
-        self._failures, self._not_before = 0, 0.0
+        self._pause, self._not_before = _LEAST_PAUSE, 0.0
         self._extra = 0  # rows that the tracker has beyond those noted; fewer if negative
 
     @contextmanager
@@ -156,10 +156,10 @@ class Follower:
         except Exception as error:  # of any kind: it is the code of somebody else
             self.error = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             self._tracker = None
-            pause = min(_LEAST_PAUSE * 2**self._failures, _LONGEST_PAUSE)
-            self._failures, self._not_before = self._failures + 1, time.monotonic() + pause
+            self._not_before = time.monotonic() + self._pause
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         else:
-            self.error, self._failures, self._seen = None, 0, seen
+            self.error, self._pause, self._seen = None, _LEAST_PAUSE, seen
 
     @property
     def rows(self) -> int:
@@ -167,7 +167,7 @@ class Follower:
         return int(self._place["rows"])
 
     def _send(self, records: Sequence[Record]) -> None:
-        """Send those of the settled records that the tracker does not have."""
+        """Send those of the records that the tracker does not have."""
         if self._tracker is None:
             if not records:
                 return
@@ -186,7 +186,7 @@ class Follower:
             self._extra = 0
 
     def _num_sent(self, records: Sequence[Record]) -> int:
-        """Return how many of the settled records had been sent when the place was noted."""
+        """Return how many of the records had been sent when the place was noted."""
         step = self._place["step"]
         before = sum(record["step"] < step for record in records)
         of_step = sum(record["step"] == step for record in records)
@@ -210,7 +210,8 @@ def _row(number: int, record: Record) -> Row:
     figures, warning = scalars(record), None
     if record["of"] == WARNING:
         rule = str(record.get("rule", WARNING))
-        figures, warning = {f"{WARNING}/{rule}": 1.0}, (rule, str(record.get("text", "")))
+        figures[f"{WARNING}/{rule}"] = 1.0
+        warning = rule, str(record.get("text", ""))
     return Row(number, record["step"], record.get("time") or 0.0, figures, warning)
 
 
