@@ -10,6 +10,8 @@ W/imported.json        instead of corpus.sha256, for an imported model: the sour
 W/checkpoints, W/best  see `training.checkpoint`
 W/log.jsonl, events    see `run.log`
 W/jobs/NUMBER.json     what the time of each start of the training went to; see `run.job`
+W/trackers             see `run.trackers`
+W/profile              a directory for each profile of some steps; see `run.profile`
 W/scores.jsonl         the scores of commands such as `t2t-jax bleu`, one evaluation a line
 W/calibration.json     see `run.calibration`
 """
@@ -30,12 +32,14 @@ from t2t_jax.data.vocabulary import Vocabulary
 from t2t_jax.errors import UserError
 from t2t_jax.parallel.processes import is_main, of_main, one_without
 from t2t_jax.system.atomic_file import check_writable, write_whole
-from t2t_jax.system.bucket import as_path
+from t2t_jax.system.bucket import as_path, on_this_machine
 from t2t_jax.system.lock import holding, is_held
 from t2t_jax.system.records import NUMBER, Record, Schema, append_line, read_records
 
 CHECKPOINTS, BEST = "checkpoints", "best"
 """The two directories of a run that have one directory for each checkpoint, named by its step."""
+TRACKERS_FOLDER = "trackers"
+"""The directory of a run with how far the run was sent to each tracker."""
 
 _CONFIG, _VOCABULARY, _CORPUS = "config.json", "vocabulary.model", "corpus.sha256"
 _VOCABULARY_HASH, _IMPORTED = "vocabulary.sha256", "imported.json"
@@ -346,6 +350,17 @@ def _write_vocabulary(workdir: Path, vocabulary: Vocabulary) -> None:
 def log_file(workdir: Path) -> Path:
     """Return the path of the log of a run, which `run.log` writes."""
     return workdir / _LOG
+
+
+def profiles_folder(workdir: Path) -> Path:
+    """Return the directory of the profiles of a run, which is of this machine in any case."""
+    return on_this_machine(workdir / "profile")
+
+
+def read_profiles(workdir: Path) -> list[Path]:
+    """Return the directories of a run's profiles, each of which xprof opens."""
+    folder = profiles_folder(workdir)
+    return sorted(_visible(folder)) if folder.is_dir() else []
 
 
 def read_log(workdir: Path) -> list[Record]:

@@ -62,6 +62,8 @@ ELSEWHERE["t2t-jax serve"] = "a server goes on until it is stopped; tests/servin
 ELSEWHERE["localhost:5000"] = "such a server"
 ELSEWHERE["docker "] = "Docker"
 ELSEWHERE["t2t-jax data"] = "a network; tests/test_reproduce.py has a server of its own"
+ELSEWHERE |= dict.fromkeys(("--track", "t2t-jax track", "wandb login"), "a tracker's package")
+ELSEWHERE["--profile-steps"] = "a run of more than two steps; tests/run/test_profile.py has one"
 
 
 class Block(NamedTuple):

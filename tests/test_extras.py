@@ -25,7 +25,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 ALWAYS = {"jax", "flax", "optax", "orbax-checkpoint", "tensorflow-datasets", "sacrebleu"}
 UNDECLARED = {"importlib-resources"}  # tensorflow-datasets imports it, and does not declare it
 BROUGHT = {"fsspec"}  # by s3fs and gcsfs
-LAZY_ROOMS = "inspect/figures/", "interchange/", "serving/"
+LAZY_ROOMS = "inspect/figures/", "interchange/", "run/trackers/", "serving/"
 """The folders that are imported within `needs_extra`."""
 
 

@@ -45,6 +45,9 @@ class SweepCommand:
     process has its share of the cores, and GPUs of its own."""
     slurm: tuple[str, ...] = ()
     """Settings of the jobs, as name=value: timeout_min=1440 slurm_partition=gpu gpus_per_node=8."""
+    track: tuple[str, ...] = ()
+    """Trackers to which the log of each cell is sent: wandb:PROJECT, mlflow:EXPERIMENT,
+    trackio:PROJECT."""
     dry_run: bool = False
     """List the variants with their parameters and published figures, and train nothing."""
     report: bool = False
@@ -62,6 +65,7 @@ class SweepCommand:
             raise UserError("a sweep needs a directory; name one with --workdir")
         check_writable(self.workdir)
         self._check_launcher()
+        self._check_trackers()
         if self.report:
             outcome = collect(grid, self.workdir, self.seeds, ResultConsole())
         else:
@@ -70,9 +74,9 @@ class SweepCommand:
                 self.workdir,
                 seeds=self.seeds,
                 only=self.only,
-                launcher=Local(self.jobs)
+                launcher=Local(self.jobs, self.track)
                 if self.launcher == "local"
-                else Cluster(self.workdir, self.slurm),
+                else Cluster(self.workdir, self.slurm, track=self.track),
             )
         if outcome.signal:
             return 128 + outcome.signal
@@ -80,6 +84,14 @@ class SweepCommand:
         results = outcome.results
         complete = all(len(results.get(variant, ())) >= self.seeds for variant in chosen)
         return 0 if complete else 1
+
+    def _check_trackers(self) -> None:
+        """Refuse trackers that cannot be used from here, before any cell is started."""
+        if self.track:
+            from t2t_jax.run.trackers.tracker import kind_of, targets_of
+
+            for target in targets_of(self.track):
+                kind_of(target).check(target.project)
 
     def _check_launcher(self) -> None:
         if self.slurm and self.launcher != "slurm":

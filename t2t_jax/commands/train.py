@@ -37,6 +37,12 @@ class TrainCommand:
     value, it is those of this machine. Needs no --workdir."""
     write_program: Path | None = None
     """With --compile-only: the file for the text of the compiled program."""
+    track: tuple[str, ...] = ()
+    """Trackers to which the log is sent: wandb:PROJECT, mlflow:EXPERIMENT, trackio:PROJECT. A run
+    that goes on is sent where it was sent before. A tracker in trouble disturbs no training."""
+    profile_steps: str | None = None
+    """Write a profile of these steps, FIRST:LAST as 100:105, into the run directory, for xprof and
+    Perfetto."""
     coordinator: str | None = None
     """For a run of several processes: HOST:PORT of process 0. Without these three flags, the
     environment (Slurm, Open MPI, a TPU pod) says whether there are several."""
@@ -51,13 +57,23 @@ class TrainCommand:
     def run(self) -> int:
         """Train, or print what training would take, as the flags say, and return the exit code."""
         if self.compile_only is not None:
+            if self.track or self.profile_steps:
+                raise UserError(
+                    "--track and --profile-steps are for a training, not for --compile-only; leave "
+                    "them out"
+                )
             return self._compile(self.compile_only)
         if self.write_program is not None:
             raise UserError("--write-program is for --compile-only; add it, or leave it out")
         self.meet()
+        from t2t_jax.run.profile import check_profiled, steps_of
+        from t2t_jax.run.trackers.following import followed
         from t2t_jax.run.trainer import train
 
-        return train(self.fields, self.workdir).exit_code
+        profile_steps = steps_of(self.profile_steps) if self.profile_steps else None
+        check_profiled(profile_steps, self.fields.training.num_train_steps)
+        with followed(self.workdir, self.track):
+            return train(self.fields, self.workdir, profile_steps=profile_steps).exit_code
 
     def meet(self) -> None:
         """Connect to the other processes of the run, if there are any."""

@@ -1,5 +1,6 @@
 """The records of a run's log by their kind, as they are read during and after training."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -40,6 +41,15 @@ class History:
             self.end = record
         elif record["of"] in kinds:
             kinds[record["of"]].append(record)
+
+
+def scalars(record: Record) -> dict[str, float]:
+    """Return the finite figures of a record, by the names that TensorBoard and trackers have."""
+    return {
+        f"{record['of']}/{name}": value
+        for name, value in record.items()
+        if name not in ("step", "time") and isinstance(value, int | float) and math.isfinite(value)
+    }
 
 
 def dev_score(evaluation: Record) -> float | None:

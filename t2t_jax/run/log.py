@@ -1,7 +1,6 @@
 """The log of a run: a progress bar, `W/log.jsonl` and TensorBoard events."""
 
 import json
-import math
 import sys
 import time
 from contextlib import suppress
@@ -17,7 +16,7 @@ from t2t_jax.errors import UserError
 from t2t_jax.parallel.processes import is_main
 from t2t_jax.run.evaluation import Evaluation
 from t2t_jax.run.health import Health
-from t2t_jax.run.history import History
+from t2t_jax.run.history import History, scalars
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.console import ProgressConsole
@@ -203,14 +202,14 @@ class RunLog:
 
     def _record(self, step: int, name: str, figures: dict[str, Any]) -> None:
         line = as_line({"step": step, "of": name, "time": time.time(), **figures})
-        self.history.add(json.loads(line))  # as a resumed run would read it
+        record = json.loads(line)  # as a resumed run would read it
+        self.history.add(record)
         if not is_main():
             return
         try:
             self._file.write(line + "\n")
-            for figure, value in figures.items():
-                if isinstance(value, int | float) and math.isfinite(value):
-                    self._add_event(step, summary=scalar(f"{name}/{figure}", value))
+            for figure, value in scalars(record).items():
+                self._add_event(step, summary=scalar(figure, value))
             if self._events:
                 self._events.flush()
         except OSError as error:

@@ -14,8 +14,8 @@ from t2t_jax.system.program import begun
 _T = TypeVar("_T")
 
 START, COMPILATION, STEPS, DATA = "start", "compilation", "steps", "data"
-EVALUATION, CHECKPOINTS = "evaluation", "checkpoints"
-PHASES = START, COMPILATION, STEPS, DATA, EVALUATION, CHECKPOINTS
+EVALUATION, CHECKPOINTS, PROFILE = "evaluation", "checkpoints", "profile"
+PHASES = START, COMPILATION, STEPS, DATA, EVALUATION, CHECKPOINTS, PROFILE
 """What a training spends its time on. DATA is the part of the steps in which the devices wait for a
 batch, and CHECKPOINTS what the training waits for them: they are written beside the steps."""
 

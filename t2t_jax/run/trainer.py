@@ -14,7 +14,8 @@ from t2t_jax.parallel.processes import Agreement, hosts, is_main, of_main
 from t2t_jax.run.evaluation import evaluate
 from t2t_jax.run.meter import StepMeter
 from t2t_jax.run.preparing import Run, open_run
-from t2t_jax.run.progress import CHECKPOINTS, EVALUATION
+from t2t_jax.run.profile import check_profiled, profiled
+from t2t_jax.run.progress import CHECKPOINTS, EVALUATION, PROFILE
 from t2t_jax.run.slow_hosts import SlowHosts
 from t2t_jax.run.trained_run import TrainedRun
 from t2t_jax.system.bucket import as_path
@@ -28,7 +29,11 @@ from t2t_jax.training.step import compile_train_step
 _NOTHING, _CHECKPOINT = 0, 1
 
 
-def train(config: Config, workdir: str | os.PathLike[str]) -> TrainedRun:
+def train(
+    config: Config,
+    workdir: str | os.PathLike[str],
+    profile_steps: tuple[int, int] | None = None,
+) -> TrainedRun:
     """Train a model, or go on with a run that was stopped.
 
     A config or corpus that does not fit is refused before anything in `workdir` changes.
@@ -36,6 +41,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> TrainedRun:
     Args:
       config: the config of the run.
       workdir: the directory for all that the run writes; in a bucket, `s3://bucket/name`.
+      profile_steps: the first and the last of the steps of which a profile is written.
 
     Returns:
       The run, whose exit code is 0 at its end (its last step, or an early end by its evaluations)
@@ -44,8 +50,9 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> TrainedRun:
     Raises:
       UserError: the config, the corpus or the run directory does not fit, or the loss diverged.
     """
+    check_profiled(profile_steps, config.training.num_train_steps)
     with open_run(config, as_path(workdir)) as run:
-        step, signal = _train(run)
+        step, signal = _train(run, profile_steps)
         with run.progress.during(CHECKPOINTS):
             run.log.checkpoint(run.checkpoints.wait())
         reason, advice = _last_words(run, step, signal)
@@ -55,7 +62,7 @@ def train(config: Config, workdir: str | os.PathLike[str]) -> TrainedRun:
         return TrainedRun(run.workdir, exit_code, run.log.history)
 
 
-def _train(run: Run) -> tuple[int, int]:
+def _train(run: Run, profile_steps: tuple[int, int] | None) -> tuple[int, int]:
     """Train to the last step, an early end or a signal.
 
     Returns:
@@ -73,8 +80,18 @@ def _train(run: Run) -> tuple[int, int]:
     with (
         closing(run.batches.prefetch(first, run.last, run.local_rows)) as batches,
         closing(progress.timed(batches)) as timed,
+        closing(
+            profiled(
+                timed,
+                profile_steps,
+                first,
+                run.workdir,
+                pause=partial(meter.during, PROFILE),
+                say=run.log.say,
+            )
+        ) as watched,
     ):
-        for step, batch in enumerate(timed, first + 1):
+        for step, batch in enumerate(watched, first + 1):
             shape = run.batches.shape(step - 1)
             with meter.launching(shape):
                 state, metrics = train_step(state, run.layout(shape).put(batch))

@@ -21,7 +21,7 @@ from t2t_jax.run.terminal_plot import Curve, colour_of, marker_of, plot_in_termi
 from t2t_jax.system.records import Record
 from t2t_jax.system.signals import StopSignal
 from t2t_jax.tasks import task_of
-from t2t_jax.workdir import is_run, log_file, read_config, read_log
+from t2t_jax.workdir import is_run, log_file, read_config, read_log, read_profiles
 
 _UNKNOWN = "–"
 _NARROWEST_PAIR = 80  # columns of a console in which two plots are side by side
@@ -41,6 +41,8 @@ class WatchedRun(NamedTuple):
     """The records of its log so far."""
     unit: str
     """The name of what its model predicts, as token or label; see `tasks.task.Task.unit`."""
+    profiles: list[Path]
+    """The directories of its profiles."""
 
     @property
     def has_ended(self) -> bool:
@@ -153,7 +155,8 @@ def _watched(name: str, workdir: Path) -> WatchedRun:
     config = read_config(workdir)
     unit = task_of(config.data.corpus, config.data.task).unit
     unit = "token" if unit == "subword" else unit
-    return WatchedRun(name, config.training.num_train_steps, History.of(read_log(workdir)), unit)
+    history, steps = History.of(read_log(workdir)), config.training.num_train_steps
+    return WatchedRun(name, steps, history, unit, read_profiles(workdir))
 
 
 def _unit(runs: Sequence[WatchedRun]) -> str:
@@ -236,7 +239,7 @@ def _duration(seconds: float | None) -> str:
 
 
 def _told(runs: Sequence[WatchedRun]) -> list[Text]:
-    """Return the warnings of the runs, and why those that have ended did so."""
+    """Return the warnings of the runs, their profiles, and why those that have ended did so."""
     lines = []
     for run in runs:
         name = f"{run.name}: " if len(runs) > 1 else ""
@@ -244,6 +247,7 @@ def _told(runs: Sequence[WatchedRun]) -> list[Text]:
             Text(f"{name}step {record['step']:,}: warning: {record.get('text', '')}", "yellow")
             for record in run.history.warnings
         ]
+        lines += [Text(f"{name}profile: {place}") for place in run.profiles]
         if run.history.end:
             lines.append(Text(f"{name}{run.history.end.get('text', '')}"))
     return lines

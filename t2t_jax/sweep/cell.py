@@ -195,8 +195,11 @@ def check_cells(cells: Sequence[Cell]) -> None:
         raise UserError(f"nothing was started: {first}: {refused[first]}{also}")
 
 
-def train_and_score(config: Config, workdir: Path) -> int:
+def train_and_score(config: Config, workdir: Path, track: Sequence[str] = ()) -> int:
     """Train a cell, or go on with it, then translate dev and write the result.
+
+    Args:
+      track: trackers to which the log of the cell is sent, as `trackers.following.followed` has it.
 
     Returns:
       0, or 128 + n if signal n stopped the training, with a checkpoint.
@@ -207,13 +210,16 @@ def train_and_score(config: Config, workdir: Path) -> int:
     from t2t_jax.data.corpus import open_corpus
     from t2t_jax.run.evaluation import evaluate, score_record
     from t2t_jax.run.loading import load
+    from t2t_jax.run.trackers.following import followed
     from t2t_jax.run.trainer import train
     from t2t_jax.workdir import read_log, record_scores
 
     corpus = open_corpus(config.data)
     if SPLIT not in corpus.splits:
         raise UserError(f"{corpus.name} has no {SPLIT} split to compare variants on; add one")
-    if code := train(config, workdir).exit_code:
+    with followed(workdir, track):
+        code = train(config, workdir).exit_code
+    if code:
         return code
     translator = load(workdir)
     if translator.steps[-1] > config.training.num_train_steps:  # fewer steps are an early stop
@@ -254,13 +260,14 @@ def main(arguments: Sequence[str]) -> int:
 
     The second argument is the id of the sweep's process. When that process ends, this one stops as
     by SIGTERM, so a sweep that was killed leaves no process that the next sweep does not know of.
+    Further arguments are trackers.
     """
-    workdir, parent = as_path(arguments[0]), int(arguments[1])
+    workdir, parent, track = as_path(arguments[0]), int(arguments[1]), arguments[2:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # the sweep ended before the call above
             return 128 + signal.SIGTERM
-    return train_and_score(Config.from_json(sys.stdin.read()), workdir)
+    return train_and_score(Config.from_json(sys.stdin.read()), workdir, track)
 
 
 if __name__ == "__main__":

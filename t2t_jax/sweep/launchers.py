@@ -66,8 +66,17 @@ class Local:
     sees. `sweep.gpus.find_gpus` finds the GPUs of the machine.
     """
 
-    def __init__(self, num_jobs: int) -> None:
-        """Divide the machine into shares, for as many cells at once, or refuse too many."""
+    def __init__(self, num_jobs: int, track: Sequence[str] = ()) -> None:
+        """Divide the machine into shares, for as many cells at once, or refuse too many.
+
+        Args:
+          num_jobs: how many cells are trained at once.
+          track: trackers to which the logs of the cells are sent, as in `wandb:PROJECT`.
+
+        Raises:
+          UserError: there are more jobs than cores or GPUs.
+        """
+        self._track = track
         cores = sorted(os.sched_getaffinity(0))
         if not 1 <= num_jobs <= len(cores):
             there = f"the {len(cores)} cores there are"
@@ -100,8 +109,9 @@ class Local:
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return None
+            cell_program = [sys.executable, "-m", "t2t_jax.sweep.cell"]
             process = subprocess.Popen(
-                [sys.executable, "-m", "t2t_jax.sweep.cell", str(cell.workdir), str(os.getpid())],
+                [*cell_program, str(cell.workdir), str(os.getpid()), *self._track],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -147,7 +157,13 @@ def _last_line(log: Path) -> str:
 class Cluster:
     """A launcher of jobs on a cluster, which outlive the sweep; a later sweep takes them over."""
 
-    def __init__(self, workdir: Path, settings: Sequence[str], cluster: str = "slurm") -> None:
+    def __init__(
+        self,
+        workdir: Path,
+        settings: Sequence[str],
+        cluster: str = "slurm",
+        track: Sequence[str] = (),
+    ) -> None:
         """Prepare to submit all cells at once, as the cluster has a queue of its own.
 
         Args:
@@ -155,6 +171,7 @@ class Cluster:
           settings: `name=value` for `submitit.AutoExecutor.update_parameters`, such as
             `slurm_partition=gpu`; `timeout_min` has to be among them.
           cluster: the kind of cluster, by submitit's name for it.
+          track: trackers to which the logs of the cells are sent, as in `wandb:PROJECT`.
 
         Raises:
           UserError: a setting is unknown or missing, or the machine belongs to no such cluster, or
@@ -171,7 +188,7 @@ class Cluster:
         parameters = _parsed(settings)
         if not {"timeout_min", "slurm_time"} & parameters.keys():
             raise UserError("a job needs a time limit, such as --slurm timeout_min=1440 (minutes)")
-        self._folder = workdir / "submitit"
+        self._folder, self._track = workdir / "submitit", track
         self._job_class = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}[cluster]
         try:
             self._executor = submitit.AutoExecutor(folder=self._folder, cluster=cluster)
@@ -193,7 +210,11 @@ class Cluster:
                 return _ClusterJob(job)
         try:
             job = self._executor.submit(
-                _run_cell, cell.config.to_json(), str(cell.workdir), environment_of(cell.config)
+                _run_cell,
+                cell.config.to_json(),
+                str(cell.workdir),
+                environment_of(cell.config),
+                self._track,
             )
         except RuntimeError as error:  # sbatch refused it
             raise UserError(f"cannot be submitted: {' '.join(str(error).split())}") from error
@@ -213,7 +234,9 @@ def _job_id(stored: Path) -> str:
     return content.decode()
 
 
-def _run_cell(config: str, workdir: str, environment: Mapping[str, str]) -> Outcome:
+def _run_cell(
+    config: str, workdir: str, environment: Mapping[str, str], track: Sequence[str] = ()
+) -> Outcome:
     """Train and score a cell on a node of the cluster.
 
     SIGUSR2, which announces the end of the job's time or its preemption, stops the training as
@@ -225,7 +248,8 @@ def _run_cell(config: str, workdir: str, environment: Mapping[str, str]) -> Outc
     prepare_process()
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
-        return Outcome(train_and_score(Config.from_json(config), Path(workdir)), "")
+        code = train_and_score(Config.from_json(config), Path(workdir), track)
+        return Outcome(code, "")
     except UserError as error:
         return Outcome(2, f"error: {error}")
     except Exception as error:

@@ -33,6 +33,7 @@ OTHER_COMMANDS = {
     "heads",
     "predict",
     "serve",
+    "track",
 }
 NAMES = [name for group in COMMANDS.values() for name in group]
 
@@ -109,7 +110,12 @@ def test_a_bad_command_line_is_refused_by_the_name_of_the_program(arguments, mes
 def test_a_command_runs_and_its_code_is_the_programs(monkeypatch):
     called = []
     stopped = SimpleNamespace(exit_code=143)
-    monkeypatch.setattr("t2t_jax.run.trainer.train", lambda *what: called.append(what) or stopped)
+
+    def train_to_a_stop(*what, profile_steps):
+        called.append(what)
+        return stopped
+
+    monkeypatch.setattr("t2t_jax.run.trainer.train", train_to_a_stop)
     flags = ["--config", "configs/quickstart.py", "--workdir", "w", "--model.d-ff", "64"]
     assert main(["train", *flags]) == 143
     [(config, workdir)] = called

@@ -231,7 +231,12 @@ def test_processes_meet_before_they_train(config_file, monkeypatch):
     called = []
     monkeypatch.setattr("t2t_jax.parallel.processes.join", lambda *at: called.append(at))
     stopped = SimpleNamespace(exit_code=143)
-    monkeypatch.setattr("t2t_jax.run.trainer.train", lambda *what: called.append(what) or stopped)
+
+    def train_to_a_stop(*what, profile_steps):
+        called.append(what)
+        return stopped
+
+    monkeypatch.setattr("t2t_jax.run.trainer.train", train_to_a_stop)
     main = runpy.run_path(str(ROOT / "train.py"))["main"]
     arguments = ["--config", config_file, "--workdir", "w"]
     assert main(arguments) == 143

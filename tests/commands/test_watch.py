@@ -69,8 +69,10 @@ def _watch(*arguments):
 def test_a_run_is_drawn_with_its_figures_and_warnings(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = _run(Path("runs/base"))
+    (run / "profile" / "steps_5_7").mkdir(parents=True)
     assert _watch(run) == 0
     printed = capsys.readouterr().out
+    assert "\nprofile: runs/base/profile/steps_5_7\n" in printed
     assert "\x1b" not in printed  # it is no terminal
     header, row, *_ = printed.splitlines()
     assert "best dev BLEU" in header

@@ -570,8 +570,13 @@ def test_warnings_and_the_reason_of_an_early_end_are_in_the_report(tmp_path):
     assert said.notes == ["dev rose no more"]
     assert said.rows == [("7", "half is padding")]
     done = [end | {"step": 100_000}]
-    sections = build_report(_write(tmp_path, _config("ende_base"), log=done)).sections
+    workdir = _write(tmp_path, _config("ende_base"), log=done)
+    sections = build_report(workdir).sections
     assert "What the training said" not in [section.title for section in sections]
+    place = workdir / "profile" / "steps_5_7"
+    place.mkdir(parents=True)
+    said = next(s for s in build_report(workdir).sections if s.title == "What the training said")
+    assert said.notes == [f"A profile, for xprof and Perfetto: {place}"]
 
 
 def test_lines_of_the_log_that_are_no_records_are_left_out(tmp_path):

@@ -15,7 +15,7 @@ from t2t_jax.config.file import Grid
 from t2t_jax.errors import UserError
 from t2t_jax.sweep import launchers
 from t2t_jax.sweep.cell import _speed, cells, num_seeds_in, train_and_score
-from t2t_jax.sweep.launchers import Cluster
+from t2t_jax.sweep.launchers import Cluster, Local
 
 GRID = Grid({"base": Config()}, {})
 RESULT = {
@@ -179,3 +179,22 @@ def test_a_damaged_job_file_is_refused_and_nothing_is_submitted(cell, tmp_path, 
 def test_an_empty_job_file_is_as_good_as_none(cell):
     cell.workdir.with_suffix(".job").write_bytes(b"\n")
     assert launchers._job_id(cell.workdir.with_suffix(".job")) == ""
+
+
+def test_trackers_of_a_sweep_reach_its_cells(cell, monkeypatch):
+    refused = "error: 'wand:demo' names no tracker as wandb:PROJECT does; did you mean wandb?"
+    job = Local(1, ["wand:demo"]).launch(cell)
+    job.wait()
+    assert job.poll() == (2, refused)
+    monkeypatch.setattr(launchers, "train_and_score", lambda config, workdir, track: track[0])
+    monkeypatch.setattr("t2t_jax.system.program.prepare_process", lambda: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    given = cell.config.to_json(), str(cell.workdir), {}
+    assert launchers._run_cell(*given, ["trackio:demo"]) == ("trackio:demo", "")
+
+
+def test_a_sweep_refuses_a_tracker_before_it_starts_a_cell(tmp_path):
+    flags = ["--config=configs/table3.py", f"--workdir={tmp_path / 'grid'}", "--track=wandb"]
+    with pytest.raises(UserError, match="'wandb' names no project"):
+        command_of(SweepCommand, flags, "sweep").run()
+    assert not (tmp_path / "grid").exists()

@@ -12,7 +12,7 @@ from t2t_jax.run.report.scores import last_evaluation, scored_test_set, scores_s
 from t2t_jax.run.report.settings import published_settings, settings_section
 from t2t_jax.system.records import Record
 from t2t_jax.tasks import task_of
-from t2t_jax.workdir import read_config, read_log, read_scores
+from t2t_jax.workdir import read_config, read_log, read_profiles, read_scores
 
 
 def beside_the_paper(config: Config, scores: Sequence[Record]) -> list[str]:
@@ -53,7 +53,7 @@ def build_report(workdir: Path, sustained_tflops: float | None = None) -> RunRep
         settings,
         cost_section(experiment, config, published, log, sustained_tflops),
         curves_section(log),
-        *health_sections(config, log),
+        *health_sections(config, log, read_profiles(workdir)),
         scores_section(task, experiment, [*last_evaluation(config, log), *scores]),
     ]
     return RunReport(f"Report on {workdir}", deviations(settings.rows), sections)

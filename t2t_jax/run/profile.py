@@ -1,0 +1,111 @@
+"""A profile of some steps of a training: what threads and devices did, for xprof and Perfetto."""
+
+import re
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+import jax
+
+from t2t_jax.errors import UserError, warn
+from t2t_jax.parallel.processes import is_main
+from t2t_jax.system.atomic_file import writing_directory
+from t2t_jax.workdir import profiles_folder
+
+_T = TypeVar("_T")
+
+
+def steps_of(text: str) -> tuple[int, int]:
+    """Return the first and the last step that a text such as `100:105` names.
+
+    Raises:
+      UserError: the text does not name two steps, the first of them first.
+    """
+    found = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise UserError(
+            f"--profile-steps {text} is not FIRST:LAST, two steps counted from 1, as in 100:105"
+        )
+    return int(found[1]), int(found[2])
+
+
+def check_profiled(steps: tuple[int, int] | None, num_train_steps: int) -> None:
+    """Refuse steps that a training of so many steps does not take.
+
+    Raises:
+      UserError: the last of the steps is beyond the last of the training.
+    """
+    if steps and steps[1] > num_train_steps:
+        raise UserError(
+            f"--profile-steps {steps[0]}:{steps[1]} goes beyond the last step, "
+            f"training.num_train_steps={num_train_steps}; name earlier ones"
+        )
+
+
+def profiled(
+    batches: Iterator[_T],
+    steps: tuple[int, int] | None,
+    first_step: int,
+    workdir: Path,
+    pause: Callable[[], AbstractContextManager[None]],
+    say: Callable[[str], None],
+) -> Generator[_T, None, None]:
+    """Yield the batches of a training, and have process 0 trace what is done with some of them.
+
+    The trace goes to a directory of `workdir.profiles_folder` with the steps in its name, once it
+    is complete: one that a signal or a kill cuts short leaves nothing. An error is a warning.
+
+    Args:
+      batches: the batches of the steps after `first_step`.
+      steps: the first and the last step of the trace; those up to `first_step` are left out.
+      first_step: the number of steps that were taken before.
+      workdir: the run directory.
+      pause: a function that returns a context whose time counts for no step, and that begins once
+        the devices have done what they were given.
+      say: a function that prints a line.
+    """
+    if steps is None or steps[1] <= first_step or not is_main():
+        yield from batches
+        return
+    first, last = max(steps[0], first_step + 1), steps[1]
+    yield from islice(batches, first - first_step - 1)
+    place = _free_place(profiles_folder(workdir), f"steps_{first}_{last}")
+    with ExitStack() as trace:
+        with pause():
+            _attempt(lambda: _begin(trace, place))
+        for step, batch in enumerate(islice(batches, last - first + 1), first):
+            with jax.profiler.StepTraceAnnotation("train", step_num=step):
+                yield batch
+        with pause():
+            _attempt(trace.close)
+    if place.exists():
+        say(f"profile of steps {first:,} to {last:,}: {place}")
+    yield from batches
+
+
+def _begin(trace: ExitStack, place: Path) -> None:
+    """Begin a trace, which the end of the stack writes; after an error there is none."""
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0  # which would slow down what is measured
+    with ExitStack() as parts:
+        folder = parts.enter_context(writing_directory(place))
+        parts.enter_context(
+            jax.profiler.trace(folder, create_perfetto_trace=True, profiler_options=options)
+        )
+        trace.enter_context(parts.pop_all())
+
+
+def _attempt(work: Callable[[], None]) -> None:
+    """Do a part of the work of a trace; an error is a warning, as the training is worth more."""
+    try:
+        work()
+    except Exception as error:  # of the profiler, of many kinds
+        warn(f"there is no profile of these steps: {error}")
+
+
+def _free_place(folder: Path, name: str) -> Path:
+    """Return a path in a folder, with a number after the name if that is taken."""
+    names = (name if number == 1 else f"{name}_{number}" for number in range(1, 10_000))
+    return next(folder / one for one in names if not (folder / one).exists())

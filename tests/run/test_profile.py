@@ -1,0 +1,123 @@
+"""Profiles of some steps of a training."""
+
+import gzip
+import json
+from contextlib import contextmanager
+
+import jax
+import pytest
+
+from t2t_jax.commands.train import train_command
+from t2t_jax.errors import UserError
+from t2t_jax.run import profile
+from t2t_jax.run.profile import profiled
+from t2t_jax.workdir import read_profiles
+
+# Python 3.13 says so of jaxlib's own types; an error there would end the process.
+pytestmark = pytest.mark.filterwarnings("ignore:builtin type event_stats:DeprecationWarning")
+
+
+def _train(tiny_run, workdir, *flags):
+    fields = [f"--{name}={value}" for name, value in tiny_run.without_dev.items()]
+    config = f"--config={tiny_run.folder / 'tiny.py'}"
+    return train_command([config, f"--workdir={workdir}", *fields, *flags]).run()
+
+
+def _steps(folder):
+    """The steps that a trace has."""
+    [file] = folder.glob("plugins/profile/*/*.xplane.pb")
+    events = (
+        event
+        for plane in jax.profiler.ProfileData.from_file(str(file)).planes
+        for line in plane.lines
+        for event in line.events
+        if event.name == "train"
+    )
+    return sorted(dict(event.stats)["step_num"] for event in events)
+
+
+def _check(folder, steps):
+    assert _steps(folder) == steps
+    [perfetto] = folder.glob("plugins/profile/*/perfetto_trace.json.gz")
+    with gzip.open(perfetto) as file:
+        assert json.load(file)["traceEvents"]
+
+
+def test_a_profile_has_the_steps_that_were_asked_for(tiny_run, tmp_path, capsys):
+    flags = "--training.num-train-steps=4", "--profile-steps=2:3"
+    assert _train(tiny_run, tmp_path / "run", *flags) == 0
+    [folder] = read_profiles(tmp_path / "run")
+    _check(folder, [2, 3])
+    assert f"profile of steps 2 to 3: {folder}\n" in capsys.readouterr().out
+
+
+@pytest.mark.thorough
+def test_a_run_that_goes_on_is_profiled_again_and_no_step_is_changed(tiny_run, tmp_path):
+    assert _train(tiny_run, tmp_path / "plain", "--training.num-train-steps=8") == 0
+    workdir = tmp_path / "run"
+    first = _train(tiny_run, workdir, "--training.num-train-steps=4", "--profile-steps=2:3")
+    last = _train(tiny_run, workdir, "--training.num-train-steps=8", "--profile-steps=3:6")
+    assert (first, last) == (0, 0)
+    places = [workdir / "profile" / name for name in ("steps_2_3", "steps_5_6")]
+    assert read_profiles(workdir) == places
+    for place, steps in zip(places, ([2, 3], [5, 6]), strict=True):
+        _check(place, steps)
+    assert tiny_run.losses(workdir) == tiny_run.losses(tmp_path / "plain")
+
+
+@pytest.mark.parametrize(
+    ("steps", "refusal"),
+    [
+        ("5", "5 is not FIRST:LAST"),
+        ("0:3", "0:3 is not FIRST:LAST"),
+        ("7:5", "7:5 is not FIRST:LAST, two steps counted from 1, as in 100:105"),
+        ("5:13", r"5:13 goes beyond the last step, training\.num_train_steps=12; name earlier"),
+    ],
+)
+def test_steps_that_are_none_are_refused_before_the_run_begins(tiny_run, tmp_path, steps, refusal):
+    with pytest.raises(UserError, match=f"--profile-steps {refusal}"):
+        _train(tiny_run, tmp_path / "run", f"--profile-steps={steps}")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def watched(tmp_path):
+    """A function of the steps and the first step, and the places and the lines of the profile."""
+    said, pauses = [], []
+
+    @contextmanager
+    def pause():
+        pauses.append("pause")
+        yield
+
+    def watched(steps, first=0):
+        return profiled(iter(range(first, 12)), steps, first, tmp_path, pause, said.append)
+
+    watched.said, watched.pauses, watched.folder = said, pauses, tmp_path / "profile"
+    return watched
+
+
+def test_a_profile_that_is_cut_short_leaves_nothing_and_the_next_is_whole(watched):
+    batches = watched((3, 6))
+    assert [next(batches) for _ in range(4)] == [0, 1, 2, 3]
+    batches.close()
+    assert list(watched.folder.iterdir()) == []
+    assert list(watched((3, 4))) == [*range(12)]
+    assert list(watched((3, 4))) == [*range(12)]
+    assert sorted(path.name for path in watched.folder.iterdir()) == ["steps_3_4", "steps_3_4_2"]
+
+
+def test_a_range_that_has_passed_and_none_at_all_cost_nothing(watched):
+    assert list(watched((3, 6), first=6)) == [*range(6, 12)]
+    assert list(watched(None)) == [*range(12)]
+    assert (watched.pauses, watched.said, watched.folder.exists()) == ([], [], False)
+
+
+def test_trouble_with_the_profiler_is_a_warning(watched, monkeypatch, capsys):
+    with jax.profiler.trace(watched.folder.parent / "other"):  # there can be only one
+        assert list(watched((3, 6))) == [*range(12)]
+    assert "warning: there is no profile of these steps: " in capsys.readouterr().err
+    monkeypatch.setattr(profile, "writing_directory", lambda place: 1 / 0)
+    assert list(watched((3, 6))) == [*range(12)]
+    assert list(watched.folder.iterdir()) == []
+    assert watched.said == []
