@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-from jax._src.distributed import global_state
 
 from t2t_jax.parallel import processes
+from t2t_jax.parallel.message_board import leave, texts_under
 from t2t_jax.run.progress import STEPS, TrainingProgress
 from t2t_jax.system.atomic_file import remove_unfinished, write_whole
 from t2t_jax.system.exit_codes import EXCLUDED_HOSTS, HUNG
@@ -32,7 +32,7 @@ _LONGER, _SLOWER = 12, 5
 _SECONDS_TO_ANSWER = 15.0
 _SECONDS_TO_WRITE = 30.0
 _NAME = "watchdog"
-_PHASES, _ACCOUNTS = "t2t_jax/phase/", "t2t_jax/hang/"
+_PHASES, _ACCOUNTS = "phase", "hang"
 
 
 class Account(NamedTuple):
@@ -201,21 +201,16 @@ def described(accounts: Mapping[int, Account], hosts: Sequence[str]) -> str:
     )
 
 
-def _tell(prefix: str, text: str) -> None:
-    """Tell the other processes a text, in the store of JAX's service."""
-    if global_state.client is not None:
-        with suppress(Exception):  # of many kinds, where the service is gone
-            key = f"{prefix}{global_state.process_id}"
-            global_state.client.key_value_set(key, text, allow_overwrite=True)
+def _tell(key: str, text: str) -> None:
+    """Tell the other processes a text, if they can be told anything."""
+    with suppress(jax.errors.JaxRuntimeError):
+        leave(f"{key}/{jax.process_index()}", text)
 
 
-def _told(prefix: str) -> dict[int, str]:
-    """Return what the processes have told under a prefix, by their numbers."""
-    if global_state.client is None:
-        return {}
-    with suppress(Exception):
-        found = global_state.client.key_value_dir_get(prefix)
-        return {int(key.rpartition("/")[2]): text for key, text in found}
+def _told(key: str) -> dict[int, str]:
+    """Return what the processes have told, by their numbers; {} where nothing can be heard."""
+    with suppress(jax.errors.JaxRuntimeError):
+        return texts_under(key)
     return {}
 
 

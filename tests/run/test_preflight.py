@@ -15,6 +15,7 @@ from rich.console import Console
 
 from t2t_jax.config.file import load_config
 from t2t_jax.errors import UserError
+from t2t_jax.parallel import message_board
 from t2t_jax.run.preflight import board, rehearsal, store
 from t2t_jax.run.preflight.board import Board, LostError
 from t2t_jax.run.preflight.findings import Findings, begin_check
@@ -144,6 +145,7 @@ def test_processes_tell_each_other_and_one_without_signs_of_life_is_named(monkey
     monkeypatch.setattr(board, "_SILENT_SECONDS", 0.5)
     state = namedtuple("State", "client process_id num_processes coordinator_address")
     texts, boards = Texts(), []
+    monkeypatch.setattr(message_board, "global_state", state(texts, 0, 3, "host:1"))
     for process in range(2):  # the third never comes
         monkeypatch.setattr(board, "global_state", state(texts, process, 3, "host:1"))
         boards.append(Board())

@@ -10,10 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 from jax._src.distributed import global_state
+
+from t2t_jax.parallel.message_board import leave, text_at, texts_under
 
 _BEAT_SECONDS = 1.0
 _SILENT_SECONDS = 30.0
@@ -41,21 +43,18 @@ class Board:
 
     def __init__(self) -> None:
         """Begin to leave signs of life; call it once the processes have met."""
-        self._client: Any = global_state.client  # no public name: jax.distributed keeps it hidden
-        self.process = global_state.process_id
-        self.processes = global_state.num_processes if self._client else 1
-        self.coordinator = global_state.coordinator_address if self._client else None
+        self.process, self.processes = global_state.process_id, global_state.num_processes or 1
+        self.coordinator = global_state.coordinator_address if self.processes > 1 else None
         self._pause = min(1.0, max(0.05, self.processes / 200))
         self._seen: dict[int, tuple[str, float]] = {}
         self._begun = self._looked = time.monotonic()
         self._ended = threading.Event()
-        if self._client:
+        if self.processes > 1:
             threading.Thread(target=self._beat, daemon=True, name="signs of life").start()
 
     def put(self, key: str, text: str) -> None:
         """Write a text under a key, which nobody else writes."""
-        if self._client:
-            self._client.key_value_set(f"preflight/{key}", text, allow_overwrite=True)
+        leave(f"preflight/{key}", text)
 
     def wait_for(self, key: str, seconds: float) -> str:
         """Return the text under a key as soon as it is there.
@@ -63,8 +62,7 @@ class Board:
         Raises:
           JaxRuntimeError: it is not there after so many seconds.
         """
-        text: str = self._client.blocking_key_value_get(f"preflight/{key}", int(1000 * seconds))
-        return text
+        return text_at(f"preflight/{key}", seconds)
 
     def tell(self, key: str, text: str = "") -> str:
         """Return on all processes the text that process 0 gives; other texts are ignored.
@@ -75,7 +73,7 @@ class Board:
         if self.process == 0:
             self.put(f"told/{key}/0", text)
             return text
-        return self.until(lambda: self._under(f"told/{key}").get(0))
+        return self.until(lambda: texts_under(f"preflight/told/{key}").get(0))
 
     def collect(self, key: str, text: str) -> dict[int, str]:
         """Return the texts of all processes on process 0, and nothing, at once, on the others.
@@ -83,14 +81,14 @@ class Board:
         Raises:
           LostError: a process is gone.
         """
-        if not self._client:
+        if self.processes == 1:
             return {0: text}
         self.put(f"found/{key}/{self.process}", text)
         if self.process != 0:
             return {}
 
         def complete() -> dict[int, str] | None:
-            found = self._under(f"found/{key}")
+            found = texts_under(f"preflight/found/{key}")
             return found if len(found) == self.processes else None
 
         return self.until(complete)
@@ -113,17 +111,10 @@ class Board:
         """
         self.put(f"bye/{self.process}", "")
         latest = time.monotonic() + 10 * _BEAT_SECONDS
-        while self.process == 0 and self._client and time.monotonic() < latest:
-            if len({*self._under("bye"), *lost}) == self.processes:
+        while self.process == 0 and self.processes > 1 and time.monotonic() < latest:
+            if len({*texts_under("preflight/bye"), *lost}) == self.processes:
                 return
             time.sleep(self._pause)
-
-    def _under(self, key: str) -> dict[int, str]:
-        """Return the texts under a key by the number at the end of their names."""
-        if not self._client:
-            return {}
-        found = self._client.key_value_dir_get(f"preflight/{key}/")
-        return {int(name.rpartition("/")[2]): text for name, text in found}
 
     def close(self) -> None:
         """Leave no further signs of life."""
@@ -139,10 +130,10 @@ class Board:
     def _look_for_lost(self) -> None:
         """Raise an error if a process is silent; process 0 finds that out, and tells the others."""
         now = time.monotonic()
-        if not self._client or now < self._looked + _BEAT_SECONDS:
+        if self.processes == 1 or now < self._looked + _BEAT_SECONDS:
             return
         self._looked = now
-        alive = self._under("alive")
+        alive = texts_under("preflight/alive")
         watched = range(self.processes) if self.process == 0 else [0]
         for process in watched:
             sign = alive.get(process, "")
@@ -156,5 +147,5 @@ class Board:
         if self.process == 0:
             for process in silent:
                 self.put(f"lost/{process}", "")
-        if lost := silent or sorted(self._under("lost")):
+        if lost := silent or sorted(texts_under("preflight/lost")):
             raise LostError(lost)

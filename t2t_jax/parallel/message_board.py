@@ -1,0 +1,39 @@
+"""The texts that processes leave for each other in the store of JAX's coordination service.
+
+Process 0 keeps the store. Unlike an exchange between devices, it answers while another process is
+dead or stuck. A single process has no store: what it leaves is gone, and it finds nothing.
+"""
+
+from jax._src.distributed import global_state  # it has no public name
+
+
+def leave(key: str, text: str) -> None:
+    """Leave a text under a key, in the place of what was there before.
+
+    Raises:
+      JaxRuntimeError: process 0 is gone.
+    """
+    if global_state.client is not None:
+        global_state.client.key_value_set(f"t2t_jax/{key}", text, allow_overwrite=True)
+
+
+def texts_under(key: str) -> dict[int, str]:
+    """Return the texts whose keys are a key, a slash and a number, by these numbers.
+
+    Raises:
+      JaxRuntimeError: process 0 is gone.
+    """
+    if global_state.client is None:
+        return {}
+    found = global_state.client.key_value_dir_get(f"t2t_jax/{key}/")
+    return {int(name.rpartition("/")[2]): text for name, text in found}
+
+
+def text_at(key: str, seconds: float) -> str:
+    """Return the text under a key as soon as it is there; call it in one of several processes.
+
+    Raises:
+      JaxRuntimeError: it is not there after so many seconds, or process 0 is gone.
+    """
+    assert global_state.client is not None
+    return global_state.client.blocking_key_value_get(f"t2t_jax/{key}", int(1000 * seconds))
