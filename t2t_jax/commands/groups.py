@@ -13,6 +13,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "training": {
         "train": "train a model, or go on with a run that was stopped",
         "watch": "draw the curves of runs, finished or under way, in the terminal",
+        "goodput": "say what the time of a run went to, over all its restarts",
         "sweep": "train every variant of a grid, and compare them in a table",
     },
     "using a trained model": {

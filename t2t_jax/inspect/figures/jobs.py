@@ -1,0 +1,41 @@
+"""The picture of the jobs of a run in time."""
+
+from matplotlib.figure import Figure
+
+from t2t_jax.inspect.figures.drawing import COLORS, canvas
+from t2t_jax.run import progress
+from t2t_jax.run.goodput import BUCKETS, REPEATED, Goodput
+from t2t_jax.run.report.page import unit_of_time
+
+_PARTS = {
+    progress.START: "#999999",
+    progress.COMPILATION: COLORS[1],
+    progress.STEPS: COLORS[0],
+    progress.DATA: COLORS[3],
+    progress.EVALUATION: COLORS[2],
+    progress.CHECKPOINTS: COLORS[4],
+    REPEATED: COLORS[5],
+}
+_TALLEST = 40.0  # inches
+
+
+def job_bars(found: Goodput) -> Figure:
+    """Draw a bar for each job at the time when it ran, with what its time went to in colours.
+
+    A job does not record when it was in which phase, so each part of a bar is the sum of the time
+    of one kind.
+    """
+    begins = [job.account["begun"] for job in found.jobs]
+    origin = min(begins)
+    unit, length = unit_of_time(sum(found.seconds.values()))
+    figure, [axes] = canvas(10, min(_TALLEST, 1.8 + 0.3 * len(begins)))
+    numbers = range(1, len(begins) + 1)
+    lefts = [(begin - origin) / length for begin in begins]
+    for bucket, colour in _PARTS.items():
+        widths = [job.seconds[bucket] / length for job in found.jobs]
+        axes.barh(numbers, widths, left=lefts, color=colour, label=BUCKETS[bucket])
+        lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
+    axes.set(xlabel=f"{unit} since the first start", ylabel="job", ylim=(len(begins) + 0.6, 0.4))
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    figure.legend(loc="outside upper center", ncols=len(_PARTS), fontsize="small", frameon=False)
+    return figure

@@ -1,0 +1,78 @@
+"""The sections on what the time of a run went to."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from t2t_jax.run.goodput import BUCKETS, Goodput
+from t2t_jax.run.report.page import UNKNOWN, Row, Section, duration
+from t2t_jax.system.records import Record
+
+_BETWEEN_JOBS = (
+    "Time between jobs is from the last record of a job to the begin of the next one that took up "
+    "the run. It includes what a kill left unrecorded, at most 10 s (60 s in a bucket)."
+)
+
+
+def goodput_sections(
+    found: Goodput, price: float | None = None, watts: float | None = None
+) -> list[Section]:
+    """Return the sections with a run's time by bucket, and with its jobs.
+
+    Args:
+      price: the price of a device hour; None leaves costs out.
+      watts: the power of a device; None leaves the energy out.
+    """
+    figures = found.figures(price, watts)
+    rows = [_row(BUCKETS[name], values) for name, values in figures["buckets"].items()]
+    rows.append(_row("in all", figures | {"share": 1.0}))
+    costs: Row = () if price is None else ("cost",)
+    notes = [_about_steps(figures), _about_mfu(found)]
+    if watts is not None:
+        notes.append(f"Energy without the time between jobs: {figures['kwh']:,.3g} kWh.")
+    if len(found.jobs) > 1:
+        notes.append(_BETWEEN_JOBS)
+    header: Row = ("", "time", "share", "device hours", *costs)
+    jobs = [_job_row(number, job) for number, job in enumerate(figures["jobs"], 1)]
+    titles: Row = ("", "begun (UTC)", "on", "steps", "repeated", "time", "end")
+    return [
+        Section("Where the time went", notes, header, rows),
+        Section("Jobs", ["A job is one start of the training."], titles, jobs),
+    ]
+
+
+def _row(name: str, values: Mapping[str, Any]) -> Row:
+    cost: Row = () if values["cost"] is None else (f"{values['cost']:,.2f}",)
+    hours = f"{values['device_hours']:,.3g}"
+    return name, duration(values["seconds"]), f"{values['share']:.1%}", hours, *cost
+
+
+def _about_steps(figures: Mapping[str, Any]) -> str:
+    restarts = len(figures["jobs"]) - 1
+    return (
+        f"{figures['steps']:,} steps in {restarts + 1} jobs ({restarts} restarts); "
+        f"{figures['repeated_steps']:,} more steps were repeated after a restart."
+    )
+
+
+def _about_mfu(found: Goodput) -> str:
+    if found.mfu is None:
+        kinds = {job.account.get("kind", "the device") for job in found.jobs}
+        return f"MFU is not known, as the peak of {' and '.join(sorted(kinds))} is not known."
+    return (
+        f"MFU, of the devices' published peak in bfloat16: {found.mfu[0]:.1%} over the productive "
+        f"steps, {found.mfu[1]:.1%} over the whole time."
+    )
+
+
+def _job_row(number: int, job: Record) -> Row:
+    first, last = job["first_step"], job["step"]
+    return (
+        str(number),
+        time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(job["begun"])),
+        f"{job.get('host', UNKNOWN)}, {job['devices']} × {job.get('kind', UNKNOWN)}",
+        f"{first + 1:,} to {last:,}" if last > first else "none",
+        f"{job['repeated']:,}",
+        duration(sum(job["seconds"].values())),
+        job["ended"] or "none recorded: killed, lost or under way",
+    )
