@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,8 @@ import tyro
 from t2t_jax.errors import UserError
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.console import ResultConsole
+
+_WIDTH = 120  # the number of columns without a terminal
 
 
 @dataclass(frozen=True)
@@ -62,5 +65,6 @@ class GoodputCommand:
         else:
             sections = goodput_sections(found, self.price, self.watts)
             report = RunReport(f"What the time of {self.workdir} went to", [], sections)
-            ResultConsole(highlight=False).print(report.terminal())
+            width = None if sys.stdout.isatty() else _WIDTH
+            ResultConsole(width=width, highlight=False).print(report.terminal())
         return 0

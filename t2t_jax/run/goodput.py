@@ -81,7 +81,7 @@ class Goodput:
         return (done / productive, done / whole) if productive else None
 
     def summary(self) -> str:
-        """Return a line with the share of each bucket that has half a percent, the largest first."""
+        """Return a line with the share of each bucket of half a percent, the largest first."""
         seconds = self.seconds
         whole = sum(seconds.values()) or 1.0
         falling = sorted(BUCKETS, key=lambda name: -seconds[name])
@@ -150,10 +150,8 @@ def _time_of(job: Record, goes_on: int | None, gap: float) -> JobTime:
     """Return the time of a job, of which a later one took the steps after `goes_on` again."""
     first, last, spent = job["first_step"], job["step"], job["seconds"]
     kept = last if goes_on is None else min(max(first, goes_on), last)
-    marks = (
-        {first: 0.0} | {mark["step"]: mark["steps"] for mark in job["at"]} | {last: spent[STEPS]}
-    )
-    places = sorted(marks)
-    productive = float(np.interp(kept, places, [min(marks[at], spent[STEPS]) for at in places]))
+    marks = {mark["step"]: min(mark["steps"], spent[STEPS]) for mark in job["at"]}
+    marks = {first: 0.0} | marks | {last: spent[STEPS]}
+    productive = float(np.interp(kept, sorted(marks), [marks[at] for at in sorted(marks)]))
     own = {STEPS: productive, REPEATED: spent[STEPS] - productive, BETWEEN: gap}
     return JobTime(job, kept - first, last - kept, {name: (spent | own)[name] for name in BUCKETS})

@@ -30,7 +30,7 @@ from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.records import NUMBER, Between, Each, Record, Schema, as_line, read_object
 
 _JOBS = "jobs"
-_PATIENCE, _PATIENCE_IN_BUCKET = 10.0, 60.0  # seconds between two writings of an account
+_PATIENCE, _PATIENCE_IN_BUCKET = 2.0, 60.0  # seconds between two writings of an account
 _WAY_OUT = "this start of the training is left out"
 _TIME, _COUNT = Between(float, 0.0, 1e11), Between(int, 0, 2**63)
 _SCHEMA = Schema(

@@ -1,6 +1,7 @@
 """The picture of the jobs of a run in time."""
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from t2t_jax.inspect.figures.drawing import COLORS, canvas
 from t2t_jax.run import progress
@@ -36,6 +37,6 @@ def job_bars(found: Goodput) -> Figure:
         axes.barh(numbers, widths, left=lefts, color=colour, label=BUCKETS[bucket])
         lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
     axes.set(xlabel=f"{unit} since the first start", ylabel="job", ylim=(len(begins) + 0.6, 0.4))
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     figure.legend(loc="outside upper center", ncols=len(_PARTS), fontsize="small", frameon=False)
     return figure

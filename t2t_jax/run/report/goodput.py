@@ -4,13 +4,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from t2t_jax.run.goodput import BUCKETS, Goodput
+from t2t_jax.run.goodput import BETWEEN, BUCKETS, Goodput
 from t2t_jax.run.report.page import UNKNOWN, Row, Section, duration
 from t2t_jax.system.records import Record
 
 _BETWEEN_JOBS = (
-    "Time between jobs is from the last record of a job to the begin of the next one that took up "
-    "the run. It includes what a kill left unrecorded, at most 10 s (60 s in a bucket)."
+    "The time between jobs is from the last record of a job to the begin of the next job that took "
+    "up the run. It includes what a kill left unrecorded: 2 s or less, 60 s of a run in a bucket."
 )
 
 
@@ -43,15 +43,14 @@ def goodput_sections(
 
 def _row(name: str, values: Mapping[str, Any]) -> Row:
     cost: Row = () if values["cost"] is None else (f"{values['cost']:,.2f}",)
-    hours = f"{values['device_hours']:,.3g}"
-    return name, duration(values["seconds"]), f"{values['share']:.1%}", hours, *cost
+    hours = f"{values['device_hours']:,.2f}"
+    return name, duration(round(values["seconds"], 3)), f"{values['share']:.1%}", hours, *cost
 
 
 def _about_steps(figures: Mapping[str, Any]) -> str:
-    restarts = len(figures["jobs"]) - 1
     return (
-        f"{figures['steps']:,} steps in {restarts + 1} jobs ({restarts} restarts); "
-        f"{figures['repeated_steps']:,} more steps were repeated after a restart."
+        f"Productive steps: {figures['steps']:,}. Restarts: {len(figures['jobs']) - 1:,}. Steps "
+        f"that were repeated after a restart: {figures['repeated_steps']:,}."
     )
 
 
@@ -73,6 +72,6 @@ def _job_row(number: int, job: Record) -> Row:
         f"{job.get('host', UNKNOWN)}, {job['devices']} × {job.get('kind', UNKNOWN)}",
         f"{first + 1:,} to {last:,}" if last > first else "none",
         f"{job['repeated']:,}",
-        duration(sum(job["seconds"].values())),
-        job["ended"] or "none recorded: killed, lost or under way",
+        duration(sum(job["seconds"].values()) - job["seconds"][BETWEEN]),
+        job["ended"] or "not recorded: killed or under way",
     )
