@@ -31,6 +31,7 @@ from t2t_jax.system.records import NUMBER, Between, Each, Record, Schema, as_lin
 
 _JOBS = "jobs"
 _PATIENCE, _PATIENCE_IN_BUCKET = 2.0, 60.0  # seconds between two writings of an account
+_LONGEST_REASON = 300  # characters, as errors of compilers have pages
 _WAY_OUT = "this start of the training is left out"
 _TIME, _COUNT = Between(float, 0.0, 1e11), Between(int, 0, 2**63)
 _SCHEMA = Schema(
@@ -67,7 +68,7 @@ def _accounts(workdir: Path) -> Iterator[Path]:
     return (directory / f"{name}.json" for name in names)
 
 
-class Job:
+class JobAccount:
     """The account of the job of this process; those of several processes are one job.
 
     As a context it is kept up to date, and an error that leaves the context is what ended the job.
@@ -100,7 +101,7 @@ class Job:
         numbers = (int(path.stem) for path in _accounts(workdir))
         self._path = self._directory / f"{max(numbers, default=0) + 1}.json"
 
-    def __enter__(self) -> "Job":
+    def __enter__(self) -> "JobAccount":
         """Begin to keep the account up to date."""
         self._write()
         self._keeper.start()
@@ -112,8 +113,8 @@ class Job:
         self._keeper.join()
         if error is not None:
             name = "error" if isinstance(error, UserError) else type(error).__name__
-            text = " ".join(f"{name}: {error}".split())
-            self.end(text, 2 if isinstance(error, UserError) else 1)
+            text = " ".join(f"{name}: {error}".split())[:_LONGEST_REASON]
+            self.end(text, 2 if isinstance(error, UserError) else None)
 
     def step(self, step: int) -> None:
         """Take note of a step that was launched."""
@@ -124,8 +125,8 @@ class Job:
         self._at.append({"step": step, "steps": self._progress.seconds()[STEPS]})
         self._write()
 
-    def end(self, reason: str, exit_code: int) -> None:
-        """Take note of the end of the job."""
+    def end(self, reason: str, exit_code: int | None) -> None:
+        """Take note of the end of the job; its exit code is None where it is not known yet."""
         self._account |= {"ended": reason, "exit_code": exit_code}
         self._write()
 

@@ -27,7 +27,7 @@ from t2t_jax.parallel.slices import described_slices
 from t2t_jax.run.early_stopping import reason_to_stop
 from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.run.health import Health, corpus_figures
-from t2t_jax.run.job import Job
+from t2t_jax.run.job import JobAccount
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.progress import Progress
 from t2t_jax.run.start import check_start, initial_state
@@ -97,7 +97,7 @@ class Run(Plan):
     """The state before the next step."""
     checkpoints: Checkpoints
     log: RunLog
-    job: Job
+    job: JobAccount
     progress: Progress
     stop: StopSignal
 
@@ -156,7 +156,7 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
             first = int(state.step)
             with (
                 RunLog(workdir, first, plan.last, plan.health, predicted_by(plan.task)) as log,
-                Job(workdir, progress, plan.config, plan.batches, first) as job,
+                JobAccount(workdir, progress, plan.config, plan.batches, first) as job,
             ):
                 log.checkpoint(first or None)
                 log.say(describe_corpus(plan.batches))
