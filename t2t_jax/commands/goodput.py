@@ -25,7 +25,9 @@ class GoodputCommand:
     the time between jobs. The run may be under way.
     """
 
-    workdir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = tyro.MISSING
+    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
+        tyro.MISSING
+    )
     """Directory of the run."""
     price: float | None = None
     """Price of a device hour, in any currency, for the cost of each part; None leaves it out."""
@@ -48,12 +50,12 @@ class GoodputCommand:
         from t2t_jax.run.report.goodput import goodput_sections
         from t2t_jax.workdir import read_config
 
-        read_config(self.workdir)  # which refuses what is no run
-        found = read_goodput(self.workdir)
+        read_config(self.run_directory)  # which refuses what is no run
+        found = read_goodput(self.run_directory)
         if found is None:
             raise UserError(
-                f"{self.workdir} has no accounts of its time (jobs/*.json), which trainings keep "
-                "from release 0.1.1 on; a run begins to keep them when it goes on"
+                f"{self.run_directory} has no accounts of its time (jobs/*.json), which trainings "
+                "keep from release 0.1.1 on; a run begins to keep them when it goes on"
             )
         if self.output is not None:
             from t2t_jax.inspect.figures.drawing import encoded
@@ -64,7 +66,7 @@ class GoodputCommand:
             print(json.dumps(found.figures(self.price, self.watts)))
         else:
             sections = goodput_sections(found, self.price, self.watts)
-            report = RunReport(f"What the time of {self.workdir} went to", [], sections)
+            report = RunReport(f"What the time of {self.run_directory} went to", [], sections)
             width = None if sys.stdout.isatty() else _WIDTH
             ResultConsole(width=width, highlight=False).print(report.terminal())
         return 0

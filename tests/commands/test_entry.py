@@ -29,6 +29,7 @@ OTHER_COMMANDS = {
     "explore",
     "figures",
     "generate",
+    "goodput",
     "heads",
     "predict",
     "serve",
