@@ -64,7 +64,7 @@ def test_a_run_has_a_table_of_its_time_and_of_its_jobs(run, capsys):
         "evaluation 30 min 12.5% 4.00 10.00",
         "between jobs 30 min 12.5% 4.00 10.00",
         "in all 4 h 100.0% 32.00 80.00",
-        "Energy without the time between jobs: 19.6 kWh.",
+        "Energy without the time between jobs: 19.60 kWh.",
         "1 2026-11-26 00:00:00 node1, 8 × NVIDIA H200 1 to 9,000 3,000 2 h not recorded: killed "
         "or under way",
         "2 2026-11-26 02:30:00 node1, 8 × NVIDIA H200 6,001 to 12,000 0 90 min 12,000 steps are "
@@ -73,6 +73,17 @@ def test_a_run_has_a_table_of_its_time_and_of_its_jobs(run, capsys):
         "over the whole time.",
     ):
         assert line in lines
+
+
+def test_a_run_without_a_step_says_why_its_mfu_is_not_known(run, capsys):
+    (run / "jobs" / "10.json").unlink()
+    nothing = {"step": 0, "at": [], "seconds": dict.fromkeys(PHASES, 0.0)}
+    (run / "jobs" / "9.json").write_text(json.dumps(_ACCOUNT | nothing))
+    assert _goodput(run) == 0
+    assert "MFU is not known, as no step counts yet." in capsys.readouterr().out
+    (run / "jobs" / "9.json").write_text(json.dumps(_ACCOUNT | {"kind": "cpu", "peak": None}))
+    assert _goodput(run) == 0
+    assert "MFU is not known, as the peak of cpu is not known." in capsys.readouterr().out
 
 
 def test_figures_come_as_json_and_as_pictures(run, tmp_path, capsys):

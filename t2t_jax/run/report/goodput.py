@@ -10,7 +10,7 @@ from t2t_jax.system.records import Record
 
 _BETWEEN_JOBS = (
     "The time between jobs is from the last record of a job to the begin of the next job that took "
-    "up the run. It includes what a kill left unrecorded: 2 s or less, 60 s of a run in a bucket."
+    "up the run. It includes what a kill left unrecorded: some 2 s, or 60 s of a run in a bucket."
 )
 
 
@@ -29,7 +29,7 @@ def goodput_sections(
     costs: Row = () if price is None else ("cost",)
     notes = [_about_steps(figures), _about_mfu(found)]
     if watts is not None:
-        notes.append(f"Energy without the time between jobs: {figures['kwh']:,.3g} kWh.")
+        notes.append(f"Energy without the time between jobs: {figures['kwh']:,.2f} kWh.")
     if len(found.jobs) > 1:
         notes.append(_BETWEEN_JOBS)
     header: Row = ("", "time", "share", "device hours", *costs)
@@ -56,8 +56,12 @@ def _about_steps(figures: Mapping[str, Any]) -> str:
 
 def _about_mfu(found: Goodput) -> str:
     if found.mfu is None:
-        kinds = {job.account.get("kind", "the device") for job in found.jobs}
-        return f"MFU is not known, as the peak of {' and '.join(sorted(kinds))} is not known."
+        accounts = [job.account for job in found.jobs if not job.account.get("peak")]
+        kinds = sorted({account.get("kind", "a device") for account in accounts})
+        reason = (
+            f"the peak of {' and '.join(kinds)} is not known" if kinds else "no step counts yet"
+        )
+        return f"MFU is not known, as {reason}."
     return (
         f"MFU, of the devices' published peak in bfloat16: {found.mfu[0]:.1%} over the productive "
         f"steps, {found.mfu[1]:.1%} over the whole time."
