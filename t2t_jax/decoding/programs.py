@@ -81,7 +81,7 @@ class Arrivals(NamedTuple):
     """Tokens with which each output must begin, then -1; None if no output has a prefix."""
 
 
-class SearchProgress(NamedTuple):
+class Progress(NamedTuple):
     """The state of the rows after a search, which the host reads."""
 
     searching: Bool[Array, " b"]
@@ -155,7 +155,7 @@ def proceed(
     leave: Int[Array, ""],
     constraints: Constraints | None = None,
     most_steps: Int[Array, ""] | None = None,
-) -> tuple[Work, SearchProgress]:
+) -> tuple[Work, Progress]:
     """Let sentences in, and search until at most `leave` are under way or one needs more room.
 
     Args:
@@ -192,7 +192,7 @@ def proceed(
     state = advance(strategy, step, state, leave, constraints, most_steps, kernels)
     found = results(state, strategy.alpha, PAD_ID, strategy.offset)
     best = jax.tree.map(lambda x: x[:, : search.num_best], found)
-    return _by_rows(Work(state, memory), search.mesh), SearchProgress(
+    return _by_rows(Work(state, memory), search.mesh), Progress(
         state.rows.searching, state.positions, best
     )
 

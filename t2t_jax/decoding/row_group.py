@@ -15,8 +15,8 @@ from t2t_jax.decoding.constraints import Constraints
 from t2t_jax.decoding.hypotheses import SearchResult
 from t2t_jax.decoding.programs import (
     Arrivals,
+    Progress,
     Search,
-    SearchProgress,
     Sizes,
     begin_work,
     encode,
@@ -122,7 +122,7 @@ class RowGroup(Generic[_Key]):
         self._positions = np.append(self._positions, np.zeros(new, int))[: sizes.rows]
         self.sizes = sizes
 
-    def launch(self, arrivals: Sequence[tuple[_Key, Sentence]], leave: int) -> SearchProgress:
+    def launch(self, arrivals: Sequence[tuple[_Key, Sentence]], leave: int) -> Progress:
         """Let sentences in, and have the device search on.
 
         Args:
@@ -138,7 +138,7 @@ class RowGroup(Generic[_Key]):
         inputs = self._inputs(sentences, self.sizes.arrivals, self.sizes.source_length)
         return self._proceed(coming._replace(inputs=inputs), leave, None)
 
-    def search_on(self, leave: int, most_steps: int) -> SearchProgress:
+    def search_on(self, leave: int, most_steps: int) -> Progress:
         """Have the device search on, for the sentences that `let_in` has let in.
 
         Args:
@@ -179,7 +179,7 @@ class RowGroup(Generic[_Key]):
                 what = search, self._work, memory, coming
                 self._work = let_in(*what, self._seed, self._constraints)
 
-    def collect(self, progress: SearchProgress) -> list[tuple[_Key, SearchResult]]:
+    def collect(self, progress: Progress) -> list[tuple[_Key, SearchResult]]:
         """Wait for the device, and take out the sentences that have ended.
 
         Returns:
@@ -212,7 +212,7 @@ class RowGroup(Generic[_Key]):
 
     def _proceed(
         self, arrivals: Arrivals | None, leave: int, most_steps: np.int32 | None
-    ) -> SearchProgress:
+    ) -> Progress:
         what = self._search, self._params, self._work, arrivals, self._seed, np.int32(leave)
         with _launching:
             self._work, progress = proceed(*what, self._constraints, most_steps)

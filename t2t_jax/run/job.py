@@ -24,7 +24,7 @@ from t2t_jax.data.batching import Batches
 from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.hardware import peaks
 from t2t_jax.parallel.processes import is_main
-from t2t_jax.run.progress import PHASES, STEPS, Progress
+from t2t_jax.run.progress import PHASES, STEPS, TrainingProgress
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
 from t2t_jax.system.records import NUMBER, Between, Each, Record, Schema, as_line, read_object
@@ -75,7 +75,12 @@ class JobAccount:
     """
 
     def __init__(
-        self, workdir: Path, progress: Progress, config: Config, batches: Batches, first_step: int
+        self,
+        workdir: Path,
+        progress: TrainingProgress,
+        config: Config,
+        batches: Batches,
+        first_step: int,
     ) -> None:
         """Make the account of a job that goes on after a step."""
         self._progress, self._directory = progress, workdir / _JOBS

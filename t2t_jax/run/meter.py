@@ -10,7 +10,7 @@ import numpy as np
 from t2t_jax.config import TrainingConfig
 from t2t_jax.errors import UserError
 from t2t_jax.run.log import RunLog
-from t2t_jax.run.progress import COMPILATION, DATA, STEPS, Progress
+from t2t_jax.run.progress import COMPILATION, DATA, STEPS, TrainingProgress
 from t2t_jax.tasks.measures.perplexity import perplexity
 from t2t_jax.training.step import StepMetrics
 
@@ -25,7 +25,7 @@ class StepMeter:
     def __init__(
         self,
         log: RunLog,
-        progress: Progress,
+        progress: TrainingProgress,
         config: TrainingConfig,
         first_step: int,
         num_devices: int,

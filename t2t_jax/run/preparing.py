@@ -29,7 +29,7 @@ from t2t_jax.run.evaluation import prepare_evaluation
 from t2t_jax.run.health import Health, corpus_figures
 from t2t_jax.run.job import JobAccount
 from t2t_jax.run.log import RunLog
-from t2t_jax.run.progress import Progress
+from t2t_jax.run.progress import TrainingProgress
 from t2t_jax.run.start import check_start, initial_state
 from t2t_jax.system.quiet import orbax_kept_quiet
 from t2t_jax.system.signals import StopSignal
@@ -98,7 +98,7 @@ class Run(Plan):
     checkpoints: Checkpoints
     log: RunLog
     job: JobAccount
-    progress: Progress
+    progress: TrainingProgress
     stop: StopSignal
 
     @property
@@ -139,7 +139,7 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
       UserError: the config, the corpus or the directory does not fit, another process trains in
         the directory, or no checkpoint of the run can be read.
     """
-    progress = Progress()
+    progress = TrainingProgress()
     plan = _planned(config, workdir)
     owned = plan.config, plan.corpus, plan.vocabulary
     with locked(workdir), StopSignal() as stop:

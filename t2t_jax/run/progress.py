@@ -20,7 +20,7 @@ PHASES = START, COMPILATION, STEPS, DATA, EVALUATION, CHECKPOINTS
 batch, and CHECKPOINTS what the training waits for them: they are written beside the steps."""
 
 
-class Progress:
+class TrainingProgress:
     """The phase of a training, its steps, and its seconds by phase.
 
     The main thread is in one phase at any time. It launches a step while the devices compute the

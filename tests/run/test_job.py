@@ -5,7 +5,7 @@ import pytest
 from t2t_jax.errors import UserError
 from t2t_jax.run import job
 from t2t_jax.run.job import JobAccount, read_jobs
-from t2t_jax.run.progress import PHASES, Progress
+from t2t_jax.run.progress import PHASES, TrainingProgress
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def begin(monkeypatch, tmp_path):
     """A function that begins a job after a step, whose account is soon up to date."""
     monkeypatch.setattr(job, "_flops_per_step", lambda *_: 5.0)
     monkeypatch.setattr(job, "_PATIENCE", 0.01)
-    return lambda first: JobAccount(tmp_path, Progress(), None, None, first)
+    return lambda first: JobAccount(tmp_path, TrainingProgress(), None, None, first)
 
 
 def test_an_account_is_kept_in_the_background_and_has_the_error_at_the_end(begin, tmp_path):

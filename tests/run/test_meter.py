@@ -7,7 +7,7 @@ from t2t_jax.config import TrainingConfig
 from t2t_jax.run import progress
 from t2t_jax.run.log import RunLog
 from t2t_jax.run.meter import StepMeter
-from t2t_jax.run.progress import EVALUATION, Progress
+from t2t_jax.run.progress import EVALUATION, TrainingProgress
 from t2t_jax.training.step import LossSums, StepMetrics
 
 TOKENS = 50.0
@@ -40,7 +40,7 @@ def test_what_compilation_takes_is_in_no_speed_and_in_no_time_left(
     monkeypatch.setattr(log, "training", keep)
     config = TrainingConfig(num_train_steps=STEPS, log_every_steps=2)
     with log:
-        one = StepMeter(log, Progress(), config, first_step, 1)
+        one = StepMeter(log, TrainingProgress(), config, first_step, 1)
         for step in range(first_step + 1, STEPS + 1):
             shape = (4, 8 * (1 + step // 7))  # another one from step 7 on
             with one.launching(shape):
