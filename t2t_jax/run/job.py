@@ -116,7 +116,7 @@ class JobAccount:
         """Take note of an error, and leave the account as it is."""
         self._over.set()
         self._keeper.join()
-        if error is not None:
+        if error is not None and self._account["ended"] is None:
             name = "error" if isinstance(error, UserError) else type(error).__name__
             text = " ".join(f"{name}: {error}".split())[:_LONGEST_REASON]
             self.end(text, 2 if isinstance(error, UserError) else None)
