@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from t2t_jax.run.job import read_jobs
-from t2t_jax.run.progress import CHECKPOINTS, COMPILATION, DATA, EVALUATION, START, STEPS
+from t2t_jax.run.progress import DATA, PHASES, STEPS
 from t2t_jax.system.records import Record
 
 REPEATED, BETWEEN = "repeated", "between"
@@ -17,10 +17,7 @@ BUCKETS = {
     STEPS: "productive steps",
     REPEATED: "repeated steps",
     DATA: "waiting for data",
-    START: "start",
-    COMPILATION: "compilation",
-    EVALUATION: "evaluation",
-    CHECKPOINTS: "checkpoints",
+    **{phase: phase for phase in PHASES if phase not in (STEPS, DATA)},
     BETWEEN: "between jobs",
 }
 """The names of what time goes to. Each second of a run, from the begin of its first job on, is in
@@ -148,7 +145,8 @@ def goodput(jobs: Sequence[Record]) -> Goodput:
 
 def _time_of(job: Record, goes_on: int | None, gap: float) -> JobTime:
     """Return the time of a job, of which a later one took the steps after `goes_on` again."""
-    first, last, spent = job["first_step"], job["step"], job["seconds"]
+    first, last = job["first_step"], job["step"]
+    spent = dict.fromkeys(PHASES, 0.0) | job["seconds"]  # it may be older than a phase
     kept = last if goes_on is None else min(max(first, goes_on), last)
     marks = {mark["step"]: min(mark["steps"], spent[STEPS]) for mark in job["at"]}
     marks = {first: 0.0} | marks | {last: spent[STEPS]}

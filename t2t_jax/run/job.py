@@ -38,7 +38,7 @@ _SCHEMA = Schema(
     {
         **dict.fromkeys(("begun", "written"), _TIME),
         **dict.fromkeys(("first_step", "step", "devices"), _COUNT),
-        "seconds": Schema(dict.fromkeys(PHASES, _TIME)),
+        "seconds": Schema({}, dict.fromkeys(PHASES, _TIME)),
         "at": Each(list, Schema({"step": _COUNT, "steps": _TIME})),
         "ended": (str, NoneType),
         "exit_code": (int, NoneType),

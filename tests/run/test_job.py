@@ -1,9 +1,12 @@
 """The account of a job: it is kept while nothing happens, and says how the job ended."""
 
+import json
+
 import pytest
 
 from t2t_jax.errors import UserError
 from t2t_jax.run import job
+from t2t_jax.run.goodput import read_goodput
 from t2t_jax.run.job import JobAccount, read_jobs
 from t2t_jax.run.progress import PHASES, TrainingProgress
 
@@ -31,6 +34,16 @@ def test_an_account_is_kept_in_the_background_and_has_the_error_at_the_end(begin
     assert (account["ended"], account["exit_code"]) == ("error: the disk is full", 2)
     assert (account["first_step"], account["step"], account["flops"]) == (3, 7, 5.0)
     assert account["seconds"].keys() == set(PHASES)
+
+
+def test_an_account_may_be_older_than_a_phase(begin, tmp_path):
+    with begin(0) as one:
+        one.end("12 steps are done", 0)
+    [path] = (tmp_path / "jobs").iterdir()
+    account = json.loads(path.read_text())
+    del account["seconds"]["checkpoints"]
+    path.write_text(json.dumps(account))
+    assert read_goodput(tmp_path).seconds["checkpoints"] == 0.0
 
 
 def test_each_job_has_an_account_of_its_own_and_a_damaged_one_is_left_out(begin, tmp_path, capsys):

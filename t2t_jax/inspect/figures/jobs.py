@@ -1,22 +1,17 @@
 """The picture of the jobs of a run in time."""
 
+from itertools import cycle
+
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from t2t_jax.inspect.figures.drawing import COLORS, canvas
-from t2t_jax.run import progress
 from t2t_jax.run.goodput import BUCKETS, REPEATED, Goodput
+from t2t_jax.run.progress import PHASES
 from t2t_jax.run.report.page import unit_of_time
 
-_PARTS = {
-    progress.START: "#999999",
-    progress.COMPILATION: COLORS[1],
-    progress.STEPS: COLORS[0],
-    progress.DATA: COLORS[3],
-    progress.EVALUATION: COLORS[2],
-    progress.CHECKPOINTS: COLORS[4],
-    REPEATED: COLORS[5],
-}
+_PARTS = (*PHASES, REPEATED)
+_COLORS = dict(zip(BUCKETS, cycle((*COLORS, "#999999", "#F0E442")), strict=False))
 _TALLEST = 40.0  # inches
 
 
@@ -32,9 +27,9 @@ def job_bars(found: Goodput) -> Figure:
     figure, [axes] = canvas(10, min(_TALLEST, 1.8 + 0.3 * len(begins)))
     numbers = range(1, len(begins) + 1)
     lefts = [(begin - origin) / length for begin in begins]
-    for bucket, colour in _PARTS.items():
+    for bucket in _PARTS:
         widths = [job.seconds[bucket] / length for job in found.jobs]
-        axes.barh(numbers, widths, left=lefts, color=colour, label=BUCKETS[bucket])
+        axes.barh(numbers, widths, left=lefts, color=_COLORS[bucket], label=BUCKETS[bucket])
         lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
     axes.set(xlabel=f"{unit} since the first start", ylabel="job", ylim=(len(begins) + 0.6, 0.4))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
