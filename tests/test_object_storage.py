@@ -404,6 +404,8 @@ def test_commands_take_a_run_in_a_bucket(trained, capsys, tmp_path):
     assert (there / "report.md").read_text().startswith("# Report on s3://bucket/trained")
     assert eval_command(["watch", str(there)]).run() == 0
     assert "4 / 4" in capsys.readouterr().out
+    assert entry_command(["goodput", str(there)]).run() == 0
+    assert "Productive steps: 4." in capsys.readouterr().out
     (tmp_path / "lines").write_text("Hello\nWorld\n")
     target = as_path("s3://bucket/translated")
     flags = ["--workdir", str(there), "--input", str(tmp_path / "lines"), "--output", str(target)]

@@ -14,6 +14,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "train": "train a model, or go on with a run that was stopped",
         "preflight": "check hosts, devices, data and disk before a training",
         "watch": "draw the curves of runs, finished or under way, in the terminal",
+        "goodput": "say what the time of a run went to, over all its restarts",
         "track": "send the log of a run to W&B, MLflow or trackio",
         "sweep": "train every variant of a grid, and compare them in a table",
     },

@@ -2,8 +2,8 @@
 
 A run that is stopped, killed or lost goes on in another job. Unlike `log.jsonl`, from which a job
 removes the records of the steps that it takes again, the account of a job stays as it was left. It
-is written whole, by process 0: at every checkpoint, at the end, and otherwise after some seconds,
-so that a kill leaves no more than these out.
+is written whole, by process 0: at every checkpoint, at the end, and otherwise by a thread after
+some seconds, whatever the training is doing, so that a kill leaves no more than these out.
 """
 
 import socket
@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from threading import Event, Lock, Thread
 from types import NoneType
 from typing import Any
 
@@ -20,41 +21,44 @@ import numpy as np
 from t2t_jax.config import Config
 from t2t_jax.config.cost import model_flops_per_step
 from t2t_jax.data.batching import Batches
-from t2t_jax.errors import UserError
+from t2t_jax.errors import UserError, warn
 from t2t_jax.parallel.hardware import peaks
 from t2t_jax.parallel.processes import is_main
-from t2t_jax.run.progress import DATA, PHASES, STEPS, TrainingProgress
+from t2t_jax.run.progress import PHASES, STEPS, TrainingProgress
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
-from t2t_jax.system.records import NUMBER, Each, Record, Schema, as_line, read_object
+from t2t_jax.system.records import NUMBER, Between, Each, Record, Schema, as_line, read_object
 
 _JOBS = "jobs"
-_WAY_OUT = "without it, this job is not accounted for"
-_MARK = Schema({"step": int, "steps": NUMBER, "data": NUMBER})
+_PATIENCE, _PATIENCE_IN_BUCKET = 2.0, 60.0  # seconds between two writings of an account
+_LONGEST_REASON = 300  # characters, as errors of compilers have pages
+_WAY_OUT = "this start of the training is left out"
+_TIME, _COUNT = Between(float, 0.0, 1e11), Between(int, 0, 2**63)
 _SCHEMA = Schema(
     {
-        **dict.fromkeys(("begun", "written"), NUMBER),
-        **dict.fromkeys(("first_step", "step", "devices"), int),
-        "seconds": Schema(dict.fromkeys(PHASES, NUMBER)),
-        "at": Each(list, _MARK),
-    },
-    {
-        **dict.fromkeys(("flops", "peak", "exit_code"), NUMBER),
-        "host": str,
-        "kind": str,
-        "processes": int,
+        **dict.fromkeys(("begun", "written"), _TIME),
+        **dict.fromkeys(("first_step", "step", "devices"), _COUNT),
+        "seconds": Schema({}, dict.fromkeys(PHASES, _TIME)),
+        "at": Each(list, Schema({"step": _COUNT, "steps": _TIME})),
         "ended": (str, NoneType),
+        "exit_code": (int, NoneType),
     },
+    {**dict.fromkeys(("flops", "peak"), NUMBER), "host": str, "kind": str, "processes": int},
 )
 
 
 def read_jobs(workdir: Path) -> list[Record]:
     """Return the accounts of the jobs of a run, the oldest first; none where it has none.
 
-    Raises:
-      UserError: an account cannot be read.
+    An account that cannot be read is left out, with a warning that names it.
     """
-    return [read_object(path, _SCHEMA, _WAY_OUT) for path in _accounts(workdir)]
+    jobs = []
+    for path in _accounts(workdir):
+        try:
+            jobs.append(read_object(path, _SCHEMA, _WAY_OUT))
+        except UserError as error:
+            warn(str(error))
+    return jobs
 
 
 def _accounts(workdir: Path) -> Iterator[Path]:
@@ -65,7 +69,10 @@ def _accounts(workdir: Path) -> Iterator[Path]:
 
 
 class JobAccount:
-    """The account of the job of this process; those of several processes are one job."""
+    """The account of the job of this process; those of several processes are one job.
+
+    As a context it is kept up to date, and an error that leaves the context is what ended the job.
+    """
 
     def __init__(
         self,
@@ -75,9 +82,11 @@ class JobAccount:
         batches: Batches,
         first_step: int,
     ) -> None:
-        """Begin the account of a job that goes on after a step."""
+        """Make the account of a job that goes on after a step."""
         self._progress, self._directory = progress, workdir / _JOBS
-        self._patience = 60.0 if isinstance(workdir, BucketPath) else 10.0
+        self._patience = _PATIENCE_IN_BUCKET if isinstance(workdir, BucketPath) else _PATIENCE
+        self._over, self._writing = Event(), Lock()
+        self._keeper = Thread(target=self._keep_written, daemon=True, name="account of the job")
         self._at: list[Record] = []
         hardware = peaks(jax.devices())
         self._account: dict[str, Any] = {
@@ -96,34 +105,48 @@ class JobAccount:
         }
         numbers = (int(path.stem) for path in _accounts(workdir))
         self._path = self._directory / f"{max(numbers, default=0) + 1}.json"
+
+    def __enter__(self) -> "JobAccount":
+        """Begin to keep the account up to date."""
         self._write()
+        self._keeper.start()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Take note of an error, and leave the account as it is."""
+        self._over.set()
+        self._keeper.join()
+        if error is not None and self._account["ended"] is None:
+            name = "error" if isinstance(error, UserError) else type(error).__name__
+            text = " ".join(f"{name}: {error}".split())[:_LONGEST_REASON]
+            self.end(text, 2 if isinstance(error, UserError) else None)
 
     def step(self, step: int) -> None:
-        """Take note that a step is done."""
+        """Take note of a step that was launched."""
         self._account["step"] = step
-        if time.monotonic() >= self._due:
-            self._write()
 
     def checkpoint(self, step: int) -> None:
         """Take note of a step, the last one so far, after which a later job may go on."""
-        seconds = self._progress.seconds()
-        self._at.append({"step": step, "steps": seconds[STEPS], "data": seconds[DATA]})
-        self._account["step"] = step
+        self._at.append({"step": step, "steps": self._progress.seconds()[STEPS]})
         self._write()
 
-    def end(self, reason: str, exit_code: int) -> None:
-        """Take note of the end of the job."""
+    def end(self, reason: str, exit_code: int | None) -> None:
+        """Take note of the end of the job; its exit code is None where it is not known yet."""
         self._account |= {"ended": reason, "exit_code": exit_code}
         self._write()
 
+    def _keep_written(self) -> None:
+        while not self._over.wait(self._patience):
+            self._write()
+
     def _write(self) -> None:
-        self._due = time.monotonic() + self._patience
         if not is_main():
             return
-        self._account |= {"seconds": self._progress.seconds(), "written": time.time()}
-        with suppress(UserError, OSError):  # the next one holds all that this one would
-            self._directory.mkdir(exist_ok=True)
-            write_whole(self._path, as_line(self._account).encode())
+        with self._writing:
+            now = {"seconds": self._progress.seconds(), "written": time.time()}
+            with suppress(UserError, OSError):  # the next one holds all that this one would
+                self._directory.mkdir(exist_ok=True)
+                write_whole(self._path, as_line(self._account | now).encode())
 
 
 def _flops_per_step(config: Config, batches: Batches) -> float:

@@ -164,11 +164,13 @@ def open_run(config: Config, workdir: Path) -> Iterator[Run]:
             state = initial_state(plan.config, plan.model, plan.mesh, checkpoints)
             claim(workdir, *owned)  # write fields that may change, now that all fits
             first = int(state.step)
-            with RunLog(workdir, first, plan.last, plan.health, predicted_by(plan.task)) as log:
+            with (
+                RunLog(workdir, first, plan.last, plan.health, predicted_by(plan.task)) as log,
+                JobAccount(workdir, progress, plan.config, plan.batches, first) as job,
+            ):
                 log.checkpoint(first or None)
                 log.say(describe_corpus(plan.batches))
                 log.look(first)
-                job = JobAccount(workdir, progress, plan.config, plan.batches, first)
                 watchdog.on_end = partial(job.end, exit_code=HUNG)
                 run = Run(
                     **vars(plan),

@@ -4,7 +4,7 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, TypeVar
 
 import jax
@@ -42,14 +42,17 @@ class TrainingProgress:
         self._seconds = dict.fromkeys(PHASES, 0.0)
         self._waits, self._waited, self._lap_since = 0, 0.0, time.monotonic()
         self._since = time.monotonic() - max(0.0, time.time() - self.begun)
+        self._asked: float | None = None  # since when the main thread waits for a batch
         self._idle_since = time.monotonic()
+        self._changing = Lock()
         self._results: SimpleQueue[Any] = SimpleQueue()
 
     def enter(self, phase: str) -> None:
         """Begin a phase, which ends the one before."""
-        now = time.monotonic()
-        self._seconds[self.phase] += now - self._since
-        self.phase, self._since = phase, now
+        with self._changing:
+            now = time.monotonic()
+            self._seconds[self.phase] += now - self._since
+            self.phase, self._since = phase, now
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -63,9 +66,16 @@ class TrainingProgress:
             self.enter(before)
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds by phase, whose sum is the time since the program was started."""
-        self.enter(self.phase)
-        return self._seconds | {STEPS: self._seconds[STEPS] - self._seconds[DATA]}
+        """Return the seconds by phase, whose sum is the time since the program was started.
+
+        Any thread may ask, also while the main thread is within a phase or waits for a batch.
+        """
+        with self._changing:
+            now = time.monotonic()
+            seconds = dict(self._seconds)
+            seconds[self.phase] += now - self._since
+            data = seconds[DATA] + self._starved(now)
+        return seconds | {STEPS: max(0.0, seconds[STEPS] - data), DATA: data}
 
     @property
     def is_waiting(self) -> bool:
@@ -106,17 +116,24 @@ class TrainingProgress:
         self._idle_since = time.monotonic()
         try:
             while True:
-                before = time.monotonic()
+                self._asked = time.monotonic()
                 try:
                     batch = next(batches)
                 except StopIteration:
                     return
-                now = time.monotonic()
-                if self.done == self.launched:
-                    self._seconds[DATA] += max(0.0, now - max(before, self._idle_since))
+                with self._changing:
+                    self._seconds[DATA] += self._starved(time.monotonic())
+                    self._asked = None
                 yield batch
         finally:
+            self._asked = None
             self._results.put(None)  # the thread ends once it has seen the end of every step
+
+    def _starved(self, now: float) -> float:
+        """Return for how long the devices have waited for the batch that is asked for."""
+        if self._asked is None or self.done < self.launched:
+            return 0.0
+        return max(0.0, now - max(self._asked, self._idle_since))
 
     def launch(self, result: Any) -> None:
         """Take note of a step that was launched.

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from t2t_jax.errors import UserError
 from t2t_jax.run.early_stopping import plateau
+from t2t_jax.run.goodput import Goodput, read_goodput
 from t2t_jax.run.history import History, dev_score, score_name
 from t2t_jax.run.terminal_plot import Curve, colour_of, marker_of, plot_in_terminal
 from t2t_jax.system.records import Record
@@ -43,6 +44,8 @@ class WatchedRun(NamedTuple):
     """The name of what its model predicts, as token or label; see `tasks.task.Task.unit`."""
     profiles: list[Path]
     """The directories of its profiles."""
+    goodput: Goodput | None
+    """What its time went to; None if it is not the only run, or has no accounts of its jobs."""
 
     @property
     def has_ended(self) -> bool:
@@ -148,15 +151,17 @@ def _signature(places: Sequence[Path]) -> list[tuple[int, ...]]:
 
 def _read(places: Sequence[Path]) -> list[WatchedRun]:
     workdirs = _runs_in(places)
-    return [_watched(*pair) for pair in zip(_names(workdirs), workdirs, strict=True)]
+    pairs = zip(_names(workdirs), workdirs, strict=True)
+    return [_watched(name, workdir, len(workdirs) == 1) for name, workdir in pairs]
 
 
-def _watched(name: str, workdir: Path) -> WatchedRun:
-    config = read_config(workdir)
+def _watched(name: str, workdir: Path, is_alone: bool) -> WatchedRun:
+    config, history = read_config(workdir), History.of(read_log(workdir))
     unit = task_of(config.data.corpus, config.data.task).unit
     unit = "token" if unit == "subword" else unit
-    history, steps = History.of(read_log(workdir)), config.training.num_train_steps
-    return WatchedRun(name, steps, history, unit, read_profiles(workdir))
+    steps, profiles = config.training.num_train_steps, read_profiles(workdir)
+    goodput = read_goodput(workdir) if is_alone else None
+    return WatchedRun(name, steps, history, unit, profiles, goodput)
 
 
 def _unit(runs: Sequence[WatchedRun]) -> str:
@@ -243,6 +248,7 @@ def _told(runs: Sequence[WatchedRun]) -> list[Text]:
     lines = []
     for run in runs:
         name = f"{run.name}: " if len(runs) > 1 else ""
+        lines += [Text(f"time: {run.goodput.summary()}")] if run.goodput else []
         lines += [
             Text(f"{name}step {record['step']:,}: warning: {record.get('text', '')}", "yellow")
             for record in run.history.warnings

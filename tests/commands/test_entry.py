@@ -30,6 +30,7 @@ OTHER_COMMANDS = {
     "explore",
     "figures",
     "generate",
+    "goodput",
     "heads",
     "predict",
     "serve",

@@ -95,3 +95,21 @@ def test_each_second_is_in_one_phase_and_work_leaves_out_waits(clock, monkeypatc
     assert one.take_lap() == (2.0 + 128.0, 254.0)
     found = {phase: seconds for phase, seconds in one.seconds().items() if seconds}
     assert found == {START: 8.0, STEPS: 142.0, EVALUATION: 80.0, CHECKPOINTS: 32.0}
+
+
+def test_a_wait_for_data_counts_while_it_lasts(clock, monkeypatch):
+    monkeypatch.setattr(progress.jax, "block_until_ready", lambda result: None)
+    one, seen = TrainingProgress(), []
+    one.enter(STEPS)
+    clock[0] += 1.0
+
+    def batches():
+        clock[0] += 4.0
+        seen.append((one.seconds()[DATA], one.seconds()[STEPS]))
+        yield "a"
+
+    with closing(one.timed(batches())) as timed:
+        next(timed)
+        clock[0] += 8.0
+        seen.append((one.seconds()[DATA], one.seconds()[STEPS]))
+    assert seen == [(4.0, 1.0), (4.0, 9.0)]

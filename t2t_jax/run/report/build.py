@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from t2t_jax.config import Config
+from t2t_jax.run.goodput import read_goodput
 from t2t_jax.run.report.cost import cost_section
 from t2t_jax.run.report.curves import curves_section
+from t2t_jax.run.report.goodput import goodput_sections
 from t2t_jax.run.report.health import health_sections
 from t2t_jax.run.report.page import RunReport, deviations
 from t2t_jax.run.report.scores import last_evaluation, scored_test_set, scores_section
@@ -44,7 +46,7 @@ def build_report(workdir: Path, sustained_tflops: float | None = None) -> RunRep
       UserError: `workdir` is not a run directory, or its config is damaged.
     """
     config, log = read_config(workdir), read_log(workdir)
-    scores = read_scores(workdir)
+    scores, time_spent = read_scores(workdir), read_goodput(workdir)
     task = task_of(config.data.corpus, config.data.task)
     experiment = task.experiment(config)
     published = published_settings(experiment, config, scores)
@@ -52,6 +54,7 @@ def build_report(workdir: Path, sustained_tflops: float | None = None) -> RunRep
     sections = [
         settings,
         cost_section(experiment, config, published, log, sustained_tflops),
+        *(goodput_sections(time_spent) if time_spent else []),
         curves_section(log),
         *health_sections(config, log, read_profiles(workdir)),
         scores_section(task, experiment, [*last_evaluation(config, log), *scores]),

@@ -10,7 +10,7 @@ from t2t_jax.config import Config, ModelConfig, network_config
 from t2t_jax.config.cost import model_flops_per_step, num_parameters
 from t2t_jax.config.families import fields_of
 from t2t_jax.run.report.curves import series
-from t2t_jax.run.report.page import UNKNOWN, Row, Section
+from t2t_jax.run.report.page import UNKNOWN, Row, Section, duration
 from t2t_jax.system.records import Record
 from t2t_jax.tasks.task import PublishedExperiment
 
@@ -45,7 +45,7 @@ class _Training(NamedTuple):
         per_step = model_flops_per_step(self.model, self.vocab_size, *tokens)
         total, time, rate, estimate = per_step * self.steps, UNKNOWN, UNKNOWN, UNKNOWN
         if self.seconds:
-            time, rate = _duration(self.seconds), _power(total / self.seconds)
+            time, rate = duration(self.seconds), _power(total / self.seconds)
         if self.device_seconds and self.flops_per_second:
             estimate = _power(paper.training_flops(self.device_seconds, self.flops_per_second))
         return {
@@ -84,7 +84,7 @@ def cost_section(
     if trained := paper.TRAINING.get(experiment.model):
         notes.append(
             "The paper multiplies time, devices and the FLOP/s that a device sustains: "
-            f"{_duration(trained.seconds)} × {trained.devices} P100 × {_power(paper.P100_FLOPS)}; "
+            f"{duration(trained.seconds)} × {trained.devices} P100 × {_power(paper.P100_FLOPS)}; "
             f"Table 2 has {_power(paper.TABLE_2[experiment.model].training_flops)}."
         )
     rows: list[Row] = [(name, theirs[name], ours[name]) for name in ours]
@@ -142,11 +142,3 @@ def _published_training(published: Mapping[str, Any], model: str) -> _Training:
 def _power(number: float) -> str:
     """Return a large number with three digits, as 2.3e19."""
     return f"{number:.3g}".replace("e+", "e")
-
-
-def _duration(seconds: float) -> str:
-    """Return a time with three digits, in the largest unit in which it is at least 2."""
-    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.3g} s"

@@ -1,0 +1,72 @@
+"""The command that says what the time of a run went to."""
+
+import json
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from t2t_jax.errors import UserError
+from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.console import ResultConsole
+
+_WIDTH = 120  # the number of columns without a terminal
+
+
+@dataclass(frozen=True)
+class GoodputCommand:
+    """Say what the time of a run went to, over all its restarts: steps, repeated steps, waits.
+
+    The time from the first start to the last record is divided into productive steps, steps that
+    were repeated after a restart, start, compilation, waiting for data, evaluation, checkpoints and
+    the time between jobs. The run may be under way.
+    """
+
+    run_directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (
+        tyro.MISSING
+    )
+    """Directory of the run."""
+    price: float | None = None
+    """Price of a device hour, in any currency, for the cost of each part; None leaves it out."""
+    watts: float | None = None
+    """Power of a device in watts, for the energy of the jobs; None leaves it out."""
+    json: bool = False
+    """Print one JSON object instead of tables."""
+    output: Path | None = None
+    """File for a picture with a bar for each job, which ends in .svg or .png."""
+
+    def run(self) -> int:
+        """Draw and print what the time went to, and return the exit code."""
+        for flag, value in (("price", self.price), ("watts", self.watts)):
+            if value is not None and not 0 < value < math.inf:
+                raise UserError(f"--{flag} {value} is not a number above 0; give one, or leave it")
+        if self.output is not None and self.output.suffix not in (".svg", ".png"):
+            raise UserError(f"--output {self.output} has to end in .svg or .png")
+        from t2t_jax.run.goodput import read_goodput
+        from t2t_jax.run.report import RunReport
+        from t2t_jax.run.report.goodput import goodput_sections
+        from t2t_jax.workdir import read_config
+
+        read_config(self.run_directory)  # which refuses what is no run
+        found = read_goodput(self.run_directory)
+        if found is None:
+            raise UserError(
+                f"{self.run_directory} has no accounts of its time (jobs/*.json), which trainings "
+                "keep from release 0.1.1 on; a run begins to keep them when it goes on"
+            )
+        if self.output is not None:
+            from t2t_jax.inspect.figures.drawing import encoded
+            from t2t_jax.inspect.figures.jobs import job_bars
+
+            write_whole(self.output, encoded(job_bars(found), self.output.suffix[1:]))
+        if self.json:
+            print(json.dumps(found.figures(self.price, self.watts)))
+        else:
+            sections = goodput_sections(found, self.price, self.watts)
+            report = RunReport(f"What the time of {self.run_directory} went to", [], sections)
+            width = None if sys.stdout.isatty() else _WIDTH
+            ResultConsole(width=width, highlight=False).print(report.terminal())
+        return 0

@@ -1,0 +1,155 @@
+"""What the time of a run went to, over all its jobs; a job is one start of the training."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t2t_jax.run.job import read_jobs
+from t2t_jax.run.progress import DATA, PHASES, STEPS
+from t2t_jax.system.records import Record
+
+REPEATED, BETWEEN = "repeated", "between"
+BUCKETS = {
+    STEPS: "productive steps",
+    REPEATED: "repeated steps",
+    DATA: "waiting for data",
+    **{phase: phase for phase in PHASES if phase not in (STEPS, DATA)},
+    BETWEEN: "between jobs",
+}
+"""The names of what time goes to. Each second of a run, from the begin of its first job on, is in
+one of these buckets."""
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class JobTime:
+    """What the time of one job went to."""
+
+    account: Record
+    """The account that the job kept of itself, as `run.job` describes it."""
+    steps: int
+    """The number of its steps that no later job took again."""
+    repeated: int
+    """The number of its steps that a later job took again."""
+    seconds: dict[str, float]
+    """Seconds by bucket; those between jobs are from the end of this job to the next one."""
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """What the time of a run went to."""
+
+    jobs: tuple[JobTime, ...]
+    """The jobs of the run, at least one, the oldest first."""
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds by bucket."""
+        return {name: sum(job.seconds[name] for job in self.jobs) for name in BUCKETS}
+
+    @property
+    def device_hours(self) -> dict[str, float]:
+        """Return the device hours by bucket; between jobs, the devices of the job before count."""
+        counted = [(job.account["devices"], job.seconds) for job in self.jobs]
+        return {name: sum(n * each[name] for n, each in counted) / _HOUR for name in BUCKETS}
+
+    @property
+    def mfu(self) -> tuple[float, float] | None:
+        """Return the share of the devices' peak that the model's operations were (MFU).
+
+        Only the operations of productive steps count.
+
+        Returns:
+          The share over the time of the productive steps, and over the whole time; None if the peak
+          of the devices is not known, or no step is productive.
+        """
+        done = productive = whole = 0.0
+        for job in self.jobs:
+            flops, peak = job.account.get("flops"), job.account.get("peak")
+            if not flops or not peak:
+                return None
+            done += flops * job.steps
+            productive += peak * job.account["devices"] * job.seconds[STEPS]
+            whole += peak * job.account["devices"] * sum(job.seconds.values())
+        return (done / productive, done / whole) if productive else None
+
+    def summary(self) -> str:
+        """Return a line with the share of each bucket of half a percent, the largest first."""
+        seconds = self.seconds
+        whole = sum(seconds.values()) or 1.0
+        falling = sorted(BUCKETS, key=lambda name: -seconds[name])
+        shares = [(seconds[name] / whole, BUCKETS[name]) for name in falling]
+        return ", ".join(f"{share:.0%} {name}" for share, name in shares if share >= 0.005)
+
+    def figures(self, price: float | None, watts: float | None) -> dict[str, Any]:
+        """Return all figures as an object of JSON.
+
+        Args:
+          price: the price of a device hour, from which costs follow; None leaves them out.
+          watts: the power of a device, from which the energy follows; None leaves it out.
+        """
+        seconds, hours = self.seconds, self.device_hours
+        whole, mfu = sum(seconds.values()), self.mfu or (None, None)
+        jobs_hours = sum(hours.values()) - hours[BETWEEN]
+        return {
+            "seconds": whole,
+            "device_hours": sum(hours.values()),
+            "cost": None if price is None else price * sum(hours.values()),
+            "kwh": None if watts is None else watts * jobs_hours / 1000,
+            "steps": sum(job.steps for job in self.jobs),
+            "repeated_steps": sum(job.repeated for job in self.jobs),
+            "mfu": {"productive": mfu[0], "whole": mfu[1]},
+            "buckets": {
+                name: {
+                    "seconds": seconds[name],
+                    "share": seconds[name] / whole if whole else 0.0,
+                    "device_hours": hours[name],
+                    "cost": None if price is None else price * hours[name],
+                }
+                for name in BUCKETS
+            },
+            "jobs": [
+                {name: value for name, value in job.account.items() if name != "at"}
+                | {"repeated": job.repeated, "seconds": job.seconds}
+                for job in self.jobs
+            ],
+        }
+
+
+def read_goodput(workdir: Path) -> Goodput | None:
+    """Return what the time of a run went to; None if it has no accounts of its jobs."""
+    jobs = read_jobs(workdir)
+    return goodput(jobs) if jobs else None
+
+
+def goodput(jobs: Sequence[Record]) -> Goodput:
+    """Return what the time of a run went to.
+
+    A step of a job is repeated if a later job went on from an earlier step. The time of a job is
+    that of a clock which nobody can set; only the time between two jobs depends on the clock of
+    the day, and is 0 where that was set back.
+
+    Args:
+      jobs: the accounts of its jobs as `run.job.read_jobs` returns them, at least one.
+    """
+    starts = [job["first_step"] for job in jobs]
+    later = [*accumulate(reversed(starts), min)][-2::-1]  # the least start of the jobs after each
+    gaps = [max(0.0, after["begun"] - job["written"]) for job, after in pairwise(jobs)]
+    each = zip(jobs, [*later, None], [*gaps, 0.0], strict=True)
+    return Goodput(tuple(_time_of(*one) for one in each))
+
+
+def _time_of(job: Record, goes_on: int | None, gap: float) -> JobTime:
+    """Return the time of a job, of which a later one took the steps after `goes_on` again."""
+    first, last = job["first_step"], job["step"]
+    spent = dict.fromkeys(PHASES, 0.0) | job["seconds"]  # it may be older than a phase
+    kept = last if goes_on is None else min(max(first, goes_on), last)
+    marks = {mark["step"]: min(mark["steps"], spent[STEPS]) for mark in job["at"]}
+    marks = {first: 0.0} | marks | {last: spent[STEPS]}
+    productive = float(np.interp(kept, sorted(marks), [marks[at] for at in sorted(marks)]))
+    own = {STEPS: productive, REPEATED: spent[STEPS] - productive, BETWEEN: gap}
+    return JobTime(job, kept - first, last - kept, {name: (spent | own)[name] for name in BUCKETS})
