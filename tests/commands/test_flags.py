@@ -244,7 +244,7 @@ def test_processes_meet_before_they_train(config_file, monkeypatch):
     assert main([*arguments, *run_at]) == 143
     config = train("--config", config_file)
     expected = (config, Path("w"))
-    assert called == [(None, None, None), expected, ("h:1", 2, 1), expected]
+    assert called == [(None, None, None, 30.0), expected, ("h:1", 2, 1, 30.0), expected]
 
 
 @pytest.mark.parametrize(("fits", "code"), [(True, 0), (None, 0), (False, 1)])
