@@ -9,6 +9,7 @@ W/registered/          copies of the files that registered functions which the c
 W/imported.json        instead of corpus.sha256, for an imported model: the source of the import
 W/checkpoints, W/best  see `training.checkpoint`
 W/log.jsonl, events    see `run.log`
+W/launch/              the job that trains it, and the logs of its scheduler: see `launch`
 W/scores.jsonl         the scores of commands such as `t2t-jax bleu`, one evaluation a line
 W/calibration.json     see `run.calibration`
 """
@@ -35,6 +36,8 @@ from t2t_jax.system.records import NUMBER, Record, Schema, append_line, read_rec
 
 CHECKPOINTS, BEST = "checkpoints", "best"
 """The two directories of a run that have one directory for each checkpoint, named by its step."""
+LAUNCH = "launch"
+"""The directory of a run that has the job that trains it, which is there before the run is."""
 
 _CONFIG, _VOCABULARY, _CORPUS = "config.json", "vocabulary.model", "corpus.sha256"
 _VOCABULARY_HASH, _IMPORTED = "vocabulary.sha256", "imported.json"
@@ -238,7 +241,8 @@ def _has_steps(directory: Path) -> bool:
 
 
 def _visible(directory: Path) -> Iterator[Path]:
-    return (path for path in directory.iterdir() if not path.name.startswith("."))
+    names = (path for path in directory.iterdir() if path.name != LAUNCH)
+    return (path for path in names if not path.name.startswith("."))
 
 
 def run_vocabulary(
@@ -386,11 +390,30 @@ def locked(workdir: Path) -> Iterator[None]:
         try:
             stack.enter_context(holding(workdir / _LOCK, str(mark)))
         except BlockingIOError as error:
-            raise UserError(
-                f"another process trains in {workdir}; wait for it, or choose another --workdir"
-            ) from error
+            raise _is_held(workdir) from error
         _check_shared(workdir, of_main(mark))
         yield
+
+
+def check_free(workdir: Path) -> None:
+    """Refuse a directory that a process trains in, and make none.
+
+    Raises:
+      UserError: a process trains in it, here or where the file system has the same locks.
+    """
+    if not (workdir / _LOCK).exists():
+        return
+    try:
+        with holding(workdir / _LOCK, str(secrets.randbelow(2**31))):
+            pass
+    except BlockingIOError as error:
+        raise _is_held(workdir) from error
+
+
+def _is_held(workdir: Path) -> UserError:
+    return UserError(
+        f"another process trains in {workdir}; wait for it, or choose another --workdir"
+    )
 
 
 def _check_shared(workdir: Path, mark: int) -> None:

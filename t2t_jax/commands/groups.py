@@ -12,6 +12,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     "training": {
         "train": "train a model, or go on with a run that was stopped",
+        "launch": "train on several hosts: Slurm, Kubernetes, TPUs, ssh",
         "watch": "draw the curves of runs, finished or under way, in the terminal",
         "sweep": "train every variant of a grid, and compare them in a table",
     },

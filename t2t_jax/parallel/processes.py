@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Any
 
 import jax
@@ -21,11 +21,15 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import LostProcessError, UserError, needs_extra
 from t2t_jax.system.host import let_devices_wait
 
 _PATIENCE_SECONDS = 300.0
 _LAG = 2
+_BY_HAND = (
+    "name the place by --coordinator, --num-processes and --process-id, as t2t-jax launch does, or "
+    "train alone: --num-processes 1"
+)
 
 
 def join(
@@ -108,8 +112,23 @@ def _is_on_tpu_pod() -> bool:
 
 
 def _is_in_kubernetes_job() -> bool:
-    named = all(name in os.environ for name in ("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"))
-    return named and find_spec("kubernetes") is not None
+    """Return whether this is a pod of an indexed job, of which JAX asks Kubernetes.
+
+    A pod with TPUs is told of the others by its environment.
+
+    Raises:
+      UserError: the package is missing without which JAX cannot ask, and every pod would be alone.
+    """
+    if not {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= os.environ.keys():
+        return False
+    if (jax.config.values["jax_platforms"] or "").startswith("tpu"):
+        return False
+    try:
+        with needs_extra("kubernetes", "finding the other pods of this job"):
+            import_module("kubernetes")
+    except UserError as error:
+        raise UserError(f"{error}; or {_BY_HAND}") from error
+    return True
 
 
 def _meet(initialize: Callable[[], None], coordinator: str | None) -> None:
@@ -127,14 +146,16 @@ def _meet(initialize: Callable[[], None], coordinator: str | None) -> None:
     thread.join(_PATIENCE_SECONDS)
     place = f"at {coordinator}" if coordinator else "where the environment says"
     if thread.is_alive():
-        raise UserError(
+        raise LostProcessError(
             f"the processes did not meet {place} within {_PATIENCE_SECONDS:.0f} s; start all of "
             "them, each with its own --process-id, where they can reach that host and port"
         )
     if failures:
+        reason = " ".join(str(failures[0]).split())
+        if "Kubernetes API Error: 403" in reason:  # JAX's own words, of which the rest is long
+            reason = "the service account of this pod may not read pods, services and jobs"
         raise UserError(
-            f"cannot meet the other processes {place} ({failures[0]}); name the place by "
-            "--coordinator, --num-processes and --process-id, or train alone: --num-processes 1"
+            f"cannot meet the other processes {place} ({reason}); {_BY_HAND}"
         ) from failures[0]
 
 
@@ -232,7 +253,7 @@ def bound_together() -> Iterator[None]:
     """Turn the loss of another process within the context into an error of one line.
 
     Raises:
-      UserError: another process is gone, which ends the work of all.
+      LostProcessError: another process is gone, which ends the work of all.
     """
     try:
         yield
@@ -243,7 +264,7 @@ def bound_together() -> Iterator[None]:
         if jax.process_count() == 1 or not any(sign in str(error) for sign in signs):
             raise
         reason = " ".join(str(error).split())[:200]
-        raise UserError(
+        raise LostProcessError(
             f"another process of this run is gone ({reason}); see what it said, and start all "
             "again: they go on from the last checkpoint"
         ) from error
