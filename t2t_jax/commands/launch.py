@@ -8,7 +8,7 @@ from pathlib import Path
 
 from t2t_jax.commands.flags import check_flags, names, parse_flags
 from t2t_jax.commands.train import TrainCommand, train_command
-from t2t_jax.errors import UserError, did_you_mean
+from t2t_jax.errors import UserError, did_you_mean, warn
 from t2t_jax.launch.job import Training, TrainJob
 from t2t_jax.launch.schedulers import SCHEDULERS
 from t2t_jax.system.atomic_file import write_whole
@@ -35,7 +35,7 @@ class LaunchCommand:
         if job.print:
             print(text, end="")
             return 0
-        if job.shares_files or isinstance(training.workdir, BucketPath):
+        if self._sees_run():
             check_workdir(training.config, training.workdir)
             check_free(training.workdir)
         job.check_queue(path.parent)
@@ -48,6 +48,18 @@ class LaunchCommand:
             print(f"{job.client} is not installed here; where it is, submit the job by: {command}")
             return 0
         return job.submit(path)
+
+    def _sees_run(self) -> bool:
+        """Return whether this machine sees the run directory as the hosts do."""
+        workdir = self.training.workdir
+        if not isinstance(workdir, BucketPath):
+            return self.job.shares_files
+        try:
+            workdir.exists()
+        except UserError as error:  # hosts may have credentials that this machine lacks
+            warn(f"whether {workdir} is free was not looked at: {error}")
+            return False
+        return True
 
     def _path(self) -> tuple[Path, str]:
         """Return the file of the job, and why it is not in the run directory if it is not."""

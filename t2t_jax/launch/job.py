@@ -152,7 +152,15 @@ class GpuHosts:
           facts: shell expressions: `host`, the number of the host from 0; `hosts`, how many there
             are; `first`, the address of the first one.
         """
-        return filled("host.sh", train=train, devices=" ".join(self.devices), port=PORT, **facts)
+        devices = " ".join(f"'{one}'" if "," in one else one for one in self.devices)
+        return filled(
+            "host.sh",
+            train=train,
+            devices=devices,
+            port=PORT,
+            together=filled("together.sh"),
+            **facts,
+        )
 
 
 def check_devices(

@@ -61,6 +61,7 @@ class Ssh(GpuHosts, TrainJob):
             setup="\n".join(self.setup),
             script=self.script(train, host='"$1"', hosts='"$2"', first='"$3"'),
             options=" ".join(options),
+            together=filled("together.sh"),
             retries=self.retries,
             excluded=excluded_hosts(training),
             fewest=self._fewest,

@@ -5,8 +5,8 @@ import signal
 STOPPED = 128 + signal.SIGTERM
 """The code after SIGTERM, with a checkpoint from which the same command goes on: 143."""
 HUNG = 75
-"""The code after no step ended in time, as one process did not come to it; see `run.watchdog`. It is
-also that of the others where a process is gone.
+"""The code after no step ended in time, as one process did not come to it (`run.watchdog`), and that
+of the others where a process is gone.
 
 `sysexits.h` calls it EX_TEMPFAIL: a failure that may be gone when the program is started again.
 """

@@ -1,4 +1,4 @@
-# The processes of this host. When one of them fails, the others are stopped with a checkpoint.
+# The processes of this host.
 host=@{host} hosts=@{hosts} first=@{first}
 devices=(@{devices}) # of each process
 processes=()
@@ -15,10 +15,5 @@ for i in "${!devices[@]}"; do
         --process-id "$((host * ${#devices[@]} + i))" &
     processes+=("$!")
 done
-code=0
-for i in "${!devices[@]}"; do
-    wait -n || { code=$? && break; }
-done
-((code == 0)) || stop
-wait
+@{together}
 exit "$code"

@@ -13,7 +13,7 @@ on_host() {
         @{script}
     ) </dev/null &
     training=$!
-    # The standard input ends when the script on the submitting machine does.
+    # It ends when the script on the submitting machine does, however that ends.
     (
         cat
         kill -TERM "$training"
@@ -27,32 +27,31 @@ if [[ $1 == on_host ]]; then
     on_host "$2" "$3" "$4"
 fi
 
-# Train on the hosts in `using`, and return the first exit code other than 0.
+# Train on the hosts in `using`, which stop when their standard input ends.
 train() {
-    local code=0 i pipe
+    local i ended pipe processes=()
     pipe=$(mktemp -u) && mkfifo -m 600 "$pipe" && exec 3<>"$pipe" 4<"$pipe" && rm "$pipe" || exit
     for i in "${!using[@]}"; do
         ssh -o BatchMode=yes -o ServerAliveInterval=30 @{options} "${using[i]}" \
             "bash $(printf %q "$script") on_host $i ${#using[@]} ${using[0]#*@}" <&4 3>&- 4<&- &
+        processes+=("$!")
     done
     exec 4<&-
-    for i in "${!using[@]}"; do
-        wait -n || { code=$? && break; }
-    done
+    @{together}
+    stop
+}
+stop() {
     exec 3>&-
-    wait
-    return "$code"
 }
 
-ended=
-trap 'ended=yes; exec 3>&-' TERM INT
+told=
+trap 'told=yes && stop' TERM INT
 using=("${names[@]}")
 for ((again = 0; ; again++)); do
     train
-    code=$?
     # The same command goes on from the last checkpoint after @{stopped}, which says that SIGTERM stopped it,
     # and after @{hung}, which says that a process hung or was lost.
-    if [[ $ended ]] || ((code != @{stopped} && code != @{hung})) || ((again >= @{retries})); then
+    if [[ $told ]] || ((code != @{stopped} && code != @{hung})) || ((again >= @{retries})); then
         break
     fi
     # Hosts on which a process hung are left out, as long as enough others are there.
