@@ -5,9 +5,9 @@ import signal
 STOPPED = 128 + signal.SIGTERM
 """The code after SIGTERM, with a checkpoint from which the same command goes on: 143."""
 HUNG = 75
-"""The code after no step ended in time, as one process did not come to it (`run.watchdog`), and that
-of the others where a process is gone.
+"""The code after no step ended in time, as one process did not come to it; see `run.watchdog`.
 
+The other processes end with it, too, after one of them is gone.
 `sysexits.h` calls it EX_TEMPFAIL: a failure that may be gone when the program is started again.
 """
 EXCLUDED_HOSTS = "hangs/hosts"
