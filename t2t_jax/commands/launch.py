@@ -9,7 +9,7 @@ from pathlib import Path
 from t2t_jax.commands.flags import check_flags, names, parse_flags
 from t2t_jax.commands.train import TrainCommand, train_command
 from t2t_jax.errors import UserError, did_you_mean, warn
-from t2t_jax.launch.job import Training, TrainJob
+from t2t_jax.launch.job import LaunchedTraining, TrainJob
 from t2t_jax.launch.schedulers import SCHEDULERS
 from t2t_jax.system.atomic_file import write_whole
 from t2t_jax.system.bucket import BucketPath
@@ -22,7 +22,7 @@ class LaunchCommand:
     """Train on several hosts, as a job of a scheduler that starts it again when it was stopped."""
 
     job: TrainJob
-    training: Training
+    training: LaunchedTraining
 
     def run(self) -> int:
         """Check, write, print and submit the job, and return the exit code."""
@@ -100,7 +100,7 @@ def launch_command(arguments: Sequence[str], program: str = "t2t-jax launch") ->
     return LaunchCommand(job, _training(command[1:]))
 
 
-def _training(arguments: Sequence[str]) -> Training:
+def _training(arguments: Sequence[str]) -> LaunchedTraining:
     """Return the training of a command line, which is checked as `t2t-jax train` does it."""
     train = train_command(arguments, "t2t-jax train")
     defaults = {field.name: field.default for field in dataclasses.fields(TrainCommand)}
@@ -110,4 +110,4 @@ def _training(arguments: Sequence[str]) -> Training:
                 f"--{name.replace('_', '-')} is not for a job, which says where its processes are "
                 "and trains; leave it out"
             )
-    return Training(tuple(arguments), train.fields, train.workdir)
+    return LaunchedTraining(tuple(arguments), train.fields, train.workdir)

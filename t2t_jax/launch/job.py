@@ -1,5 +1,6 @@
 """A training as a job of a scheduler: what is alike for all of them, and how its text is made."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -21,7 +22,7 @@ _PLACE = re.compile(r"@\{(\w+)\}")
 
 
 @dataclass(frozen=True)
-class Training:
+class LaunchedTraining:
     """The training that a job starts, as its command line has been checked."""
 
     arguments: tuple[str, ...]
@@ -57,7 +58,7 @@ class TrainJob:
     in_foreground: ClassVar[bool] = False
     """Whether the client goes on for as long as the training does."""
 
-    def check(self, training: Training) -> None:
+    def check(self, training: LaunchedTraining) -> None:
         """Refuse a training that cannot be started as this job.
 
         Raises:
@@ -79,7 +80,7 @@ class TrainJob:
           UserError: a job that was submitted from this folder has not ended.
         """
 
-    def text(self, training: Training, path: Path) -> str:
+    def text(self, training: LaunchedTraining, path: Path) -> str:
         """Return the text of the job, which is to be written to `path`."""
         raise NotImplementedError
 
@@ -90,11 +91,13 @@ class TrainJob:
     def submit(self, path: Path) -> int:
         """Submit the job in a file, and return the exit code of the client.
 
+        A client that goes on with the training takes the place of this program.
+
         Raises:
           UserError: the client refuses the job.
         """
         if self.in_foreground:
-            return subprocess.run(self.command(path), check=False).returncode
+            os.execvp(self.command(path)[0], self.command(path))
         done = subprocess.run(self.command(path), capture_output=True, text=True, check=False)
         if done.returncode:
             reason = " ".join((done.stderr or done.stdout).split())
@@ -109,11 +112,11 @@ class TrainJob:
         """Tell the user what the client answered; remember the job if that is of use later."""
         print(answer)
 
-    def title(self, training: Training) -> str:
+    def title(self, training: LaunchedTraining) -> str:
         """Return the name of the job."""
         return self.name or training.workdir.name
 
-    def train_command(self, training: Training) -> str:
+    def train_command(self, training: LaunchedTraining) -> str:
         """Return the command line of the training on a host, quoted for a shell."""
         here = shlex.join([sys.executable, "-m", "t2t_jax"]) if self.shares_files else "t2t-jax"
         return f"{self.program or here} train {shlex.join(training.arguments)}"
@@ -134,7 +137,7 @@ class GpuHosts:
         numbers = [str(number) for number in range(max(self.gpus, 1))]
         return numbers if self.one_process_per == "gpu" else [",".join(numbers)]
 
-    def check_hosts(self, training: Training, counts: Iterable[int]) -> None:
+    def check_hosts(self, training: LaunchedTraining, counts: Iterable[int]) -> None:
         """Refuse numbers of hosts on which the mesh of the config cannot lie.
 
         Raises:
@@ -153,18 +156,18 @@ class GpuHosts:
             are; `first`, the address of the first one.
         """
         devices = " ".join(f"'{one}'" if "," in one else one for one in self.devices)
-        return filled(
+        return from_template(
             "host.sh",
             train=train,
             devices=devices,
             port=PORT,
-            together=filled("together.sh"),
+            together=from_template("together.sh"),
             **facts,
         )
 
 
 def check_devices(
-    training: Training, hosts: Iterable[tuple[int, int]], processes: Sequence[str] = ("",)
+    training: LaunchedTraining, hosts: Iterable[tuple[int, int]], processes: Sequence[str] = ("",)
 ) -> None:
     """Refuse hosts whose devices the mesh of the config does not take.
 
@@ -187,7 +190,7 @@ def check_devices(
             raise UserError(f"with {count} hosts of {devices} devices: {error}") from error
 
 
-def excluded_hosts(training: Training) -> str:
+def excluded_hosts(training: LaunchedTraining) -> str:
     """Return the path of the file with the hosts that hung, quoted for a shell.
 
     A script does not read it in a bucket.
@@ -198,8 +201,8 @@ def excluded_hosts(training: Training) -> str:
     )
 
 
-def filled(template: str, **values: object) -> str:
-    """Return a template with its places filled, such as `@{name}`.
+def from_template(template: str, **values: object) -> str:
+    """Return a template with its places from_template, such as `@{name}`.
 
     A value of several lines is indented as its place is. A line that has nothing but places, which
     are all empty, is left out. The exit codes that start a training again are always there.

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from t2t_jax.errors import UserError
-from t2t_jax.launch.job import GpuHosts, Training, TrainJob, check_devices, filled, split_option
+from t2t_jax.launch.job import (
+    GpuHosts,
+    LaunchedTraining,
+    TrainJob,
+    check_devices,
+    from_template,
+    split_option,
+)
 from t2t_jax.system.bucket import BucketPath
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
@@ -50,7 +57,7 @@ class Kubernetes(GpuHosts, TrainJob):
     file: ClassVar[str] = "jobset.yaml"
     client: ClassVar[str] = "kubectl"
 
-    def check(self, training: Training) -> None:
+    def check(self, training: LaunchedTraining) -> None:
         """Refuse a name, a place of the run or TPUs that Kubernetes would not take.
 
         Raises:
@@ -99,7 +106,7 @@ class Kubernetes(GpuHosts, TrainJob):
             )
         return chips // self.hosts
 
-    def text(self, training: Training, path: Path) -> str:
+    def text(self, training: LaunchedTraining, path: Path) -> str:
         """Return the manifest of the JobSet."""
         name, train = self.title(training), self.train_command(training)
         labels = dict(map(split_option, self.option))
@@ -122,7 +129,7 @@ class Kubernetes(GpuHosts, TrainJob):
         if self.slices > 1:
             exclusive = "alpha.jobset.sigs.k8s.io/exclusive-topology"
             annotations = f"annotations:\n  {exclusive}: cloud.google.com/gke-nodepool"
-        return filled(
+        return from_template(
             self.file,
             name=name,
             annotations=annotations,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from t2t_jax.launch.job import GpuHosts, Training, TrainJob, filled, split_option
+from t2t_jax.launch.job import GpuHosts, LaunchedTraining, TrainJob, from_template, split_option
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class SkyPilot(GpuHosts, TrainJob):
     file: ClassVar[str] = "skypilot.yaml"
     client: ClassVar[str] = "sky"
 
-    def check(self, training: Training) -> None:
+    def check(self, training: LaunchedTraining) -> None:
         """Refuse hosts on which the mesh of the config cannot lie, beside what all jobs refuse.
 
         Raises:
@@ -36,11 +36,11 @@ class SkyPilot(GpuHosts, TrainJob):
         super().check(training)
         self.check_hosts(training, [self.hosts])
 
-    def text(self, training: Training, path: Path) -> str:
+    def text(self, training: LaunchedTraining, path: Path) -> str:
         """Return the task."""
         resources = [("accelerators", f"{self.gpu}:{self.gpus}")] if self.gpus else []
         resources += map(split_option, self.option)
-        return filled(
+        return from_template(
             self.file,
             name=json.dumps(self.title(training)),
             hosts=self.hosts,

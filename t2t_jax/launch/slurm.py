@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from t2t_jax.errors import UserError
-from t2t_jax.launch.job import GpuHosts, Training, TrainJob, excluded_hosts, filled, split_option
+from t2t_jax.launch.job import (
+    GpuHosts,
+    LaunchedTraining,
+    TrainJob,
+    excluded_hosts,
+    from_template,
+    split_option,
+)
 from t2t_jax.system.atomic_file import write_whole
 
 
@@ -34,7 +41,7 @@ class Slurm(GpuHosts, TrainJob):
     def _fewest(self) -> int:
         return self.hosts if self.min_hosts is None else self.min_hosts
 
-    def check(self, training: Training) -> None:
+    def check(self, training: LaunchedTraining) -> None:
         """Refuse numbers of nodes that do not fit each other or the mesh, beside what all jobs do.
 
         Raises:
@@ -68,13 +75,13 @@ class Slurm(GpuHosts, TrainJob):
                 f"for it, or end it first: scancel {job}"
             )
 
-    def text(self, training: Training, path: Path) -> str:
+    def text(self, training: LaunchedTraining, path: Path) -> str:
         """Return the batch script, which requeues itself."""
         options = [name + (f"={value}" if value else "") for name, value in self._options()]
         share = "--exclusive --mem=0" if self.cpus is None else f"--mincpus={self.cpus}"
         one_for_all = self.gpus and self.one_process_per == "host"
         log = path.absolute().with_name("slurm-%j.log")
-        return filled(
+        return from_template(
             self.file,
             name=shlex.quote(self.title(training)),
             nodes="-".join(map(str, sorted({self._fewest, self.hosts}))),

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from t2t_jax.errors import UserError
-from t2t_jax.launch.job import GpuHosts, Training, TrainJob, excluded_hosts, filled, split_option
+from t2t_jax.launch.job import (
+    GpuHosts,
+    LaunchedTraining,
+    TrainJob,
+    excluded_hosts,
+    from_template,
+    split_option,
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class Ssh(GpuHosts, TrainJob):
     def _fewest(self) -> int:
         return len(self.hosts) if self.min_hosts is None else self.min_hosts
 
-    def check(self, training: Training) -> None:
+    def check(self, training: LaunchedTraining) -> None:
         """Refuse names of hosts, or a number of them that does not fit the mesh.
 
         Raises:
@@ -49,11 +56,11 @@ class Ssh(GpuHosts, TrainJob):
             )
         self.check_hosts(training, range(self._fewest, len(self.hosts) + 1))
 
-    def text(self, training: Training, path: Path) -> str:
+    def text(self, training: LaunchedTraining, path: Path) -> str:
         """Return the script, which is called on the hosts, too."""
         train = self.train_command(training)
         options = [f"-o {'='.join(split_option(option))}" for option in self.option]
-        return filled(
+        return from_template(
             self.file,
             hosts=shlex.join(self.hosts),
             path=shlex.quote(str(path.absolute())),
@@ -61,7 +68,7 @@ class Ssh(GpuHosts, TrainJob):
             setup="\n".join(self.setup),
             script=self.script(train, host='"$1"', hosts='"$2"', first='"$3"'),
             options=" ".join(options),
-            together=filled("together.sh"),
+            together=from_template("together.sh"),
             retries=self.retries,
             excluded=excluded_hosts(training),
             fewest=self._fewest,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from t2t_jax.errors import UserError
-from t2t_jax.launch.job import Training, TrainJob, filled, split_option
+from t2t_jax.launch.job import LaunchedTraining, TrainJob, from_template, split_option
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -36,7 +36,7 @@ class Tpu(TrainJob):
     client: ClassVar[str] = "gcloud"
     in_foreground: ClassVar[bool] = True
 
-    def check(self, training: Training) -> None:
+    def check(self, training: LaunchedTraining) -> None:
         """Refuse a name that gcloud would not take, or flags that are missing.
 
         Raises:
@@ -52,10 +52,11 @@ class Tpu(TrainJob):
                 "digits and hyphens by --name"
             )
 
-    def text(self, training: Training, path: Path) -> str:
+    def text(self, training: LaunchedTraining, path: Path) -> str:
         """Return the script."""
+        train = self.train_command(training)
         options = [f"--{name}" + (f"={value}" if value else "") for name, value in self._options()]
-        return filled(
+        return from_template(
             self.file,
             directory=shlex.quote(str(Path.cwd())),
             name=self.title(training),
@@ -65,7 +66,7 @@ class Tpu(TrainJob):
             options=shlex.join(options),
             setup="\n".join(self.setup),
             retries=self.retries,
-            train=filled("again.sh", train=self.train_command(training), retries=self.retries),
+            train=from_template("again.sh", train=train, retries=self.retries),
         )
 
     def _options(self) -> list[tuple[str, str]]:

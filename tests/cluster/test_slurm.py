@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -47,7 +48,14 @@ def _step(workdir):
 def _goes_on(job):
     """Let a job that was queued again begin at once, which Slurm puts off by two minutes."""
     wait_for(lambda: _state(job) == "PENDING")
-    slurm("scontrol", "update", f"JobId={job}", "StartTime=now", "TimeLimit=10")
+
+    def has_begun():
+        if _state(job) == "PENDING":
+            slurm("scontrol", "update", f"JobId={job}", "StartTime=now", "TimeLimit=10")
+            time.sleep(1)
+        return _state(job) != "PENDING"
+
+    wait_for(has_begun)
 
 
 def _leaves(workdir):

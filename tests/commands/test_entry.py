@@ -25,6 +25,7 @@ OTHER_COMMANDS = {
     "sweep",
     "export",
     "import",
+    "launch",
     "calibrate",
     "explore",
     "figures",

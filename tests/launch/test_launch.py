@@ -196,7 +196,20 @@ def _launch_ssh(tmp_path, monkeypatch, body, hosts="me@a b", flags=""):
     program.write_text(f"#!/bin/bash\n{_PROGRAM}\n{body}\n")
     program.chmod(0o755)
     ssh = f"ssh --hosts {hosts} --option Port=2222 --program {program} {flags}"
-    return _run(ssh, tmp_path / "run")
+    return _in_foreground(monkeypatch, ssh, tmp_path / "run")
+
+
+def _in_foreground(monkeypatch, *arguments):
+    """Launch a job whose client takes the place of the program, and return its exit code."""
+
+    def execvp(_, command):
+        raise SystemExit(subprocess.run(command, check=False).returncode)
+
+    monkeypatch.setattr(os, "execvp", execvp)
+    try:
+        return _run(*arguments)
+    except SystemExit as end:
+        return end.code
 
 
 def test_hosts_of_ssh_start_again_without_the_one_that_hung(shims, tmp_path, monkeypatch):
@@ -261,7 +274,7 @@ def test_a_slice_that_is_taken_away_is_asked_for_again(shims, tmp_path, monkeypa
     shims("t2t-jax", f"{count}((n == 1)) && exit 143\n((n == 2)) && exit 9\nexit 0")
     monkeypatch.chdir(tmp_path)
     flags = "--accelerator v5litepod-16 --runtime r --zone z --option spot --setup true"
-    assert _run(f"tpu {flags}", "gs://bucket/big") == 0
+    assert _in_foreground(monkeypatch, f"tpu {flags}", "gs://bucket/big") == 0
     asked = [line.split()[3] for line in (tmp_path / "gcloud").read_text().splitlines()]
     assert [verb for verb in asked if verb != "describe"] == [
         *("create", "scp", "ssh", "delete", "create", "scp", "ssh"),
