@@ -92,16 +92,19 @@ def launch_command(arguments: Sequence[str], program: str = "t2t-jax launch") ->
         raise UserError(f"{program} takes a scheduler first ({known}), {given}; {hint}")
     end = flags.index("--") if "--" in flags else len(flags)
     flags, command = flags[:end], flags[end + 1 :]
+    if command[:1] != ["train"] and not {"-h", "--help"} & {*flags}:
+        raise UserError(f"{program} {scheduler} takes -- and a training last, as in {usage}")
     made = SCHEDULERS[scheduler]
     check_flags(flags, names(made))
     job: TrainJob = parse_flags(made, flags, prog=f"{program} {scheduler}")
-    if command[:1] != ["train"]:
-        raise UserError(f"{program} {scheduler} takes a training after its flags, as in {usage}")
     return LaunchCommand(job, _training(command[1:]))
 
 
 def _training(arguments: Sequence[str]) -> LaunchedTraining:
     """Return the training of a command line, which is checked as `t2t-jax train` does it."""
+    for argument in arguments:
+        if len(argument.splitlines()) > 1:
+            raise UserError(f"{argument!r} has several lines, for which a job has no place")
     train = train_command(arguments, "t2t-jax train")
     defaults = {field.name: field.default for field in dataclasses.fields(TrainCommand)}
     for name in _PLACES:

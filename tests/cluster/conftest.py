@@ -156,9 +156,17 @@ def wait_for(holds: Callable[[], object], seconds: float = 120) -> None:
         time.sleep(0.1)
 
 
+@pytest.fixture
+def cluster(started: Slurm) -> Iterator[Slurm]:
+    """A cluster with two idle nodes, whose jobs end with the test."""
+    started.start_nodes()
+    yield started
+    slurm("scancel", "--full", f"--user={os.getuid()}")
+
+
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Slurm]:
-    """A cluster with two idle nodes. A test that loses one starts it again."""
+def started() -> Iterator[Slurm]:
+    """A cluster for all tests."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
         pytest.skip(f"no {missing[0]}: apt-get install slurm-wlm munge")
@@ -169,14 +177,14 @@ def cluster() -> Iterator[Slurm]:
     names = hosts.read_text()
     settings = os.environ.get("SLURM_CONF")
     folder.chmod(0o711)  # munged wants its clients to reach the socket
-    started = Slurm(folder)
+    made = Slurm(folder)
     try:
         hosts.write_text(f"{names.rstrip()}\n127.0.0.1 {' '.join(NODES)}\n")
         os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
-        started.start()
-        yield started
+        made.start()
+        yield made
     finally:
-        started.stop()
+        made.stop()
         hosts.write_text(names)
         os.environ.pop("SLURM_CONF")
         if settings is not None:

@@ -370,8 +370,8 @@ def test_a_mistake_is_refused_in_a_line_before_anything_is_written(
 
 
 def test_a_command_without_a_training_is_refused():
-    for end in ([], ["--"], ["--", "serve"]):
-        with pytest.raises(UserError, match="takes a training after its flags"):
+    for end in ([], ["--"], ["--", "serve"], ["train", "--config", "configs/base.py"]):
+        with pytest.raises(UserError, match="takes -- and a training last"):
             launch_command(["slurm", *end])
 
 
