@@ -18,7 +18,7 @@ from tests.cluster.conftest import slurm, wait_for
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.cluster
 FLAGS = (
-    "--training.num-train-steps=200",
+    "--training.num-train-steps=120",
     "--checkpoint.every-steps=20",
 )
 """What makes a training long enough to be stopped in the middle."""
@@ -90,7 +90,9 @@ def test_a_job_at_its_time_limit_is_queued_again_and_ends_as_if_it_had_not_been(
         wait_for(lambda: all(map(_was_told_to_stop, tasks)))  # Slurm looks every half a minute
     _goes_on(job)
     wait_for(lambda: _state(job) == "COMPLETED")
-    assert "DUE TO JOB REQUEUE" in (workdir / f"launch/slurm-{job}.log").read_text()
+    log = (workdir / f"launch/slurm-{job}.log").read_text()
+    assert "stopped after step" in log
+    assert "Exited with exit code 143" in log
     for one, other in zip(_leaves(workdir), _leaves(uninterrupted), strict=True):
         np.testing.assert_array_equal(one, other)
 

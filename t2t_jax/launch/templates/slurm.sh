@@ -25,7 +25,7 @@ if ((code != @{stopped} && code != @{hung})); then
     exit "$code"
 fi
 if ((${SLURM_RESTART_COUNT:-0} >= @{retries})); then
-    echo "not started again after $SLURM_RESTART_COUNT times (--retries); to go on: sbatch" @{path} >&2
+    echo "not started again after ${SLURM_RESTART_COUNT:-0} times (--retries); to go on: sbatch" @{path} >&2
     exit "$code"
 fi
 # Nodes on which a process hung are left out, as long as enough others are up.
