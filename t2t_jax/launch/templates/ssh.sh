@@ -56,7 +56,11 @@ for ((again = 0; ; again++)); do
     fi
     # Hosts on which a process hung are left out, as long as enough others are there.
     if ((code == @{hung})) && [[ -s @{excluded} ]]; then
-        mapfile -t others < <(printf '%s\n' "${names[@]}" | grep -vxF "$(sort -u @{excluded})")
+        hung=$(sed 'p; s/^\([^.]*[^0-9.][^.]*\)[.].*/\1/' @{excluded}) # with a domain, and without
+        others=()
+        for name in "${names[@]}"; do
+            grep -qxF -e "${name#*@}" <<<"$hung" || others+=("$name")
+        done
         if ((${#others[@]} >= @{fewest})); then
             using=("${others[@]}")
         fi
