@@ -1,6 +1,7 @@
 """The command that writes a training as a job of a scheduler, and submits it."""
 
 import dataclasses
+import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class LaunchCommand:
         print(text)
         print(f"written to {path}{place}", flush=True)
         if shutil.which(job.client) is None:
-            command = " ".join(job.command(path))
+            command = shlex.join(job.command(path))
             print(f"{job.client} is not installed here; where it is, submit the job by: {command}")
             return 0
         return job.submit(path)
@@ -63,13 +64,14 @@ class LaunchCommand:
 
     def _path(self) -> tuple[Path, str]:
         """Return the file of the job, and why it is not in the run directory if it is not."""
-        workdir = self.training.workdir
-        name = self.job.file
+        from t2t_jax.workdir import LAUNCH
+
+        workdir, name = self.training.workdir, self.job.file
         if isinstance(workdir, BucketPath):
-            return Path("launch", workdir.name, name), ", as the run is in a bucket"
+            return Path(LAUNCH, workdir.name, name), ", as the run is in a bucket"
         if not (self.job.shares_files or workdir.is_dir()):
-            return Path("launch", workdir.name, name), ", as the run is on other machines"
-        return workdir / "launch" / name, ""
+            return Path(LAUNCH, workdir.name, name), ", as the run is on other machines"
+        return workdir / LAUNCH / name, ""
 
 
 def launch_command(arguments: Sequence[str], program: str = "t2t-jax launch") -> LaunchCommand:

@@ -202,7 +202,7 @@ def excluded_hosts(training: LaunchedTraining) -> str:
 
 
 def from_template(template: str, **values: object) -> str:
-    """Return a template with its places from_template, such as `@{name}`.
+    """Return a template with its places filled, such as `@{name}`.
 
     A value of several lines is indented as its place is. A line that has nothing but places, which
     are all empty, is left out. The exit codes that start a training again are always there.
