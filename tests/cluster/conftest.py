@@ -15,6 +15,7 @@ import pytest
 
 PROGRAMS = "slurmctld", "slurmd", "sbatch", "munged"
 NODES = "n1", "n2"
+_TASK = [b"-m", b"t2t_jax"]
 _SETTINGS = """\
 ClusterName=tests
 SlurmctldHost={host}(127.0.0.1)
@@ -91,7 +92,9 @@ class Slurm:
     def paused(self) -> Iterator[list[int]]:
         """Stop the tasks of all jobs within a block, so that none ends before the test is ready."""
         found = [number for node in NODES for number in self._processes_of(node)]
-        tasks = [n for n in found if b"t2t_jax" in Path(f"/proc/{n}/cmdline").read_bytes()]
+        tasks = [
+            n for n in found if Path(f"/proc/{n}/cmdline").read_bytes().split(b"\0")[1:3] == _TASK
+        ]
         assert tasks
         for task in tasks:
             os.kill(task, signal.SIGSTOP)
@@ -110,7 +113,7 @@ class Slurm:
         self._daemons.pop(node).wait()
 
     def _processes_of(self, node: str) -> list[int]:
-        """Return the daemons and steps of a node, which have its log open, and their children."""
+        """Return the daemons and steps of a node, which have its log open, and all they started."""
         log, found, parents = self.folder / f"slurmd-{node}.log", set(), {}
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError, IndexError):
@@ -118,8 +121,9 @@ class Slurm:
                 parents[int(process.name)] = int(status[1])
                 if any(file.resolve() == log for file in (process / "fd").iterdir()):
                     found.add(int(process.name))
-        children = {number for number, parent in parents.items() if parent in found}
-        return [*found, *children]
+        while started := {one for one, parent in parents.items() if parent in found} - found:
+            found |= started
+        return list(found)
 
     def is_idle(self) -> bool:
         """Return whether both nodes wait for a job."""
