@@ -2,6 +2,11 @@
 #
 #   docker build -t t2t-jax .
 #   docker run -p 5000:5000 -v "$PWD/runs:/runs:ro" -v t2t-cache:/cache t2t-jax /runs/quickstart
+#
+# Every other command, as a job of Kubernetes that trains (docs/launch.md) has it:
+#
+#   docker build -t t2t-jax --build-arg EXTRAS=cuda13,gcs .
+#   docker run --gpus all --entrypoint t2t-jax t2t-jax train --config configs/base.py --workdir gs://BUCKET/base
 FROM python:3.12-slim
 
 # PyPI's JAX for CPUs; for a GPU: --build-arg EXTRAS=serve,detect,cuda13

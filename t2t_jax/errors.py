@@ -34,6 +34,13 @@ class UserError(ValueError):
     """
 
 
+class LostProcessError(UserError):
+    """An error after which the same command may go on: another process of a run is missing.
+
+    The command line exits with the code by which a scheduler starts the training again.
+    """
+
+
 @contextmanager
 def needs_extra(extra: str, purpose: str) -> Iterator[None]:
     """Raise an error that names an extra if a package imported within is not installed.

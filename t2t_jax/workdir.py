@@ -12,6 +12,7 @@ W/log.jsonl, events    see `run.log`
 W/jobs/NUMBER.json     what the time of each start of the training went to; see `run.job`
 W/trackers             see `run.trackers`
 W/profile              a directory for each profile of some steps; see `run.profile`
+W/launch/              the job that trains it, and the logs of its scheduler: see `launch`
 W/scores.jsonl         the scores of commands such as `t2t-jax bleu`, one evaluation a line
 W/calibration.json     see `run.calibration`
 """
@@ -40,6 +41,8 @@ CHECKPOINTS, BEST = "checkpoints", "best"
 """The two directories of a run that have one directory for each checkpoint, named by its step."""
 TRACKERS_FOLDER = "trackers"
 """The directory of a run with how far the run was sent to each tracker."""
+LAUNCH = "launch"
+"""The directory of a run that has the job that trains it, which is there before the run is."""
 
 _CONFIG, _VOCABULARY, _CORPUS = "config.json", "vocabulary.model", "corpus.sha256"
 _VOCABULARY_HASH, _IMPORTED = "vocabulary.sha256", "imported.json"
@@ -243,7 +246,8 @@ def _has_steps(directory: Path) -> bool:
 
 
 def _visible(directory: Path) -> Iterator[Path]:
-    return (path for path in directory.iterdir() if not path.name.startswith("."))
+    names = (path for path in directory.iterdir() if path.name != LAUNCH)
+    return (path for path in names if not path.name.startswith("."))
 
 
 def run_vocabulary(
@@ -402,9 +406,7 @@ def locked(workdir: Path) -> Iterator[None]:
         try:
             stack.enter_context(holding(workdir / _LOCK, str(mark)))
         except BlockingIOError as error:
-            raise UserError(
-                f"another process trains in {workdir}; wait for it, or choose another --workdir"
-            ) from error
+            raise _is_held(workdir) from error
         _check_shared(workdir, of_main(mark))
         yield
 
@@ -412,6 +414,22 @@ def locked(workdir: Path) -> Iterator[None]:
 def is_trained_in(workdir: Path) -> bool:
     """Return whether another process trains in a directory."""
     return is_held(workdir / _LOCK)
+
+
+def check_free(workdir: Path) -> None:
+    """Refuse a directory that another process trains in.
+
+    Raises:
+      UserError: a process trains in it, here or where the file system has the same locks.
+    """
+    if is_trained_in(workdir):
+        raise _is_held(workdir)
+
+
+def _is_held(workdir: Path) -> UserError:
+    return UserError(
+        f"another process trains in {workdir}; wait for it, or choose another --workdir"
+    )
 
 
 def _check_shared(workdir: Path, mark: int) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from t2t_jax.run.loading import load
+from t2t_jax.system.exit_codes import HUNG
 
 pytestmark = pytest.mark.faults
 
@@ -226,8 +227,8 @@ def test_a_process_that_is_killed_ends_the_other_and_both_go_on_from_the_last_ch
     (_, errors), _ = [program.communicate(timeout=150) for program in programs]
     # It is told by the connection that broke, or where it waits for something else, after 100 s, by
     # JAX, which aborts it.
-    assert programs[0].returncode in (2, -signal.SIGABRT), errors
-    if programs[0].returncode == 2:
+    assert programs[0].returncode in (HUNG, -signal.SIGABRT), errors
+    if programs[0].returncode == HUNG:
         assert errors.splitlines()[-1].startswith("error: ")
     newest = max(_complete(workdir))
     said = tiny_run.finish(workdir, *LONG, **TWO)

@@ -13,6 +13,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "training": {
         "train": "train a model, or go on with a run that was stopped",
         "preflight": "check hosts, devices, data and disk before a training",
+        "launch": "train on several hosts: Slurm, Kubernetes, TPUs, ssh",
         "watch": "draw the curves of runs, finished or under way, in the terminal",
         "goodput": "say what the time of a run went to, over all its restarts",
         "track": "send the log of a run to W&B, MLflow or trackio",

@@ -37,28 +37,37 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
       UserError: the sizes do not fit the number of devices or their slices.
     """
     devices = all_devices() if devices is None else devices
+    shape = mesh_shape(config, len(devices), jax.process_count())
+    return Mesh(laid_out(shape, devices[: math.prod(shape)]), AXES)
+
+
+def mesh_shape(config: MeshConfig, num_devices: int, num_processes: int) -> tuple[int, int, int]:
+    """Return the sizes of the axes of a mesh, without a look at any device.
+
+    Raises:
+      UserError: the sizes of the config do not fit the number of devices.
+    """
     inner = config.fsdp * config.tensor
     flags = f"parallel.fsdp={config.fsdp} times parallel.tensor={config.tensor}"
-    if config.data == -1 and len(devices) % inner:
+    if config.data == -1 and num_devices % inner:
         raise UserError(
-            f"{flags} is {inner}, which does not divide the {len(devices)} devices there are; "
+            f"{flags} is {inner}, which does not divide the {num_devices} devices there are; "
             "choose other sizes, or say with parallel.data how many of the devices to use"
         )
-    data = len(devices) // inner if config.data == -1 else config.data
+    data = num_devices // inner if config.data == -1 else config.data
     size = data * inner
-    if size > len(devices):
+    if size > num_devices:
         raise UserError(
             f"parallel.data={config.data} times {flags} asks for {size} devices, but there are "
-            f"{len(devices)}; lower one of them, or use parallel.data=-1 for what is left"
+            f"{num_devices}; lower one of them, or use parallel.data=-1 for what is left"
         )
-    if size < len(devices) and jax.process_count() > 1:
+    if size < num_devices and num_processes > 1:
         raise UserError(
-            f"parallel.data={config.data} times {flags} is {size} of the {len(devices)} devices of "
-            f"{jax.process_count()} processes; several processes use all of theirs: set "
+            f"parallel.data={config.data} times {flags} is {size} of the {num_devices} devices of "
+            f"{num_processes} processes; several processes use all of theirs: set "
             "parallel.data=-1, or start fewer"
         )
-    shape = (data, config.fsdp, config.tensor)
-    return Mesh(laid_out(shape, devices[:size]), AXES)
+    return data, config.fsdp, config.tensor
 
 
 def mesh_of(params: Any) -> Mesh:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Any
 
 import jax
@@ -22,13 +22,17 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float, Int
 
-from t2t_jax.errors import UserError
+from t2t_jax.errors import LostProcessError, UserError, needs_extra
 from t2t_jax.parallel.roll_call import RollCall
 from t2t_jax.system.host import let_devices_wait
 
 _LAG = 2
 _LONGEST = 1800.0
 _LONGEST_NAME = 64
+_BY_HAND = (
+    "name the place by --coordinator, --num-processes and --process-id, as t2t-jax launch does, or "
+    "train alone: --num-processes 1"
+)
 
 
 def join(
@@ -114,8 +118,23 @@ def _is_on_tpu_pod() -> bool:
 
 
 def _is_in_kubernetes_job() -> bool:
-    named = all(name in os.environ for name in ("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"))
-    return named and find_spec("kubernetes") is not None
+    """Return whether this is a pod of an indexed job, of which JAX asks Kubernetes.
+
+    A pod with TPUs is told of the others by its environment.
+
+    Raises:
+      UserError: the package is missing without which JAX cannot ask, and every pod would be alone.
+    """
+    if not {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= os.environ.keys():
+        return False
+    if (jax.config.values["jax_platforms"] or "").startswith("tpu"):
+        return False
+    try:
+        with needs_extra("kubernetes", "finding the other pods of this job"):
+            import_module("kubernetes")
+    except UserError as error:
+        raise UserError(f"{error}; or {_BY_HAND}") from error
+    return True
 
 
 def _meet(initialize: Callable[[], None], coordinator: str | None, seconds: float) -> None:
@@ -134,15 +153,17 @@ def _meet(initialize: Callable[[], None], coordinator: str | None, seconds: floa
         thread.join(seconds)
     place = f"at {coordinator}" if coordinator else "where the environment says"
     if thread.is_alive():
-        raise UserError(
+        raise LostProcessError(
             f"the processes did not meet {place} within {seconds / 60:g} min "
             f"(parallel.rendezvous_minutes): {roll_call.result()}; start all, each with its "
             "own --process-id, where they can reach that host and port"
         )
     if failures:
+        reason = " ".join(str(failures[0]).split())
+        if "Kubernetes API Error: 403" in reason:  # JAX's own words, of which the rest is long
+            reason = "the service account of this pod may not read pods, services and jobs"
         raise UserError(
-            f"cannot meet the other processes {place} ({failures[0]}); name the place by "
-            "--coordinator, --num-processes and --process-id, or train alone: --num-processes 1"
+            f"cannot meet the other processes {place} ({reason}); {_BY_HAND}"
         ) from failures[0]
 
 
@@ -272,7 +293,7 @@ def bound_together() -> Iterator[None]:
     """Turn the loss of another process within the context into an error of one line.
 
     Raises:
-      UserError: another process is gone, which ends the work of all.
+      LostProcessError: another process is gone, which ends the work of all.
     """
     try:
         yield
@@ -283,7 +304,7 @@ def bound_together() -> Iterator[None]:
         if jax.process_count() == 1 or not any(sign in str(error) for sign in signs):
             raise
         reason = " ".join(str(error).split())[:200]
-        raise UserError(
+        raise LostProcessError(
             f"another process of this run is gone ({reason}); see what it said, and start all "
             "again: they go on from the last checkpoint"
         ) from error

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -189,6 +190,8 @@ class Cluster:
         if not {"timeout_min", "slurm_time"} & parameters.keys():
             raise UserError("a job needs a time limit, such as --slurm timeout_min=1440 (minutes)")
         self._folder, self._track = workdir / "submitit", track
+        if cluster == "slurm":
+            _watch_queue()
         self._job_class = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}[cluster]
         try:
             self._executor = submitit.AutoExecutor(folder=self._folder, cluster=cluster)
@@ -221,6 +224,29 @@ class Cluster:
         stored.parent.mkdir(parents=True, exist_ok=True)
         write_whole(stored, f"{job.job_id}\n".encode())
         return _ClusterJob(job)
+
+
+def _watch_queue() -> None:
+    """Have submitit ask the queue of Slurm for the states of jobs, where Slurm keeps no accounts.
+
+    It asks the accounts alone: without them it warns at every look, and takes a job that has ended
+    without a result for one that goes on.
+    """
+    with suppress(OSError):
+        if not subprocess.run(["sacct", "--noheader"], capture_output=True, check=False).returncode:
+            return
+    from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob
+
+    class Queue(SlurmInfoWatcher):
+        def _make_command(self) -> list[str]:
+            of_user = f"--user={os.getuid()}"
+            return ["squeue", "--noheader", "--states=all", of_user, "--format=%i|%T|%N"]
+
+        def read_info(self, output: bytes) -> dict[str, dict[str, str]]:
+            seen: dict[str, dict[str, str]] = super().read_info(b"JobID|State|NodeList\n" + output)
+            return {job: {"State": "GONE"} for job in self._registered} | seen
+
+    SlurmJob.watcher = Queue(delay_s=600)
 
 
 def _job_id(stored: Path) -> str:

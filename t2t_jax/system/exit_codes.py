@@ -7,6 +7,7 @@ STOPPED = 128 + signal.SIGTERM
 HUNG = 75
 """The code after no step ended in time, as one process did not come to it; see `run.watchdog`.
 
+The other processes end with it, too, after one of them is gone.
 `sysexits.h` calls it EX_TEMPFAIL: a failure that may be gone when the program is started again.
 """
 EXCLUDED_HOSTS = "hangs/hosts"

@@ -15,7 +15,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from t2t_jax.errors import UserError, way_out_of
+from t2t_jax.errors import LostProcessError, UserError, way_out_of
+from t2t_jax.system.exit_codes import HUNG
 from t2t_jax.system.folders import user_folder
 from t2t_jax.system.host import (
     collect_garbage_seldom,
@@ -36,7 +37,8 @@ _begun: float | None = None
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Run a program on its command line and exit with the code it returns.
 
-    A `UserError`, or a file that the system refuses, becomes one line on stderr and exit code 2.
+    A `UserError`, or a file that the system refuses, becomes one line on stderr and exit code 2, or
+    `HUNG` where the same command may go on.
     A reader that goes away (`| head`) ends the program quietly, with the exit code that shells give
     it. A signal ends it in the same way, unless the program takes the signal for a wish to stop.
     """
@@ -121,7 +123,7 @@ def _code_of(main: Callable[[Sequence[str]], int]) -> int | str | None:
         sys.stdout.flush()
         return code
     except UserError as error:
-        _refuse(str(error))
+        _refuse(str(error), HUNG if isinstance(error, LostProcessError) else 2)
     except BrokenPipeError:
         # Python flushes stdout once more at exit, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -149,7 +151,7 @@ def _name_in(error: OSError) -> str:
     return "the standard output or a file" if is_write else "a file"
 
 
-def _refuse(message: str) -> NoReturn:
+def _refuse(message: str, code: int = 2) -> NoReturn:
     """Print the message in one line, and end the process.
 
     It ends at once: threads of a failed restore would go on to complain while Python shuts down.
@@ -158,4 +160,4 @@ def _refuse(message: str) -> NoReturn:
         print("error:", " ".join(message.split()), file=sys.stderr, flush=True)
     with contextlib.suppress(OSError):
         sys.stdout.flush()
-    os._exit(2)
+    os._exit(code)

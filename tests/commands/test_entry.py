@@ -26,6 +26,7 @@ OTHER_COMMANDS = {
     "sweep",
     "export",
     "import",
+    "launch",
     "calibrate",
     "explore",
     "figures",
@@ -186,4 +187,6 @@ def test_a_wheel_needs_no_clone(tmp_path):
     assert "--model.d-model" in run("train", "--config", "configs/quickstart.py", "--help")
     assert "20 variants" in run("sweep", "--config", "configs/table3_small.py", "--dry-run")
     assert "3 steps are done" in run("train", "--config", "own.py", "--workdir", "runs/own")
+    job = run("launch", "slurm", "--print", "--", "train", "--workdir", "runs/own")
+    assert job.startswith("#!/bin/bash\n")
     assert run("translate", "--workdir", "runs/own", said="hello\n").count("\n") == 1

@@ -22,7 +22,7 @@ from t2t_jax.commands.streams import writing
 from t2t_jax.commands.train import train_command
 from t2t_jax.config import Config, DecodingConfig, MeshConfig, walk
 from t2t_jax.data.vocabularies.learning import train_vocabulary
-from t2t_jax.errors import UserError
+from t2t_jax.errors import LostProcessError, UserError
 from t2t_jax.system.folders import user_folder
 from t2t_jax.system.program import run
 from t2t_jax.workdir import read_config
@@ -367,6 +367,7 @@ def test_without_a_tpu_its_library_is_told_so(environment, monkeypatch):
     ("error", "code", "printed"),
     [
         (UserError("no such\n thing"), 2, "error: no such thing\n"),
+        (LostProcessError("it is gone"), 75, "error: it is gone\n"),
         (
             PermissionError(13, "Permission denied", "a/file"),
             2,

@@ -1,12 +1,17 @@
 """Processes that meet, agree, and write and read checkpoints together: real ones, on loopback."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
+from types import ModuleType
 
 import jax
 import pytest
+from jax._src.clusters import cloud_tpu_cluster
+from jax._src.clusters.cluster import ClusterEnv
+from jax._src.clusters.k8s_cluster import K8sCluster
 
 from t2t_jax.errors import UserError
 from t2t_jax.parallel import processes
@@ -311,6 +316,15 @@ def test_the_environment_says_whether_there_are_others(monkeypatch, environment,
         ({"TPU_WORKER_HOSTNAMES": "a,b"}, True),
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
         ({"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "2"}, True),
+        # A pod of a job that has one host.
+        (
+            {
+                "TPU_WORKER_HOSTNAMES": "a",
+                "KUBERNETES_SERVICE_HOST": "b",
+                "JOB_COMPLETION_INDEX": "0",
+            },
+            False,
+        ),
         ({"TPU_SKIP_MDS_QUERY": "1"}, False),
         ({}, True),
     ],
@@ -327,6 +341,59 @@ def test_a_tpu_says_whether_it_is_one_of_a_pod(monkeypatch, environment, meets):
         assert processes._has_others() == meets
     finally:
         jax.config.update("jax_platforms", platforms)
+
+
+def test_pods_of_several_slices_are_processes_of_one_training(monkeypatch):
+    # As GKE tells the pods of a JobSet with 2 slices of 2 hosts.
+    job = {
+        "KUBERNETES_SERVICE_HOST": "10.0.0.1",
+        "JOB_COMPLETION_INDEX": "1",
+        "TPU_WORKER_HOSTNAMES": "big-train-1-0.big,big-train-1-1.big",
+        "TPU_WORKER_ID": "1",
+        "MEGASCALE_NUM_SLICES": "2",
+        "MEGASCALE_SLICE_ID": "1",
+        "MEGASCALE_COORDINATOR_ADDRESS": "localhost:8080",
+    }
+    for name, value in job.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
+    found = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, 1)
+    assert found == ("localhost:8482", 4, 3, None)
+    platforms = jax.config.values["jax_platforms"]
+    try:
+        jax.config.update("jax_platforms", "tpu,cpu")
+        assert processes._has_others()
+    finally:
+        jax.config.update("jax_platforms", platforms)
+
+
+def _pod(monkeypatch):
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+
+
+def test_a_pod_that_cannot_ask_for_the_others_does_not_train_alone(monkeypatch):
+    _pod(monkeypatch)
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    with pytest.raises(UserError) as refusal:
+        processes.join()
+    expected = r"needs kubernetes, .*'t2t-jax\[kubernetes\]'; or name the place by --coordinator"
+    assert re.search(expected, str(refusal.value))
+
+
+def test_a_pod_that_may_not_ask_for_the_others_is_told_of_its_rights(monkeypatch):
+    _pod(monkeypatch)
+    monkeypatch.setitem(sys.modules, "kubernetes", ModuleType("kubernetes"))
+    forbidden = type("ApiException", (Exception,), {"status": 403, "reason": "Forbidden"})
+    monkeypatch.setattr(K8sCluster, "_ApiException", forbidden, raising=False)
+
+    def initialize(*_, **__):
+        with K8sCluster._handle_api_exception():
+            raise forbidden
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    with pytest.raises(UserError, match=r"service account .* may not read.*--num-processes 1$"):
+        processes.join()
 
 
 def test_an_environment_that_jax_does_not_understand_is_an_error_with_a_way_out(monkeypatch):

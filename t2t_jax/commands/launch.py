@@ -1,0 +1,118 @@
+"""The command that writes a training as a job of a scheduler, and submits it."""
+
+import dataclasses
+import shlex
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from t2t_jax.commands.flags import check_flags, names, parse_flags
+from t2t_jax.commands.train import TrainCommand, train_command
+from t2t_jax.errors import UserError, did_you_mean, warn
+from t2t_jax.launch.job import LaunchedTraining, TrainJob
+from t2t_jax.launch.schedulers import SCHEDULERS
+from t2t_jax.system.atomic_file import write_whole
+from t2t_jax.system.bucket import BucketPath
+
+_PLACES = ("coordinator", "num_processes", "process_id", "compile_only", "write_program")
+
+
+@dataclass(frozen=True)
+class LaunchCommand:
+    """Train on several hosts, as a job of a scheduler that starts it again when it was stopped."""
+
+    job: TrainJob
+    training: LaunchedTraining
+
+    def run(self) -> int:
+        """Check, write, print and submit the job, and return the exit code."""
+        from t2t_jax.workdir import check_free, check_workdir
+
+        job, training = self.job, self.training
+        job.check(training)
+        path, place = self._path()
+        text = job.text(training, path)
+        if job.print:
+            print(text, end="")
+            return 0
+        if self._sees_run():
+            check_workdir(training.config, training.workdir)
+            check_free(training.workdir)
+        job.check_queue(path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text.encode())
+        print(text)
+        print(f"written to {path}{place}", flush=True)
+        if shutil.which(job.client) is None:
+            command = shlex.join(job.command(path))
+            print(f"{job.client} is not installed here; where it is, submit the job by: {command}")
+            return 0
+        return job.submit(path)
+
+    def _sees_run(self) -> bool:
+        """Return whether this machine sees the run directory as the hosts do."""
+        workdir = self.training.workdir
+        if not isinstance(workdir, BucketPath):
+            return self.job.shares_files
+        try:
+            workdir.exists()
+        except UserError as error:  # hosts may have credentials that this machine lacks
+            warn(f"whether {workdir} is free was not looked at: {error}")
+            return False
+        return True
+
+    def _path(self) -> tuple[Path, str]:
+        """Return the file of the job, and why it is not in the run directory if it is not."""
+        from t2t_jax.workdir import LAUNCH
+
+        workdir, name = self.training.workdir, self.job.file
+        if isinstance(workdir, BucketPath):
+            return Path(LAUNCH, workdir.name, name), ", as the run is in a bucket"
+        if not (self.job.shares_files or workdir.is_dir()):
+            return Path(LAUNCH, workdir.name, name), ", as the run is on other machines"
+        return workdir / LAUNCH / name, ""
+
+
+def launch_command(arguments: Sequence[str], program: str = "t2t-jax launch") -> LaunchCommand:
+    """Return the command that a command line asks for: a scheduler, its flags, --, and a training.
+
+    Raises:
+      UserError: there is no such scheduler, or a flag of it or of the training is refused.
+      SystemExit: the command line asked for help, which has been printed.
+    """
+    known = ",".join(SCHEDULERS)
+    usage = f"{program} {{{known}}} [--flag value ...] -- train --config FILE --workdir RUN"
+    scheduler, *flags = arguments or [""]
+    if scheduler in ("-h", "--help"):
+        print(f"usage: {usage}\n\n{LaunchCommand.__doc__}\n")
+        print(f"The flags of a scheduler: {program} slurm --help")
+        raise SystemExit(0)
+    if scheduler not in SCHEDULERS:
+        hint = did_you_mean(scheduler, SCHEDULERS, f"as in {usage}")
+        given = f"not {scheduler!r}" if scheduler else "which is missing"
+        raise UserError(f"{program} takes a scheduler first ({known}), {given}; {hint}")
+    end = flags.index("--") if "--" in flags else len(flags)
+    flags, command = flags[:end], flags[end + 1 :]
+    if command[:1] != ["train"] and not {"-h", "--help"} & {*flags}:
+        raise UserError(f"{program} {scheduler} takes -- and a training last, as in {usage}")
+    made = SCHEDULERS[scheduler]
+    check_flags(flags, names(made))
+    job: TrainJob = parse_flags(made, flags, prog=f"{program} {scheduler}")
+    return LaunchCommand(job, _training(command[1:]))
+
+
+def _training(arguments: Sequence[str]) -> LaunchedTraining:
+    """Return the training of a command line, which is checked as `t2t-jax train` does it."""
+    for argument in arguments:
+        if len(argument.splitlines()) > 1:
+            raise UserError(f"{argument!r} has several lines, for which a job has no place")
+    train = train_command(arguments, "t2t-jax train")
+    defaults = {field.name: field.default for field in dataclasses.fields(TrainCommand)}
+    for name in _PLACES:
+        if getattr(train, name) != defaults[name]:
+            raise UserError(
+                f"--{name.replace('_', '-')} is not for a job, which says where its processes are "
+                "and trains; leave it out"
+            )
+    return LaunchedTraining(tuple(arguments), train.fields, train.workdir)

@@ -1,0 +1,162 @@
+"""A training as a JobSet of Kubernetes.
+
+A JobSet and not a Job: when one pod fails, all have to start again together, and only a JobSet
+counts that as one restart; and it is what GKE knows several slices of TPUs by. Each pod is told its
+place (`--coordinator`, `--process-id`), so it needs neither the package `kubernetes` nor rights.
+"""
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from t2t_jax.errors import UserError
+from t2t_jax.launch.job import (
+    GpuHosts,
+    LaunchedTraining,
+    TrainJob,
+    check_devices,
+    from_template,
+    split_option,
+)
+from t2t_jax.system.bucket import BucketPath
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+_TPU = re.compile(r"([a-z0-9-]+):(\d+(?:x\d+){1,2})")
+
+
+@dataclass(frozen=True)
+class Kubernetes(GpuHosts, TrainJob):
+    """Write a JobSet, and create it by kubectl in the namespace of its context.
+
+    Each --option is a label that nodes need, such as
+    cloud.google.com/gke-accelerator=nvidia-h100-80gb.
+    """
+
+    image: str | None = None
+    """Image of the repository's Dockerfile, built with the extras that the training needs."""
+    hosts: int = 1
+    """Number of pods, each on a host of its own; of every slice, with --tpu."""
+    tpu: str | None = None
+    """Kind and topology of the TPUs of a slice, as GKE names them: tpu-v6e-slice:4x4."""
+    slices: int = 1
+    """Number of slices of TPUs."""
+    claim: str | None = None
+    """Volume claim that has the run directory, unless that is in a bucket."""
+    mount: Path = Path("/runs")
+    """The place at which pods see the volume."""
+    service_account: str | None = None
+    """Service account of the pods, such as one that may write to the bucket."""
+    secret: str | None = None
+    """Secret whose keys become variables of the environment, such as AWS_ACCESS_KEY_ID."""
+    grace: int = 180
+    """Seconds that a pod has for its last checkpoint when it is stopped."""
+
+    file: ClassVar[str] = "jobset.yaml"
+    client: ClassVar[str] = "kubectl"
+
+    def check(self, training: LaunchedTraining) -> None:
+        """Refuse a name, a place of the run or TPUs that Kubernetes would not take.
+
+        Raises:
+          UserError: a value is refused.
+        """
+        super().check(training)
+        if self.image is None:
+            raise UserError("a pod needs an image; name one, as in --image registry/t2t-jax:1")
+        if not _NAME.fullmatch(self.title(training)):
+            raise UserError(
+                f"{self.title(training)!r} is no name of a JobSet; give it one of at most 40 small "
+                "letters, digits and hyphens by --name"
+            )
+        if not isinstance(training.workdir, BucketPath):
+            if self.claim is None:
+                raise UserError(
+                    f"pods have no {training.workdir}; name a bucket by --workdir, or the volume "
+                    "claim that has the directory by --claim"
+                )
+            if not training.workdir.is_relative_to(self.mount):
+                raise UserError(
+                    f"--workdir {training.workdir} is not below --mount {self.mount}, where pods "
+                    f"see the volume of --claim {self.claim}"
+                )
+        if self.tpu is None and self.slices != 1:
+            raise UserError(f"--slices {self.slices} is about TPUs; name them by --tpu")
+        if self.tpu is not None:
+            check_devices(training, [(self.slices * self.hosts, self._chips(self.tpu))])
+        else:
+            self.check_hosts(training, [self.hosts])
+
+    def _chips(self, tpu: str) -> int:
+        """Return the chips of a host of a slice."""
+        found = _TPU.fullmatch(tpu)
+        if not found:
+            raise UserError(f"--tpu {tpu} is not KIND:TOPOLOGY, as in tpu-v6e-slice:4x4")
+        if self.gpus or self.one_process_per == "gpu":
+            raise UserError(
+                "--tpu is for pods without GPUs; leave --gpus and --one-process-per out"
+            )
+        chips = math.prod(map(int, found[2].split("x")))
+        if self.hosts < 1 or self.slices < 1 or chips % self.hosts or chips // self.hosts > 8:
+            raise UserError(
+                f"the {chips} chips of --tpu {tpu} do not lie on {self.hosts} hosts of at most 8 "
+                f"chips in each of {self.slices} slices; GKE says how many hosts a slice has"
+            )
+        return chips // self.hosts
+
+    def text(self, training: LaunchedTraining, path: Path) -> str:
+        """Return the manifest of the JobSet."""
+        name, train = self.title(training), self.train_command(training)
+        labels = dict(map(split_option, self.option))
+        device, count = "nvidia.com/gpu", self.gpus
+        annotations = ""
+        if self.tpu is not None:
+            kind, _, topology = self.tpu.partition(":")
+            labels |= {
+                "cloud.google.com/gke-tpu-accelerator": kind,
+                "cloud.google.com/gke-tpu-topology": topology,
+            }
+            device, count = "google.com/tpu", self._chips(self.tpu)
+            # GKE tells the pods by TPU_* and MEGASCALE_* where the others of all slices are.
+            script = f"exec {train}"
+        else:
+            first = f"{name}-train-0-0.{name}"
+            script = self.script(
+                train, host="$JOB_COMPLETION_INDEX", hosts=str(self.hosts), first=first
+            )
+        if self.slices > 1:
+            exclusive = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+            annotations = f"annotations:\n  {exclusive}: cloud.google.com/gke-nodepool"
+        return from_template(
+            self.file,
+            name=name,
+            annotations=annotations,
+            retries=self.retries,
+            slices=self.slices,
+            hosts=self.hosts,
+            grace=self.grace,
+            service_account=_field("serviceAccountName", self.service_account),
+            selectors="\n".join(["nodeSelector:", *_lines(labels)]) if labels else "",
+            image=json.dumps(self.image),
+            script="\n".join([*self.setup, script]),
+            secret=f"envFrom:\n- secretRef:\n    name: {self.secret}" if self.secret else "",
+            resources=f"resources:\n  limits:\n    {device}: {count}" if count else "",
+            mount=f"- name: runs\n  mountPath: {self.mount}" if self.claim else "",
+            volume=f"- name: runs\n  persistentVolumeClaim:\n    claimName: {self.claim}"
+            if self.claim
+            else "",
+        )
+
+    def command(self, path: Path) -> list[str]:
+        """Return the command of kubectl, which refuses a JobSet of a name that is taken."""
+        return ["kubectl", "create", "-f", str(path)]
+
+
+def _field(name: str, value: str | None) -> str:
+    return "" if value is None else f"{name}: {value}"
+
+
+def _lines(labels: dict[str, str]) -> list[str]:
+    return [f"  {name}: {json.dumps(value)}" for name, value in labels.items()]

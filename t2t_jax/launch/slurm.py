@@ -1,0 +1,120 @@
+"""A training as a batch job of Slurm."""
+
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from t2t_jax.errors import UserError
+from t2t_jax.launch.job import (
+    GpuHosts,
+    LaunchedTraining,
+    TrainJob,
+    excluded_hosts,
+    from_template,
+    split_option,
+)
+from t2t_jax.system.atomic_file import write_whole
+
+
+@dataclass(frozen=True)
+class Slurm(GpuHosts, TrainJob):
+    """Write a batch job of Slurm, and submit it by sbatch."""
+
+    hosts: int = 1
+    """Number of nodes."""
+    min_hosts: int | None = None
+    """Number of nodes with which the job also starts, if no more are up; None is --hosts."""
+    cpus: int | None = None
+    """Cores of each node; None takes whole nodes, with all of their memory."""
+    time: str = "24:00:00"
+    """Time limit, as sbatch takes it; a job that reaches it is queued again."""
+    grace: int = 180
+    """Seconds before the time limit at which the training writes a checkpoint and stops."""
+
+    file: ClassVar[str] = "slurm.sh"
+    client: ClassVar[str] = "sbatch"
+    shares_files: ClassVar[bool] = True
+
+    @property
+    def _fewest(self) -> int:
+        return self.hosts if self.min_hosts is None else self.min_hosts
+
+    def check(self, training: LaunchedTraining) -> None:
+        """Refuse numbers of nodes that do not fit each other or the mesh, beside what all jobs do.
+
+        Raises:
+          UserError: a value is refused.
+        """
+        super().check(training)
+        if self._fewest > self.hosts:
+            raise UserError(f"--min-hosts {self.min_hosts} is more than --hosts {self.hosts}")
+        if self.grace < 1:
+            raise UserError(f"--grace {self.grace} is no number of seconds above 0")
+        self.check_hosts(training, range(self._fewest, self.hosts + 1))
+
+    def check_queue(self, folder: Path) -> None:
+        """Refuse a run whose earlier job Slurm still has in its queue.
+
+        Raises:
+          UserError: the job that was submitted from this folder waits or runs.
+        """
+        stored = _job_file(folder)
+        if not stored.is_file():
+            return
+        job = stored.read_text("utf-8").strip()
+        queue = ["squeue", "--noheader", "--format=%T", f"--jobs={job}"]
+        try:
+            state = subprocess.run(queue, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            return
+        if state.returncode == 0 and state.stdout.strip():  # a job that is forgotten is an error
+            raise UserError(
+                f"job {job} of Slurm trains in {folder.parent} ({state.stdout.split()[0]}); wait "
+                f"for it, or end it first: scancel {job}"
+            )
+
+    def text(self, training: LaunchedTraining, path: Path) -> str:
+        """Return the batch script, which requeues itself."""
+        options = [name + (f"={value}" if value else "") for name, value in self._options()]
+        share = "--exclusive --mem=0" if self.cpus is None else f"--mincpus={self.cpus}"
+        one_for_all = self.gpus and self.one_process_per == "host"
+        log = path.absolute().with_name("slurm-%j.log")
+        return from_template(
+            self.file,
+            name=shlex.quote(self.title(training)),
+            nodes="-".join(map(str, sorted({self._fewest, self.hosts}))),
+            share=share,
+            time=self.time,
+            grace=self.grace,
+            directory=shlex.quote(str(Path.cwd())),
+            log=shlex.quote(f"{str(log.parent).replace('%', '%%')}/{log.name}"),
+            options="\n".join(f"#SBATCH --{option}" for option in options),
+            setup="\n".join(self.setup),
+            devices=f"export JAX_LOCAL_DEVICE_IDS={self.devices[0]}" if one_for_all else "",
+            processes=len(self.devices),
+            train=self.train_command(training),
+            retries=self.retries,
+            path=shlex.quote(str(path)),
+            excluded=excluded_hosts(training),
+            fewest=self._fewest,
+        )
+
+    def _options(self) -> list[tuple[str, str]]:
+        gpus = [("gpus-per-node", str(self.gpus))] if self.gpus else []
+        return [*gpus, *map(split_option, self.option)]
+
+    def command(self, path: Path) -> list[str]:
+        """Return the command of sbatch, which answers with the number of the job."""
+        return ["sbatch", "--parsable", str(path)]
+
+    def submitted(self, path: Path, answer: str) -> None:
+        """Print the number of the job, and keep it for `check_queue`."""
+        job, _, _ = answer.partition(";")
+        write_whole(_job_file(path.parent), f"{job}\n".encode())
+        print(f"submitted as job {job}; its log: {path.with_name(f'slurm-{job}.log')}")
+
+
+def _job_file(folder: Path) -> Path:
+    return folder / "slurm.job"

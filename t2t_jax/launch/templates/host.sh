@@ -1,0 +1,19 @@
+# The processes of this host.
+host=@{host} hosts=@{hosts} first=@{first}
+devices=(@{devices}) # of each process
+processes=()
+stopped=
+stop() {
+    # A second signal would end a training without a checkpoint.
+    [[ $stopped ]] || kill -TERM "${processes[@]}" 2>/dev/null
+    stopped=yes
+}
+trap stop TERM INT
+for i in "${!devices[@]}"; do
+    JAX_LOCAL_DEVICE_IDS=${devices[i]} @{train} \
+        --coordinator "$first:@{port}" --num-processes "$((hosts * ${#devices[@]}))" \
+        --process-id "$((host * ${#devices[@]} + i))" &
+    processes+=("$!")
+done
+@{together}
+exit "$code"

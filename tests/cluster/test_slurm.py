@@ -1,0 +1,159 @@
+"""Trainings and grids on a real Slurm cluster of two nodes, which stops them and loses nodes."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import t2t_jax
+from tests.cluster.conftest import slurm, wait_for
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.cluster
+FLAGS = (
+    "--training.num-train-steps=120",
+    "--checkpoint.every-steps=20",
+)
+"""What makes a training long enough to be stopped in the middle."""
+
+
+def _launch(tiny_run, workdir, *flags):
+    """Launch a training on the nodes, and return the number of its job."""
+    train = ["train", f"--config={tiny_run.folder / 'tiny.py'}", f"--workdir={workdir}", *FLAGS]
+    train += [f"--{name}={value}" for name, value in tiny_run.without_dev.items()]
+    command = [sys.executable, "-m", "t2t_jax", "launch", "slurm", *flags, "--", *train]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return re.search(r"submitted as job (\d+)", done.stdout)[1]
+
+
+def test_a_job_that_slurm_refuses_is_told_in_a_line(cluster, tiny_run, tmp_path):
+    with pytest.raises(AssertionError, match=r"error: sbatch refuses .*slurm\.sh: ") as refusal:
+        _launch(tiny_run, tmp_path / "run", "--option", "partition=nowhere")
+    assert "invalid partition specified" in str(refusal.value)
+    assert slurm("squeue", "--noheader") == ""
+
+
+def _state(job):
+    return slurm("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}").strip()
+
+
+def _step(workdir):
+    """The last step that is in the log."""
+    log = workdir / "log.jsonl"
+    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    return max((json.loads(line)["step"] for line in lines), default=0)
+
+
+def _goes_on(job):
+    """Let a job that was queued again begin at once, which Slurm puts off by two minutes."""
+    reason = "squeue", "--noheader", "--format=%T %r", f"--jobs={job}"
+    wait_for(lambda: slurm(*reason).strip() == "PENDING BeginTime")
+
+    def has_begun():
+        if _state(job) == "PENDING":
+            slurm("scontrol", "update", f"JobId={job}", "StartTime=now", "TimeLimit=10")
+            time.sleep(1)
+        return _state(job) != "PENDING"
+
+    wait_for(has_begun)
+
+
+def _leaves(workdir):
+    return jax.tree.leaves(t2t_jax.load(workdir, average=1).params)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tiny_run, tmp_path_factory):
+    """The same training in two processes that nobody stops."""
+    workdir = tmp_path_factory.mktemp("uninterrupted") / "run"
+    fields = [f"--{name}={value}" for name, value in tiny_run.without_dev.items()]
+    tiny_run.finish(workdir, *FLAGS, *fields, processes=2)
+    return workdir
+
+
+def test_a_job_at_its_time_limit_is_queued_again_and_ends_as_if_it_had_not_been(
+    cluster, tiny_run, uninterrupted, tmp_path
+):
+    workdir = tmp_path / "run"
+    job = _launch(tiny_run, workdir, "--hosts=2", "--time=10", "--grace=60")
+    wait_for(lambda: _step(workdir) >= 3)
+    with cluster.paused() as tasks:
+        slurm("scontrol", "update", f"JobId={job}", "TimeLimit=1")
+        wait_for(lambda: all(map(_was_told_to_stop, tasks)))  # Slurm looks every half a minute
+    _goes_on(job)
+    wait_for(lambda: _state(job) == "COMPLETED")
+    log = (workdir / f"launch/slurm-{job}.log").read_text()
+    assert "stopped after step" in log
+    assert "Exited with exit code 143" in log
+    for one, other in zip(_leaves(workdir), _leaves(uninterrupted), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def _was_told_to_stop(task):
+    """Whether SIGTERM waits for a process that is paused, or has ended it."""
+    try:
+        status = Path(f"/proc/{task}/status").read_text()
+    except FileNotFoundError:
+        return True
+    return int(re.search(r"ShdPnd:\s*(\w+)", status)[1], 16) & 1 << signal.SIGTERM - 1
+
+
+def test_a_node_that_hung_is_left_out_of_the_next_start(cluster, tiny_run, tmp_path):
+    workdir = tmp_path / "run"
+    program = tmp_path / "program"
+    program.write_text(
+        f'#!/bin/bash\necho "$SLURMD_NODENAME" >> {tmp_path}/nodes\n'
+        f"mkdir -p {workdir}/hangs\n[[ -s {workdir}/hangs/hosts ]] && exit 0\nsleep 2\n"
+        f"echo n1.example.org > {workdir}/hangs/hosts\nexit 75\n"
+    )
+    program.chmod(0o755)
+    job = _launch(tiny_run, workdir, "--hosts=2", "--min-hosts=1", f"--program={program}")
+    _goes_on(job)
+    wait_for(lambda: _state(job) == "COMPLETED")
+    assert sorted((tmp_path / "nodes").read_text().split()) == ["n1", "n2", "n2"]
+
+
+def test_a_job_that_loses_a_node_goes_on_with_the_other(cluster, tiny_run, uninterrupted, tmp_path):
+    workdir = tmp_path / "run"
+    job = _launch(tiny_run, workdir, "--hosts=2", "--min-hosts=1")
+    wait_for(lambda: _step(workdir) >= 25)
+    with cluster.paused():
+        cluster.lose("n2")
+    _goes_on(job)
+    wait_for(lambda: _state(job) == "COMPLETED")
+    log = (workdir / f"launch/slurm-{job}.log").read_text()
+    assert "of 2 process(es)" in log
+    assert "of 1 process(es)" in log
+    losses, expected = tiny_run.losses(workdir), tiny_run.losses(uninterrupted)
+    assert losses.keys() == expected.keys()
+    np.testing.assert_allclose([*losses.values()], [*expected.values()], atol=1e-5)
+
+
+def test_a_grid_goes_on_when_the_program_that_submitted_it_was_killed(cluster, tiny_run, tmp_path):
+    config = tmp_path / "grid.py"
+    config.write_text(
+        "import runpy\n\n"
+        f"BASE = runpy.run_path({str(tiny_run.folder / 'tiny.py')!r})['get_config']()\n"
+        "VARIANTS = {'base': BASE, 'wide': BASE.replace({'model.d_ff': 64})}\n"
+    )
+    grid = tmp_path / "grid"
+    sweep = [sys.executable, "-m", "t2t_jax", "sweep", f"--config={config}", f"--workdir={grid}"]
+    sweep += ["--launcher=slurm", "--slurm", "timeout_min=5", "cpus_per_task=1"]
+    first = subprocess.Popen(sweep, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    wait_for(lambda: len(list(grid.glob("*/seed*.job"))) == 2)
+    jobs = {file: file.read_text() for file in grid.glob("*/seed*.job")}
+    first.kill()
+    first.communicate()
+    done = subprocess.run(sweep, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {file: file.read_text() for file in jobs} == jobs, "no job was submitted twice"
+    assert "wide" in (grid / "table.md").read_text()
+    assert done.stderr == ""

@@ -1,0 +1,384 @@
+"""Jobs of schedulers: what is written is read by their own schemas, by shells and by linters."""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from t2t_jax.commands.launch import launch_command
+from t2t_jax.config import Config
+from t2t_jax.errors import UserError
+from t2t_jax.launch.schedulers import SCHEDULERS
+from t2t_jax.launch.ssh import Ssh
+from t2t_jax.workdir import check_workdir
+
+GOLDENS = Path(__file__).parents[1] / "goldens"
+CONFIG = "--config configs/quickstart.py"
+FORMS = {
+    "slurm": "slurm --hosts 4 --min-hosts 2 --gpus 8 --option partition=gpu --setup true",
+    "slurm, processes": "slurm --hosts 2 --cpus 8 --gpus 2 --one-process-per gpu",
+    "ssh": "ssh --hosts me@a b --gpus 2 --option Port=2222 --setup true",
+    "ssh, processes": "ssh --hosts a b c --gpus 2 --one-process-per gpu",
+    "tpu": "tpu --accelerator v5litepod-16 --runtime v2-alpha-tpuv5-lite --zone z --option spot",
+    "kubernetes": "kubernetes --image i:1 --claim c --hosts 2 --gpus 8 --option kind=h100",
+    "kubernetes, processes": "kubernetes --image i:1 --gpus 2 --one-process-per gpu --claim c",
+    "kubernetes, slices": "kubernetes --image i:1 --hosts 4 --tpu tpu-v6e-slice:4x4 --slices 2 "
+    "--service-account s --secret k --claim c",
+    "skypilot": "skypilot --hosts 2 --gpus 8 --option infra=aws use_spot=true",
+    "skypilot, processes": "skypilot --gpus 2 --gpu A100 --one-process-per gpu",
+}
+
+
+def _run(form, workdir="/runs/big", train=""):
+    """Launch a training, and return the exit code."""
+    arguments = [*form.split(), *f"-- train {CONFIG} --workdir {workdir} {train}".split()]
+    return launch_command(arguments).run()
+
+
+@pytest.fixture
+def printed(capsys):
+    """A function that returns the text of a job."""
+
+    def printed(form, *arguments):
+        assert _run(f"{FORMS.get(form, form)} --print", *arguments) == 0
+        return capsys.readouterr().out
+
+    return printed
+
+
+def _scripts(name, text):
+    """The shell scripts of a job."""
+    if text.startswith("#!"):
+        return [text]
+    job = yaml.safe_load(text)
+    if name.startswith("skypilot"):
+        return [job["setup"], job["run"]]
+    [pod] = job["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"]
+    assert pod["command"][:2] == ["bash", "-c"]
+    return pod["command"][2:]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_script_is_one_for_bash_and_its_linter(form, printed):
+    for script in _scripts(form, printed(form)):
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+        if shutil.which("shellcheck"):
+            check = ["shellcheck", "--shell=bash", "--severity=warning", "-"]
+            found = subprocess.run(check, input=script, text=True, capture_output=True, check=False)
+            assert found.returncode == 0, found.stdout
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form.startswith("kubernetes")])
+def test_a_jobset_is_one_by_the_published_schemas(form, printed):
+    manifest = yaml.safe_load(printed(form))
+    jsonschema.validate(manifest, json.loads((GOLDENS / "jobset_schema.json").read_text()))
+    validate = pytest.importorskip("kubernetes_validate").validate
+    [replicated] = manifest["spec"]["replicatedJobs"]
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "big"}}
+    validate(job | replicated["template"], "1.31", strict=True)
+    # Fields that no schema knows would have been refused.
+    replicated["template"]["spec"]["template"]["spec"]["gpus"] = 8
+    with pytest.raises(Exception, match="gpus"):
+        validate(job | replicated["template"], "1.31", strict=True)
+
+
+def test_several_slices_are_what_gke_knows_them_by(printed):
+    manifest = yaml.safe_load(printed("kubernetes, slices"))
+    assert list(manifest["metadata"]["annotations"].values()) == ["cloud.google.com/gke-nodepool"]
+    [slices] = manifest["spec"]["replicatedJobs"]
+    pods = slices["template"]["spec"]
+    pod = pods["template"]["spec"]
+    assert (slices["replicas"], pods["completions"], pods["parallelism"]) == (2, 4, 4)
+    assert pod["containers"][0]["resources"] == {"limits": {"google.com/tpu": 4}}
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "4x4"
+    assert "--coordinator" not in pod["containers"][0]["command"][2]  # GKE tells them
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [form for form in FORMS if form.startswith("skypilot")])
+def test_a_task_is_one_for_skypilot_itself(form, printed, tmp_path):
+    sky = pytest.importorskip("sky", reason="SkyPilot is not installed: pip install skypilot")
+    file = tmp_path / "task.yaml"
+    file.write_text(printed(form, "gs://bucket/big"))
+    task = sky.Task.from_yaml(str(file))
+    [resources, *_] = task.resources
+    assert (task.num_nodes, resources.accelerators) in [(2, {"H100": 8}), (1, {"A100": 2})]
+    assert resources.job_recovery["max_restarts_on_errors"] == 20
+
+
+@pytest.fixture
+def shims(tmp_path, monkeypatch):
+    """A folder with programs that stand for those of a cluster; `add` writes one."""
+    folder = tmp_path / "shims"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("T", str(tmp_path))
+
+    def add(name, body):
+        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / name).chmod(0o755)
+
+    add("sleep", "exec /bin/sleep 0.02")
+    return add
+
+
+_PROGRAM = """
+[[ $2 == --config ]] || exit 9
+for ((i = 1; i <= $#; i++)); do
+    [[ ${!i} == --process-id ]] && n=$((i + 1)) && n=${!n}
+done
+echo "$JAX_LOCAL_DEVICE_IDS ${*:6}" >> "$T/started-$n"
+"""
+"""A program in place of t2t-jax, which writes down which devices and which place it was given."""
+
+
+def _started(folder):
+    return [file.read_text().splitlines() for file in sorted(folder.glob("started-*"))]
+
+
+_PLACE = "--coordinator {} --num-processes {} --process-id {}"
+
+
+@pytest.mark.parametrize("per", ["host", "gpu"])
+def test_every_pod_and_node_is_told_its_place(per, printed, shims, tmp_path):
+    shims("t2t-jax", _PROGRAM)
+    pods = f"--hosts 2 --gpus 2 --one-process-per {per}"
+    first, devices = "big-train-0-0.big:8476", ["0,1"] if per == "host" else ["0", "1"]
+    [pod] = _scripts("kubernetes", printed(f"kubernetes --image i:1 --claim c {pods}"))
+    for host in ("0", "1"):
+        place = {**os.environ, "JOB_COMPLETION_INDEX": host}
+        subprocess.run(["bash", "-c", pod], env=place, check=True)
+    count = 2 * len(devices)
+    told = [[f"{devices[n % len(devices)]} {_PLACE.format(first, count, n)}"] for n in range(count)]
+    assert _started(tmp_path) == told
+    [_, node] = _scripts("skypilot", printed(f"skypilot {pods}"))
+    for host in ("0", "1"):
+        place = {
+            **os.environ,
+            "SKYPILOT_NODE_RANK": host,
+            "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8",
+        }
+        subprocess.run(["bash", "-c", node], env=place, check=True)
+    assert [lines[1] for lines in _started(tmp_path)] == [
+        line.replace(first, "10.0.0.7:8476") for [line] in told
+    ]
+
+
+def test_the_processes_of_a_host_end_together(printed, shims):
+    shims(
+        "t2t-jax",
+        f'{_PROGRAM}\n[[ $n == 1 ]] && exit 75\ntrap "exit 143" TERM\nread -rt 60 <> <(:)',
+    )
+    [pod] = _scripts("kubernetes", printed("kubernetes, processes"))
+    place = {**os.environ, "JOB_COMPLETION_INDEX": "0"}
+    done = subprocess.run(["bash", "-c", pod], env=place, timeout=30, check=False)
+    assert done.returncode == 75
+
+
+_SSH = """
+[[ $1 == -o && $3 == -o && $5 == -o && $6 == Port=2222 ]] || exit 9
+echo "$7" >> "$T/hosts"
+exec bash -c "$8"
+"""
+
+
+def _launch_ssh(tmp_path, monkeypatch, body, hosts="me@a b", flags=""):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/bash\n{_PROGRAM}\n{body}\n")
+    program.chmod(0o755)
+    ssh = f"ssh --hosts {hosts} --option Port=2222 --program {program} {flags}"
+    return _in_foreground(monkeypatch, ssh, tmp_path / "run")
+
+
+def _in_foreground(monkeypatch, *arguments):
+    """Launch a job whose client takes the place of the program, and return its exit code."""
+
+    def execvp(_, command):
+        raise SystemExit(subprocess.run(command, check=False).returncode)
+
+    monkeypatch.setattr(os, "execvp", execvp)
+    try:
+        return _run(*arguments)
+    except SystemExit as end:
+        return end.code
+
+
+def test_hosts_of_ssh_start_again_without_the_one_that_hung(shims, tmp_path, monkeypatch):
+    shims("ssh", _SSH)
+    body = 'again=$(wc -l < "$T/started-$n")\n'
+    body += '((again == 1)) && exit 143\n((again == 2)) && mkdir -p "$T/run/hangs" && '
+    body += 'echo a.example.org > "$T/run/hangs/hosts" && exit 75\nexit 0'
+    assert _launch_ssh(tmp_path, monkeypatch, body, flags="--min-hosts 1") == 0
+    assert sorted((tmp_path / "hosts").read_text().split()) == ["b", "b", "b", "me@a", "me@a"]
+    told = [_PLACE.format(first, count, 0) for first, count in (("a:8476", 2), ("b:8476", 1))]
+    assert _started(tmp_path)[0] == [f"0 {told[0]}", f"0 {told[0]}", f"0 {told[1]}"]
+
+
+@pytest.mark.parametrize(("code", "starts"), [(2, 1), (75, 3)])
+def test_what_cannot_go_on_is_not_started_for_ever(code, starts, shims, tmp_path, monkeypatch):
+    shims("ssh", _SSH)
+    assert _launch_ssh(tmp_path, monkeypatch, f"exit {code}", flags="--retries 2") == code
+    assert [len(lines) for lines in _started(tmp_path)] == [starts, starts]
+
+
+@pytest.mark.parametrize("signal", [signal.SIGTERM, signal.SIGKILL])
+def test_the_hosts_stop_when_the_script_does(signal, shims, tmp_path, monkeypatch):
+    shims("ssh", _SSH)
+    monkeypatch.setattr(Ssh, "submit", lambda *_: 0)  # it is started below, and ended
+    body = 'trap "touch $T/stopped-$n; exit 143" TERM\nwhile :; do read -rt 0.1 <> <(:); done'
+    assert _launch_ssh(tmp_path, monkeypatch, body) == 0
+    script = subprocess.Popen(["bash", str(tmp_path / "run/launch/ssh.sh")])
+    _wait_for(lambda: len(_started(tmp_path)) == 2)
+    script.send_signal(signal)
+    _wait_for(lambda: len(list(tmp_path.glob("stopped-*"))) == 2)
+    assert script.wait(30) == (143 if signal == signal.SIGTERM else -9)
+    assert [len(lines) for lines in _started(tmp_path)] == [1, 1]
+
+
+def _wait_for(holds):
+    latest = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < latest
+        time.sleep(0.05)
+
+
+_GCLOUD = """
+echo "${*:1:4}" >> "$T/gcloud"
+case "$3 $4" in
+    "queued-resources create") echo ACTIVE > "$T/state" ;;
+    "queued-resources describe") cat "$T/state" ;;
+    "queued-resources delete") rm "$T/state" ;;
+    "tpu-vm scp") ;;
+    "tpu-vm ssh")
+        (cd "$T" && mkdir -p t2t_jax && bash -c "${*: -1}")
+        code=$?
+        ((code == 9)) && echo SUSPENDED > "$T/state" # the slice is taken away
+        exit $code
+        ;;
+esac
+"""
+
+
+def test_a_slice_that_is_taken_away_is_asked_for_again(shims, tmp_path, monkeypatch):
+    shims("gcloud", _GCLOUD)
+    count = 'echo >> "$T/started"; n=$(wc -l < "$T/started")\n'
+    shims("t2t-jax", f"{count}((n == 1)) && exit 143\n((n == 2)) && exit 9\nexit 0")
+    monkeypatch.chdir(tmp_path)
+    flags = "--accelerator v5litepod-16 --runtime r --zone z --option spot --setup true"
+    assert _in_foreground(monkeypatch, f"tpu {flags}", "gs://bucket/big") == 0
+    asked = [line.split()[3] for line in (tmp_path / "gcloud").read_text().splitlines()]
+    assert [verb for verb in asked if verb != "describe"] == [
+        *("create", "scp", "ssh", "delete", "create", "scp", "ssh"),
+    ]
+    assert len((tmp_path / "started").read_text().splitlines()) == 3
+
+
+def test_a_job_is_written_into_the_run_and_submitted_once(shims, tmp_path, monkeypatch, capsys):
+    shims("sbatch", 'cp "${*: -1}" "$T/submitted"; echo "7;main"')
+    shims("squeue", 'grep -q -- "--jobs=7" <<< "$*" && cat "$T/queue"')
+    (tmp_path / "queue").write_text("PENDING\n")
+    run = tmp_path / "a run"
+    arguments = ["slurm", "--hosts=2", "--", "train", *CONFIG.split(), "--workdir", str(run)]
+    assert launch_command(arguments).run() == 0
+    script = run / "launch/slurm.sh"
+    assert (tmp_path / "submitted").read_text() == script.read_text()
+    assert f"submitted as job 7; its log: {run}/launch/slurm-7.log" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"job 7 of Slurm trains in .*PENDING.*scancel 7"):
+        launch_command(arguments).run()
+    (tmp_path / "queue").write_text("")
+    assert launch_command(arguments).run() == 0
+    # A directory that has only a job is free for a training.
+    assert not check_workdir(Config(), run)
+    with (run / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another process trains in"):
+            launch_command(arguments).run()
+
+
+def test_a_client_that_refuses_or_is_missing_is_told_in_a_line(
+    shims, tmp_path, monkeypatch, capsys
+):
+    no_store = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ACCESS_KEY_ID": "a"}
+    no_store["AWS_MAX_ATTEMPTS"] = "1"
+    for name, value in {**no_store, "AWS_SECRET_ACCESS_KEY": "b"}.items():
+        monkeypatch.setenv(name, value)
+    shims("sbatch", "echo 'sbatch: error: invalid partition: gpu' >&2; exit 1")
+    with pytest.raises(UserError) as refusal:
+        _run("slurm --option partition=gpu", tmp_path / "run")
+    assert "sbatch: error: invalid partition: gpu; nothing was submitted" in str(refusal.value)
+    assert len(str(refusal.value).splitlines()) == 1
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert _run("kubernetes --image i:1", "s3://bucket/big") == 0
+    printed, warned = capsys.readouterr()
+    assert warned.startswith("warning: whether s3://bucket/big is free was not looked at: ")
+    *_, written, missing = printed.splitlines()
+    assert written == "written to launch/big/jobset.yaml, as the run is in a bucket"
+    assert missing.endswith("submit the job by: kubectl create -f launch/big/jobset.yaml")
+
+
+@pytest.mark.parametrize(
+    ("form", "workdir", "train", "message"),
+    [
+        (
+            "",
+            "r",
+            "",
+            "takes a scheduler first (slurm,kubernetes,tpu,skypilot,ssh), not '--'",
+        ),
+        ("slrum", "r", "", "not 'slrum'; did you mean slurm?"),
+        ("slurm --node 2", "r", "", "unknown flag --node; did you mean"),
+        ("slurm", "r", "--lr 1", "unknown flag --lr"),
+        ("slurm", "r", "--process-id 1", "--process-id is not for a job"),
+        ("slurm", "r", "--model.num-heads 7", "not divisible by num_heads=7"),
+        ("slurm --hosts 3", "r", "--parallel.fsdp 2", "with 3 hosts of 1 devices: parallel.fsdp=2"),
+        ("slurm --hosts 4 --min-hosts 3 --gpus 2", "r", "--parallel.data 8", "with 3 hosts of 2"),
+        ("slurm --hosts 2 --min-hosts 3", "r", "", "--min-hosts 3 is more than --hosts 2"),
+        ("slurm --hosts 0", "r", "", "--hosts 0 is no number of hosts"),
+        ("slurm --retries -1", "r", "", "--retries -1 is negative"),
+        ("slurm --option =x", "r", "", "--option '=x' is not name=value"),
+        ("ssh", "r", "", "there is no host to train on"),
+        ("ssh --hosts a a", "r", "", "--hosts names a 2 times"),
+        ("tpu --zone z --runtime r", "gs://b/x", "", "needs --accelerator"),
+        ("tpu --zone z --runtime r --accelerator a", "r", "", "--workdir r is relative"),
+        ("kubernetes", "gs://b/x", "", "a pod needs an image"),
+        ("kubernetes --image i", "gs://b/X_1", "", "'X_1' is no name of a JobSet"),
+        ("kubernetes --image i", "/runs/x", "", "pods have no /runs/x"),
+        ("kubernetes --image i --claim c", "/data/x", "", "is not below --mount /runs"),
+        ("kubernetes --image i --tpu v6e", "gs://b/x", "", "--tpu v6e is not KIND:TOPOLOGY"),
+        ("kubernetes --image i --tpu a:4x4 --hosts 3", "gs://b/x", "", "do not lie on 3 hosts"),
+        ("kubernetes --image i --slices 2", "gs://b/x", "", "--slices 2 is about TPUs"),
+    ],
+)
+def test_a_mistake_is_refused_in_a_line_before_anything_is_written(
+    form, workdir, train, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as refusal:
+        _run(form, workdir, train)
+    assert message in str(refusal.value)
+    assert len(str(refusal.value).splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_without_a_training_is_refused():
+    for end in ([], ["--"], ["--", "serve"], ["train", "--config", "configs/base.py"]):
+        with pytest.raises(UserError, match="takes -- and a training last"):
+            launch_command(["slurm", *end])
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_every_scheduler_explains_its_flags(name, capsys):
+    with pytest.raises(SystemExit) as end:
+        launch_command([name, "--help"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: t2t-jax launch {name} ")
