@@ -38,9 +38,9 @@ from t2t_jax.training.averaging import check_average
 from t2t_jax.training.checkpoint import Checkpoints
 from t2t_jax.training.origin import Identity
 from t2t_jax.training.settling import settled
-from t2t_jax.training.state import TrainState, abstract_state
+from t2t_jax.training.state import TrainState
 from t2t_jax.training.step import training_mesh
-from t2t_jax.training.step_memory import check_gathering, check_memory
+from t2t_jax.training.step_memory import check_memory
 from t2t_jax.workdir import (
     begin_run,
     check_workdir,
@@ -124,7 +124,6 @@ def _planned(config: Config, workdir: Path) -> Plan:
     health = Health(config, corpus_figures(batches))
     check_same(_facts(config, corpus, vocabulary))
     model = make_model(config, len(vocabulary), mesh)
-    check_gathering(abstract_state(config, model, mesh), workdir)
     return Plan(workdir, config, mesh, corpus, task, vocabulary, batches, health, model)
 
 
