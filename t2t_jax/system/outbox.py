@@ -19,6 +19,7 @@ import io
 import os
 import shutil
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -33,8 +34,9 @@ _RETRY_SECONDS = 5.0
 _POLL_SECONDS = 0.5
 _LOG = "log.jsonl"
 
-Job: TypeAlias = Callable[[], bool]
-"""A function that sends something, and returns whether that is done; else it is called again."""
+Job: TypeAlias = Callable[[], bool | None]
+"""A function that sends something, and returns whether that is done; else it is called again. It
+returns None where nothing is to be sent any more."""
 
 
 class Outbox:
@@ -48,7 +50,8 @@ class Outbox:
         self._changed = threading.Condition()
         self._is_working = False
         self._gives_up = threading.Event()
-        self._failure: Exception | None = None
+        self._failure: Exception | None = None  # of the last request
+        self._away_since = 0.0
 
     def put(self, job: Job, instead_of: Job | None = None) -> None:
         """Add a job after all others; it may take the place of the last one that has not begun."""
@@ -72,42 +75,44 @@ class Outbox:
             self._do(job)
 
     def _do(self, job: Job) -> None:
-        while not self._gives_up.is_set():
+        done: bool | None = False
+        while done is False and not self._gives_up.is_set():
             try:
-                if job():
-                    break
+                done = job()
                 pause = _POLL_SECONDS
             except Exception as error:  # of many kinds, from the libraries of the stores
                 if self._failure is None:
+                    self._away_since = time.monotonic()
                     warn(
                         f"{self._workdir} cannot be written to ({error}); the run goes on, and "
                         f"what it writes waits in {self.place} until the store is back"
                     )
                 self._failure, pause = error, _RETRY_SECONDS
-            self._gives_up.wait(pause)
-        if self._failure is not None and not self._gives_up.is_set():
+            if done is False:
+                self._gives_up.wait(pause)
+        if done and self._failure is not None:
             self._failure = None
             warn(f"{self._workdir} is back; what has waited is sent")
 
     def wait(self) -> None:
-        """Wait until everything is sent, for ten minutes at most, and then give up.
+        """Wait until everything is sent; give up once the store has been away for ten minutes.
 
         Raises:
           UserError: something could not be sent; it stays on this machine.
         """
+        begun = time.monotonic()
         with self._changed:
-            is_done = self._changed.wait_for(lambda: not self._is_working, _PATIENCE_SECONDS)
-            if not is_done:
-                self._gives_up.set()
-                self._jobs.clear()
-                self._changed.wait_for(lambda: not self._is_working, _RETRY_SECONDS)
-        if not is_done:
-            reason = "another process has not sent its part" if not self._failure else self._failure
-            raise UserError(
-                f"{self._workdir} lacks the end of the run ({reason}), which is complete in "
-                f"{self.place}: once the store is back, start the same command on this machine, "
-                "which sends it"
-            )
+            while not self._changed.wait_for(lambda: not self._is_working, _POLL_SECONDS):
+                since = max(begun, self._away_since)
+                if self._failure is not None and time.monotonic() > since + _PATIENCE_SECONDS:
+                    self._gives_up.set()
+                    self._jobs.clear()
+                    self._changed.wait_for(lambda: not self._is_working, _RETRY_SECONDS)
+                    raise UserError(
+                        f"{self._workdir} lacks the end of the run ({self._failure}), which is "
+                        f"complete in {self.place}: once the store is back, start the same command "
+                        "on this machine, which sends it"
+                    )
 
     def open_log(self) -> IO[str]:
         """Open the log of the run in the store for appending, a line at a time."""

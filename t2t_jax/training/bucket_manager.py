@@ -228,12 +228,16 @@ class BucketManager:
             manager.wait_until_finished()
         self._outbox.put(partial(self._deliver, part, stays))
 
-    def _deliver(self, part: _Part, stays: list[int]) -> bool:
-        """Send a part, and make the checkpoint whole; return whether it is, or is doomed."""
-        if not part.is_doomed and not part.is_sent:
-            part.send()
+    def _deliver(self, part: _Part, stays: list[int]) -> bool | None:
+        """Send a part, and make the checkpoint whole; return whether it is, or None if doomed."""
+        try:
+            if not part.is_doomed and not part.is_sent:
+                part.send()
+        except Exception:
+            if not part.is_doomed:  # else its files may be gone
+                raise
         if part.is_doomed:
-            return True
+            return None
         if not is_main():
             is_whole = (part.there / _LAST).exists()
         elif is_whole := part.is_complete():
