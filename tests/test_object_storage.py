@@ -220,6 +220,11 @@ def _put(local: Path, target: Path) -> None:
             (target / path.relative_to(local)).write_bytes(path.read_bytes())
 
 
+def _copied(there: Path, local: Path) -> Path:
+    bucket.fetch_objects(there.objects(), there, local)
+    return local
+
+
 def _account(workdir):
     """All that a run promises to be the same: parameters, the log, and the best."""
     clock = ("time", "seconds", "target_tokens_per_second", "data_wait")
@@ -477,8 +482,7 @@ def test_a_run_in_a_bucket_is_averaged_as_in_a_directory(trained):
 
 
 def test_a_run_can_be_copied_out_of_a_bucket(trained, tmp_path):
-    bucket.fetch_objects(trained.there.objects(), trained.there, tmp_path)
-    assert _account(tmp_path) == trained.account
+    assert _account(_copied(trained.there, tmp_path)) == trained.account
 
 
 def test_commands_take_a_run_in_a_bucket(trained, capsys, tmp_path):
@@ -617,23 +621,48 @@ def test_two_processes_of_a_run_share_a_bucket(tiny_run, place, tmp_path):
     tiny_run.finish(tmp_path / "one", *flags[:2])
     there, here = tiny_run.losses(place), tiny_run.losses(tmp_path / "one")
     np.testing.assert_allclose([*there.values()], [*here.values()], rtol=1e-5)
+    names = {path.name for path in (place / "checkpoints/4/params").objects()}
+    assert {"0.0", "1.0"} <= names or {"0.0", "0.1"} <= names  # each has written its part
+    assert _bits(load(place, average=1)) == _bits(
+        load(_copied(place, tmp_path / "copy"), average=1)
+    )
     more = ["--training.num_train_steps", "6", "--parallel.fsdp", "2"]
     tiny_run.finish(place, *more, processes=2)
     assert load(place, average=1).steps == (6,)
 
 
 @pytest.mark.faults
-def test_a_program_that_is_killed_goes_on_in_a_bucket(tiny_run, place, tmp_path):
+@pytest.mark.parametrize("when", ["once one is whole", "while one is sent", "with the store away"])
+def test_a_program_that_is_killed_goes_on_in_a_bucket(tiny_run, store, place, tmp_path, when):
+    waiting = outbox.outbox_of(place).place
+    store.delay = 0.02 if when == "while one is sent" else 0.0
     (program,) = tiny_run.start(place)
-    while not steps_in(place / "checkpoints"):
+
+    def is_time():
+        if when == "while one is sent":
+            return any("checkpoints" in path.parts for path in place.glob("checkpoints/*/*/*"))
+        if when == "with the store away":
+            return len([*waiting.glob("0-of-1/checkpoints/*[0-9]")]) > 1
+        return steps_in(place / "checkpoints")
+
+    while not is_time():
         assert program.poll() is None
+        if when == "with the store away" and (place / "log.jsonl").exists():
+            store.failures = 10**6
+            while not is_time():
+                time.sleep(0.05)
+            break
         time.sleep(0.05)
     program.kill()
     program.communicate()
+    store.failures, store.delay = 0, 0.0
+    if when != "once one is whole":
+        assert waiting.exists()
     tiny_run.finish(place)
     tiny_run.finish(tmp_path / "undisturbed")
     assert tiny_run.losses(place) == tiny_run.losses(tmp_path / "undisturbed")
     assert _bits(load(place)) == _bits(load(tmp_path / "undisturbed"))
+    assert not waiting.exists()
 
 
 @pytest.mark.faults

@@ -148,7 +148,11 @@ def _open_alone(directory: Path, writes: bool) -> ocp.CheckpointManager:
     return ocp.CheckpointManager(
         directory.absolute(),
         options=ocp.CheckpointManagerOptions(
-            create=False, cleanup_tmp_directories=False, multiprocessing_options=options
+            create=False,
+            cleanup_tmp_directories=False,
+            multiprocessing_options=options,
+            # Processes that wait for a directory would take another one's word that it is there.
+            async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
         ),
         item_handlers=handlers | dict.fromkeys(("origin", "score"), record),
     )
