@@ -552,7 +552,7 @@ def _away(store, monkeypatch):
 
 @pytest.fixture
 def steady(config, tiny_run):
-    return config.replace({**tiny_run.without_dev, "training.num_train_steps": 12})
+    return config.replace({**tiny_run.without_dev, "training.num_train_steps": 6})
 
 
 @pytest.mark.usefixtures("impatient")
@@ -575,11 +575,11 @@ def test_a_store_that_is_away_for_a_while_stops_nothing(store, steady, place, tm
     told = capsys.readouterr().err
     assert told.count("cannot be written to") == 1
     assert f"{place} is back" in told
-    assert [path.name for path in waited] == ["10", "12"]  # those that the config keeps
+    assert [path.name for path in waited] == ["4", "6"]  # those that the config keeps
     assert not outbox.outbox_of(place).place.exists()
     assert train(steady, tmp_path / "here").exit_code == 0
     assert _lines(place) == _lines(tmp_path / "here")
-    assert steps_in(place / "checkpoints") == [10, 12]
+    assert steps_in(place / "checkpoints") == [4, 6]
     assert _bits(load(place, average=2)) == _bits(load(tmp_path / "here", average=2))
 
 
@@ -598,8 +598,8 @@ def test_what_waits_at_the_end_is_sent_by_the_next_start(store, steady, place, m
     capsys.readouterr()
     assert train(steady, place).exit_code == 0
     told = capsys.readouterr()
-    assert "the checkpoints of steps [10, 12], which had waited, are now in" in told.err
-    assert "12 steps are done" in told.out
+    assert "the checkpoints of steps [4, 6], which had waited, are now in" in told.err
+    assert "6 steps are done" in told.out
     assert not waiting.exists()
 
     # What another run of this name has left is not brought back to it.
@@ -634,30 +634,29 @@ def test_two_processes_of_a_run_share_a_bucket(tiny_run, place, tmp_path):
 @pytest.mark.faults
 @pytest.mark.parametrize("when", ["once one is whole", "while one is sent", "with the store away"])
 def test_a_program_that_is_killed_goes_on_in_a_bucket(tiny_run, store, place, tmp_path, when):
+    place /= when.replace(" ", "_")
     waiting = outbox.outbox_of(place).place
-    store.delay = 0.02 if when == "while one is sent" else 0.0
-    (program,) = tiny_run.start(place)
 
     def is_time():
         if when == "while one is sent":
-            return any("checkpoints" in path.parts for path in place.glob("checkpoints/*/*/*"))
-        if when == "with the store away":
-            return len([*waiting.glob("0-of-1/checkpoints/*[0-9]")]) > 1
-        return steps_in(place / "checkpoints")
-
-    while not is_time():
-        assert program.poll() is None
-        if when == "with the store away" and (place / "log.jsonl").exists():
+            store.delay = 0.02
+            return any(True for _ in place.glob("checkpoints/*/*/*"))
+        if when == "once one is whole":
+            return steps_in(place / "checkpoints")
+        if not store.failures and (log := place / "log.jsonl").exists() and log.read_bytes():
             store.failures = 10**6
-            while not is_time():
-                time.sleep(0.05)
-            break
-        time.sleep(0.05)
-    program.kill()
-    program.communicate()
-    store.failures, store.delay = 0, 0.0
-    if when != "once one is whole":
-        assert waiting.exists()
+        return len([*waiting.glob("0-of-1/checkpoints/*[0-9]")]) > 1
+
+    (program,) = tiny_run.start(place)
+    try:
+        while not is_time():
+            assert program.poll() is None
+            time.sleep(0.02)
+    finally:
+        program.kill()
+        program.communicate()
+        store.failures, store.delay = 0, 0.0
+    assert waiting.exists()
     tiny_run.finish(place)
     tiny_run.finish(tmp_path / "undisturbed")
     assert tiny_run.losses(place) == tiny_run.losses(tmp_path / "undisturbed")

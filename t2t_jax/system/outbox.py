@@ -104,12 +104,14 @@ class Outbox:
         with self._changed:
             while not self._changed.wait_for(lambda: not self._is_working, _POLL_SECONDS):
                 since = max(begun, self._away_since)
-                if self._failure is not None and time.monotonic() > since + _PATIENCE_SECONDS:
+                failure = self._failure
+                if failure is not None and time.monotonic() > since + _PATIENCE_SECONDS:
                     self._gives_up.set()
                     self._jobs.clear()
                     self._changed.wait_for(lambda: not self._is_working, _RETRY_SECONDS)
+                    self._failure = None
                     raise UserError(
-                        f"{self._workdir} lacks the end of the run ({self._failure}), which is "
+                        f"{self._workdir} lacks the end of the run ({failure}), which is "
                         f"complete in {self.place}: once the store is back, start the same command "
                         "on this machine, which sends it"
                     )
