@@ -161,7 +161,7 @@ class Checkpoints:
             self._set_aside(unreadable, int(state.step))
         self._forget_best_after(-1 if state is None else int(state.step))
         if is_main():
-            self._best_score = _stored_score(self._workdir / BEST)  # while a store is at hand
+            self._best_score = self._stored_score()  # while a store is at hand
         return state
 
     def _read(self, reader: Manager, step: int, like: TrainState) -> TrainState:
@@ -265,10 +265,23 @@ class Checkpoints:
     def _score_to_beat(self, measure: dict[str, Any]) -> float:
         """Return the best score so far; minus infinity if it has another measure."""
         if self._best_score is None:
-            self._best_score = _stored_score(self._workdir / BEST)
+            self._best_score = self._stored_score()
         kept = self._best_score
         same = kept.get("measure") == measure and kept.get("score") is not None
         return float(kept["score"]) if same else -math.inf
+
+    def _stored_score(self) -> Record:
+        """Read the record of the best score so far; an empty one if there is none to be read."""
+        step = self._best.latest_step() if self._best else None
+        if step is None:
+            return {}
+        directory = self._workdir / BEST
+        with closing(open_manager(directory)) as reader:
+            try:
+                stored = restore(reader, directory, step, score=ocp.args.JsonRestore())["score"]
+                return unseal(stored, _SCORE, directory / str(step))
+            except UnreadableError:
+                return {}
 
     def _arguments(
         self,
@@ -338,21 +351,6 @@ def _newest_first(steps: Sequence[int]) -> Iterator[int]:
 def _free_name(path: Path) -> Path:
     names = (path.with_name(f"{path.name}.{n}") for n in count(1))
     return next(name for name in chain([path], names) if not name.exists())
-
-
-def _stored_score(directory: Path) -> Record:
-    """Return the record of the best score so far; an empty one if there is none to be read."""
-    if not directory.is_dir():
-        return {}
-    with closing(open_manager(directory)) as reader:
-        step = reader.latest_step()
-        if step is None:
-            return {}
-        try:
-            stored = restore(reader, directory, step, score=ocp.args.JsonRestore())["score"]
-            return unseal(stored, _SCORE, directory / str(step))
-        except UnreadableError:
-            return {}
 
 
 def _items(state: TrainState) -> dict[str, Any]:
